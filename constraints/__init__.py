@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from constraints.condition import UserCondition, user_condition
     from constraints.context import RuleContext
     from constraints.errors import ConstraintError
-    from constraints.explain import minimal_conflict
+    from constraints.explain import conflict_of, minimal_conflict, rejections
     from constraints.numbers import (
         BatchGoal,
         Capabilities,
@@ -41,8 +41,10 @@ __all__ = [
     "RuleContext",
     "ShapeRule",
     "UserCondition",
+    "conflict_of",
     "minimal_conflict",
     "parse_degree_limit",
+    "rejections",
     "rules_of",
     "user_condition",
 ]
@@ -60,8 +62,10 @@ _HOMES = {
     "RuleContext": "context",
     "ShapeRule": "rule",
     "UserCondition": "condition",
+    "conflict_of": "explain",
     "minimal_conflict": "explain",
     "parse_degree_limit": "user",
+    "rejections": "explain",
     "rules_of": "registry",
     "user_condition": "condition",
 }

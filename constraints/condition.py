@@ -108,16 +108,22 @@ class UserCondition:
     verb: Verb
     text: str
     condition: Condition
+    # The option that brings it, where that is not the condition itself.
+    of: str = ""
 
     @property
     def option(self) -> str:
         """As on the command line: `--require "pp <= 4"`."""
+        if self.of:
+            return f"{self.of}, which needs {self.text}"
         plain = re.fullmatch(r"[\w=.,+-]+", self.text)
         return f"--{self.verb} {self.text}" if plain else f'--{self.verb} "{self.text}"'
 
     @property
     def words(self) -> str:
         """`require pp <= 4`."""
+        if self.of:
+            return self.option
         return f"{self.verb} {self.text}"
 
     def mask(self, columns: Columns, sizes: Sizes) -> Mask:

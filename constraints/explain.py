@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from constraints.context import RuleContext
-from constraints.numbers import Columns
+from constraints.numbers import Columns, Mask
 from constraints.rule import ShapeRule
 
 
@@ -15,13 +15,22 @@ def minimal_conflict(
     columns: Columns, ctx: RuleContext, rules: Sequence[ShapeRule]
 ) -> tuple[ShapeRule, ...]:
     """Rules that together reject every shape, none of which could be left out; () if one passes.
+    `columns` must be the unmasked enumeration."""
+    return conflict_of(rejections(columns, ctx, rules), rules)
+
+
+def rejections(columns: Columns, ctx: RuleContext, rules: Sequence[ShapeRule]) -> Mask:
+    """Whether each rule (a row) rejects each shape (a column)."""
+    return np.stack([~rule.mask(columns, ctx) for rule in rules])
+
+
+def conflict_of(rejects: Mask, rules: Sequence[ShapeRule]) -> tuple[ShapeRule, ...]:
+    """`minimal_conflict` of the shapes whose `rejections` are given.
 
     Deletion filter (Chinneck and Dravnieks 1991, ORSA J. Computing 3, p. 157): drop a rule
     whenever the others still reject everything. It goes from the last rule to the first, so of
-    two that could each explain the conflict the earlier is named. `columns` must be the
-    unmasked enumeration.
+    two that could each explain the conflict the earlier is named.
     """
-    rejects = np.stack([~rule.mask(columns, ctx) for rule in rules])
     times_rejected = rejects.sum(axis=0)
     if not times_rejected.all():
         return ()

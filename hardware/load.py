@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from hardware.calibration import Calibration
 from hardware.errors import WHERE_TO_LOOK, HardwareError, did_you_mean, invalid_file, unknown_name
 from hardware.files import read_text, toml_content
 from hardware.names import Key, name_key, without_memory
@@ -223,6 +224,7 @@ def load_cluster_file(path: Path) -> Cluster:
         tdp = "500 W"
         peak.bf16 = "800 TFLOP/s"
 
+    [calibration] is what `planner calibrate` learnt from runs (`hardware.calibration`).
     A number may also be a table `{ value = 450, unit = "GB/s", source = "..." }`.
     HardwareError names the file and the field at fault.
     """
@@ -238,15 +240,27 @@ def load_cluster_file(path: Path) -> Cluster:
     if "gpu" not in table and like is None:
         raise HardwareError(f"{path}: field 'gpu' is missing: a catalogue name or a table [gpu]")
     gpu = _user_gpu(path, table.get("gpu", like))
+    calibration = _calibration(path, table.pop("calibration", None))
     base = _base_shape(path, like or gpu.default_cluster, table)
     fields = {"name": path.stem, **base, **table, "gpu": gpu.name}
     try:
         shape = ClusterShape.model_validate(fields)
-        return shape.to_cluster(gpu, num_gpus)
+        cluster = shape.to_cluster(gpu, num_gpus)
     except ValidationError as error:
         raise invalid_file(str(path), error) from None
     except HardwareError as error:
         raise HardwareError(f"{path}: {error}") from None
+    return cluster.model_copy(update={"calibration": calibration})
+
+
+def _calibration(path: Path, given: Any) -> Calibration | None:
+    """The table [calibration] of a user's file, that `planner calibrate` writes."""
+    if given is None:
+        return None
+    try:
+        return Calibration.model_validate(given)
+    except ValidationError as error:
+        raise invalid_file(f"{path}, table [calibration]", error) from None
 
 
 def _read_user_file(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from hardware.calibration import Calibration
 from hardware.errors import HardwareError
 
 Vendor = Literal["nvidia", "amd"]
@@ -98,7 +99,7 @@ class Cluster(_Frozen):
     among which no traffic crosses an oversubscribed spine, 0 where not known. `sharp`: generation
     of InfiniBand switches that reduce for the job (`hardware.sharp`), empty where none do.
     `host_speed`: how fast one core of the host runs what issues kernels (Python, autograd,
-    launches), over that of a DGX A100 (EPYC 7742).
+    launches), over that of a DGX A100 (EPYC 7742). `calibration`: what its runs taught.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Cluster(_Frozen):
     host_memory_bytes_per_node: Positive
     gpus_per_host_link: PositiveInt = 1
     host_speed: Positive = 1.0
+    calibration: Calibration | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -145,8 +147,11 @@ class Cluster(_Frozen):
         partial = f" (the last has {last})" if last else ""
         return (
             f"{nodes} of {self.gpus_per_node}×{self.gpu.name}{partial}, "
-            f"{self._scale_up_phrase()}, {self._scale_out_phrase()}"
+            f"{self._scale_up_phrase()}, {self._scale_out_phrase()}{self._calibration_phrase()}"
         )
+
+    def _calibration_phrase(self) -> str:
+        return f", calibrated {self.calibration.date}" if self.calibration else ""
 
     def _scale_up_phrase(self) -> str:
         domain = self.scale_up_domain_gpus

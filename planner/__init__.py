@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import constraints
 import hardware
 from planner._version import __version__
+from planner.predict.displays import provide
 
 if TYPE_CHECKING:
     from planner.job.request import Request
@@ -56,6 +57,7 @@ def _demand_ours(*packages: Any) -> None:
 
 
 _demand_ours(constraints, hardware)
+provide(lambda: import_module("planner.report.library"))
 
 
 def __getattr__(name: str) -> Any:

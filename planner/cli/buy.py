@@ -20,6 +20,7 @@ from planner.cli.comparing import (
     without,
 )
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import compile_if_first_run, watched
@@ -50,7 +51,7 @@ def _job_options_may_lie_in_a_file(function: Any) -> Any:
     return function
 
 
-@click.command("buy", epilog=_EPILOG)
+@click.command("buy", cls=GroupedCommand, epilog=_EPILOG)
 @click.option(
     "--jobs",
     "jobs_file",

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format, time_limit_option
 from planner.cli.output import print_report
+from planner.cli.pictures import check_plot, plot_option, write_plan_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import CannotTellError, UsageError
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from planner.launch.check.measured import Findings, Measured
     from planner.launch.read.found import Hints
     from planner.search.explanation import Explanation
+    from planner.search.result import SearchResult
 
 _STATUS = {
     "runs and fits": ExitStatus.DONE,
@@ -38,9 +42,9 @@ Example: planner check pretrain.sh --gpus 64xH100
          planner check ds_config.json --model 8b --mbs 4 --gpus 8xA100"""
 
 
-@click.command("check", epilog=_EPILOG)
+@click.command("check", cls=GroupedCommand, epilog=_EPILOG)
 @click.argument("paths", type=types.FILE, metavar="FILE...", nargs=-1, required=True)
-@click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100.")
+@click.option("--gpus", shell_complete=complete.gpus, help="64xH100, or nodes x GPUs: 8x8xH100.")
 @click.option(
     "--cluster", type=types.FILE, help="Instead of --gpus: a TOML file that describes it."
 )
@@ -74,6 +78,7 @@ Example: planner check pretrain.sh --gpus 64xH100
     "--measured-memory", type=types.MEASURED_GIB, metavar="GIB", help="Compare: peak GiB of a GPU."
 )
 @time_limit_option("Of the changes that are tried; those for which no time is left are named.")
+@plot_option("memory, time and schedule of what is launched")
 @click.option("--fix", is_flag=True, help="Write the improved file, to FILE.fixed or -o.")
 @click.option("-o", "--output", type=types.FILE, help="Where --fix writes.")
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
@@ -97,6 +102,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
 
     given = read_given(paths, hints, options["plan"], options["gpus"], options["cluster"])
     target = _fix_target(given.paths, options)
+    check_plot(options["plot"], options["force"])
     compile_if_first_run(options["quiet"])
 
     from planner.launch.check.assess import assess
@@ -109,6 +115,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         findings = _findings(assessment, measured)
         if target is not None:
             _write_fixed(assessment, changes, given.paths, given.hints, target, watch)
+    _draw(options["plot"], assessment)
     _print(style, assessment, changes, findings, verbose=options["verbose"])
     click.get_current_context().exit(_STATUS[assessment.verdict])
 
@@ -209,14 +216,30 @@ def _write_fixed(
         click.echo(f"not written: {text}", err=True)
 
 
-def _explanation(assessment: Assessment) -> Explanation | None:
+def _result(assessment: Assessment) -> SearchResult | None:
+    """What was predicted, as one plan; None if nothing could be."""
     from planner.cli.evaluate import as_result
+
+    if assessment.setup is None or assessment.job is None or assessment.plan is None:
+        return None
+    return as_result(assessment.setup.request, assessment.plan)
+
+
+def _draw(plot: Path | None, assessment: Assessment) -> None:
+    result = _result(assessment)
+    if result is not None:
+        write_plan_plot(plot, result, 1, None)
+    elif plot is not None:
+        click.echo(f"{plot} was not written: there is no prediction to draw", err=True)
+
+
+def _explanation(assessment: Assessment) -> Explanation | None:
     from planner.search.explanation import explain
 
-    setup, job, plan = assessment.setup, assessment.job, assessment.plan
-    if setup is None or job is None or plan is None:
+    result = _result(assessment)
+    if result is None or assessment.job is None:
         return None
-    return explain(as_result(setup.request, plan), 1, job)
+    return explain(result, 1, assessment.job)
 
 
 def _print(

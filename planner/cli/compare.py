@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.comparing import (
     build_limits,
@@ -19,8 +20,10 @@ from planner.cli.comparing import (
     limits_options,
 )
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 
@@ -45,9 +48,15 @@ currency; may have date, source, instance, instance_gpus, note.
 Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200"""
 
 
-@click.command("compare", epilog=_EPILOG)
+@click.command("compare", cls=GroupedCommand, epilog=_EPILOG)
 @click.option("--tokens", required=True, type=types.TRAINED_TOKENS, help="Tokens to train on: 15T.")
-@click.option("--gpus", multiple=True, metavar="64xH100", help="A cluster; give it for each.")
+@click.option(
+    "--gpus",
+    multiple=True,
+    metavar="64xH100",
+    shell_complete=complete.gpus,
+    help="A cluster; give it for each.",
+)
 @click.option(
     "--clusters", type=types.FILE, metavar="FILE.toml", help="Offers in a file: see below."
 )
@@ -63,6 +72,7 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
     metavar="NAME",
     help="Precision on GPUs that lack --precision: bf16 for those without fp8.",
 )
+@plot_option("cost against time")
 @limits_options
 @comparing_options
 def command(**options: Any) -> None:
@@ -72,6 +82,7 @@ def command(**options: Any) -> None:
     """
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
+    check_plot(options["plot"], options["force"], output)
     offers = _offers(options)
     settings, limits = build_settings(options), build_limits(options)
     request = comparing_request(options)
@@ -100,6 +111,7 @@ def command(**options: Any) -> None:
         )
     if output is not None:
         _write(output, comparison)
+    _draw(options["plot"], comparison)
     _print(comparison, settings, style, options["explain"])
     if all(row.run is None for row in comparison.rows):
         from planner.report.comparison import failure_text
@@ -139,6 +151,20 @@ def _write(path: Path, comparison: Comparison) -> None:
     from planner.search.plan_file import write_text
 
     write_text(path, _json(comparison))
+
+
+def _draw(plot: Path | None, comparison: Comparison) -> None:
+    if plot is None:
+        return
+    from planner.report.charts.curves import curves_chart
+    from planner.report.figures.curves import comparison_figure
+    from planner.report.pages.studies import comparison_page
+
+    write_plot(
+        plot,
+        lambda: curves_chart(comparison_figure(comparison)),
+        lambda: comparison_page(comparison),
+    )
 
 
 def _print(comparison: Comparison, settings: Settings, style: str, explained: str | None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from planner.cli.errors import ExitStatus
+from planner.cli.help import FIRST_DEGREES, GroupedCommand
 from planner.cli.options import (
     build_request,
     condition_options,
@@ -16,6 +17,7 @@ from planner.cli.options import (
     output_options,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
+from planner.cli.pictures import check_plot, plot_option, write_plan_plot
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
@@ -25,6 +27,8 @@ from planner.search.result import Counts, SearchResult
 
 @click.command(
     "evaluate",
+    cls=GroupedCommand,
+    first=FIRST_DEGREES,
     epilog=(
         "Example: planner evaluate --model 70b --gpus 64xH100 --gbs-tokens 4M --tp 4 --pp 4 "
         "--vpp 5 --cp 2 --mbs 1"
@@ -33,6 +37,7 @@ from planner.search.result import Counts, SearchResult
 @job_options
 @configuration_options
 @condition_options
+@plot_option("memory, time and schedule")
 @output_options
 def command(**options: Any) -> None:
     """Cost one given configuration, without searching.
@@ -41,6 +46,7 @@ def command(**options: Any) -> None:
     """
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
+    check_plot(options["plot"], options["force"], output)
     request, degrees = given_configuration(options)
 
     from planner.predict.configuration import evaluate
@@ -55,6 +61,7 @@ def command(**options: Any) -> None:
     )
     result = as_result(request, plan)
     write_result(result, output)
+    write_plan_plot(options["plot"], result, 1, output)
     match style:
         case "json":
             print_json(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,8 @@ import click
 
 from planner.cli import option_types as types
 from planner.cli.options import output_format, time_limit_option
-from planner.cli.output import print_report
+from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, plot_option, write_plan_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import UsageError
 from planner.job.job import Job
@@ -18,7 +20,7 @@ from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.predict.decided import decided_request
 from planner.predict.plan import Plan
-from planner.search.plan_file import read_plan
+from planner.search.plan_file import read_plan, write_text
 from planner.search.result import SearchResult
 from planner.search.what_if_result import WhatIf
 
@@ -42,6 +44,14 @@ if TYPE_CHECKING:
     help="Solve again with more memory, faster links, one more node, without your conditions.",
 )
 @time_limit_option("Of --what-if; changes for which no time is left are named.")
+@plot_option("the plan's memory, time and schedule")
+@click.option(
+    "--trace",
+    type=types.FILE,
+    metavar="FILE.json",
+    help="Write the step as a trace for Perfetto: passes of every pipeline stage.",
+)
+@click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the table of --what-if, SI units.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
@@ -51,6 +61,9 @@ def command(
     neighbours: bool,
     with_what_if: bool,
     time_limit: float | None,
+    plot: Path | None,
+    trace: str | None,
+    force: bool,
     as_json: bool,
     as_csv: bool,
     quiet: bool,
@@ -59,6 +72,8 @@ def command(
     style = output_format(as_json, as_csv)
     if style == "csv" and not with_what_if:
         raise UsageError("--csv prints the table of --what-if: give both, or --json")
+    trace_path = check_output(trace, force, "--trace")
+    check_plot(plot, force, trace_path)
     result, number = read_plan(Path(plan_file), number)
     if is_pool(result.request.gpus):
         if with_what_if:
@@ -73,6 +88,9 @@ def command(
     else:
         neighbours = neighbours and style != "csv"
         explanation = explain_one(result, number, neighbours, with_what_if, quiet, time_limit)
+    if trace_path is not None:
+        write_trace(trace_path, result.plans[number - 1])
+    write_plan_plot(plot, result, number, Path(plan_file))
     match style:
         case "json":
             click.echo(explanation.model_dump_json(indent=1))
@@ -82,6 +100,13 @@ def command(
             from planner.report.explain import explanation_report
 
             print_report(explanation_report(explanation))
+
+
+def write_trace(path: Path, plan: Plan) -> None:
+    """Write the step of a plan as a trace."""
+    from planner.report.trace import step_trace
+
+    write_text(path, json.dumps(step_trace(plan), allow_nan=False) + "\n")
 
 
 def explain_one(

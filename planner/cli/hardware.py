@@ -15,13 +15,14 @@ from hardware import (
     load_prices,
     load_sources,
 )
+from planner.cli import complete
 from planner.cli.output import print_report
 from planner.report.hardware import facts_report, hardware_report, shape_sharp
 from planner.report.tables import Report
 
 
 @click.command("hardware", epilog="Example: planner hardware H100")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete.gpus)
 def command(name: str | None) -> None:
     """List GPUs and node shapes, or show NAME: every number with its source."""
     if name is None:

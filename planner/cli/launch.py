@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.progress import compile_if_first_run
 from planner.launch.contract import NodesAs
@@ -31,7 +32,11 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 @click.command("launch", epilog=_EPILOG)
 @click.argument("plan_file", type=types.FILE, metavar="PLANFILE")
 @click.argument("number", type=types.PLAN_NUMBER, default=1)
-@click.option("--framework", help="Framework to launch with. [default: the plan's]")
+@click.option(
+    "--framework",
+    shell_complete=complete.frameworks,
+    help="Framework to launch with. [default: the plan's]",
+)
 @click.option(
     "--nodes-as",
     type=click.Choice(get_args(NodesAs)),

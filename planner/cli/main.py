@@ -9,14 +9,17 @@ import sys
 from typing import Any, NoReturn, TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from planner._version import __version__
 from planner.cli.errors import DEBUG_VARIABLE, ExitStatus, Refusal, flush_output, refusing
+from planner.job.unmodelled import refuse_unmodelled
 
 # Subcommand -> one line of `planner --help`. The module planner.cli.NAME holds `command`.
 COMMANDS = {
     "search": "Find the best ways to launch a training run.",
     "evaluate": "Cost one given configuration, without searching.",
+    "fit": "Say whether a job fits its GPUs, and how; what is the largest that does.",
     "memory": "Show what holds a GPU's memory, phase by phase; what fits; what would help.",
     "check": "Say whether launch files will run and fit, and what to change.",
     "explain": "Show where a plan's memory and time go, and why not its neighbours.",
@@ -25,10 +28,16 @@ COMMANDS = {
     "scale": "Show throughput, days and money against the number of GPUs.",
     "launch": "Write a folder that starts a plan under a training framework.",
     "report": "Make a page of figures of a plan file, a comparison or a scaling study.",
+    "serve": "Search live on a page of this machine: change the inputs, watch the front move.",
     "validate": "Compare predictions with measured runs, by family.",
+    "probe": "Measure this machine with torch into a cluster file.",
+    "trace": "Show where traced steps go by term, and what to change.",
+    "calibrate": "Learn a cluster's figures from its measured runs.",
     "models": "List the models, or show one.",
     "hardware": "List GPUs and node shapes, or show one with its sources.",
     "frameworks": "List the training frameworks, or show one.",
+    "doctor": "Say which versions, extras and caches there are, and what lacks.",
+    "completion": "Print the script by which a shell completes names.",
     "warmup": "Compile the cost core now, for images and clusters without a first run.",
 }
 
@@ -70,6 +79,15 @@ class LazyGroup(click.Group):
             )
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands with their lines, importing none of them."""
+        names = [
+            CompletionItem(name, help=line)
+            for name, line in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names or super().shell_complete(ctx, incomplete)
+
     def format_commands(
         self,
         ctx: click.Context,  # noqa: ARG002
@@ -90,6 +108,9 @@ class LazyGroup(click.Group):
         with refusing():
             for text in args:
                 _demand_text(text)
+                if text.startswith("--"):
+                    option = text.partition("=")[0]
+                    refuse_unmodelled(option, option)
             return super().make_context(info_name, args, parent, **more)
 
     def invoke(self, ctx: click.Context) -> Any:

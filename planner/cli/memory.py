@@ -13,11 +13,19 @@ from click.core import ParameterSource
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
+from planner.cli.help import FIRST_DEGREES, GroupedCommand
 from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
-from planner.cli.options import configuration_options, job_options, output_format, time_limit_option
+from planner.cli.options import (
+    LIMITS,
+    configuration_options,
+    job_options,
+    output_format,
+    time_limit_option,
+)
 from planner.cli.output import check_output
-from planner.cli.pictures import check_plot, write_plot
+from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.job.errors import UsageError
+from planner.job.quantities import gib
 from planner.predict.plan import LARGEST_DEGREE
 from planner.search.plan_file import write_text
 
@@ -46,6 +54,13 @@ class _Findings:
 
 DEFAULT_GPU = "H100"
 SOLVE_TRAINING = ("mbs", "seq", "layers")
+# Who leaves all these open asks how to fit, not whether one configuration does.
+_CHOICES = (
+    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "recompute", "solve", "advise",
+    "layers_per_stage", "recompute_layers",
+)  # fmt: skip
+_NO_CONDITIONS: dict[str, Any] = {"require": (), "forbid": (), "fix": ()}
+_SECONDS_INSTEAD = 20.0
 # Options that training and serving share.
 _SHARED = (
     "model", "gpus", "tp", "pp", "dp", "ep", "solve", "as_json", "as_csv", "quiet",
@@ -54,6 +69,8 @@ _SHARED = (
 
 @click.command(
     "memory",
+    cls=GroupedCommand,
+    first=FIRST_DEGREES,
     epilog="Example: planner memory --model gpt2 --mbs 12 --seq 1024 --framework nanogpt",
 )
 @job_options
@@ -78,12 +95,7 @@ _SHARED = (
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print stage, step, phase, term, bytes.")
 @click.option("-o", "--output", type=types.FILE, help="Write the JSON document to a file.")
-@click.option(
-    "--plot",
-    metavar="FILE",
-    type=types.PLOT,
-    help="Draw the step: FILE.html, FILE.svg or FILE.png.",
-)
+@plot_option("the step")
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @inference_options
@@ -113,7 +125,8 @@ def _train(options: dict[str, Any], style: str) -> int:
         write_text(output, _document(found))
     if plot is not None:
         _draw(plot, found)
-    _print(found, style, options["tensors"])
+    instead = "" if style != "text" or found.footprint.fits else _instead(options)
+    _print(found, style, options["tensors"], instead)
     solved = found.solution is None or found.solution.safe.largest is not None
     return 0 if found.footprint.fits and solved else ExitStatus.NOTHING_FITS
 
@@ -235,9 +248,7 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 def _checked_files(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
     """Files to write, known to be writable and drawable; before any work is done."""
     output, plot = check_output(options["output"], options["force"]), options["plot"]
-    if plot is not None and plot == output:
-        raise UsageError(f"{plot}: give -o and --plot different files")
-    check_plot(plot, options["force"])
+    check_plot(plot, options["force"], output)
     return output, plot
 
 
@@ -312,7 +323,30 @@ def _draw(plot: Path, found: _Findings) -> None:
     write_plot(plot, lambda: memory_chart(figure), lambda: memory_page(figure))
 
 
-def _print(found: _Findings, style: str, tensors: bool) -> None:
+def _instead(options: dict[str, Any]) -> str:
+    """A plan that a search finds on the same GPUs, where the user left the degrees open."""
+    ctx = click.get_current_context()
+    if any(_is_given(ctx, name) for name in _CHOICES) or not _is_given(ctx, "gpus"):
+        return ""
+    from planner.cli.fit import fit_request, search_command
+    from planner.predict.plan_text import configuration_text
+    from planner.search.fit import fitting_plan
+
+    batch = {
+        name: options[name] if _is_given(ctx, name) else None for name in ("gbs", "gbs_tokens")
+    }
+    free = dict.fromkeys((*LIMITS, "recompute")) | _NO_CONDITIONS
+    request, _ = fit_request(options | batch | free)
+    plan = fitting_plan(request, _SECONDS_INSTEAD)
+    if plan is None:
+        return ""
+    return (
+        f"{configuration_text(plan)} fits, with {gib(plan.peak_bytes)} GiB, as a search found: "
+        f"{search_command(request)}"
+    )
+
+
+def _print(found: _Findings, style: str, tensors: bool, instead: str) -> None:
     match style:
         case "json":
             click.echo(_document(found), nl=False)
@@ -323,10 +357,10 @@ def _print(found: _Findings, style: str, tensors: bool) -> None:
         case _:
             from planner.cli.output import print_report
 
-            print_report(_report(found, tensors))
+            print_report(_report(found, tensors, instead))
 
 
-def _report(found: _Findings, tensors: bool) -> Report:
+def _report(found: _Findings, tensors: bool, instead: str) -> Report:
     from planner.predict.memory.terms import peak_tensors
     from planner.report.memory import memory_report
     from planner.report.memory_changes import advice_blocks, solution_blocks
@@ -340,4 +374,5 @@ def _report(found: _Findings, tensors: bool) -> Report:
         worst=found.worst,
         notes=found.notes,
         more=more,
+        instead=instead,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from planner.cli import complete
 from planner.cli.output import print_report
 
 
 @click.command("models", epilog="Example: planner models llama-3-70b")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete.models)
 def command(name: str | None) -> None:
     """List the models, or show NAME (also an alias, or a path to config.json or .toml)."""
     from planner.job.models.catalog import load_model, model_names

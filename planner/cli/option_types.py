@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from constraints import ConstraintError, parse_degree_limit
 from planner.job.errors import UsageError
@@ -60,6 +61,14 @@ class Parsed(click.ParamType[Any]):
             return self.parse(value)
         except (UsageError, ConstraintError) as error:
             self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Files, where the text names one."""
+        if self.name == "file":
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, param, incomplete)
 
 
 def _number(text: str) -> float:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.job.request import Request
 
@@ -58,9 +59,14 @@ def job_options(function: Command) -> Command:
             click.option(
                 "--model",
                 required=True,
+                shell_complete=complete.models,
                 help="Name or alias (70b), or path to a Hugging Face config.json or a model .toml.",
             ),
-            click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100."),
+            click.option(
+                "--gpus",
+                shell_complete=complete.gpus,
+                help="64xH100, or nodes x GPUs: 8x8xH100.",
+            ),
             click.option(
                 "--cluster",
                 type=types.FILE,
@@ -90,6 +96,7 @@ def job_options(function: Command) -> Command:
             ),
             click.option(
                 "--framework",
+                shell_complete=complete.frameworks,
                 default="megatron-core",
                 show_default=True,
                 help="See: planner frameworks.",
@@ -168,6 +175,20 @@ def job_options(function: Command) -> Command:
                 "--cuda-graphs",
                 is_flag=True,
                 help="The step is captured as CUDA graphs: no CPU time per kernel.",
+            ),
+            click.option(
+                "--with",
+                "use",
+                metavar="TECHNIQUE",
+                multiple=True,
+                help="A technique of the framework that every plan uses (planner frameworks NAME "
+                "lists them); may be given again.",
+            ),
+            click.option(
+                "--without",
+                metavar="TECHNIQUE",
+                multiple=True,
+                help="A technique of the framework that no plan uses; may be given again.",
             ),
             click.option(
                 "--sharp",
@@ -409,6 +430,8 @@ _REQUEST_OPTIONS = (
     "schedule",
     "dropout",
     "cuda_graphs",
+    "use",
+    "without",
     "sharp",
     "sequence_parallel",
     "gradient_as_bucket_view",

@@ -13,12 +13,12 @@ from planner.search.plan_file import refuse_to_overwrite, to_json, write_text
 from planner.search.result import SearchResult
 
 
-def check_output(output: str | None, force: bool) -> Path | None:
+def check_output(output: str | None, force: bool, option: str = "-o") -> Path | None:
     """The file to write, known to be writable; before the search starts."""
     if output is None:
         return None
     path = Path(output).expanduser()
-    refuse_to_overwrite(path, force)
+    refuse_to_overwrite(path, force, option)
     return path
 
 
@@ -35,14 +35,18 @@ def print_json(result: SearchResult) -> None:
 
 def print_csv(result: SearchResult) -> None:
     """One row a plan on stdout: SI units, plan numbers as in the table."""
+    from planner.search.frame import csv_text
+
     frame = result.to_frame()
     frame.insert(0, "plan", range(1, len(frame) + 1))
-    click.echo(frame.to_csv(index=False), nl=False)
+    click.echo(csv_text(frame), nl=False)
 
 
 def print_report(report: Report, stream: TextIO | None = None) -> None:
     """A report on stdout (or `stream`), in colour on a terminal."""
     from planner.report.draw import console, draw
 
-    options = click.get_current_context().obj or {}
-    draw(report, console(stream or sys.stdout, no_color=options.get("no_color", False)))
+    context = click.get_current_context()
+    options = context.obj or {}
+    onto = console(stream or sys.stdout, no_color=options.get("no_color", False))
+    draw(report, onto, wide=context.params.get("wide", False))

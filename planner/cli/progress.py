@@ -93,5 +93,5 @@ def _bars() -> Bars:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=Console(stderr=True),
-        transient=True,
+        transient=False,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.comparing import (
     build_limits,
@@ -18,9 +19,10 @@ from planner.cli.comparing import (
     limits_options,
 )
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
-from planner.cli.pictures import check_plot, write_plot
+from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 from planner.search.plan_file import write_text
@@ -33,9 +35,17 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
 
 @click.command(
     "scale",
+    cls=GroupedCommand,
     epilog="Example: planner scale --model 405b --gpus H100 --from 512 --to 16384 --plot s.svg",
 )
-@click.option("--gpus", "gpu", required=True, metavar="H100", help="Kind of GPU, or node shape.")
+@click.option(
+    "--gpus",
+    "gpu",
+    required=True,
+    metavar="H100",
+    shell_complete=complete.gpus,
+    help="Kind of GPU, or node shape.",
+)
 @click.option("--from", "first", type=types.DEGREE, help="Fewest GPUs; then doubled.")
 @click.option("--to", "last", type=types.DEGREE, help="Most GPUs.")
 @click.option(
@@ -55,7 +65,7 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
     type=types.TRAINED_TOKENS,
     help="Tokens to train on.",
 )
-@click.option("--plot", type=types.PLOT, metavar="FILE", help="Draw it: .svg, .html or .png.")
+@plot_option("days, MFU and cost against GPUs")
 @limits_options
 @comparing_options
 def command(**options: Any) -> None:
@@ -66,7 +76,7 @@ def command(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
     plot = options["plot"]
-    check_plot(plot, options["force"])
+    check_plot(plot, options["force"], output)
     counts = _counts(options)
     settings, limits = build_settings(options), build_limits(options)
     request = comparing_request(options)

@@ -9,6 +9,7 @@ import click
 
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.limits import limit_values
 from planner.cli.options import (
     OutputFormat,
@@ -21,6 +22,7 @@ from planner.cli.options import (
     time_limit_option,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
+from planner.cli.pictures import check_plot, plot_option, write_result_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.search_clusters import MOST_PRINTED, names_several, search_several, several_gpus
 from planner.search.pools.jobs import first_job
@@ -40,6 +42,7 @@ SORTS = {
 
 @click.command(
     "search",
+    cls=GroupedCommand,
     epilog="Example: planner search --model 70b --gpus 64xH100 --gbs-tokens 4M -o plans.json",
 )
 @several_gpus
@@ -55,6 +58,10 @@ SORTS = {
 @condition_options
 @click.option("--top", type=types.PLANS, help="Most plans. [default: 8 in the table, all in files]")
 @click.option("--all", "whole", is_flag=True, help="Print the complete front, as files hold it.")
+@click.option("--wide", is_flag=True, help="All columns, however wide the terminal is.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also what each rule left out, and all assumptions."
+)
 @click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True)
 @click.option("--seed", type=types.SEED, default=0, show_default=True, help="Of the solver.")
 @click.option(
@@ -68,6 +75,7 @@ SORTS = {
     "Of the search, costing included, and of compiling in a first run; what is not proven by then "
     "says so. Ctrl-C does the same."
 )
+@plot_option("the front, and every plan in a page")
 @output_options
 def command(**options: Any) -> None:
     """Find the best ways to launch a training run.
@@ -78,7 +86,8 @@ def command(**options: Any) -> None:
     weighs the number of GPUs and dollars too.
     """
     style = output_format(options["as_json"], options["as_csv"])
-    output = check_output(options["output"], options["force"])
+    output, plot = check_output(options["output"], options["force"]), options["plot"]
+    check_plot(plot, options["force"], output)
     if names_several(options["gpus"]):
         request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
@@ -109,6 +118,7 @@ def command(**options: Any) -> None:
         print_failure(error.why, style)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
     write_result(result, output)
+    write_result_plot(plot, result, output)
     match style:
         case "json":
             print_json(result)
@@ -119,7 +129,8 @@ def command(**options: Any) -> None:
 
             saved_as = None if output is None else str(output)
             most = options["top"] or MOST_PRINTED
-            print_report(search_report(result, saved_as, most, options["whole"]))
+            whole = options["whole"] or options["top"] is not None
+            print_report(search_report(result, saved_as, most, whole, options["verbose"]))
     if result.stopped == "interrupted":
         click.get_current_context().exit(ExitStatus.INTERRUPTED)
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli.errors import ExitStatus
 from planner.cli.options import Command, OutputFormat
 from planner.cli.output import print_report
+from planner.cli.pictures import write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 
@@ -27,6 +29,7 @@ def several_gpus(function: Command) -> Command:
                 ["--gpus"],
                 multiple=True,
                 metavar="TEXT",
+                shell_complete=complete.gpus,
                 help="64xH100, or nodes x GPUs: 8x8xH100; 32..128xH100 or --gpus again: one front "
                 "over several clusters.",
             )
@@ -71,6 +74,7 @@ def search_several(
         )
     if output is not None and front.points:
         write_text(output, _json(front))
+    _draw(front, options["plot"], output)
     shown = shortened(front.points, options["top"] or MOST_PRINTED)
     shown.sort(key=lambda cluster_point: sort_value(front.plan_of(cluster_point), sort))
     _print(front, shown, style, output)
@@ -85,6 +89,15 @@ def search_several(
         context.exit(ExitStatus.NOTHING_FITS)
 
 
+def _draw(front: ClusterFront, plot: Path | None, output: Path | None) -> None:
+    if plot is None or not front.points:
+        return
+    from planner.report.pages.files import cluster_front_page
+    from planner.report.plots import plot_cluster_front
+
+    write_plot(plot, lambda: plot_cluster_front(front), lambda: cluster_front_page(front, output))
+
+
 def _json(front: ClusterFront) -> str:
     return front.model_dump_json(indent=1) + "\n"
 
@@ -95,7 +108,9 @@ def _print(
     if style == "json":
         click.echo(_json(front), nl=False)
     elif style == "csv":
-        click.echo(front.to_frame().to_csv(index=False), nl=False)
+        from planner.search.frame import csv_text
+
+        click.echo(csv_text(front.to_frame()), nl=False)
     else:
         from planner.report.cluster_front import cluster_front_report
 

@@ -8,18 +8,19 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from planner.cli import option_types as types
 from planner.cli.output import print_report
-from planner.cli.pictures import demand_plot
+from planner.cli.pictures import check_plot, write_plot
 from planner.cli.progress import compile_if_first_run
 
 if TYPE_CHECKING:
     from planner.evidence.runs.families import Family
     from planner.evidence.runs.predict import Prediction
+    from planner.report.pages.page import Page
     from planner.report.validation import Validation
 
 _STDOUT = "-"
@@ -89,11 +90,18 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     help="One line a row, into a file or on stdout.",
 )
 @click.option(
+    "--plot",
     "--html",
-    "html_out",
-    type=types.FILE,
+    "plot",
+    type=types.PLOT,
     metavar="FILE",
-    help="A page with plots, tables and all rows.",
+    help="Draw predicted against measured: FILE.svg or .png; or FILE.html with all rows.",
+)
+@click.option(
+    "--learn",
+    type=click.IntRange(1, 1000),
+    metavar="K",
+    help="Instead: hold each source out, calibrate by K of its runs, predict the others.",
 )
 @click.option("--force", is_flag=True, help="Overwrite output files.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
@@ -104,28 +112,53 @@ def command(
     unnamed: bool,
     json_out: str | None,
     csv_out: str | None,
-    html_out: str | None,
+    plot: Path | None,
+    learn: int | None,
     force: bool,
     quiet: bool,
 ) -> None:
     """Predict measured runs from their configuration alone, and show the errors by family."""
     if json_out == csv_out == _STDOUT:
         raise click.UsageError("--json and --csv cannot both go to stdout; give one of them a file")
-    for option, given in (("--json", json_out), ("--csv", csv_out), ("--html", html_out)):
+    for option, given in (("--json", json_out), ("--csv", csv_out)):
         _check(option, given, force)
-    if html_out is not None:
-        demand_plot()
+    check_plot(plot, force)
 
     from planner.evidence.runs.families import family_by
 
     family = family_by(by)
     compile_if_first_run(quiet)
     predictions = _predictions(paths, only_stated, unnamed)
+    if learn is not None:
+        _study(predictions, learn, json_out, csv_out, plot)
+        return
     _write(json_out, lambda: _json_text(predictions, family))
     _write(csv_out, lambda: _csv_text(predictions))
-    _write(html_out, lambda: _html_text(predictions, family))
+    if plot is not None:
+        write_plot(plot, lambda: _chart(predictions), lambda: _page(predictions, family))
     if _STDOUT not in (json_out, csv_out):
         _print_tables(predictions, family)
+
+
+def _study(
+    predictions: Sequence[Prediction],
+    runs: int,
+    json_out: str | None,
+    csv_out: str | None,
+    plot: Path | None,
+) -> None:
+    """What learning from so many runs of each source brings, as a table or JSON."""
+    from planner.evidence.learn.priors import published
+    from planner.evidence.learn.study import study
+    from planner.report.calibration import study_report
+
+    if csv_out is not None or plot is not None:
+        raise click.UsageError("--learn prints a table, or JSON with --json")
+    found = study(published(predictions, "time"), runs)
+    records = [{**asdict(one), "cluster": one.cluster._asdict()} for one in found]
+    _write(json_out, lambda: json.dumps(records, indent=1, allow_nan=False) + "\n")
+    if json_out != _STDOUT:
+        print_report(study_report(found, runs))
 
 
 def _check(option: str, given: str | None, force: bool) -> None:
@@ -199,14 +232,19 @@ def _csv_text(predictions: Sequence[Prediction]) -> str:
     return text.getvalue()
 
 
-def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
+def _chart(predictions: Sequence[Prediction]) -> Any:
+    from planner.report.accuracy import time_chart
+
+    return time_chart(predictions)
+
+
+def _page(predictions: Sequence[Prediction], family: Family) -> Page:
     from planner.evidence.runs.document import document
     from planner.evidence.runs.worst import describe
-    from planner.report.pages.page import render
     from planner.report.pages.validation import validation_page
     from planner.report.validation import validation_report
 
-    page = validation_page(
+    return validation_page(
         document(predictions, family),
         validation_report(_validation(predictions, family)),
         [family(prediction) for prediction in predictions],
@@ -215,7 +253,6 @@ def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
             for prediction in predictions
         ],
     )
-    return render(page)
 
 
 def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:

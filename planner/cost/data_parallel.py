@@ -1,7 +1,7 @@
 """Gradient reduction, parameter gathering and the optimizer step of one pipeline stage.
 
 Groups: dense parameters are reduced over dp·cp ranks that lie tp apart, experts over edp ranks
-that lie etp·ep apart (rank order tp-cp-ep-dp-pp).
+that lie etp·ep apart (rank order tp-cp-ep-dp-pp), or further (`planner.cost.rank_order`).
 
 Where switches reduce (`planner.cost.in_network`), one kind of communicator has them, as in Megatron
 (--use-sharp): that of dense parameters, or under hybrid sharding that between replicas, which
@@ -15,6 +15,7 @@ from planner.cost._jit import Row, Rows, jit
 from planner.cost.in_network import parameter_stream
 from planner.cost.inputs import GpuInputs
 from planner.cost.piece_traffic import collective_stream
+from planner.cost.rank_order import dense_stride, expert_stride
 from planner.cost.sharing import Stream, after
 from planner.cost.tables import FrameworkInputs, JobInputs
 
@@ -24,9 +25,10 @@ def sharded_stream(
     kind: int, size_bytes: float, key: Row, grid: Row, job: JobInputs, network: Rows
 ) -> Stream:
     """A collective of dense parameters over the ranks that share them."""
+    stride = dense_stride(key, grid, job, network)
     if grid.replicas > 1.0:
-        return collective_stream(kind, grid.shards, key.tp, size_bytes, job, network)
-    return parameter_stream(kind, grid.shards, key.tp, size_bytes, job, network)
+        return collective_stream(kind, grid.shards, stride, size_bytes, job, network)
+    return parameter_stream(kind, grid.shards, stride, size_bytes, job, network)
 
 
 @jit
@@ -35,11 +37,11 @@ def gather_stream(
     job: JobInputs, network: Rows,
 ) -> Stream:  # fmt: skip
     """All-gather of sharded parameters: dense over dp·cp, experts over edp."""
-    kind = f.COLLECTIVE_ALL_GATHER
+    kind, stride = f.COLLECTIVE_ALL_GATHER, expert_stride(key, grid, job)
     return after(
         sharded_stream(kind, dense * per_parameter_bytes, key, grid, job, network),
         collective_stream(
-            kind, grid.expert_shards, key.etp * key.ep, expert * per_parameter_bytes, job, network
+            kind, grid.expert_shards, stride, expert * per_parameter_bytes, job, network
         ),
     )
 
@@ -65,19 +67,22 @@ def reduce_stream(
     """
     kind = f.COLLECTIVE_ALL_REDUCE if grid.zero == 0 else f.COLLECTIVE_REDUCE_SCATTER
     value, expert_value = dense * per_parameter_bytes, expert * per_parameter_bytes
-    expert_stride = key.etp * key.ep
+    distance = expert_stride(key, grid, job)
     first = after(
         sharded_stream(kind, value, key, grid, job, network),
-        collective_stream(kind, grid.expert_shards, expert_stride, expert_value, job, network),
+        collective_stream(kind, grid.expert_shards, distance, expert_value, job, network),
     )
     if grid.zero == 0 or grid.replicas <= 1.0:
         return first
     value, expert_value = value / grid.shards, expert_value / grid.expert_shards
-    stride, expert_stride = key.tp * grid.shards, expert_stride * grid.expert_shards
+    stride, distance = (
+        dense_stride(key, grid, job, network) * grid.shards,
+        distance * grid.expert_shards,
+    )
     kind = f.COLLECTIVE_ALL_REDUCE
     second = after(
         parameter_stream(kind, grid.replicas, stride, value, job, network),
-        parameter_stream(kind, grid.replicas, expert_stride, expert_value, job, network),
+        parameter_stream(kind, grid.replicas, distance, expert_value, job, network),
     )
     return after(first, second)
 

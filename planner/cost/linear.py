@@ -13,7 +13,7 @@ from planner.cost._jit import Row, Rows, jit
 from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
 from planner.cost.frame import TRAFFIC_ROW, fill_passes, fill_traffic
 from planner.cost.inputs import GpuInputs
-from planner.cost.memory import communicator_bytes
+from planner.cost.memory import outside_bytes
 from planner.cost.passes import (
     exposed_pipeline_seconds,
     pipeline_traffic_seconds,
@@ -184,10 +184,8 @@ def layout_terms(
         exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
-    factor = slowdown(key, grid, network)
+    factor = slowdown(key, grid, job, network)
     terms *= factor
     scalars *= factor
-    scalars[SCALAR_FIXED_BYTES] = framework.context_bytes + communicator_bytes(
-        key.tp, key.cp, grid.dp, grid.pp, key.ep, framework
-    )
+    scalars[SCALAR_FIXED_BYTES] = outside_bytes(key, grid, job, framework)
     return terms, scalars

@@ -7,7 +7,7 @@ Sources: ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5), 1F1B and i
 from __future__ import annotations
 
 from planner.cost._jit import Row, jit
-from planner.cost.tables import FrameworkInputs
+from planner.cost.tables import FrameworkInputs, JobInputs
 
 # Names of the communicators, in the order of `communicator_sizes`.
 COMMUNICATORS = ("tp", "cp", "dp", "pp", "ep", "embedding")
@@ -62,11 +62,31 @@ def communicator_sizes(
 
 
 @jit
-def outside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """What lies outside torch's allocator: context and communicators."""
-    return framework.context_bytes + communicator_bytes(
-        key.tp, key.cp, grid.dp, grid.pp, key.ep, framework
-    )
+def outside_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
+    """What lies outside torch's allocator: context and communication."""
+    return framework.context_bytes + communication_bytes(key, grid, job, framework)
+
+
+@jit
+def communication_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
+    """Buffers of communicators, and those of overlapped tensor-parallel exchanges."""
+    communicators = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    return communicators + tensor_buffer_bytes(key.tp, key.cp, key.mbs, job, framework)
+
+
+@jit
+def tensor_buffer_bytes(
+    tp: float, cp: float, mbs: float, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """Buffers through which tensor-parallel exchanges pass beside the products (userbuffers).
+
+    b·mbs·seq/cp·hidden, with b the bytes per element over all buffers: each holds a whole
+    activation, whatever tp, and lives from the first step to the last. Source: Transformer Engine,
+    pytorch/module/base.py, initialize_ub; Megatron-LM, training/initialize.py.
+    """
+    if tp <= 1.0 or framework.hide_tensor <= 0.0:
+        return 0.0
+    return framework.tensor_buffer_bytes * mbs * job.seq / cp * job.hidden
 
 
 @jit

@@ -10,6 +10,7 @@ from planner.cost.keys import local_tokens
 from planner.cost.layout import mtp_stage
 from planner.cost.piece_traffic import collective_stream, group_of
 from planner.cost.pipeline import exchange_wait_s, exposed_transfer_s
+from planner.cost.rank_order import stage_stride, stages_share_domain
 from planner.cost.schedule import copies_of_model, head_stage
 from planner.cost.sharing import (
     Stream,
@@ -137,7 +138,7 @@ def transfers_met(
     """
     if grid.zero < 2 or grid.pp <= 1.0:
         return 0.0
-    same_domain = key.tp * key.cp * grid.dp * grid.pp <= network[0].scale_up_domain
+    same_domain = stages_share_domain(key, grid, job, network)
     least = 1.0
     for kind in range(job.kinds):
         gather, backward = sharded_streams(traffic[kind], grid)
@@ -205,7 +206,7 @@ def table_reduction_seconds(
     if members == 1 or copies_of_model(framework.schedule, grid.pp) > 1.0:
         return 0.0
     size = framework.gradient_bytes * costs[job.kinds].table
-    stride = key.tp * key.cp * grid.dp * float(furthest // (members - 1))
+    stride = stage_stride(key, grid, job) * float(furthest // (members - 1))
     return collective_stream(
         f.COLLECTIVE_ALL_REDUCE, float(members), stride, size, job, network
     ).seconds
@@ -241,7 +242,7 @@ def pipeline_traffic_seconds(
         * transfer
         / one_transfer_alone_seconds
     )
-    same_domain = key.tp * key.cp * grid.dp * grid.pp <= network[0].scale_up_domain
+    same_domain = stages_share_domain(key, grid, job, network)
     shape = point_to_point_time_s(SHAPE_BYTES, same_domain, network[0]) + framework.issue_s
     return float(seconds + 2.0 * (grid.grad_acc * grid.vpp + grid.pp - 1.0) * shape)
 
@@ -254,13 +255,13 @@ def transfer_alone_seconds(
     """Seconds to pass one micro-batch's activations to the next stage: 2·h bytes a token, times
     the hidden states that travel together.
 
-    Stages lie tp·cp·dp ranks apart; unless all of them share a domain, the boundary that
-    crosses it sets the pace. Without sequence parallelism all tp ranks hold the same activation:
+    Unless all stages share a domain (`planner.cost.rank_order`), the boundary that crosses it sets
+    the pace. Without sequence parallelism all tp ranks hold the same activation:
     each sends it, or its 1/tp of it that the receivers then gather (Narayanan et al. 2021,
     arXiv 2104.04473, section 4.1, scatter/gather).
     """
     size = 2.0 * states * job.hidden * local_tokens(key, job)
-    same_domain = key.tp * key.cp * grid.dp * grid.pp <= network[0].scale_up_domain
+    same_domain = stages_share_domain(key, grid, job, network)
     if key.sequence_parallel > 0 or framework.pipeline_scatters > 0.0:
         seconds = point_to_point_time_s(size / key.tp, same_domain, network[0])
     else:

@@ -63,7 +63,8 @@ _KEPT = (
 GROUP_ROW = record_of(
     ("first", 1), ("span", 1), ("update_s", 1), ("reduce_s", 1), ("gather_s", 1),
     *((name, 1) for name in (*_PARAMETERS, *_KEPT)),
-    ("resting_bytes", 1), ("packed_bytes", 1), ("update_moving_bytes", 1), ("known_bytes", 2 * (PHASES - 1)),
+    ("resting_bytes", 1), ("packed_bytes", 1), ("update_moving_bytes", 1),
+    ("known_bytes", 2 * (PHASES - 1)),
 )  # fmt: skip
 
 

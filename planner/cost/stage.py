@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.memory import communicator_bytes
+from planner.cost.memory import communication_bytes
 from planner.cost.phase_records import (
     FORWARD,
     OPTIMIZER,
@@ -374,7 +374,7 @@ def stage_memory(
     rest = at_rest(holds, key, grid, job, framework)
     out.fragmentation = framework.fragmentation * (allocated - packed_bytes(rest, framework))
     out.context = framework.context_bytes
-    out.communication = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    out.communication = communication_bytes(key, grid, job, framework)
     out.peak = allocated + out.fragmentation + out.context + out.communication
     out.in_flight = held.full
     out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)

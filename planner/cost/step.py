@@ -36,6 +36,7 @@ from planner.cost.pipeline import (
     pipeline_bound_s,
     pipeline_time_s,
 )
+from planner.cost.rank_order import stage_domains
 from planner.cost.schedule import (
     SCHEDULE_ALL_FORWARD_FIRST,
     bubble_share,
@@ -46,7 +47,7 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
 @jit
-def slowdown(key: Row, grid: Row, network: Rows) -> float:
+def slowdown(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
     """Step time over that of ranks which all run alike: 1 + j·log2(domains), at least 1.
 
     Ranks meet in every collective, so each step waits for the slowest kernel, link and host of
@@ -54,9 +55,7 @@ def slowdown(key: Row, grid: Row, network: Rows) -> float:
     the ranks of one pipeline stage: stages hand micro-batches on, and what delays one of them is
     made up while the next has some in hand. j: `LinkInputs.straggler_share`.
     """
-    ranks = key.tp * key.cp * grid.dp
-    domains = max(1.0, ranks / max(1.0, network[0].scale_up_domain))
-    return 1.0 + network[0].straggler_share * math.log2(domains)
+    return 1.0 + network[0].straggler_share * math.log2(stage_domains(key, grid, job, network))
 
 
 @jit
@@ -111,8 +110,8 @@ def step_frame(
         dense, expert, zero, shards, expert_shards,
     )  # fmt: skip
     return Frame(
-        slowdown(key, grid, network),
-        outside_bytes(key, grid, framework),
+        slowdown(key, grid, job, network),
+        outside_bytes(key, grid, job, framework),
         table_reduction_seconds(costs, key, grid, job, framework, network),
         optimizer_seconds(dense, expert, grid, framework, gpu),
         state,

@@ -57,6 +57,8 @@ class JobInputs(NamedTuple):
     greedy_head_cost: float = 0.0
     # 1 where multi-token prediction away from the embedding holds a copy of the vocabulary table.
     mtp_copies_embedding: float = 0.0
+    # 1 where ranks are numbered tp-cp-ep-pp-dp: the stages of a pipeline are neighbours.
+    pipeline_before_data: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):
@@ -99,6 +101,7 @@ class FrameworkInputs(NamedTuple):
     gradient_communication_bytes: float
     parameter_communication_bytes: float
     communicator_bytes: float
+    tensor_buffer_bytes: float
     fragmentation: float
     weight_gradient_bytes: float
     gathered_tensors: float

@@ -10,12 +10,14 @@ from hardware import Cluster
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
 from planner.job.frameworks.profile import OptimizerKernel, check_precision
+from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.offload import Modules, demand_all_leave, offload_refusal, usable_modes
 from planner.job.optimizer_rules import OptimizerSetting, check_optimizer
 from planner.job.optimizers import Optimizer
 from planner.job.recompute import has_part
 from planner.job.specs import ModelSpec
+from planner.job.technique_rules import technique_conditions, technique_refusal, unrefused_modes
 
 if TYPE_CHECKING:
     from constraints import UserCondition
@@ -89,6 +91,10 @@ class Job:
     # decides (`at_choice`); empty: `activation_offload` is decided.
     activation_offload: Modules = ()
     offload_choices: tuple[Modules, ...] = ()
+    # Techniques of the framework in use, whose tables `framework` has, and the further sets of them
+    # among which a search decides (`at_choice`); empty: nothing is open.
+    techniques: tuple[str, ...] = ()
+    technique_choices: tuple[tuple[str, ...], ...] = ()
     # Of the groups of activations that can leave the GPU, those that do; a search takes all.
     offload_fraction: float = 1.0
     schedule: str | None = None
@@ -106,6 +112,8 @@ class Job:
         check_optimizer(self.framework, self._optimizer_at(self.optimizer_offload))
         for mode in self.recompute:
             if refusal := self._offload_refusal(self.activation_offload, mode):
+                raise UsageError(refusal)
+            if refusal := technique_refusal(self.framework, self.techniques, mode):
                 raise UsageError(refusal)
         budgets = {mode.budget for mode in self.recompute if mode.budget is not None}
         if len(budgets) > 1:
@@ -153,31 +161,45 @@ class Job:
             )
         return self.activation_offload
 
-    def at_choice(self, share: float, modules: Modules, fraction: float = 1.0) -> Job:
+    def at_choice(
+        self,
+        share: float,
+        modules: Modules,
+        fraction: float = 1.0,
+        techniques: tuple[str, ...] = (),
+    ) -> Job:
         """The job with this share of the optimizer on the CPU and the activations of these modules,
-        or a share of them, on the host, decided; recompute modes that do not work with them are
-        left out."""
+        or a share of them, on the host, and these techniques of those that are open, decided;
+        recompute modes that do not work with them are left out."""
         usable = usable_modes(self.framework, modules, self.recompute, self.precision)
+        more = tuple(name for name in techniques if name not in self.techniques)
         return replace(
             self,
+            framework=with_techniques(self.framework, more),
+            techniques=(*self.techniques, *more),
+            technique_choices=(),
+            conditions=(*self.conditions, *technique_conditions(self.framework, more)),
             optimizer_offload=share,
             offload_shares=(),
             activation_offload=modules,
             offload_choices=(),
             offload_fraction=fraction,
-            recompute=usable,
+            recompute=unrefused_modes(self.framework, more, usable),
         )
 
     def decided(self) -> tuple[Job, ...]:
-        """The job at each share and set of modules that a search tries, least offload first; itself
-        if they were given. Sets that no recompute mode works with are left out. UsageError with a
-        fraction of the activations, which no search chooses."""
+        """The job at each share, set of modules and set of techniques that a search tries, least
+        offload first; itself if they were given. Sets that no recompute mode works with are left
+        out. UsageError with a fraction of the activations, which no search chooses."""
         demand_all_leave(self.offload_fraction)
-        if not self.offload_shares and not self.offload_choices:
+        if not (self.offload_shares or self.offload_choices or self.technique_choices):
             return (self,)
-        shares = self.offload_shares or (self.optimizer_offload,)
-        choices = self.offload_choices or (self.activation_offload,)
-        every = [self.at_choice(share, modules) for share in shares for modules in choices]
+        every = [
+            self.at_choice(share, modules, techniques=techniques)
+            for share in self.offload_shares or (self.optimizer_offload,)
+            for modules in self.offload_choices or (self.activation_offload,)
+            for techniques in self.technique_choices or ((),)
+        ]
         return tuple(self for self in every if self.recompute)
 
     @property

@@ -18,7 +18,8 @@ from planner.job.frameworks.profile import (
     check_precision,
     with_schedule,
 )
-from planner.job.frameworks.switches import Switches, switched
+from planner.job.frameworks.switches import Switches, switched, with_techniques
+from planner.job.frameworks.techniques import Decision, decide
 from planner.job.job import BatchTarget, HbmReserve, Job, offered_exchanges, searched_modes
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.offload import (
@@ -36,6 +37,7 @@ from planner.job.recompute import demand_parts
 from planner.job.schedules import schedule_name
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
+from planner.job.technique_rules import site_of, technique_conditions, unrefused_modes
 
 if TYPE_CHECKING:
     from constraints import UserCondition
@@ -109,8 +111,9 @@ class Request(BaseModel):
     8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges (Megatron's
     --cp-comm-type); None: a search takes the fastest that the framework has; `cp_sizes`: ranks of
     the two levels of `a2a+p2p`. `fit_probability`: with which a plan must fit its GPUs at least,
-    by the error of memory predictions. `sharp`: InfiniBand switches reduce
-    (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
+    by the error of memory predictions. `use`, `without`: techniques of the framework
+    (`planner.job.frameworks.techniques`) that are used, or are not. `sharp`: InfiniBand switches
+    reduce (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
     activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
     `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
     `bias` False: linear layers and norms without biases. Raises UsageError (ValueError) for what
@@ -147,6 +150,8 @@ class Request(BaseModel):
     activation_offload: str = "off"
     activation_offload_fraction: float = 1.0
     cuda_graphs: bool = False
+    use: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     cp_comm_type: ContextKind | None = None
     cp_sizes: tuple[int, ...] = ()
     sharp: bool = False
@@ -177,6 +182,8 @@ class Request(BaseModel):
         seq = self.seq or model.pretraining_seq
         cluster = self.job_cluster(profile)
         profile = switched(profile, self._switches(), cluster.num_gpus)
+        decision = self.techniques(profile, model, cluster)
+        offered, profile = profile, with_techniques(profile, decision.used, decision.unused)
         precision = self.precision
         cluster.gpu.peak(precision)
         offload, choices = self._activation_offload(profile, model, precision)
@@ -185,6 +192,7 @@ class Request(BaseModel):
         modes = self._recompute_modes(profile, searched_modes(model, profile), model)
         if self.recompute is None:
             modes = usable_modes(profile, offload, modes, precision) or modes
+            modes = unrefused_modes(offered, decision.used, modes) or modes
         return Job(
             model=model,
             cluster=cluster,
@@ -199,7 +207,7 @@ class Request(BaseModel):
             reserve=parse_reserve(self.hbm_reserve),
             fit_probability=self.fit_probability,
             limits={name: frozenset(values) for name, values in self.limits.items()},
-            conditions=self.conditions(),
+            conditions=(*self.conditions(), *technique_conditions(offered, decision.demanded)),
             dropout=self.dropout,
             expert_imbalance=self.expert_imbalance,
             allow_tp_across_domains=self.allow_tp_across_domains,
@@ -210,11 +218,18 @@ class Request(BaseModel):
             activation_offload=offload,
             offload_choices=choices,
             offload_fraction=fraction,
+            techniques=decision.used,
+            technique_choices=decision.choices,
             schedule=self._schedule(profile),
             context_kinds=self._context_kinds(profile, model, seq),
             context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
             cublas_workspace_config=self.cublas_workspace_config,
         )
+
+    def techniques(self, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster) -> Decision:
+        """Techniques of the framework that the job uses, and those that a search decides."""
+        site = site_of(profile, model, cluster, inside=not self.allow_tp_across_domains)
+        return decide(profile, self.use, self.without, site)
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""

@@ -10,12 +10,18 @@ from __future__ import annotations
 from planner.job.job import Job
 from planner.launch.checkpoints import folder_variable, save_steps
 from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, Variable
-from planner.launch.megatron_choices import SHARP_NEEDS, environment, megatron_choices
+from planner.launch.megatron_choices import (
+    SHARP_NEEDS,
+    environment,
+    megatron_choices,
+    technique_needs,
+)
 from planner.launch.megatron_flags import Flag, Group, as_argv, flag
 from planner.launch.megatron_model import model_groups, model_refusals
 from planner.launch.megatron_rules import attention_refusals, run_refusals
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
+    TECHNIQUES,
     batch_flags,
     degree_flags,
     is_fsdp,
@@ -26,6 +32,8 @@ from planner.launch.megatron_run import (
     recompute_flags,
     sharding_flags,
     sharp_group,
+    technique_flags,
+    with_techniques,
 )
 
 PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
@@ -65,7 +73,8 @@ def groups(launch: Launch) -> tuple[Group, ...]:
     """All flags, in titled groups."""
     model, job = launch.job.model, launch.job
     low = job.precision in LOW_PRECISIONS
-    return (
+    return with_techniques(
+        launch,
         *model_groups(model, launch.plan.seq, dropout=job.dropout, low=low),
         Group("parallel degrees", degree_flags(launch)),
         Group("batch", batch_flags(launch)),
@@ -75,6 +84,7 @@ def groups(launch: Launch) -> tuple[Group, ...]:
         Group("precision", precision_flags(launch)),
         Group("optimizer", optimizer_flags(launch)),
         Group("kernels", kernel_flags(launch)),
+        Group(TECHNIQUES, technique_flags(launch)),
         Group("what to see of the first steps", _reporting()),
         Group("PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders()),
     )
@@ -139,4 +149,5 @@ def requirements(launch: Launch) -> tuple[str, ...]:
         needs.append("emerging-optimizers, for Muon and Lion")
     if sharp_group(launch):
         needs.append(SHARP_NEEDS)
+    needs += technique_needs(launch)
     return tuple(needs)

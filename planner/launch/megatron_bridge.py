@@ -152,15 +152,7 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
 
 def choices(launch: Launch) -> tuple[Choice, ...]:
     """The settings worth a sentence."""
-    one_list = list(megatron_choices.megatron_choices(launch))
-    if launch.plan.degrees.tp > 1 and launch.job.framework.overlap.tensor > 0:
-        one_list.append(
-            Choice(
-                "tensor-parallel overlap (userbuffers)",
-                "collectives run in pieces beside the products; the predicted time counts on it",
-            )
-        )
-    return tuple(one_list)
+    return megatron_choices.megatron_choices(launch)
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
@@ -169,4 +161,5 @@ def requirements(launch: Launch) -> tuple[str, ...]:
         "megatron-bridge 0.6.x (Python 3.12) with the megatron-core that it brings (0.19)",
         "Transformer Engine >= 2.8",
         *((megatron_choices.SHARP_NEEDS,) if sharp_group(launch) else ()),
+        *megatron_choices.technique_needs(launch),
     )

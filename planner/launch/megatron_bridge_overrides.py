@@ -88,6 +88,7 @@ def _experts(launch: Launch) -> Overrides:
     if launch.job.model.moe is None:
         return found
     found |= {"model.moe_token_dispatcher_type": "alltoall", "model.moe_grouped_gemm": "true"}
+    found = {key: value for key, value in found.items() if key not in _techniques(launch)}
     if launch.job.precision not in ("bf16", "fp16"):
         found["model.moe_router_padding_for_quantization"] = "true"
     return found
@@ -142,6 +143,7 @@ def _sharding(launch: Launch) -> Overrides:
         "comm_overlap.tp_comm_overlap": _yes(degrees.tp > 1 and overlap.tensor > 0),
         "ddp.grad_reduce_in_fp32": _yes(not reduces_in_bf16(launch)),
     }
+    found |= _techniques(launch)
     if is_fsdp(launch):
         found |= {
             "ddp.use_megatron_fsdp": "true",
@@ -158,6 +160,12 @@ def _sharding(launch: Launch) -> Overrides:
     if group:
         found |= {"dist.use_sharp": "true", "dist.sharp_enabled_group": group}
     return found
+
+
+def _techniques(launch: Launch) -> Overrides:
+    """What switches the plan's techniques on: overrides already."""
+    pairs = (word.partition("=") for word in launch.plan.technique_flags.split())
+    return {key: value for key, _, value in pairs}
 
 
 def _recompute(launch: Launch) -> Overrides:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from planner.job.frameworks.techniques import Technique, technique_of
 from planner.job.quantities import share
 from planner.launch.contract import Choice, Launch
 from planner.launch.megatron_run import is_fsdp, reduces_in_bf16, sharp_group
@@ -37,6 +38,11 @@ def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
             "8",
             "FSDP's gathers must not queue behind products; 1 is refused",
         )
+    elif "ep-overlap" in launch.plan.techniques and gpu.architecture not in _WITHOUT_QUEUE_RULE:
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
+            "32",
+            "the experts' exchange must not queue behind the products of another micro-batch",
+        )
     elif (degrees.tp > 1 or degrees.cp > 1) and gpu.architecture not in _WITHOUT_QUEUE_RULE:
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
             "1",
@@ -52,7 +58,18 @@ def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
 
 def megatron_choices(launch: Launch) -> tuple[Choice, ...]:
     """A sentence for each setting that the plan decides."""
-    return (*_degrees(launch), *_sharding(launch), *_rest(launch))
+    techniques = (Choice(one.name, one.words) for one in _techniques(launch))
+    return (*_degrees(launch), *_sharding(launch), *techniques, *_rest(launch))
+
+
+def technique_needs(launch: Launch) -> tuple[str, ...]:
+    """Packages that the plan's techniques ask for."""
+    return tuple(one.needs for one in _techniques(launch) if one.needs)
+
+
+def _techniques(launch: Launch) -> Iterator[Technique]:
+    found = (technique_of(launch.job.framework, name) for name in launch.plan.techniques)
+    return (one for one in found if one is not None)
 
 
 def _degrees(launch: Launch) -> Iterator[Choice]:
@@ -106,7 +123,7 @@ def _sharding(launch: Launch) -> Iterator[Choice]:
     elif is_fsdp(launch):
         what = "gradients" if degrees.zero == 2 else "gradients and weights"
         yield Choice("Megatron-FSDP", f"shards optimizer state, {what} over {replicas} ranks")
-    if reduces_in_bf16(launch):
+    if reduces_in_bf16(launch) and "bf16-gradients" not in launch.plan.techniques:
         yield Choice("gradients in bf16", "half the memory and traffic of fp32 gradients")
     group = sharp_group(launch)
     if group:

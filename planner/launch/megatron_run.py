@@ -4,7 +4,7 @@ optimizer. The model's shape is in `planner.launch.megatron_model`."""
 from __future__ import annotations
 
 from planner.launch.contract import Launch
-from planner.launch.megatron_flags import Flag, flag, from_text, switches
+from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
 from planner.predict.sharp import sharp_use
 
@@ -22,6 +22,7 @@ FSDP_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _WEIGHTS_SHARDED = 3
 _OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
 _SIXTEEN_BITS = 2.0
+TECHNIQUES = "techniques"
 
 
 def is_fsdp(launch: Launch) -> bool:
@@ -143,6 +144,22 @@ def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
     if job.optimizer.family == "sgd" and dict(job.optimizer.states).get("momentum") == "none":
         flags.append(flag("--sgd-momentum", 0))
     return (*flags, *from_text(launch.plan.optimizer_flags))
+
+
+def technique_flags(launch: Launch) -> tuple[Flag, ...]:
+    """What switches the plan's techniques on."""
+    return from_text(launch.plan.technique_flags)
+
+
+def with_techniques(launch: Launch, *groups: Group) -> tuple[Group, ...]:
+    """Groups of flags, in which a technique's flag replaces one of the same name before it."""
+    of_techniques = {one.name for one in technique_flags(launch)}
+    return tuple(
+        group
+        if group.title == TECHNIQUES
+        else Group(group.title, tuple(one for one in group.flags if one.name not in of_techniques))
+        for group in groups
+    )
 
 
 # A captured step reads no loss on the way.

@@ -131,6 +131,8 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         "optimizer_offload": plan.optimizer_offload,
         "activation_offload": ",".join(plan.activation_offload) or "off",
         "activation_offload_fraction": plan.activation_offload_fraction,
+        "use": request.use if same else (),
+        "without": request.without if same else (),
     }
     if gpus is not None and request.gpus is not None:
         cluster = request.resolve().cluster
@@ -320,6 +322,10 @@ def _switches(request: Request) -> Iterator[str]:
     """Switches of the framework, the GPU and the model that a request turns."""
     if request.cuda_graphs:
         yield "--cuda-graphs"
+    for name in request.use:
+        yield f"--with {name}"
+    for name in request.without:
+        yield f"--without {name}"
     if request.dropout:
         yield "--dropout"
     if request.attention is not None:

@@ -24,7 +24,7 @@ COMPILE = Section(
 
 def sections(launch: Launch) -> tuple[Section, ...]:
     """Arguments of the configuration's parts, in the order of the file."""
-    return parallelism(launch), training(launch), _optimizer(launch), COMPILE
+    return parallelism(launch), training(launch), _optimizer(launch), _compile(launch)
 
 
 def parallelism(launch: Launch) -> Section:
@@ -54,6 +54,19 @@ def parallelism(launch: Launch) -> Section:
         *pipeline_settings(launch, "lm_head"),
     ]
     return Section("parallelism", tuple(given))
+
+
+def async_tensor(launch: Launch) -> list[Setting]:
+    """Exchanges of tensor parallelism in pieces beside the products."""
+    if "async-tp" not in launch.plan.techniques:
+        return []
+    why = "exchanges in pieces beside the products, over NVLink; needs compiled blocks"
+    return [Setting("enable_async_tensor_parallel", True, why)]
+
+
+def _compile(launch: Launch) -> Section:
+    """CompileConfig."""
+    return Section(COMPILE.title, (*COMPILE.settings, *async_tensor(launch)))
 
 
 def _replicate_reason(launch: Launch) -> str:

@@ -32,6 +32,7 @@ from planner.launch.titan_sections import (
     COMPILE,
     KERNELS,
     TRIAL,
+    async_tensor,
     pipeline_settings,
     shared_training,
 )
@@ -200,6 +201,7 @@ def _parallelism(launch: Launch) -> Section:
                 else "ZeRO-2: gathered parameters stay until backward",
             ),
             Setting("tensor_parallel_degree", degrees.tp),
+            *async_tensor(launch),
             Setting("context_parallel_degree", degrees.cp),
             Setting("expert_parallel_degree", degrees.ep),
             Setting("expert_tensor_parallel_degree", 1 if degrees.ep > 1 else degrees.etp),

@@ -29,6 +29,7 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.job.job import Job
 from planner.job.model_numbers import model_numbers
 from planner.predict import cost_tables
+from planner.predict.calibrated import calibrated, learnt_factors
 from planner.predict.device import gpu_inputs
 from planner.predict.links import link_inputs, network
 from planner.predict.ops import Piece
@@ -179,6 +180,11 @@ class CostModel:
         """Call a function of the core, compiled or not."""
         return entry(*arguments) if self.compiled else entry.plain(*arguments)
 
+    @property
+    def factors(self) -> Mapping[str, float]:
+        """What the cluster's runs taught: factors by name (`hardware.calibration`)."""
+        return learnt_factors(self.job)
+
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Layer kinds, then embedding, head and perhaps an MTP module and its loss."""
@@ -197,7 +203,7 @@ class CostModel:
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
         """Numbers of framework and optimizer."""
-        return cost_tables.framework_inputs(self.job)
+        return calibrated(cost_tables.framework_inputs(self.job), "framework", self.factors)
 
     @cached_property
     def share_inputs(self) -> FrameworkInputs:
@@ -213,12 +219,14 @@ class CostModel:
     @cached_property
     def gpu_inputs(self) -> GpuInputs:
         """Numbers of the GPU at the job's precision."""
-        return gpu_inputs(self.job.cluster.gpu, self.job.precision, self.job.fused_attention)
+        job = self.job
+        plain = gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
+        return calibrated(plain, "gpu", self.factors)
 
     @cached_property
     def link_inputs(self) -> LinkInputs:
         """Numbers of the two link levels."""
-        return link_inputs(self.job.cluster)
+        return calibrated(link_inputs(self.job.cluster), "links", self.factors)
 
     @cached_property
     def network(self) -> NDArray[Any]:

@@ -39,6 +39,7 @@ from planner.predict.plan import (
 )
 from planner.predict.sharp import or_by_hosts
 from planner.predict.stage import named_terms
+from planner.predict.techniques import technique_flags, used_techniques
 from planner.predict.uncertainty.full_memory import (
     full_memory,
     full_memory_notes,
@@ -208,6 +209,7 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
     per_gpu = tokens_per_s / degrees.gpus
     full_square = per_gpu * flop_per_token(job.model, job.seq)
     kind, sizes = exchange_kind(degrees.cp, costed_plan.exchange)
+    used = used_techniques(job, degrees)
     peak16 = outlook.peak_flop_per_s
     others = {
         mode.name: counts for mode, counts in zip(costed_plan.modes, layout.others, strict=True)
@@ -267,6 +269,8 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
         activation_offload_flags=offload_flags(
             job.framework, job.activation_offload, layout.offload_fraction
         ),
+        techniques=used,
+        technique_flags=technique_flags(job, used),
         cp_comm_type=kind,
         cp_sizes=sizes,
         full_memory=outlook.full_memory,

@@ -10,11 +10,12 @@ from planner.predict.plan import Plan
 def decided_job(job: Job, plan: Plan) -> Job:
     """The job with what its search decided for a plan."""
     fraction = plan.activation_offload_fraction
-    return job.at_choice(plan.optimizer_offload, plan.activation_offload, fraction)
+    return job.at_choice(plan.optimizer_offload, plan.activation_offload, fraction, plan.techniques)
 
 
 def decided_request(request: Request, plan: Plan) -> Request:
-    """The request with what its search decided for a plan: what is offloaded, context exchange.
+    """The request with what its search decided for a plan: what is offloaded, context exchange,
+    techniques.
 
     What costs, launches or explains a plan resolves this one.
     """
@@ -27,4 +28,16 @@ def decided_request(request: Request, plan: Plan) -> Request:
         decided["activation_offload_fraction"] = plan.activation_offload_fraction
     if plan.degrees.cp > 1 and request.cp_comm_type is None:
         decided |= {"cp_comm_type": plan.cp_comm_type or "p2p", "cp_sizes": plan.cp_sizes}
+    decided |= _decided_techniques(request, plan)
     return request.model_copy(update=decided) if decided else request
+
+
+def _decided_techniques(request: Request, plan: Plan) -> dict[str, object]:
+    """Techniques that a search tried with and without: used, or not, as in the plan."""
+    names = [one.name for one in request.find_framework().techniques if one.use == "searched"]
+    names = [name for name in names if name not in (*request.use, *request.without)]
+    if not names:
+        return {}
+    used = tuple(name for name in names if name in plan.techniques)
+    left = tuple(name for name in names if name not in used)
+    return {"use": (*request.use, *used), "without": (*request.without, *left)}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from constraints.context_kinds import ContextKind
+from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 3
 
 # Beyond any machine or model there is: larger numbers are slips of the pen.
 LARGEST_DEGREE = 2**20
 MOST_MICRO_BATCHES = 2**32
+# Degrees in the text of a configuration, and those that stand there even where they are 1.
+TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
+ALWAYS_SHOWN = ("tp", "pp", "dp")
 
 
 class _Frozen(BaseModel):
@@ -44,6 +48,16 @@ class Degrees(_Frozen):
     def gpus(self) -> int:
         """World size."""
         return self.dp * self.tp * self.pp * self.cp
+
+    def __str__(self) -> str:
+        """`tp4 pp4 vpp5 cp2 dp2 z1`; degrees of 1 that no one asks about are left out."""
+        shown = (
+            f"{name}{getattr(self, name)}"
+            for name in TEXT_DEGREES
+            if name in ALWAYS_SHOWN or getattr(self, name) > 1
+        )
+        shard = (f"shard{self.shard}",) if self.shard else ()
+        return " ".join((*shown, f"z{self.zero}", *shard))
 
 
 class LayerLayout(_Frozen):
@@ -147,7 +161,11 @@ class Interval(_Frozen):
     @property
     def basis(self) -> str:
         """The rows, and what it is wider for."""
-        wider = f"; wider for {', '.join(self.beyond)}" if self.beyond else ""
+        wider = (
+            f"; wider because nothing like it was measured: {', '.join(self.beyond)}"
+            if self.beyond
+            else ""
+        )
         return self.family + wider
 
 
@@ -225,9 +243,34 @@ class Plan(_Frozen):
     # Of the groups of these modules' activations that leave the GPU.
     activation_offload_fraction: float = 1.0
     activation_offload_flags: str = ""
+    # Techniques of the framework that the plan uses, and their flags.
+    techniques: tuple[str, ...] = ()
+    technique_flags: str = ""
     # How context parallelism exchanges, and the ranks of the two levels of `a2a+p2p`; empty where
     # cp is 1, and in plans written before the choice existed (p2p).
     cp_comm_type: ContextKind | Literal[""] = ""
     cp_sizes: tuple[int, ...] = ()
     # None where memory is safe, and in plans written before the field existed.
     full_memory: FullMemory | None = None
+
+    def __repr__(self) -> str:
+        """One line: degrees, batch, recompute mode, time, speed, memory, how surely it fits."""
+        degrees = self.degrees
+        return (
+            f"Plan({degrees}, {degrees.mbs}×{degrees.grad_acc}, {self.recompute}: "
+            f"{self.step_time_s:.3g} s, {self.tokens_per_s_per_gpu:,.0f} tokens/s a GPU, "
+            f"{self.peak_bytes / 2**30:.1f} of {self.limit_bytes / 2**30:.1f} GiB, "
+            f"fits with {self.fit_probability:.0%})"
+        )
+
+    __str__ = __repr__
+
+    def plot(self, figure: Literal["all", "memory", "time", "schedule"] = "all") -> Any:
+        """An Altair chart, which notebooks show: `memory` of each pipeline stage at its peak, GiB;
+        `time` of a step by term, s; the `schedule` of the pipeline; or `all` of them. UsageError
+        without the extra `plot`."""
+        return displays().plot_plan(self, figure)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show of a plan: its figures, as a table."""
+        return displays().plan_html(self)

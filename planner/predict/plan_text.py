@@ -12,19 +12,11 @@ from planner.predict.plan import Degrees, Interval, Plan
 LIKELY_TO_FIT = 0.9
 # Sides of an error bar that differ by so many points are printed as one.
 _ALIKE = 2
-_ALWAYS_SHOWN = ("tp", "pp", "dp")
-_SHOWN_ABOVE_ONE = ("vpp", "cp", "ep", "etp")
 
 
 def degrees_text(degrees: Degrees) -> str:
-    """`tp4 pp4 vpp5 cp2 dp2 z1`; degrees of 1 that no one asks about are left out."""
-    shown = (
-        f"{name}{getattr(degrees, name)}"
-        for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
-        if name in _ALWAYS_SHOWN or getattr(degrees, name) > 1
-    )
-    shard = (f"shard{degrees.shard}",) if degrees.shard else ()
-    return " ".join((*shown, f"z{degrees.zero}", *shard))
+    """`tp4 pp4 vpp5 cp2 dp2 z1`."""
+    return str(degrees)
 
 
 def batch_text(degrees: Degrees) -> str:
@@ -110,12 +102,18 @@ def offload_text(share_on_cpu: float, modules: Sequence[str] = (), fraction: flo
     return ", ".join(filter(None, (optimizer, activations)))
 
 
+def techniques_text(plan: Plan) -> str:
+    """`tp-overlap, ep-overlap`: techniques that the plan uses, or empty."""
+    return ", ".join(plan.techniques)
+
+
 def configuration_text(plan: Plan) -> str:
     """Degrees, batch, recompute and offload of a plan in a line."""
     parts = (degrees_text(plan.degrees), batch_text(plan.degrees), recompute_text(plan))
     fraction = plan.activation_offload_fraction
     offloaded = offload_text(plan.optimizer_offload, plan.activation_offload, fraction)
-    return ", ".join(part for part in (*parts, exchange_text(plan), offloaded) if part)
+    more = (exchange_text(plan), techniques_text(plan), offloaded)
+    return ", ".join(part for part in (*parts, *more) if part)
 
 
 def optimizer_text(plan: Plan) -> str:

@@ -96,13 +96,18 @@ def _coverage_with_its_source(predictions: Sequence[Prediction]) -> float | None
 
 
 def plot(predictions: Sequence[Prediction]) -> str:
+    """`time_chart` as an SVG document."""
+    return svg(time_chart(predictions))
+
+
+def time_chart(predictions: Sequence[Prediction]) -> Any:
     """Predicted against measured step times, one colour a framework profile."""
     points = [
         Point(comparison.measured, comparison.predicted, prediction.mapped.job.framework.name)
         for prediction in predictions
         if prediction.mapped is not None and (comparison := time_comparison(prediction)) is not None
     ]
-    return svg(scatter_chart(points, "Step time, by framework", "s", hover=False))
+    return scatter_chart(points, "Step time, by framework", "s", hover=False)
 
 
 def render(content: Mapping[str, Any]) -> str:

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
-from planner.job.quantities import gib, number_ranges, percent_sure, plural, share, short_count
-from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.predict.plan_text import (
-    LIKELY_TO_FIT,
-    batch_text,
-    degrees_text,
-    layers_text,
-    offload_text,
-    recompute_text,
-    step_time_text,
-)
+from planner.job.quantities import number_ranges, plural, share
+from planner.predict.plan import OPTIMAL_WITHIN
+from planner.report.plan_table import plan_table
 from planner.report.search import error_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
@@ -56,7 +48,7 @@ def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
     if front.proven and not front.points:
         state = "nothing fits on any cluster, proven within the cost model"
     elif front.proven:
-        state = f"{count}, proven optimal to {share(OPTIMAL_WITHIN, 0)} within the cost model"
+        state = f"{count}, proven optimal to {share(OPTIMAL_WITHIN)} within the cost model"
     else:
         worst = max((point.gap for point in front.points), default=0.0)
         state = f"{count}; not proven: gaps of up to {share(worst)}"
@@ -67,46 +59,24 @@ def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
 
 
 def _table(front: ClusterFront, numbered: Numbered) -> TableData:
-    priced = "usd_per_billion_tokens" in front.dimensions
-    columns = (
-        Column("#"),
-        Column("GPUs", "left"),
-        Column("step time"),
-        Column("tok/s"),
-        Column("peak\nGiB"),
-        *((Column("USD per\n1 B tok"),) if priced else ()),
-        Column("degrees, mbs×grad_acc,\nrecompute", "left", wrap=True),
-    )
-    rows = tuple(_row(number, point, front.plan_of(point), priced) for number, point in numbered)
-    return TableData(columns, rows)
+    first = [
+        (Column("#"), [str(number) for number, _ in numbered]),
+        (Column("GPUs", "left"), [point.cluster for _, point in numbered]),
+    ]
+    if "usd_per_billion_tokens" in front.dimensions:
+        first.append((Column("USD per\n1 B tok"), [_usd_text(point) for _, point in numbered]))
+    return plan_table([front.plan_of(point) for _, point in numbered], None, first=first)
 
 
-def _row(number: int, point: ClusterPoint, plan: Plan, priced: bool) -> tuple[str, ...]:
+def _usd_text(point: ClusterPoint) -> str:
     usd = point.usd_per_billion_tokens or 0.0
-    mark = "" if plan.fit_probability >= LIKELY_TO_FIT else "*"
-    lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
-    if layers := layers_text(plan):
-        lines.append(f"layers {layers}")
-    fraction = plan.activation_offload_fraction
-    if offload := offload_text(plan.optimizer_offload, plan.activation_offload, fraction):
-        lines.append(offload)
-    if plan.status != "optimal":
-        lines.append(f"not proven, within {share(plan.gap)}")
-    return (
-        str(number),
-        point.cluster,
-        step_time_text(plan),
-        short_count(plan.tokens_per_s),
-        gib(plan.peak_bytes) + mark,
-        *((f"{usd:,.0f}" if usd >= 100 else f"{usd:.1f}",) if priced else ()),
-        "\n".join(lines),
-    )
+    return f"{usd:,.0f}" if usd >= 100 else f"{usd:.1f}"
 
 
 def _notes(front: ClusterFront, numbered: Numbered) -> Iterator[str]:
     plans = [front.plan_of(point) for _, point in numbered]
     weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
-    yield f"Of no plan is another at least as good in all of {weighed} and better in one."
+    yield f"No plan is beaten by another in one of {weighed} without being better in another."
     yield error_note(plans)
     if "usd_per_billion_tokens" in front.dimensions:
         yield (
@@ -120,13 +90,6 @@ def _notes(front: ClusterFront, numbered: Numbered) -> Iterator[str]:
             if cluster.plans and not cluster.usd_per_gpu_hour
         ]
         yield f"Dollars are left out: no on-demand price for {', '.join(bare)}."
-    doubtful = [
-        f"plan {number}: {percent_sure(point.fit_probability)}"
-        for number, point in numbered
-        if point.fit_probability < LIKELY_TO_FIT
-    ]
-    if doubtful:
-        yield f"* may not fit on a real machine; probability of fitting: {', '.join(doubtful)}."
     if near := _near(numbered):
         yield f"Within plan {numbered[0][0]}'s error bar in tokens/s: {number_ranges(near)}."
     if len(numbered) < len(front.points):

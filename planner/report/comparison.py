@@ -11,9 +11,9 @@ from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import CostBasis
 from planner.job.quantities import plural, short_count
-from planner.predict.plan_text import configuration_text
 from planner.report.comparison_trace import Chapter, Step, money
 from planner.report.decision import days_text, decision_facts
+from planner.report.plan_table import plan_table
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
 BASIS_NAMES: dict[CostBasis, str] = {
@@ -155,22 +155,9 @@ def _price_text(rental: Rental | None) -> str:
 
 
 def _plan_table(runs: Runs) -> TableData:
-    columns = (
-        Column("cluster", "left", wrap=True),
-        Column("step time"),
-        Column("peak GiB"),
-        Column("degrees, mbs×grad_acc, recompute", "left", wrap=True),
-    )
-    rows = tuple(
-        (
-            row.name,
-            f"{run.plan.step_time_s:.3g} s",
-            f"{run.plan.peak_bytes / 2**30:.0f} of {run.plan.limit_bytes / 2**30:.0f}",
-            configuration_text(run.plan),
-        )
-        for row, run in runs
-    )
-    return TableData(columns, rows, "Plans")
+    names = [row.name for row, _ in runs]
+    first = [(Column("cluster", "left", wrap=True), names)]
+    return plan_table([run.plan for _, run in runs], None, first=first, title="Plans")
 
 
 def _failures(rows: Sequence[ComparisonRow]) -> Iterator[str]:
@@ -228,10 +215,10 @@ def _price_notes(runs: Runs) -> Iterator[str]:
     if any(rental.smaller_instance for rental in rentals):
         yield "*: no whole node was priced; GPUs of smaller instances may lack its network."
     if any(rental.kind == "spot" for rental in rentals):
-        yield "spot: that the provider takes GPUs back is not in the days."
+        yield "spot: days do not count interruptions by a provider that takes GPUs back."
     if any(rental.choices > 1 for rental in rentals):
         yield (
-            "Of several prices the lowest of those of whole nodes read in the last "
+            "Of several prices, the lowest for whole nodes of the last "
             f"{STALE_DAYS} days is taken; --provider names others."
         )
 

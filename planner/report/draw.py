@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,8 @@ from planner.report.tables import Block, Facts, Notes, Report, TableData
 PIPE_COLUMNS = 80
 # Widths that a page can have; COLUMNS may say anything.
 _NARROWEST, _WIDEST = 40, 1000
+# Columns that are broken into lines keep a word or so on each.
+_LEAST_WRAPPED = 9
 
 
 def console(stream: TextIO, no_color: bool = False) -> Console:
@@ -41,23 +44,26 @@ def _pipe_columns() -> int:
     return min(max(columns, _NARROWEST), _WIDEST)
 
 
-def draw(report: Report, onto: Console) -> None:
-    """Print a report, blocks apart by an empty line, without blanks at the ends of lines."""
+def draw(report: Report, onto: Console, wide: bool = False) -> None:
+    """Print a report, blocks apart by an empty line, without blanks at the ends of lines.
+
+    `wide`: tables have all their columns, on lines as long as they take.
+    """
     with onto.capture() as captured:
         for index, block in enumerate(report.blocks):
             if index:
                 onto.print()
-            _draw_block(block, onto)
+            _draw_block(block, onto, wide)
     lines = captured.get().splitlines()
     onto.file.write("".join(f"{line.rstrip()}\n" for line in lines))
 
 
-def _draw_block(block: Block, onto: Console) -> None:
+def _draw_block(block: Block, onto: Console, wide: bool) -> None:
     match block:
         case Facts():
             _draw_facts(block, onto)
         case TableData():
-            _draw_table(block, onto)
+            _draw_table(block, onto, wide)
         case Notes():
             _draw_notes(block, onto)
 
@@ -73,21 +79,50 @@ def _draw_facts(facts: Facts, onto: Console) -> None:
     onto.print(grid)
 
 
-def _draw_table(data: TableData, onto: Console) -> None:
+def fitting_columns(data: TableData, page_columns: int) -> list[int]:
+    """Places of the columns to show: those that always are, others as long as there is place."""
+    widths = [_width(data, place) for place in range(len(data.columns))]
+    shown = [place for place, column in enumerate(data.columns) if not column.optional]
+    optional = [place for place, column in enumerate(data.columns) if column.optional]
+    for place in sorted(optional, key=lambda place: data.columns[place].optional):
+        if sum(widths[other] + 1 for other in (*shown, place)) - 1 <= page_columns:
+            shown.append(place)
+    return sorted(shown)
+
+
+def _width(data: TableData, place: int) -> int:
+    """Characters of a column whose lines are not broken."""
+    texts = (data.columns[place].title, *(row[place] for row in data.rows))
+    return max(cell_len(line) for text in texts for line in (text or " ").splitlines())
+
+
+def _least_width(data: TableData, place: int, whole: bool) -> int:
+    """Characters that a column takes at least: numbers are never cut; nothing is if `whole`."""
+    width = _width(data, place)
+    return width if whole or not data.columns[place].wrap else min(width, _LEAST_WRAPPED)
+
+
+def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
     if data.title:
         onto.print(Text(data.title, style="bold"))
+    places = range(len(data.columns)) if wide else fitting_columns(data, onto.width)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for column in data.columns:
+    for column in (data.columns[place] for place in places):
         table.add_column(
             column.title,
             justify=column.align,
             no_wrap=not column.wrap,
             overflow="fold",
             vertical="top",
+            min_width=_LEAST_WRAPPED if column.wrap else None,
         )
     for row in data.rows:
-        table.add_row(*(Text(cell) for cell in row))
+        style = "bold" if row[0].startswith("→") else ""
+        table.add_row(*(Text(row[place], style=style) for place in places))
+    page = onto.width
+    onto.width = max(page, sum(_least_width(data, place, wide) + 1 for place in places) - 1)
     onto.print(table)
+    onto.width = page
 
 
 def _draw_notes(notes: Notes, onto: Console) -> None:

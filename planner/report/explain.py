@@ -24,6 +24,7 @@ from planner.predict.plan_text import (
     recompute_text,
     status_text,
     step_time_text,
+    techniques_text,
 )
 from planner.report.full_memory import full_memory_facts
 from planner.report.search import error_note, job_facts, metric_note
@@ -86,6 +87,10 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
             else ""
         )
         facts.append(("context", f"{plan.cp_comm_type or 'p2p'}{sizes} exchange"))
+    if plan.techniques:
+        facts.append(("techniques", techniques_text(plan)))
+    if plan.technique_flags:
+        facts.append(("technique flags", plan.technique_flags))
     if plan.recompute_flags:
         facts.append(("recompute flags", plan.recompute_flags))
     if plan.optimizer_flags:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.job.frameworks import FrameworkProfile
@@ -11,26 +11,36 @@ from planner.job.schedules import SCHEDULES
 from planner.report.tables import Column, Facts, Notes, Report, TableData
 
 
-def frameworks_report(profiles: Sequence[FrameworkProfile]) -> Report:
-    """The list of framework profiles."""
+def frameworks_report(
+    profiles: Sequence[FrameworkProfile], targets: Mapping[str, Sequence[str]]
+) -> Report:
+    """The list of framework profiles. `targets`: what `planner launch` calls each one's writers."""
     columns = (
-        Column("framework", "left"),
-        Column("version", "left"),
-        Column("degrees", "left", wrap=True),
-        Column("ZeRO", "left"),
-        Column("precisions", "left", wrap=True),
+        Column("--framework", "left"),
+        Column("what it is", "left", wrap=True),
+        Column("launch", "left"),
+        Column("degrees\nbeside dp", "left", optional=1),
+        Column("ZeRO", "left", optional=2),
+        Column("precisions", "left", optional=3),
     )
     rows = tuple(
         (
             profile.name,
-            profile.version,
-            " ".join(offered_degrees(profile)),
+            profile.summary,
+            "\n".join(targets.get(profile.name, ())) or "-",
+            " ".join(offered_degrees(profile)) or "-",
             ", ".join(str(stage) for stage in sorted(profile.parallelism.zero_stages)),
             " ".join(profile.precisions),
         )
         for profile in profiles
     )
-    return Report((TableData(columns, rows), Notes(("    planner frameworks megatron-core",))))
+    notes = (
+        "launch: as what planner launch writes files for it; - : searched and costed, not written.",
+        "More about one, and those that only account for older runs and texts:",
+        "    planner frameworks megatron-core",
+        "    planner frameworks --all",
+    )
+    return Report((TableData(columns, rows), Notes(notes)))
 
 
 def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:

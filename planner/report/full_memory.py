@@ -8,7 +8,7 @@ from planner.job.quantities import percent_sure, seconds
 from planner.predict.plan import Plan, expected_step_time_s
 
 CURE = (
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that rarer; a lighter plan or "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that less likely; a lighter plan or "
     "--hbm-reserve avoids it."
 )
 
@@ -19,8 +19,9 @@ def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     if risk is None:
         return ()
     sentence = (
-        f"{percent_sure(risk.probability)} chance that torch's allocator finds it so, frees its "
-        f"cache and asks again, or gives up{_slowly(plan)}. Measured: {risk.note}. {CURE}"
+        f"{percent_sure(risk.probability)} chance that the memory does not suffice: torch then "
+        f"frees its cache and tries again, or stops with an out-of-memory error{_slowly(plan)}. "
+        f"Measured: {risk.note}. {CURE}"
     )
     return (("memory full", sentence),)
 

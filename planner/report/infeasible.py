@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from planner.job.quantities import gib, percent_sure
-from planner.predict.plan_text import (
-    LIKELY_TO_FIT,
-    configuration_text,
-    step_time_text,
-)
+from planner.job.quantities import gib, percent_sure, share
+from planner.predict.plan import Plan
+from planner.predict.plan_text import configuration_text, step_time_text
 from planner.report.search import error_note, riskier_table
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.search.infeasibility import UNDECIDED_RULES, Relaxation, WhyNothingFits
@@ -58,32 +55,24 @@ def relaxation_table(relaxations: tuple[Relaxation, ...]) -> TableData:
             Column("fits"),
             Column("plan", "left", wrap=True),
         ),
-        rows=tuple(_row(relaxation) for relaxation in relaxations),
+        rows=tuple(_row(relaxation.change, relaxation.plan) for relaxation in relaxations),
     )
 
 
-def _row(relaxation: Relaxation) -> tuple[str, ...]:
-    plan = relaxation.plan
-    return (
-        relaxation.change,
-        step_time_text(plan),
-        gib(plan.peak_bytes) + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*"),
-        percent_sure(plan.fit_probability),
-        configuration_text(plan),
-    )
+def _row(change: str, plan: Plan) -> tuple[str, ...]:
+    fits = percent_sure(plan.fit_probability)
+    return change, step_time_text(plan), gib(plan.peak_bytes), fits, configuration_text(plan)
 
 
 def _notes(why: WhyNothingFits) -> tuple[str, ...]:
     notes = [
-        "Of each kind of change the smallest that fits with at least "
-        f"{why.request.fit_probability:.0%}, and a smaller one that fits with at least 50 %."
+        "For each kind of change the smallest that fits with a probability of "
+        f"{share(why.request.fit_probability, 0)}, and a smaller one that fits with 50 %."
     ]
     larger = [relaxation.change for relaxation in why.relaxations if not relaxation.smallest]
     if larger:
         notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."
     notes.append(error_note([relaxation.plan for relaxation in why.relaxations]))
-    if any(relaxation.plan.fit_probability < LIKELY_TO_FIT for relaxation in why.relaxations):
-        notes.append("*: less than 90 % likely to fit; --hbm-reserve keeps more memory free.")
     open_plans = [
         relaxation for relaxation in why.relaxations if relaxation.plan.status != "optimal"
     ]

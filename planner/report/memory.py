@@ -41,14 +41,16 @@ def memory_report(
     worst: Footprint | None = None,
     notes: Sequence[str] = (),
     more: Sequence[Block] = (),
+    instead: str = "",
 ) -> Report:
     """The report of a configuration, with waterfall and timeline of the given stages.
 
     `tensors`: those kept at the first stage's peak, if they are to be listed; `worst`: the
     footprint under the worst load of a dropless router; `notes`: what was taken for granted;
-    `more`: blocks of a solution or of advice.
+    `more`: blocks of a solution or of advice; `instead`: what fits in its place.
     """
-    blocks: list[Block] = [Facts(_facts(footprint, worst))]
+    fitting = (("instead", instead),) if instead else ()
+    blocks: list[Block] = [Facts((*_facts(footprint, worst), *fitting))]
     for account in stages:
         blocks += [waterfall(footprint, account), timeline(footprint, account)]
     if tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from planner.job.quantities import (
     gib,
@@ -14,27 +14,18 @@ from planner.job.quantities import (
     seconds,
     share,
     short_count,
-    signed_share,
     tflop_per_s,
 )
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
-    batch_difference,
     batch_sentence,
-    batch_text,
     blocks_text,
-    degrees_text,
     error_text,
-    exchange_text,
     layers_text,
-    offload_text,
-    recompute_text,
-    schedule_text,
-    stage_gpus_text,
-    step_time_text,
 )
 from planner.report.full_memory import full_memory_note
+from planner.report.plan_table import plan_table
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.search.exact_front import MEMORY_BYTES, TIME
 from planner.search.front import ALIKE
@@ -45,12 +36,16 @@ Numbered = Sequence[tuple[int, Plan]]
 
 
 def search_report(
-    result: SearchResult, saved_as: str | None = None, most: int | None = None, whole: bool = False
+    result: SearchResult,
+    saved_as: str | None = None,
+    most: int | None = None,
+    whole: bool = False,
+    verbose: bool = False,
 ) -> Report:
     """The report of a search; `saved_as` is the plan file that was written, if any.
 
     `most`: plans that are printed at most; `whole`: the complete front, not only plans between
-    which people would choose.
+    which people would choose; `verbose`: what each rule left out, and all that was assumed.
     """
     plans = printed(result, most, whole)
     blocks: list[Block] = [
@@ -59,9 +54,25 @@ def search_report(
     ]
     if result.riskier:
         blocks.append(riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits"))
-    return Report(
-        (*blocks, Notes(front_notes(result, plans)), Notes(_next_steps(saved_as, result)))
-    )
+    blocks.append(Notes(front_notes(result, plans)))
+    if verbose:
+        blocks += _details(result)
+    return Report((*blocks, Notes(_next_steps(saved_as, result))))
+
+
+def _details(result: SearchResult) -> Iterator[Block]:
+    """Configurations that each rule left out, and what the recommended plan takes for granted."""
+    counts = sorted(result.rule_counts.items(), key=lambda item: -item[1])
+    if any(result.rule_counts.values()):
+        yield Facts(
+            tuple((name, f"{count:,}") for name, count in counts if count), "Left out, by rule"
+        )
+    if result.recommended:
+        plan = result.plans[result.recommended - 1]
+        assumed = (*plan.assumptions, *result.job.assumed)
+        yield Notes(
+            tuple(f"- {text}" for text in assumed), f"Assumed for plan {result.recommended}"
+        )
 
 
 def printed(result: SearchResult, most: int | None = None, whole: bool = False) -> Numbered:
@@ -188,68 +199,24 @@ _RESOLUTION = f"{share(TIME)} of the step time and {gib(MEMORY_BYTES)} GiB"
 
 
 def front_table(plans: Numbered, result: SearchResult) -> TableData:
-    """One row a plan, its numbers first; what is uneven stands on a line of its own."""
-    job, ties = result.job, _ties(plans)
+    """One row a plan, under its number in the whole front."""
+    ties = _ties(plans)
     marks = {number: "≈" if number in ties else "" for number, _ in plans}
     if result.recommended:
         marks[result.recommended] = "→" + marks.get(result.recommended, "")
-    target = _common_target([plan for _, plan in plans], job)
-    rows = tuple(_front_row(f"{marks[number]}{number}", plan, target) for number, plan in plans)
-    return TableData(_columns([plan for _, plan in plans], job.usable_bytes), rows)
+    listed = [plan for _, plan in plans]
+    same_batch = len({plan.gbs for plan in listed}) == 1
+    return plan_table(
+        listed,
+        result.job.usable_bytes,
+        first=[(Column("#"), [f"{marks[number]}{number}" for number, _ in plans])],
+        target_sequences=None if same_batch else result.job.batch_target_sequences,
+    )
 
 
 def riskier_table(plans: Sequence[Plan], usable_bytes: float, title: str) -> TableData:
     """Plans that may fit, less surely than was asked, on GPUs with so much memory."""
-    rows = tuple(_front_row(percent_sure(plan.fit_probability), plan, None) for plan in plans)
-    columns = (Column("fits"), *_columns(plans, usable_bytes)[1:])
-    return TableData(columns, rows, f"{title}: less surely than was asked")
-
-
-def _common_target(plans: Sequence[Plan], job: JobSummary) -> float | None:
-    """None where all plans have one batch, else the one that was asked for."""
-    return None if len({plan.gbs for plan in plans}) == 1 else job.batch_target_sequences
-
-
-def _columns(plans: Sequence[Plan], usable_bytes: float) -> tuple[Column, ...]:
-    limit = "of limit" if _is_mixed(plans) else f"of {gib(usable_bytes)}"
-    return (
-        Column("#"),
-        Column("step time"),
-        Column("tok/s\n/GPU"),
-        Column("MFU\n%"),
-        Column(f"peak GiB\n{limit}"),
-        Column("degrees, mbs×grad_acc,\nrecompute", "left", wrap=True),
-    )
-
-
-def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple[str, ...]:
-    lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
-    for named in (schedule_text(plan), exchange_text(plan)):
-        lines[0] += f", {named}" if named else ""
-    if layers := layers_text(plan) or blocks_text(plan):
-        lines.append(f"layers {layers}")
-    if plan.stage_gpus:
-        lines.append(stage_gpus_text(plan))
-    fraction = plan.activation_offload_fraction
-    if offload := offload_text(plan.optimizer_offload, plan.activation_offload, fraction):
-        lines.append(offload)
-    if target_sequences is not None:
-        difference = signed_share(batch_difference(plan, target_sequences))
-        lines.append(f"batch {plan.gbs:,} ({difference})")
-    return (
-        number,
-        step_time_text(plan),
-        f"{plan.tokens_per_s_per_gpu:,.0f}",
-        f"{plan.mfu * 100:.1f}",
-        _peak_text(plan),
-        "\n".join(lines),
-    )
-
-
-def _peak_text(plan: Plan) -> str:
-    """`64.6`, marked if it may not fit; on GPUs of several types with its own limit."""
-    limit = f"/{gib(plan.limit_bytes)}" if plan.stage_gpus else ""
-    return gib(plan.peak_bytes) + limit + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*")
+    return plan_table(plans, usable_bytes, title=f"{title}: less surely than was asked")
 
 
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
@@ -260,7 +227,7 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
         notes.append(_gap_note(numbered))
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
         notes.append(
-            "layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times."
+            "Stages differ in layers: --wide and planner explain list them."
             + _standalone_vocab_note(plans)
         )
     notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
@@ -274,7 +241,7 @@ def recommended_note(result: SearchResult) -> tuple[str, ...]:
     plan, fastest = result.plans[result.recommended - 1], result.plans[0]
     as_fast = "the fastest" if plan is fastest else f"as fast as any, within {share(ALIKE, 0)}"
     return (
-        f"→ Take plan {result.recommended}: {as_fast}, and of those the likeliest to fit "
+        f"→ Use plan {result.recommended}: {as_fast}, and of those the likeliest to fit "
         f"({percent_sure(plan.fit_probability)}).",
     )
 
@@ -284,10 +251,7 @@ def _assumed_note(result: SearchResult) -> tuple[str, ...]:
     if not result.plans:
         return ()
     count = len(result.plans[0].assumptions) + len(result.job.assumed)
-    return (
-        f"Assumed for plan 1: {plural(count, 'thing')}, listed by planner explain and held by "
-        "--json and plan files.",
-    )
+    return (f"Plan 1 rests on {plural(count, 'assumption')}: planner explain lists them.",)
 
 
 def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
@@ -326,19 +290,14 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
         sizes = {plan.stage_gpus[plan.heaviest_stage]: plan.limit_bytes for plan in plans}
         shares_text = ", ".join(f"{gib(size)} of a {name}" for name, size in sizes.items())
         return (
-            f"MFU: model FLOP, full attention square, against the mean of the GPUs' dense bf16 "
-            f"peaks, {tflop_per_s(job.peak_flop_per_s)}. peak GiB: stage that takes the largest "
-            f"share of its GPU's memory; torch can use {shares_text}."
+            f"MFU: full attention square, against the mean of the GPUs' dense bf16 peaks, "
+            f"{tflop_per_s(job.peak_flop_per_s)}. Peak: the stage that takes the largest share of "
+            f"its GPU's memory; torch can use {shares_text}."
         )
+    reserve = f"; {gib(job.limit_bytes)} GiB are left after the reserve"
     return (
-        f"MFU: model FLOP, full attention square, against {tflop_per_s(job.peak_flop_per_s)} "
-        f"dense bf16. peak GiB: heaviest pipeline stage; torch can use "
-        f"{gib(job.usable_bytes)} GiB of a {job.gpu}"
-        + (
-            f", {gib(job.limit_bytes)} GiB after the reserve."
-            if job.limit_bytes < job.usable_bytes
-            else "."
-        )
+        f"MFU: full attention square, against {tflop_per_s(job.peak_flop_per_s)} dense bf16. Peak: "
+        f"heaviest pipeline stage{reserve if job.limit_bytes < job.usable_bytes else ''}."
     )
 
 
@@ -346,9 +305,9 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
     """Where the error bars come from; `numbered`: numbers by which the reader knows the plans."""
     families = dict.fromkeys(plan.step_time.family for plan in plans)
     both = any("/" in error_text(plan.step_time_s, plan.step_time) for plan in plans)
-    shown = "below/above" if both else "its larger side"
+    shown = "-below/+above" if both else "its larger side"
     beyond = _beyond_text(numbered or [(0, plan) for plan in plans], bool(numbered))
-    return f"±: 80 % interval ({shown}), from {'; '.join(families)}{beyond}."
+    return f"±: 80 % interval ({shown}), from {'; '.join(families)}.{beyond}"
 
 
 def _beyond_text(plans: Numbered, numbered: bool) -> str:
@@ -360,10 +319,10 @@ def _beyond_text(plans: Numbered, numbered: bool) -> str:
     if not holders:
         return ""
     texts = [
-        text if len(numbers) == len(plans) else f"{text}: {_holders_text(numbers, numbered)}"
+        text if len(numbers) == len(plans) else f"{text} ({_holders_text(numbers, numbered)})"
         for text, numbers in holders.items()
     ]
-    return f"; wider for what was never measured: {'; '.join(texts)}"
+    return f" Wider because nothing like it was measured: {'; '.join(texts)}."
 
 
 def _holders_text(numbers: list[int], numbered: bool) -> str:
@@ -389,20 +348,17 @@ def _tie_note(plans: Numbered) -> str:
     noun = "plan" if len(ties) == 1 else "plans"
     first = plans[0][0]
     return (
-        f"≈ Within plan {first}'s error bar: {noun} {number_ranges(ties)}. Prefer the lighter of "
-        "equals."
+        f"≈ As fast as plan {first} within the error bar: {noun} {number_ranges(ties)}. Prefer the "
+        "lighter of equals."
     )
 
 
 def _doubt_note(plans: Numbered) -> str:
-    doubtful = [
-        f"plan {number}: {percent_sure(plan.fit_probability)}"
-        for number, plan in plans
-        if plan.fit_probability < LIKELY_TO_FIT
-    ]
+    doubtful = [number for number, plan in plans if plan.fit_probability < LIKELY_TO_FIT]
     if not doubtful:
         return ""
-    said = f"* may not fit on a real machine; probability of fitting: {', '.join(doubtful)}."
+    noun = "Plan" if len(doubtful) == 1 else "Plans"
+    said = f"{noun} {number_ranges(doubtful)} may not fit on a real machine: see the column fits."
     return " ".join(filter(None, (said, full_memory_note(plans))))
 
 

@@ -8,11 +8,16 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. Only `wrap` columns may be broken into lines, at their spaces."""
+    """A column of a table. Only `wrap` columns may be broken into lines, at their spaces.
+
+    `optional`: shown where the page has place for it, columns with lower numbers before others;
+    0: always.
+    """
 
     title: str
     align: Literal["left", "right"] = "right"
     wrap: bool = False
+    optional: int = 0
 
 
 @dataclass(frozen=True, slots=True)

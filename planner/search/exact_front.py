@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -24,8 +24,12 @@ TIME = OPTIMAL_WITHIN
 MEMORY_BYTES = 0.1 * 2**30
 
 
+AnyPoint = TypeVar("AnyPoint", bound=Point)
+
+
 class Explored(Protocol):
-    """What searches within memory limits: `planner.search.shares.SharesExplorer`."""
+    """What searches within memory limits: `planner.search.shares.SharesExplorer`, and that of
+    pools."""
 
     @property
     def stopped(self) -> Stopped:
@@ -168,10 +172,10 @@ def _sample_s(limit_result: LimitResult) -> float:
     return np.inf if limit_result.point is None else limit_result.point.sample_s
 
 
-def undominated(points: Sequence[Point]) -> list[Point]:
+def undominated(points: Sequence[AnyPoint]) -> list[AnyPoint]:
     """Points, fastest first, of which none is both lighter and as fast as another, to within TIE:
     of points as fast the lightest stands for all."""
-    kept: list[Point] = []
+    kept: list[AnyPoint] = []
     fastest = -np.inf
     for point in sorted(dict.fromkeys(points), key=lambda point: (point.sample_s, point.peak)):
         if kept and point.peak >= kept[-1].peak:

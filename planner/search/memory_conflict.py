@@ -72,7 +72,8 @@ def _available(costed_job: CostedJob, explorer: Explorer) -> str:
         text += f" after the reserve ({usable / GIB:.1f} without)"
     if f"{explorer.limit_bytes / GIB:.1f}" != f"{limit / GIB:.1f}":
         chance = f"{job.fit_probability:.0%}"
-        text += f" ({explorer.limit_bytes / GIB:.1f} for a chance of {chance} to fit)"
+        surely = f"{explorer.limit_bytes / GIB:.1f}"
+        text += f" ({surely} if it is to fit with a probability of {chance})"
     return text
 
 

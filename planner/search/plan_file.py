@@ -103,13 +103,25 @@ def _from_version_1(document: dict[str, Any]) -> None:
 
 
 def _from_version_2(document: dict[str, Any]) -> None:
-    """Layouts of version 2 call multi-token prediction away from the loss `mtp_apart`."""
+    """Layouts of version 2 call multi-token prediction away from the loss `mtp_apart`; its plans
+    use no techniques."""
     lists = (document.get(name) for name in ("plans", "riskier"))
     for plan in (plan for plans in lists if isinstance(plans, list) for plan in plans):
         layout = plan.get("layout") if isinstance(plan, dict) else None
         if isinstance(layout, dict) and "mtp_apart" in layout:
             layout["mtp_standalone"] = layout.pop("mtp_apart")
+    request = document.get("request")
+    if isinstance(request, dict):
+        request["without"] = _unused_before_3(str(request.get("framework", "megatron-core")))
     document["version"] = 3
+
+
+def _unused_before_3(framework: str) -> list[str]:
+    """Techniques that plans of version 2 did without: all that their profile did not count on."""
+    from planner.job.frameworks import load_framework
+
+    offered = load_framework(framework).techniques
+    return [one.name for one in offered if one.use != "asked" and not one.without]
 
 
 # Version of a file -> what makes the next one of it.

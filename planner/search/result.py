@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from planner.job.request import Request
+from planner.predict.displays import displays
 from planner.predict.plan import PLAN_FILE_VERSION, Degrees, Plan
+from planner.search.frame import plan_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,29 +123,25 @@ class SearchResult(_Frozen):
     proof: Proof | None = None
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a plan: degrees, times in seconds, memory in bytes."""
-        import pandas as pd
+        """One row a plan, fastest first, as the search sorted them. Columns, their units and what
+        they mean: `planner.search.frame.COLUMNS`, and the frame's `attrs["units"]`."""
+        return plan_frame(self.plans)
 
-        return pd.DataFrame([_flat(plan) for plan in self.plans])
+    def __repr__(self) -> str:
+        """One line: the job, how many plans, and the one to take."""
+        number = self.recommended or 1
+        take = f"; take plan {number}: {self.plans[number - 1]!r}" if self.plans else ""
+        where = f"{self.job.model} on {self.job.num_gpus:,} {self.job.gpu}"
+        return f"SearchResult({where}: {len(self.plans)} plans{take})"
 
+    __str__ = __repr__
 
-def _flat(plan: Plan) -> dict[str, Any]:
-    """Scalar fields of a plan with its degrees and time terms, for tables."""
-    nested = {
-        "degrees", "layout", "time", "stages", "assumptions", "step_time", "peak_interval",
-        "full_memory",
-    }  # fmt: skip
-    row: dict[str, Any] = plan.degrees.model_dump()
-    row |= plan.model_dump(exclude=nested)
-    row |= {
-        "step_time_low_s": plan.step_time.low,
-        "step_time_high_s": plan.step_time.high,
-        "peak_low_bytes": plan.peak_interval.low,
-        "peak_high_bytes": plan.peak_interval.high,
-        "layers_per_stage": "/".join(str(n) for n in plan.layout.stage_layers(plan.degrees.pp)),
-        "recomputed_per_stage": "/".join(str(n) for n in plan.layout.recomputed),
-        "mtp_standalone": plan.layout.mtp_standalone,
-        "stage_gpus": "/".join(plan.stage_gpus),
-        "full_memory_step_time_s": plan.full_memory.step_time_s if plan.full_memory else None,
-    }
-    return row | plan.time.model_dump()
+    def plot(self, figure: Literal["front", "heat"] = "front") -> Any:
+        """An Altair chart, which notebooks show: the `front` of tokens/s of a GPU against peak
+        memory, GiB, with the shapes that were considered, which are costed again; or `heat`, the
+        best shape for each pair of values of two degrees. UsageError without the extra `plot`."""
+        return displays().plot_result(self, figure)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show of a search: the plans to choose between, as a table."""
+        return displays().result_html(self)

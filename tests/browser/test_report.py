@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from planner.compare.comparison import compare
+from planner.compare.offers import Offer
+from planner.compare.scaling import scale
+from planner.compare.settings import Settings
 from planner.job.request import Request
-from planner.report.charts.drawing import BLUE
+from planner.report.charts.drawing import BLUE, GREY
 from planner.report.pages.files import page_of_file
 from planner.report.pages.page import render
+from planner.report.pages.studies import comparison_page, scaling_page
 from planner.search.plan_file import to_json
 from planner.search.search import find_plans
+from tests.browser.opened import Opened
 
 pytestmark = pytest.mark.browser
+SMALL = Request(model="llama-3.2-1b", gpus="8xH100", gbs=64)
 
 
 @pytest.fixture(scope="module")
@@ -30,51 +36,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page.as_uri()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium, without a sandbox: these pages are ours."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-        )
-        yield started
-        started.close()
-
-
-class Opened:
-    """A page that is open, with what it complained of and asked for."""
-
-    def __init__(self, browser: Any, address: str, width: int, scheme: str) -> None:
-        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", self._request)
-        self.page.goto(address)
-        self.page.wait_for_selector("[data-chart=front] svg")
-
-    def _request(self, request: Any) -> None:
-        if not request.url.startswith(("file:", "data:", "blob:")):
-            self.complaints.append(f"asked for {request.url}")
-
-    def numbers(self) -> list[str]:
-        """Numbers of the plans in the list."""
-        options = self.page.locator("#plan option").all()
-        return [option.get_attribute("value") for option in options]
-
-    def shown_plan(self) -> str:
-        """Number of the plan whose sections are to be seen."""
-        seen = self.page.locator("section[data-plan]:visible")
-        (number,) = {opened.get_attribute("data-plan") for opened in seen.all()}
-        return str(number)
-
-
 @pytest.fixture
 def opened(browser: Any, address: str) -> Iterator[Opened]:
     """The page on a desk."""
-    opened = Opened(browser, address, 1280, "light")
+    opened = Opened(browser, address, 1280)
     yield opened
     assert opened.complaints == []
     opened.page.close()
@@ -82,14 +47,30 @@ def opened(browser: Any, address: str) -> Iterator[Opened]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 768, 390])
-def test_everything_is_drawn_at_every_width(
+def test_everything_is_drawn_and_accessible_at_every_width(
     browser: Any, address: str, width: int, scheme: str, tmp_path: Path
 ) -> None:
     opened = Opened(browser, address, width, scheme)
-    for place in opened.page.locator(".chart:visible").all():
-        place.locator("svg").first.wait_for()
+    opened.draw_all()
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
     opened.page.screenshot(path=tmp_path / f"{width}-{scheme}.png", full_page=True)
+    assert opened.serious() == []
+    assert opened.complaints == []
+    opened.page.close()
+
+
+@pytest.mark.parametrize("study", ["compare", "scale"])
+def test_studies_are_drawn_and_accessible(browser: Any, study: str, tmp_path: Path) -> None:
+    if study == "compare":
+        offers = (Offer(gpus="8xH100"), Offer(gpus="8xA100"))
+        page = comparison_page(compare(SMALL, offers, 10**9, Settings()))
+    else:
+        page = scaling_page(scale(SMALL, "H100", (8, 16), 10**9, Settings()))
+    path = tmp_path / "study.html"
+    path.write_text(render(page), encoding="utf-8")
+    opened = Opened(browser, path.as_uri(), 768)
+    opened.draw_all()
+    assert opened.serious() == []
     assert opened.complaints == []
     opened.page.close()
 
@@ -104,6 +85,29 @@ def test_plans_are_selected_in_the_list_and_in_the_picture(opened: Opened) -> No
     opened.page.locator(large).last.click()
     assert opened.shown_plan() == last
     assert opened.page.url.endswith(f"#plan-{last}")
+
+
+def test_a_candidate_says_what_it_is_and_how_to_cost_it(opened: Opened) -> None:
+    dots = opened.page.locator(f"[data-chart=front] .mark-symbol path[fill='{GREY}']")
+    assert dots.count() > 100
+    dots.nth(dots.count() // 2).dispatch_event("click")
+    picked = opened.page.locator(".picked")
+    assert "Not a plan" in picked.inner_text()
+    command = picked.locator("code").inner_text()
+    assert command.startswith("planner evaluate --model llama-3-8b --gpus 16xH100 ")
+    assert " --mbs " in command and " --grad-acc " in command
+    said = opened.page.locator("figure", has=dots.first).locator(".said")
+    assert "tokens/s a GPU" in said.inner_text()
+
+
+def test_two_degrees_are_chosen_and_a_cell_says_its_rule(opened: Opened) -> None:
+    heat = opened.page.locator("[data-chart=heat]")
+    forbidden = heat.locator("text", has_text="world-size").first
+    forbidden.dispatch_event("click")
+    said = opened.page.locator("figure", has=heat).locator(".said")
+    assert "forbidden: dp·tp·pp·cp must equal 16 GPUs" in said.inner_text()
+    heat.locator("select").nth(1).select_option("mbs")
+    heat.locator("text", has_text="mbs 1").first.wait_for()
 
 
 def test_the_list_works_by_keyboard(opened: Opened) -> None:
@@ -127,9 +131,10 @@ def test_tables_are_sorted_by_their_columns(opened: Opened) -> None:
 
 
 def test_an_address_opens_its_plan_and_print_shows_one(browser: Any, address: str) -> None:
-    opened = Opened(browser, address + "#plan-1", 1280, "light")
+    opened = Opened(browser, address + "#plan-1", 1280)
     assert opened.shown_plan() == "1"
     opened.page.emulate_media(media="print")
     assert not opened.page.locator("nav").is_visible()
     assert opened.shown_plan() == "1"
+    assert opened.complaints == []
     opened.page.close()

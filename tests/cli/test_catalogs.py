@@ -27,10 +27,10 @@ EVERYTHING = [
     ],
 )
 def test_lists_name_everything_once(run: Run, command: str, names: tuple[str, ...]) -> None:
-    result = run(command)
+    result = run(command, *(("--all",) if command == "frameworks" else ()))
     assert result.exit_code == 0
     assert lines_are_short(result.stdout)
-    listed = [line.split()[0] for line in result.stdout.splitlines() if line.split()]
+    listed = [line.split()[0] for line in result.stdout.splitlines() if line[:1].strip()]
     for name in names:
         assert listed.count(name) == 1, name
 
@@ -47,6 +47,12 @@ def test_model_shows_exact_parameters_and_alias(run: Run) -> None:
     text = run("models", "70b").stdout
     assert "70b is llama-3-70b" in text
     assert f"{load_model('70b').exact_parameters:,}" in text
+
+
+def test_frameworks_lists_what_one_would_train_with(run: Run) -> None:
+    text = run("frameworks").stdout
+    assert "megatron-lm-2022" not in text and "megatron-core " in text
+    assert "accelerate" in text  # what plans of hf-fsdp2 are launched with
 
 
 def test_framework_says_what_its_settings_mean(run: Run) -> None:

@@ -6,11 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from planner._version import __version__
+from planner.cli import doctor
 from planner.cli.errors import ExitStatus
-from planner.cli.main import COMMANDS
+from planner.cli.help import FIRST, GROUPS, OTHER
+from planner.cli.main import COMMANDS, cli
 from tests.cli.conftest import Run, lines_are_short
 
 HEAVY = ("numba", "pandas", "ortools", "altair", "vl_convert", "jinja2")
@@ -117,3 +121,81 @@ def test_exit_statuses_are_told_where_people_look(run: Run) -> None:
     for status in ExitStatus:
         assert f"| {int(status)} | {status.meaning} |" in page
         assert f"{int(status):3d}  {status.meaning}" in told
+
+
+MANY = ("search", "fit", "evaluate", "memory", "check", "compare", "buy", "scale")
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_help_shows_few_options_and_help_all_every_one(run: Run, name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    short, whole = run(name, "--help").output, run(name, "--help-all")
+    assert whole.exit_code == 0
+    assert len(short.splitlines()) <= 75
+    assert "--help-all" in short
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    for option in options:
+        assert option.opts[0] in whole.output
+    assert f"\n{OTHER}:" not in whole.output
+    assert "<=x" not in whole.output
+
+
+def test_every_option_has_one_group() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    assert len(listed) == len(set(listed))
+    declared = {
+        param.name
+        for name in COMMANDS
+        for param in (cli.get_command(click.Context(cli), name) or click.Command("")).params
+    }
+    assert set(listed) <= declared
+    assert set(listed) >= FIRST & declared
+
+
+@pytest.mark.parametrize(
+    ("words", "start", "found"),
+    [
+        ((), "sea", "search"),
+        (("search", "--model"), "llama-3-7", "llama-3-70b"),
+        (("search", "--model"), "70", "70b"),
+        (("search", "--gpus"), "64xH2", "64xH200-SXM-141GB"),
+        (("evaluate", "--gpus"), "aws-p5", "aws-p5"),
+        (("scale", "--gpus"), "B2", "B200-SXM-180GB"),
+        (("launch", "plans.json", "--framework"), "torch", "torchtitan"),
+        (("frameworks",), "nano", "nanotron"),
+        (("hardware",), "dgx-h", "dgx-h100"),
+        (("search",), "--gbs-tok", "--gbs-tokens"),
+    ],
+)
+def test_shells_complete_names(words: tuple[str, ...], start: str, found: str) -> None:
+    made = ShellComplete(cli, {}, "planner", "_PLANNER_COMPLETE")
+    assert found in [item.value for item in made.get_completions(list(words), start)]
+
+
+def test_files_are_left_to_the_shell() -> None:
+    made = ShellComplete(cli, {}, "planner", "_PLANNER_COMPLETE")
+    for words, start in ((["search", "--cluster"], "my"), (["search", "--model"], "./conf")):
+        assert [item.type for item in made.get_completions(words, start)] == ["file"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(run: Run, shell: str) -> None:
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert "_PLANNER_COMPLETE" in result.output and "planner" in result.output
+
+
+def test_doctor_tells_versions_extras_and_cache(run: Run) -> None:
+    result = run("doctor")
+    assert result.exit_code == 0
+    for words in (__version__, "numba", "Extras", "plot", "cost core", "All that a search needs"):
+        assert words in result.stdout
+
+
+def test_doctor_names_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "numba" else real(name))
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "numba MISSING" in result.stdout and "Missing: numba" in result.stdout

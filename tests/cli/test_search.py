@@ -42,7 +42,7 @@ def test_main_job_says_what_it_took(main_job: MainJob) -> None:
         "must fit   with a probability of 80 % or more",
         "the solver CP-SAT",
         "No plan that differs by more than 0.1 % of the step time",
-        "Take plan",
+        "Use plan",
         "candidates/s",
         "legal",
         "against 989 TFLOP/s dense",
@@ -50,6 +50,13 @@ def test_main_job_says_what_it_took(main_job: MainJob) -> None:
         "planner explain",
     ):
         assert words in text
+
+
+def test_verbose_tells_rules_and_assumptions(run: Run) -> None:
+    arguments = ("search", "--model", "llama-3.2-1b", "--gpus", "4xH100", "--gbs", "16")
+    plain, verbose = run(*arguments).stdout, run(*arguments, "-v").stdout
+    for words in ("Left out, by rule", "Assumed for plan"):
+        assert words in verbose and words not in plain
 
 
 def test_main_job_wrote_what_it_shows(main_job: MainJob) -> None:

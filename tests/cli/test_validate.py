@@ -116,11 +116,19 @@ def test_a_wrong_number_refuses_its_row_only(tmp_path: Path) -> None:
     assert said in shown(page.read_text())
 
 
+def test_predicted_against_measured_is_drawn(tmp_path: Path) -> None:
+    data, drawn = write(tmp_path / "mine.csv", {}), tmp_path / "runs.svg"
+    assert invoke("--data", data, "--plot", str(drawn))[0] == 0
+    assert "Step time, by framework" in drawn.read_text()
+
+
 def test_wrong_input_names_the_cure(tmp_path: Path) -> None:
     data = write(tmp_path / "mine.csv", {})
     folder, empty = tmp_path / "folder", tmp_path / "empty.csv"
     folder.mkdir()
     empty.touch()
+    page = tmp_path / "page.html"
+    page.touch()
     wrong_number = write(tmp_path / "wrong.csv", {"step_time_s": "fast"})
     cases = [
         (("--by", "colour"), "choose from source"),
@@ -130,7 +138,8 @@ def test_wrong_input_names_the_cure(tmp_path: Path) -> None:
         (("--data", str(empty)), "the file is empty"),
         (("--data", wrong_number), "wrong.csv line 2, column step_time_s: 'fast' is not a number"),
         (("--data", data, "--html", str(tmp_path / "no" / "x.html")), "does not exist"),
-        (("--data", data, "--html", data), "give another name to --html"),
+        (("--data", data, "--plot", str(page)), "give another name to --plot"),
+        (("--data", data, "--html", data), "must end in .html, .svg, .png"),
         (("--data", data, "--json", "--csv"), "cannot both go to stdout"),
     ]
     for arguments, said in cases:

@@ -11,7 +11,12 @@ import pytest
 from constraints.context_exchange import IMPOSSIBLE, KINDS, exchange_kind, inner_ranks, kinds_for
 from planner.cost import fields as f
 from planner.cost._jit import rows
-from planner.cost.piece_compute import GATHER_PASSES, RING_STEP_PASSES, attention_seconds
+from planner.cost.piece_compute import (
+    GATHER_PASSES,
+    RING_STEP_PASSES,
+    attention_seconds,
+    last_chunk_share,
+)
 from planner.cost.piece_traffic import row_stream
 from planner.cost.tables import Array
 from planner.job.job import Job
@@ -197,3 +202,16 @@ def test_names_of_inner_ranks() -> None:
     assert exchange_kind(8, 1) == ("p2p", ())
     assert exchange_kind(8, 8) == ("a2a", ())
     assert exchange_kind(8, 4) == ("a2a+p2p", (4, 2))
+
+
+@pytest.mark.parametrize("chunks", [1.0, 2.0, 8.0])
+def test_the_last_chunk_of_a_causal_sequence_sees_twice_the_mean_less_its_share(
+    chunks: float,
+) -> None:
+    assert last_chunk_share(chunks, 0.0, 65_536.0) == pytest.approx(2.0 - 1.0 / chunks)
+
+
+def test_with_a_window_chunks_are_more_alike() -> None:
+    """Beyond the first window all queries see as much: w over w - w²/2s."""
+    assert last_chunk_share(8.0, 4096.0, 65_536.0) == pytest.approx(1.0 / (1.0 - 4096 / 131_072))
+    assert last_chunk_share(1.0, 4096.0, 65_536.0) == pytest.approx(1.0)

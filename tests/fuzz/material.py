@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.evidence.traces.made_up import trace
+
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=1
 TP=${TP:-2}
@@ -93,6 +95,36 @@ tensor_parallel_degree = 2
 [activation_checkpoint]
 mode = "none"
 """
+LOGS = """\
+ [2025-06-01] iteration 1/ 9 | elapsed time per iteration (ms): 900.0 | global batch size: 8 |
+ [2025-06-01] iteration 2/ 9 | elapsed time per iteration (ms): 100.5 | global batch size: 8 |
+[Rank 0] (after 2 iterations) memory (MB) | max allocated: 4100.25 | max reserved: 4608.0
+"""
+NCCL = """\
+# nThread 1 nGpus 8 minBytes 1048576 maxBytes 1073741824
+# Collective test starting: all_reduce_perf
+#  Rank  0 Group  0 Pid  900 on  node0 device  0 [0x04] NVIDIA H100
+#  Rank  1 Group  0 Pid  901 on  node0 device  1 [0x05] NVIDIA H100
+     1048576   262144  float  sum  -1  45.10  23.25  40.69  0  44.90  23.35  40.87  0
+"""
+GEMM = "kind,m,n,k,bytes,gpus,time_us\ngemm,4096,4096,4096,,,250\nall_gather,,,,1e9,8,2500\n"
+CALIBRATED = """\
+num_gpus = 8
+gpu = "H100"
+[calibration]
+date = "2026-11-22"
+frameworks = ["megatron-core"]
+[calibration.time]
+runs = 3
+error_before = 0.1
+error_after = 0.05
+spread = 0.08
+measured = { gpus = [8.0, 8.0] }
+[calibration.factors.gemm_rate]
+value = 0.9
+low = 0.8
+high = 1.0
+"""
 # File -> its content, and the arguments of the command that reads it.
 TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "run.sh": (SCRIPT, ("check", "run.sh", "--gpus", "8xH100", "--time-limit", "0.1", "-q")),
@@ -142,6 +174,20 @@ TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "runs.csv": (RUNS, ("validate", "--data", "runs.csv", "-q")),
+    "train.log": (
+        LOGS,
+        ("calibrate", "--from", "train.log", "--plan-file", "plans.json", "-q"),
+    ),
+    "trace.json": (
+        json.dumps(trace(steps=1)),
+        ("trace", "trace.json", "--plan-file", "plans.json"),
+    ),
+    "nccl.txt": (NCCL, ("calibrate", "--from", "nccl.txt", "--gpus", "8xH100", "-q")),
+    "gemm.csv": (GEMM, ("calibrate", "--from", "gemm.csv", "--gpus", "8xH100", "-q")),
+    "calibrated.toml": (
+        CALIBRATED,
+        ("evaluate", "--model", "gpt2", "--cluster", "calibrated.toml", "--gbs", "16"),
+    ),
 }  # fmt: skip
 
 

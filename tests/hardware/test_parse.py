@@ -35,11 +35,22 @@ from hardware import HardwareError, gpu_names, load_cluster_shape, load_gpu, par
         ("AMD Instinct MI300X OAM", "MI300X-192GB"),
         ("h20", "H20-96GB"),
         ("b300", "B300-SXM-288GB"),
+        # The memory that a source prints: stacks or what is left of them, GB or GiB.
+        ("GB300-278GB", "GB300-279GB"),
+        ("B300-270GB", "B300-SXM-288GB"),
+        ("GB200-189GB", "GB200-186GB"),
+        ("NVIDIA GH200 120GB", "GH200-96GB"),
     ],
 )
 def test_spellings_of_a_gpu(spelling: str, name: str) -> None:
     assert load_gpu(spelling).name == name
     assert parse_gpus(f"16x{spelling}").gpu.name == name
+
+
+@pytest.mark.parametrize("spelling", ["B300-100GB", "H200-96GB", "GB300-141GB"])
+def test_another_memory_is_another_gpu(spelling: str) -> None:
+    with pytest.raises(HardwareError, match="unknown GPU"):
+        parse_gpus(f"8x{spelling}")
 
 
 def test_64_h100_are_eight_dgx_nodes() -> None:

@@ -1,8 +1,10 @@
 """Public launch files, checked as their users would: the table of `docs/public_launch_files.csv`.
 
-    python -m tests.launch.public_files FOLDER [--half held-out] [--write]
+    python -m tests.launch.public_files FOLDER [--half "held-out 2"]
 
-FOLDER holds each repository's files at `owner+name/path`. Files that are not there are named.
+FOLDER holds each repository's files at `owner+name/path`, as of the commit in the table. Printed
+is, for each file, what `check` makes of it beside the verdict in the table; files that are not
+there are named.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from planner.launch.read.found import Found, Hints
 from planner.launch.read.launch import read_launch
 
 TABLE = Path(__file__).parents[2] / "docs" / "public_launch_files.csv"
-# Outcomes of `check`, by exit status and what it says.
-OUTCOMES = ("prediction", "will not run", "cannot tell", "refused")
+HALVES = ("development", "held-out 1", "held-out 2")
+# prediction: of what the file asks for; right refusal: says what is missing, not modelled or
+# broken; wrong: neither, or of something else; cannot tell: it takes the machine to know.
+VERDICTS = ("prediction", "right refusal", "wrong", "cannot tell")
 _GPUS = re.compile(r"(MI300X|MI325X|MI355X|GB200|GB300|B200|B300|H200|A100)", re.IGNORECASE)
 # Google's machine types.
 _MACHINES = {"a4x": "GB200", "a4": "B200", "a3ultra": "H200", "a3mega": "H100"}
@@ -40,7 +44,10 @@ _NUMBERS = ("vocab", "seq", "mbs", "gbs", "grad_acc")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `check` says of a file: one of `OUTCOMES`, its words, seconds, the options given."""
+    """What `check` makes of a file, in words, in seconds, with the options given.
+
+    `kind`: prediction, refused (exit 2), or a verdict of `check`.
+    """
 
     kind: str
     words: str
@@ -111,16 +118,26 @@ def rows(half: str | None = None) -> Iterator[dict[str, str]]:
         yield from (row for row in csv.DictReader(file) if half in (None, row["half"]))
 
 
-def shares(outcomes: Iterable[tuple[Mapping[str, str], Outcome]]) -> str:
-    """Counts by half, of outcomes and of verdicts."""
-    found: dict[str, Counter[str]] = {}
-    for row, one in outcomes:
-        counts = found.setdefault(row["half"], Counter())
-        counts[f"{row['verdict']}"] += 1
-        counts[f"({one.kind})"] += 1
-    return "\n".join(
-        f"{half}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-        for half, counts in found.items()
+def shares(done: Iterable[tuple[Mapping[str, str], Outcome]]) -> Iterator[str]:
+    """Counts of each half: outcomes now, verdicts of the table, verdicts as first judged."""
+    by_half: dict[str, list[tuple[Mapping[str, str], Outcome]]] = {}
+    for row, one in done:
+        by_half.setdefault(row["half"], []).append((row, one))
+    for half, found in by_half.items():
+        yield f"{half}: {len(found)} files"
+        yield "  now: " + _counted(one.kind for _, one in found)
+        yield "  judged: " + _counted(row["verdict"] for row, _ in found)
+        yield "  judged before anything was mended for them: " + _counted(
+            row["first verdict"] for row, _ in found
+        )
+
+
+def _counted(words: Iterable[str]) -> str:
+    """`prediction 40 (43 %), …`."""
+    counts = Counter(words)
+    return ", ".join(
+        f"{name or 'not judged'} {count} ({count / counts.total():.0%})"
+        for name, count in counts.most_common()
     )
 
 
@@ -138,13 +155,14 @@ def run(folder: Path, half: str | None) -> int:
             f"{one.kind:13} {row['verdict']:14} {row['dialect']:18} {row['repository']} "
             f"{row['path']} [{one.options}] {one.seconds:.1f} s: {one.words[:300]}"
         )
-    click.echo(shares(done))
+    for line in shares(done):
+        click.echo(line)
     return 0 if done else 1
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--half", choices=("development", "held-out 1", "held-out 2"))
+    parser.add_argument("--half", choices=HALVES)
     arguments = parser.parse_args()
     sys.exit(run(arguments.folder, arguments.half))

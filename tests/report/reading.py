@@ -55,7 +55,7 @@ def loads(page: str) -> list[str]:
 
 def charts(page: str) -> dict[str, Any]:
     """Specifications of a page's charts by name."""
-    found: dict[str, Any] = json.loads("".join(_read(page).text["application/json"]))
+    found: dict[str, Any] = json.loads("".join(_read(page).text["application/json"]))["charts"]
     return found
 
 

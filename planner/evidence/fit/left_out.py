@@ -45,4 +45,4 @@ def _is_sole(prediction: Prediction, sources: dict[str, frozenset[str]]) -> bool
     if prediction.mapped is None:
         return False
     profile = prediction.mapped.job.framework
-    return sources.get(profile.family or profile.name) == {prediction.row.source}
+    return sources.get(profile.family or profile.name) == frozenset((prediction.row.source,))

@@ -32,10 +32,11 @@ from planner.evidence.runs.variants import (
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
+from planner.job.request import Request
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
-from planner.predict.plan import Degrees
+from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
 _UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
@@ -109,22 +110,17 @@ def map_row(row: MeasuredRow) -> MappedRow:
 
 
 def _planned(row: MeasuredRow) -> MappedRow:
-    """A run of a plan: job, degrees and layout from its file."""
+    """A run of the first plan of a file."""
     from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
-    plan = result.plans[0]
-    job = decided_request(result.request, plan).resolve()
+    return planned_row(row, result.request, result.plans[0])
+
+
+def planned_row(row: MeasuredRow, request: Request, plan: Plan) -> MappedRow:
+    """A run of a plan: job, degrees and layout are the plan's."""
+    job = decided_request(request, plan).resolve()
     mode = job.framework.recompute_mode(plan.recompute)
-    one_layout = plan.layout
-    layout = Layout(
-        plan.degrees.pp,
-        plan.degrees.vpp,
-        one_layout.block_layers,
-        one_layout.recomputed,
-        one_layout.placement,
-        mtp_standalone=one_layout.mtp_standalone,
-    )
     return MappedRow(
         row=row,
         job=replace(
@@ -135,9 +131,22 @@ def _planned(row: MeasuredRow) -> MappedRow:
         ),
         degrees=plan.degrees,
         mode=mode,
-        block_layers=one_layout.block_layers,
+        block_layers=plan.layout.block_layers,
         assumed=(),
-        layout=layout,
+        layout=plan_layout(plan),
+    )
+
+
+def plan_layout(plan: Plan) -> Layout:
+    """The layout of a plan, as the cost model takes it."""
+    found = plan.layout
+    return Layout(
+        plan.degrees.pp,
+        plan.degrees.vpp,
+        found.block_layers,
+        found.recomputed,
+        found.placement,
+        mtp_standalone=found.mtp_standalone,
     )
 
 

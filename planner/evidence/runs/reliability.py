@@ -40,6 +40,32 @@ def fit_reliability(predictions: Iterable[Prediction]) -> list[FitBin]:
     return bins
 
 
+# What a search demands by default.
+_SURE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class FitErrors:
+    """Both errors of the stated probability at what a search demands: `lost` of the runs that ran
+    were given less, `wrong` of the `sure` ones ran out."""
+
+    ran: int
+    lost: int
+    sure: int
+    wrong: int
+
+
+def fit_errors(predictions: Iterable[Prediction]) -> FitErrors:
+    """Of the rows that say whether they ran out of memory; each row's source is left out."""
+    found = list(_stated_and_ran(predictions))
+    return FitErrors(
+        ran=sum(ran for _, ran in found),
+        lost=sum(ran and stated < _SURE for stated, ran in found),
+        sure=sum(stated >= _SURE for stated, _ in found),
+        wrong=sum(not ran and stated >= _SURE for stated, ran in found),
+    )
+
+
 def _stated_and_ran(predictions: Iterable[Prediction]) -> Iterator[tuple[float, bool]]:
     for prediction in predictions:
         ran, peak, limit = states_fit(prediction), prediction.memory_bytes(), prediction.limit_bytes

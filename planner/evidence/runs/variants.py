@@ -14,6 +14,7 @@ from typing import Any
 
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.job.frameworks.techniques import technique_of
 from planner.predict.uncertainty.families import UNFAMILIAR
 
 Tables = dict[str, Mapping[str, Any]]
@@ -71,8 +72,15 @@ class Variant:
     tables: Tables
 
 
-# Dispatchers that send a token once a rank and write it where its expert reads it.
-_FUSED_DISPATCH: Tables = {"kernels": {"dispatch_passes": 1.0, "dispatch_deduplicates": True}}
+def _technique(name: str, profile: str = "megatron-core") -> Tables:
+    """What a technique of a framework changes (`planner.job.frameworks.techniques`)."""
+    technique = technique_of(load_framework(profile), name)
+    if technique is None:
+        raise KeyError(name)
+    return dict(technique.changes(used=True))
+
+
+_FUSED_DISPATCH = _technique("fused-dispatch")
 
 # Megatron's deterministic mode filled every tensor that was allocated until pull request 7093
 # (2026-09; torch.utils.deterministic.fill_uninitialized_memory): a further kernel for each, and
@@ -141,7 +149,7 @@ def _gradients(bits: str, size: float) -> Variant:
 
 
 _GRAPHS: Tables = {"kernels": {"issue_s": 0.0}}
-_EXCHANGE_OVERLAPPED: Tables = {"overlap": {"expert": 0.9}}
+_EXCHANGE_OVERLAPPED = _technique("ep-overlap")
 
 _VARIANTS = (
     # Userbuffers.
@@ -149,7 +157,7 @@ _VARIANTS = (
         "TP overlap",
         ("megatron-core",),
         says("overlap", r"(?<![-\w])tp\b"),
-        {"overlap": {"tensor": 0.8}},
+        _technique("tp-overlap"),
     ),
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _captures, _GRAPHS),
@@ -186,6 +194,12 @@ _VARIANTS = (
         ("megatron-lm-2022",),
         lambda row: row.text("precision") == "bf16",
         {"kernels": {"gradient_communication_bytes": 4.0}},
+    ),
+    Variant(
+        "pipelines before data parallelism",
+        (),
+        says("rank_order", "^tp-pp-dp"),
+        _technique("pp-before-dp"),
     ),
     _gradients("fp32", 4.0),
     _gradients("(bf|fp)16", 2.0),
@@ -274,7 +288,7 @@ _VARIANTS = (
         "asynchronous tensor parallelism",
         _TORCHTITAN,
         says("overlap", r"(?<!no-)\basync_tp\b"),
-        {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
+        _technique("async-tp", "torchtitan"),
     ),
     # XTuner trains Hugging Face's models as they are.
     Variant(
@@ -344,8 +358,8 @@ _VARIANTS = (
         _PLAIN_LOSS,
     ),
     # Liger's fused linear cross-entropy, or Apple's: logits exist by chunks of tokens, and head and
-    # loss leave gradients alone (Hsu et al. 2024, arXiv 2410.10989, section 3.2: as many tokens at a
-    # time as make logits as large as the hidden states).
+    # loss leave gradients alone (Hsu et al. 2024, arXiv 2410.10989, section 3.2: as many tokens
+    # at a time as make logits as large as the hidden states).
     Variant(
         "fused linear cross-entropy",
         _TORCH,
@@ -415,7 +429,8 @@ def varied_profile(
         for index, variant in enumerate(_VARIANTS)
         if (not variant.profiles or name in variant.profiles) and variant.applies(row)
     )
-    return _profile(name, applied, sequence_parallel, precision, unfamiliar)
+    mixed = row.says("state_precision", "^fp32") or row.says("precision", r"\bamp|mixed")
+    return _profile(name, applied, sequence_parallel, precision, unfamiliar, mixed)
 
 
 @cache
@@ -425,9 +440,12 @@ def _profile(
     sequence_parallel: str | None,
     precision: str,
     unfamiliar: bool,
+    mixed: bool,
 ) -> FrameworkProfile:
     """One object per distinct variant, so that rows which share it are costed together."""
     profile = load_framework(name)
+    if mixed and any(mode.name == "amp" for mode in profile.modes):
+        profile = profile.in_mode("amp")
     for index in applied:
         profile = _changed(profile, _VARIANTS[index])
     changes: dict[str, object] = {"family": UNFAMILIAR} if unfamiliar else {}

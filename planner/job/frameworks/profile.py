@@ -19,6 +19,7 @@ from hardware.curves import AttentionKernel
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.offloading import ActivationOffload
 from planner.job.frameworks.targets import TARGETS
+from planner.job.frameworks.techniques import Techniques
 from planner.job.frameworks.tensors import SavedTensors, TrainingState
 from planner.job.frameworks.units import (
     Bytes,
@@ -31,6 +32,7 @@ from planner.job.frameworks.units import (
     Share,
 )
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
+from planner.job.unmodelled import refuse_unmodelled
 
 # What a job with CUDA graphs takes for granted.
 CUDA_GRAPHS_NOTE = (
@@ -102,6 +104,9 @@ class Parallelism(Frozen):
     table, trained on both stages: its gradient is reduced between them."""
     mtp_standalone: bool = False
     """Multi-token prediction may stand in the block before one of head and loss alone."""
+    pipeline_before_data: bool = False
+    """Ranks are numbered tp-cp-ep-pp-dp, so that the stages of a pipeline are neighbours; otherwise
+    tp-cp-ep-dp-pp."""
     shards_over_context: bool = False
     """Parameters are always sharded over the context-parallel ranks: no ZeRO-0 beside cp."""
     experts_in_shards: bool = False
@@ -195,6 +200,9 @@ class Kernels(Frozen):
     tensor_copy_bytes: ElementBytes = 0.0
     """HBM bytes per 16-bit element of a sequence that is gathered or scattered over tp: collectives
     that work along the first dimension alone leave a concatenation along the sequence."""
+    tensor_buffer_bytes: ElementBytes = 0.0
+    """Bytes per element of a micro-batch's hidden activations in the buffers of tensor-parallel
+    exchanges that run beside the products; held where `overlap.tensor` is above 0."""
     pipeline_scatters: bool = False
     """Without sequence parallelism a tp rank sends its 1/tp of the activation to the next stage,
     whose tp ranks gather it; otherwise each sends all of it."""
@@ -355,6 +363,8 @@ class FrameworkProfile(Frozen):
     family: str = ""
     version: str
     summary: str
+    # Whether people would start a run with it today; else it accounts for published runs or texts.
+    listed: bool = True
     sources: tuple[str, ...]
     precisions: tuple[str, ...]
     attention: Literal["flash", "eager"] = "flash"
@@ -370,6 +380,7 @@ class FrameworkProfile(Frozen):
     recomputing: RecomputeForms = RecomputeForms()
     optimizer: OptimizerRules = OptimizerRules()
     activation_offload: ActivationOffload = ActivationOffload()
+    techniques: Techniques = ()
     # Dtype modes besides `bf16`, which the tables above describe, and the one that they have now.
     modes: tuple[DtypeMode, ...] = ()
     mode: DtypeModeName = "bf16"
@@ -467,6 +478,7 @@ def check_precision(profile: FrameworkProfile, precision: str) -> None:
     """UsageError if the framework does not train in a precision; names those that do."""
     if precision in profile.precisions:
         return
+    refuse_unmodelled(precision, f"precision {precision!r}")
     others = [
         framework_name
         for framework_name in framework_names()
@@ -510,6 +522,7 @@ def load_framework(name: str) -> FrameworkProfile:
 
 def _unknown_framework(name: str, wanted: str, names: tuple[str, ...]) -> UsageError:
     """UsageError; what plans are launched with may have another name than what they cost as."""
+    refuse_unmodelled(name, f"framework {name!r}")
     target = TARGETS.get(wanted)
     if target is None:
         return unknown_name("framework", name, names, "list them with: planner frameworks")
@@ -520,14 +533,27 @@ def _unknown_framework(name: str, wanted: str, names: tuple[str, ...]) -> UsageE
 
 
 def _table(name: str) -> dict[str, Any]:
-    """A framework's TOML file, on top of the one it `extends`: tables merge, the rest replaces."""
+    """A framework's TOML file, on top of the one it `extends`: tables merge, the rest replaces;
+    techniques that it `lacks` go."""
     text = files("planner.job.frameworks").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     loads: dict[str, Any] = tomllib.loads(text)
     parent = loads.pop("extends", None)
     if parent is None:
         return loads | {"family": name}
     merged = _table(parent)
+    for technique in loads.pop("lacks", ()):
+        del merged["techniques"][technique]
     for key, value in loads.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = merged[key] | value if both else value
+        merged[key] = _merged(merged[key], value) if both else value
     return merged
+
+
+def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A table with changes to it; tables of tables, as those of techniques, merge too."""
+    nested = {
+        key: _merged(table[key], value)
+        for key, value in changes.items()
+        if isinstance(value, dict) and isinstance(table.get(key), dict)
+    }
+    return table | changes | nested

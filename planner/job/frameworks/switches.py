@@ -13,6 +13,7 @@ from typing import Any
 
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import FrameworkProfile, framework_names, load_framework
+from planner.job.frameworks.techniques import Technique
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -52,6 +53,26 @@ def switched(profile: FrameworkProfile, switches: Switches, world: int) -> Frame
             with_tables(profile, KEPT_GRADIENTS), "gradients are zeroed in place, not freed"
         )
     return profile
+
+
+@cache
+def with_techniques(
+    profile: FrameworkProfile, used: tuple[str, ...], unused: tuple[str, ...] = ()
+) -> FrameworkProfile:
+    """The profile with some of its techniques, and without others; one object for equal
+    arguments."""
+    for technique in profile.techniques:
+        if technique.name in used:
+            profile = with_tables(profile, technique.changes(used=True))
+            profile = _noted(profile, _technique_note(technique))
+        elif technique.name in unused:
+            profile = with_tables(profile, technique.changes(used=False))
+    return profile
+
+
+def _technique_note(technique: Technique) -> str:
+    flags = f" ({technique.flags})" if technique.flags else ""
+    return f"{technique.name}: {technique.words}{flags}"
 
 
 def _noted(profile: FrameworkProfile, note: str) -> FrameworkProfile:

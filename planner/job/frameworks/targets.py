@@ -38,3 +38,12 @@ TARGETS = {
         Target("nanotron", "nanotron", "nanotron", "nanotron, YAML"),
     )
 }  # fmt: skip
+
+
+def targets_by_profile() -> dict[str, list[str]]:
+    """Names of the writers for each profile's plans."""
+    found: dict[str, list[str]] = {}
+    for target in TARGETS.values():
+        for profile in (target.profile, *target.variants):
+            found.setdefault(profile, []).append(target.name)
+    return found

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from hardware import HardwareError
 from planner.job.models.errors import ModelError
 from planner.job.specs import ModelSpec
+from planner.job.unmodelled import refuse_unmodelled
 
 _FOLDER = Path(__file__).parent
 _ALIAS_FILE = _FOLDER / "aliases.toml"
@@ -46,6 +47,11 @@ class ResolvedModel(BaseModel):
 def model_names() -> tuple[str, ...]:
     """All catalogue names, sorted with numbers in numeric order."""
     return tuple(sorted(_names_by_key().values(), key=_natural_order))
+
+
+def short_names() -> tuple[str, ...]:
+    """Other names that people give catalogue models: 70b, llama-3-405b."""
+    return tuple(_alias_tables()["aliases"])
 
 
 def load_model(name_or_path: str | Path) -> ResolvedModel:
@@ -104,12 +110,17 @@ def _names_by_key() -> dict[str, str]:
 @cache
 def _other_names() -> dict[str, str]:
     """Catalogue name by key of every alias and Hugging Face name, with and without organisation."""
-    with _ALIAS_FILE.open("rb") as stream:
-        tables: dict[str, dict[str, str]] = tomllib.load(stream)
-    full = {_key(other): name for other, name in tables["huggingface"].items()}
-    bare = {_key(other.split("/")[-1]): name for other, name in tables["huggingface"].items()}
-    aliases = {_key(other): name for other, name in tables["aliases"].items()}
+    repositories = _alias_tables()["huggingface"]
+    full = {_key(other): name for other, name in repositories.items()}
+    bare = {_key(other.split("/")[-1]): name for other, name in repositories.items()}
+    aliases = {_key(other): name for other, name in _alias_tables()["aliases"].items()}
     return {**bare, **full, **aliases}
+
+
+@cache
+def _alias_tables() -> dict[str, dict[str, str]]:
+    with _ALIAS_FILE.open("rb") as stream:
+        return tomllib.load(stream)
 
 
 def _from_catalog(name: str, asked: str) -> ResolvedModel:
@@ -146,6 +157,8 @@ def _existing_path(asked: str) -> Path | None:
 
 def _from_path(path: Path, asked: str) -> ResolvedModel:
     file = path / "config.json" if path.is_dir() else path
+    if not file.is_file() and (path / "adapter_config.json").is_file():
+        refuse_unmodelled("peft", f"{asked} holds an adapter")
     if not file.is_file():
         raise ModelError(f"folder {asked!r} holds no config.json; give a Hugging Face model folder")
     if file.suffix == ".toml":

@@ -13,6 +13,7 @@ from planner.job.models.hf_defaults import CLASS_DEFAULTS
 from planner.job.models.hf_families import READERS, spec_fields
 from planner.job.models.hf_fields import Fields
 from planner.job.specs import ModelSpec
+from planner.job.unmodelled import refuse_unmodelled
 
 # Multimodal wrappers whose language model sits in text_config, and its type where unstated.
 _WRAPPERS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
@@ -59,6 +60,8 @@ def _language_model(
     config: Mapping[str, object], where: str
 ) -> tuple[str, Mapping[str, object], str]:
     """Type and config of the language model, which a multimodal config nests in text_config."""
+    if "peft_type" in config:
+        refuse_unmodelled("peft", f"{where}, an adapter of {config.get('base_model_name_or_path')}")
     outer = config.get("model_type")
     unwrapped = _WRAPPERS.get(outer, outer) if isinstance(outer, str) else outer
     nested = config.get("text_config")

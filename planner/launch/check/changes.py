@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from constraints import ConstraintError
 from hardware import HardwareError
 from planner.job.errors import UsageError
+from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job, searched_modes
+from planner.job.technique_rules import site_of, technique_refusal
 from planner.launch.check.assess import Assessment
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.torchtitan_layout import stage_layers
 from planner.predict.memory.advice import Over, Setup
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
+from planner.predict.techniques import works_with
 from planner.search.neighbours import neighbours
 
 Watch = Callable[[str, int, int], None]
@@ -32,11 +35,6 @@ _REMOVABLE = {
     "pipeline-exposed": "overlap pipeline exchanges",
     "eager-blocks": "torch.compile on",
 }
-# Those that a switch adds: (variation, words, formats).
-_ADDABLE = (
-    ("tp-overlap", "overlap tensor-parallel exchanges", ("megatron",)),
-    ("exchange-overlapped", "overlap the experts' exchange", ("megatron",)),
-)
 _EMBEDDING_AND_HEAD = (1, 1)
 
 
@@ -174,7 +172,7 @@ def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
     if assessment.plan is None:
         yield from _batches(setup, job, gbs)
     yield from _modes(setup, job)
-    yield from _switches(assessment, setup, job)
+    yield from _switches(setup, job)
     if job.attention == "eager" and job.framework.attention == "flash":
         request = setup.request.model_copy(update={"attention": "flash"})
         yield Candidate("flash attention", replace(setup, request=request))
@@ -257,7 +255,7 @@ def _modes(setup: Setup, job: Job) -> Iterator[Candidate]:
             )
 
 
-def _switches(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
+def _switches(setup: Setup, job: Job) -> Iterator[Candidate]:
     """Variations taken away, and added."""
     request = setup.request
     if not isinstance(request, LaunchRequest):
@@ -266,13 +264,24 @@ def _switches(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candid
         if name in request.variations:
             left = tuple(variation for variation in request.variations if variation != name)
             yield Candidate(words, _with_variations(setup, request, left))
-    for name, words, formats in _ADDABLE:
-        applies = setup.degrees.tp > 1 if name == "tp-overlap" else setup.degrees.ep > 1
-        sequence = "no-sequence-parallel" not in request.variations
-        absent = name not in request.variations and job.framework.name == "megatron-core"
-        if assessment.found.format in formats and applies and sequence and absent:
-            more = (*request.variations, name)
-            yield Candidate(words, _with_variations(setup, request, more))
+    compiled = "eager-blocks" not in request.variations
+    for technique in _untried(setup, job) if compiled else ():
+        kept = (name for name in request.variations if name != f"no-{technique.name}")
+        more = (*kept, technique.name)
+        yield Candidate(f"use {technique.name}", _with_variations(setup, request, more))
+
+
+def _untried(setup: Setup, job: Job) -> Iterator[Technique]:
+    """Techniques that a search would use or try with the launch's degrees, and the launch lacks."""
+    inside = setup.degrees.tp <= job.cluster.scale_up_domain_gpus
+    site = site_of(job.framework, job.model, job.cluster, inside=inside)
+    mode = job.framework.recompute_mode(setup.recompute)
+    for technique in job.framework.techniques:
+        if technique.name in job.techniques or technique.use == "asked" or site.obstacle(technique):
+            continue
+        works = bool(works_with(job, setup.degrees, technique.name))
+        if works and technique_refusal(job.framework, (technique.name,), mode) is None:
+            yield technique
 
 
 def _with_variations(setup: Setup, request: LaunchRequest, names: tuple[str, ...]) -> Setup:

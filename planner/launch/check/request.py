@@ -9,6 +9,7 @@ from hardware import Cluster, HardwareError, with_sharp
 from hardware.sharp import why_not
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.job.frameworks.techniques import Decision
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.offload import has_module
@@ -73,6 +74,19 @@ class LaunchRequest(Request):
     def find_framework(self) -> FrameworkProfile:
         """The profile as the settings change it."""
         return varied_framework(self.framework, self.variations)
+
+    def techniques(
+        self,
+        profile: FrameworkProfile,
+        model: ModelSpec,  # noqa: ARG002 (the request's method)
+        cluster: Cluster,  # noqa: ARG002
+    ) -> Decision:
+        """What the files say of techniques, whether or not they work there: nothing is open."""
+        names = [one.name for one in profile.techniques]
+        return Decision(
+            used=tuple(name for name in names if name in self.variations),
+            unused=tuple(name for name in names if f"no-{name}" in self.variations),
+        )
 
 
 def as_request(found: Found, gpus: str | None = None, cluster: str | None = None) -> Setup:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.job.frameworks import load_framework
+from planner.job.frameworks.techniques import technique_of
 from planner.job.modules import Module
 from planner.job.recompute import MODULES, RecomputeMode
 from planner.launch.check.request import LaunchRequest
+from planner.launch.megatron_flags import from_text
 from planner.launch.megatron_layout import layout_text
 from planner.launch.read.found import Edit, Found
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Degrees
+from planner.predict.techniques import flags_on
 
 
 class NotInFileError(Exception):
@@ -78,8 +82,6 @@ _SWITCHES: dict[str, tuple[str, str]] = {
     "parameter-gather-exposed": ("", "--overlap-param-gather"),
     "unfused-accumulation": ("--no-gradient-accumulation-fusion", ""),
     "pipeline-exposed": ("--no-overlap-p2p-communication", ""),
-    "tp-overlap": ("--tp-comm-overlap", ""),
-    "exchange-overlapped": ("--overlap-moe-expert-parallel-comm", ""),
 }
 
 
@@ -143,7 +145,13 @@ def _has_experts(setup: Setup) -> bool:
 
 def _megatron_switches(before: Setup, after: Setup) -> Iterator[Edit]:
     old, new = set(_variations(before)), set(_variations(after))
+    core, gpu = load_framework("megatron-core"), after.request.find_cluster().gpu
     for name in sorted(old ^ new):
+        technique = technique_of(core, name.removeprefix("no-"))
+        if technique is not None:
+            for one in from_text(flags_on(technique, gpu)) if name in new else ():
+                yield Edit(one.name, " ".join(one.values))
+            continue
         present, absent = _SWITCHES.get(name, ("", ""))
         if present:
             yield Edit(present, "" if name in new else None)
@@ -216,9 +224,13 @@ def _torchtitan(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     if before.recompute != after.recompute:
         yield from _torchtitan_recompute(found, after)
     gone = set(_variations(before)) - set(_variations(after))
+    new = set(_variations(after)) - set(_variations(before))
     if "eager-blocks" in gone:
         yield Edit("compile.enable", "true")
-    if gone - {"eager-blocks"} or set(_variations(after)) - set(_variations(before)):
+    if "async-tp" in new:
+        table = "compile" if found.format == "torchtitan-0.3" else "parallelism"
+        yield Edit(f"{table}.enable_async_tensor_parallel", "true")
+    if gone - {"eager-blocks"} or new - {"async-tp"}:
         raise NotInFileError("torchtitan has no field for this")
 
 

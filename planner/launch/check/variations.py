@@ -14,6 +14,7 @@ from functools import cache
 from planner.job.frameworks import FrameworkProfile, load_framework
 from planner.job.frameworks.profile import Overlap
 from planner.job.frameworks.switches import NO_SEQUENCE_PARALLEL, Tables, with_tables
+from planner.job.frameworks.techniques import technique_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,6 @@ _VARIATIONS: Mapping[str, Variation] = {
         "weight gradients added by kernels of their own",
         {"kernels": {"accumulation_traffic_bytes": 10.0}},
     ),
-    "no-tp-overlap": Variation(
-        "tensor-parallel exchanges not beside the products", {"overlap": {"tensor": 0.0}}
-    ),
-    "fp32-gradients": Variation(
-        "gradients kept and reduced in fp32",
-        {"state": {"gradient_bytes": 4.0}, "kernels": {"gradient_communication_bytes": 4.0}},
-    ),
     # FSDP2 shards what the model has, and torch's AdamW makes its state like that.
     "bf16-parameters": Variation(
         "parameters, gradients and optimizer state in bf16, without fp32 copies",
@@ -82,20 +76,22 @@ _VARIATIONS: Mapping[str, Variation] = {
 }
 # Name here -> the variant of measured runs that is the same mechanism.
 _SHARED: Mapping[str, tuple[str, str]] = {
-    "tp-overlap": ("TP overlap", "tensor-parallel exchanges beside the products (user buffers)"),
     "cuda-graphs": ("CUDA graphs", "kernels issued as CUDA graphs"),
     "fused-dispatch": ("fused dispatch", "experts' exchange fused with permutation"),
-    "exchange-overlapped": ("exchange overlapped", "experts' exchange beside compute"),
     "fused-cross-entropy": ("fused cross-entropy", "cross-entropy fused by torch's compiler"),
     "deterministic": ("deterministic", "deterministic mode"),
     "sequential-experts": ("sequential experts", "experts issued one by one, not grouped"),
     "eager-blocks": ("eager blocks", "blocks run without torch.compile"),
-    "async-tp": ("asynchronous tensor parallelism", "asynchronous tensor parallelism"),
 }
 
 
 def variation(name: str, profile: str) -> Variation:
-    """A variation by name, for a profile. KeyError for a name that no reader gives."""
+    """A variation by name, for a profile: of a technique that the profile offers only the words,
+    for the request has it itself. KeyError for a name that no reader gives."""
+    technique = technique_of(load_framework(profile), name.removeprefix("no-"))
+    if technique is not None:
+        without = "without: " if name.startswith("no-") else ""
+        return Variation(f"{name.removeprefix('no-')}: {without}{technique.words}", {})
     if name in _SHARED:
         from planner.evidence.runs.variants import tables_of
 

@@ -8,6 +8,7 @@ from typing import Literal
 from hardware import HardwareError
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
+from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.document import yaml_document
 from planner.launch.read.embedded import is_embedding
 from planner.launch.read.names import known_names
@@ -104,6 +105,8 @@ def _yaml_kind(name: str, text: str) -> Kind:
         return "job"
     # For its message with the line, if it is no YAML.
     yaml_document(Text.made(text), name, Files())
+    for key in re.findall(r"^ *([A-Za-z_][\w-]*) *:", text, re.MULTILINE):
+        refuse_unmodelled(key, f"{name}: {key}")
     raise UsageError(
         f"{name}: this YAML has the settings of none that is read: accelerate "
         "(distributed_type, fsdp_config), nanotron (parallelism, tokens), Megatron-LM "

@@ -86,11 +86,17 @@ def _settings(
         unknown = f"{ast.unparse(node)[:80]}, which is no literal"
         yield name, Setting(name, None, path, node.lineno, (), None, unknown)
         return
+    for key, inner in _leaves(name, value):
+        yield key, Setting(key, inner, path, node.lineno)
+
+
+def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Values of nested tables by dotted name."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
-            yield f"{name}.{key}", Setting(f"{name}.{key}", inner, path, node.lineno)
+            yield from _leaves(f"{name}.{key}", inner)
     else:
-        yield name, Setting(name, value, path, node.lineno)
+        yield name, value
 
 
 def _name(node: ast.expr) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hardware import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
     LaunchCommand,
@@ -339,6 +340,10 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     if configs:
         return (
             f"{names}: the command at line {launch.command.line} trains with {configs}; give it too"
+        )
+    for word in re.split(r"[^a-zA-Z0-9]+", launch.program):
+        refuse_unmodelled(
+            word, f"{names}: the command at line {launch.command.line} runs {launch.program}"
         )
     return (
         f"{names}: the command at line {launch.command.line} runs {launch.program}, which is no "

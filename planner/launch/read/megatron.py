@@ -46,7 +46,8 @@ _VARIATIONS: Mapping[str, str] = {
     "grad-reduce-in-bf16": "bf16-gradients",
     "cross-entropy-loss-fusion": "fused-cross-entropy",
     "moe-enable-deepep": "fused-dispatch",
-    "overlap-moe-expert-parallel-comm": "exchange-overlapped",
+    "overlap-moe-expert-parallel-comm": "ep-overlap",
+    "use-tp-pp-dp-mapping": "pp-before-dp",
     "no-overlap-p2p-communication": "pipeline-exposed",
     "deterministic-mode": "deterministic",
 }

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files as resources
 from itertools import pairwise
 
+from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.command import setting_of
 from planner.launch.read.found import SURELY_MEANT, Edit, Problem, Setting
 from planner.launch.read.text import Files, Span, Text, Word
@@ -145,6 +146,8 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments, files: Files
             arguments.unknown.append(setting_of(text, Text(""), word.used, files, word.used))
         return at + 1
     name, equals, _ = text[2:].partition("=")
+    place = f"{word.used.file}: " if word.used else ""
+    refuse_unmodelled(name, f"{place}--{name}")
     option = options().get(name)
     if option is None and name in other_options():
         option, arguments.foreign[name] = other_options()[name]

@@ -29,6 +29,7 @@ _NAMES = {
     "model.num_moe_experts": "num-experts",
     "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
     "comm_overlap.tp_comm_overlap": "tp-comm-overlap",
+    "comm_overlap.overlap_moe_expert_parallel_comm": "overlap-moe-expert-parallel-comm",
     # As the option, though another section has a field of that name too.
     "ddp.overlap_grad_reduce": "overlap-grad-reduce",
     "ddp.overlap_param_gather": "overlap-param-gather",
@@ -303,10 +304,9 @@ class _Reader(MegatronReader):
         names = self._variations(degrees)
         usual = {"tp-overlap", "bf16-gradients"}
         found = [name for name in names if name not in usual]
-        if degrees["tp"] > 1 and "tp-overlap" not in names:
-            found.append("no-tp-overlap")
-        if self._reduces_in_fp32():
-            found.append("fp32-gradients")
+        if degrees["tp"] > 1:
+            found.append("tp-overlap" if "tp-overlap" in names else "no-tp-overlap")
+        found.append("no-bf16-gradients" if self._reduces_in_fp32() else "bf16-gradients")
         return "megatron-bridge", tuple(found)
 
     def _optimizer(self) -> str:

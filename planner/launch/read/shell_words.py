@@ -63,7 +63,8 @@ class Words:
 
     def _listed(self, node: Node) -> list[Text] | None:
         """`"${ARGS[@]}"`: the words of an array; None if the node is something else."""
-        inner = node.named_children[0] if _is_lone_name(node) else node
+        node = node.named_children[0] if _is_lone_name(node) else node
+        inner = node
         if node.type == "string" and node.named_child_count == 1:
             inner = node.named_children[0]
             if self.piece(inner).value != self.piece(node).value[1:-1]:

@@ -400,7 +400,10 @@ class TorchtitanReader:
         components = self.document.get("compile.components", ["model", "loss"])
         if not (compiled and "model" in components):
             names.append("eager-blocks")
-        if self.document.get(f"{_P}.enable_async_tensor_parallel", False) and degrees["tp"] > 1:
+        # The second place since 0.3.
+        places = (f"{_P}.enable_async_tensor_parallel", "compile.enable_async_tensor_parallel")
+        stated = [self.document.get(place, False) for place in places]
+        if degrees["tp"] > 1 and any(stated):
             names.append("async-tp")
         if self.document.get(f"{_P}.expert_parallel_comm_backend", "standard") == "deepep":
             names.append("fused-dispatch")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from constraints.rule import Layout
-from planner.cost.memory import COMMUNICATORS, communicator_sizes
+from planner.cost.memory import COMMUNICATORS, communicator_sizes, tensor_buffer_bytes
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.recomputation import recomputation
@@ -29,8 +29,8 @@ class StageAccount:
 
     `first_step`, `later_steps`: phases in order, each with name, terms {name: bytes} and `at`
     (the piece at whose backward the phase is heaviest). `outside`: bytes outside live tensors by
-    name: allocator rounding and fragmentation, CUDA context, one entry a
-    communicator. `reserved_names`: those of them that torch's allocator reports as reserved.
+    name: allocator rounding and fragmentation, CUDA context, one entry a communicator, buffers of
+    overlapped exchanges. `reserved_names`: those that torch's allocator reports as reserved.
     `allocated_bytes`: live tensors at the peak (`torch.cuda.max_memory_allocated`); `total_bytes`:
     what the driver reports for the process (nvidia-smi).
     """
@@ -70,7 +70,7 @@ def stage_accounts(
     one = replace(job, recompute=(job.recompute[0] if mode is None else mode,))
     inputs, kinds = layout_inputs(one, degrees, layout), kind_names(one)
     return tuple(
-        _account(one, degrees, layout, Stage(inputs, stage), kinds) for stage in range(degrees.pp)
+        _account(degrees, layout, Stage(inputs, stage), kinds) for stage in range(degrees.pp)
     )
 
 
@@ -85,13 +85,16 @@ def layout_inputs(job: Job, degrees: Degrees, layout: Layout) -> LayoutInputs:
 
 
 def _account(
-    job: Job, degrees: Degrees, layout: Layout, stage: Stage, kinds: tuple[str, ...]
+    degrees: Degrees, layout: Layout, stage: Stage, kinds: tuple[str, ...]
 ) -> StageAccount:
     """Account of one pipeline stage; `kinds`: names of its kinds of layers."""
     timeline = stage_timeline(stage, kinds)
     row = stage.memory()
-    each = job.framework.outside.communicator_bytes
+    each = stage.inputs.framework.communicator_bytes
     communicating = {f"communicator {name}": each for name in communicators(degrees)}
+    buffers = tensor_buffers(stage)
+    if buffers:
+        communicating["overlapped tensor-parallel exchanges"] = buffers
     return StageAccount(
         stage.index,
         layout.stage_layers[stage.index],
@@ -103,6 +106,12 @@ def _account(
         float(row.peak),
         stage,
     )
+
+
+def tensor_buffers(stage: Stage) -> float:
+    """Bytes of the buffers of overlapped tensor-parallel exchanges."""
+    key, told = stage.key, stage.inputs
+    return float(tensor_buffer_bytes(key.tp, key.cp, key.mbs, told.job, told.framework))
 
 
 def kind_names(job: Job) -> tuple[str, ...]:

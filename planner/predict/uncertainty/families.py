@@ -27,6 +27,11 @@ class Family(NamedTuple):
         return all(item in ("", its) for item, its in zip(self, other, strict=True))
 
 
+def architecture_text(architecture: str) -> str:
+    """`Hopper`, `CDNA3`: as the makers write it."""
+    return architecture.upper() if architecture.startswith("cdna") else architecture.capitalize()
+
+
 def parent_family(family: Family, figure: Figure) -> Family | None:
     """The next wider family; None for all runs.
 

@@ -15,13 +15,14 @@ from statistics import NormalDist
 
 import numpy as np
 
+from hardware.calibration import LearntFigure
 from hardware.curves import load_compute_curves
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.plan import Degrees, Interval
-from planner.predict.uncertainty.families import Family, Figure
-from planner.predict.uncertainty.measured_range import Conditions
+from planner.predict.uncertainty.families import Family, Figure, architecture_text
+from planner.predict.uncertainty.measured_range import Conditions, beyond_text, doublings
 from planner.predict.uncertainty.residuals import (
     COVERAGE,
     Further,
@@ -29,6 +30,7 @@ from planner.predict.uncertainty.residuals import (
     Widths,
     shipped_further,
     shipped_spread,
+    shipped_tables,
 )
 
 _DIGITS = re.compile(r"\d+")
@@ -36,6 +38,8 @@ _DIGITS = re.compile(r"\d+")
 _EXPOSED = [f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP, f.STEP_PP, f.STEP_DP]
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
+# Stands for the cluster's runs among the sources of a spread.
+LEARNT = "this cluster"
 # Spread of what lies outside live tensors, which few of the measured peaks include: three
 # published runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one
 # share is predicted; context and communication buffers differ by driver and library.
@@ -81,9 +85,37 @@ def spread_of(
 ) -> tuple[Spread, Further]:
     """Quantiles of ln(measured / predicted) for a job, and what widened them; `without` leaves
     one source out."""
-    family = family_of(job)
-    further = shipped_further(figure, family, at or conditions_of(job), without)
+    family, where = family_of(job), at or conditions_of(job)
+    if learnt := learnt_figure(job, figure):
+        return learnt_spread(learnt, figure, family, where)
+    further = shipped_further(figure, family, where, without)
     spread = shipped_spread(figure, family, without)
+    return widened(spread, further.deviation, figure), further
+
+
+def learnt_figure(job: Job, figure: Figure) -> LearntFigure | None:
+    """What runs of the job's cluster under its framework showed of a figure; None without any."""
+    calibration = job.cluster.calibration
+    if calibration is None or not calibration.knows(family_of(job).framework):
+        return None
+    return calibration.time if figure == "time" else calibration.memory
+
+
+def learnt_spread(
+    learnt: LearntFigure, figure: Figure, family: Family, at: Conditions
+) -> tuple[Spread, Further]:
+    """The spread that the cluster's runs showed about its calibrated predictions, and what a job
+    outside their ranges adds: as much for each doubling as published runs taught."""
+    measured = {axis: (low, high) for axis, low, high in learnt.measured}
+    beyond = doublings(measured, at)
+    growth = shipped_tables()[figure].growth
+    terms = {
+        beyond_text(axis, measured, at): growth.get(axis, 0.0) * distance
+        for axis, distance in beyond.items()
+    }
+    further = Further(hypot(*terms.values()), tuple(terms))
+    half = _Z * learnt.spread
+    spread = Spread(-half, 0.0, half, family, learnt.runs, (LEARNT,), 1.0)
     return widened(spread, further.deviation, figure), further
 
 
@@ -109,16 +141,27 @@ def log_bounds(spread: Spread) -> tuple[float, float]:
     return min(0.0, spread.low), max(0.0, spread.high)
 
 
+_MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}
+_SCALES = {"one domain": "within one NVLink domain", "several domains": "across NVLink domains"}
+
+
 def family_text(spread: Spread) -> str:
-    """`145 runs, dense, megatron-core on hopper, several domains`."""
+    """`145 measured runs of dense models with megatron-core on Hopper GPUs, several nodes`."""
     framework, architecture, scale, model = spread.family
+    if spread.sources == (LEARNT,):
+        noun = "run" if spread.rows == 1 else "runs"
+        return f"{spread.rows:,} {noun} of this cluster, which calibrated it"
     if not any(spread.family):
-        return f"all {spread.rows:,} measured runs: nothing nearer was measured"
-    place = f" on {architecture}" if architecture else " on other GPUs"
-    words = (model, f"{framework or 'other frameworks'}{place}", scale)
+        return f"all {spread.rows:,} measured runs, as none is much like this one"
     noun = "run" if spread.rows == 1 else "runs"
-    wider = "" if spread.family_share >= 0.5 else ", and wider families"
-    return f"{spread.rows:,} {noun}, {', '.join(word for word in words if word)}{wider}"
+    models = f" of {_MODELS[model]}" if model else ""
+    gpus = f"{architecture_text(architecture)} GPUs" if architecture else "other GPUs"
+    place = f", {_SCALES[scale]}" if scale else ""
+    less = "" if spread.family_share >= 0.5 else " and from less similar ones"
+    return (
+        f"{spread.rows:,} measured {noun}{models} with {framework or 'other frameworks'} on "
+        f"{gpus}{place}{less}"
+    )
 
 
 def step_time_interval(

@@ -46,10 +46,10 @@ UNKNOWN = Conditions()
 AXES = ("gpus", "seq", "hidden", "tokens", "overhead")
 _NAMES = {
     "gpus": "{:,.0f} GPUs",
-    "seq": "sequences of {:,.0f}",
-    "hidden": "hidden {:,.0f}",
-    "tokens": "{:,.0f} tokens a micro-batch",
-    "overhead": "communication {:.0%} of the step",
+    "seq": "sequences of {:,.0f} tokens",
+    "hidden": "hidden size {:,.0f}",
+    "tokens": "micro-batches of {:,.0f} tokens",
+    "overhead": "exposed communication {:.0%} of the step",
 }
 
 
@@ -94,12 +94,14 @@ def doublings(measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
 
 
 def beyond_text(axis: str, measured: MeasuredRanges, at: Conditions) -> str:
-    """`65,536 GPUs (measured to 12,288)`."""
+    """`65,536 GPUs (measured: up to 12,288)`."""
     value = getattr(at, axis)
     low, high = measured[axis]
-    end = high if value > high else low
-    word = "to" if value > high else "from"
+    above = value > high
+    end = high if above else low
     if axis == "overhead":
         value, end = (1.0 - 1.0 / ratio for ratio in (value, end))
-        return f"{_NAMES[axis].format(value)} (measured {word} {end:.0%})"
-    return f"{_NAMES[axis].format(value)} (measured {word} {end:,.0f})"
+    named = _NAMES[axis].format(value)
+    named = named.removesuffix("s") if axis == "gpus" and value == 1 else named
+    limit = f"{end:.0%}" if axis == "overhead" else f"{end:,.0f}"
+    return f"{named} (measured: {f'up to {limit}' if above else f'{limit} or more'})"

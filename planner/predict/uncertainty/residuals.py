@@ -6,8 +6,9 @@ architecture, inside one scale-up domain or beyond, of dense or MoE models. What
 family is a mixture: its own runs weigh n / (n + k), the next wider family the rest, and so on up
 to all runs; n counts each source as a power of its rows, because rows of one source share much of
 their error. A framework without a measured run has the spread of all runs as they are predicted
-without their framework's name (`UNFAMILIAR`). Any source can be left out, and that is how the constants were fitted: `k` and the
-power give the best held-out interval score, `inflation` makes held-out intervals cover 80 %.
+without their framework's name (`UNFAMILIAR`). Any source can be left out, and that is how the
+constants were fitted: `k` and the power give the best held-out interval score, `inflation` makes
+held-out intervals cover 80 %.
 
 Exposed communication is harder to predict than compute, and so is the time in which the GPU waits
 for the CPU: hosts differ, and so do versions of the same software. Further, independent errors in
@@ -38,6 +39,7 @@ from planner.predict.uncertainty.families import (
     UNFAMILIAR,
     Family,
     Figure,
+    architecture_text,
     parent_family,
     wider_families,
 )
@@ -168,7 +170,7 @@ class ResidualTable:
         if at.unstated:
             terms["precision not stated"] = self.unmeasured.get("bits", 0.0)
         elif at.bits and near.bits and at.bits not in near.bits:
-            terms[f"no run in {at.bits} bits"] = self.unmeasured.get("bits", 0.0)
+            terms[f"no run with {at.bits}-bit products"] = self.unmeasured.get("bits", 0.0)
         if at.guessed:
             # Runs on its architecture say nothing of rates that are its own.
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
@@ -215,11 +217,12 @@ class _ViewCache:
 
 
 def _kind_text(kind: str, family: Family) -> str:
-    """What has no run: `volta GPUs`, `nanotron on volta`, `moe models on volta`."""
+    """What has no run: `nanotron on Volta GPUs`, `dense models on Volta GPUs`."""
     if kind == "architecture":
-        return f"{family.framework} on {family.architecture}"
-    what = {"framework": family.framework, "model": f"{family.model} models"}[kind]
-    return f"{what} on {family.architecture}"
+        return f"{family.framework} on {architecture_text(family.architecture)} GPUs"
+    models = "mixture-of-experts models" if family.model == "moe" else f"{family.model} models"
+    what = {"framework": family.framework, "model": models}[kind]
+    return f"{what} on {architecture_text(family.architecture)} GPUs"
 
 
 class _Near(NamedTuple):

@@ -37,16 +37,18 @@ def panel_chart(panel: Panel, width: Width, title: str = "") -> Any:
     )
     joined = [line.name for line in panel.series if line.joined]
     points = [point for line in panel.series for point in line.points]
-    layers = [base.mark_rule().encode(y="low:Q", y2="high:Q")]
+    layers = [base.mark_rule().encode(y=alt.Y("low:Q"), y2=alt.Y2("high"))]
     if joined:
         only = alt.FieldOneOfPredicate(field="series", oneOf=joined)
-        layers.append(base.mark_line(strokeWidth=2).transform_filter(only).encode(order="x:Q"))
+        layers.append(
+            base.mark_line(strokeWidth=2).transform_filter(only).encode(order=alt.Order("x:Q"))
+        )
     layers.append(base.mark_point(filled=True, size=60, opacity=1))
     if any(point.marked for point in points):
         layers.append(base.mark_point(size=300).transform_filter("datum.marked"))
     if any(point.label for point in points):
         words = base.mark_text(align="left", dx=8, dy=-8, fontSize=11)
-        layers.append(words.encode(text="label:N"))
+        layers.append(words.encode(text=alt.Text("label:N")))
     if panel.ideal:
         layers.insert(0, _ideal(panel))
     return alt.layer(*layers).properties(width=width, height=_HEIGHT, title=title)

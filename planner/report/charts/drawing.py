@@ -21,6 +21,7 @@ LIMIT_DASH = [6, 4]
 # Of a file, pixels; charts of a page are as wide as their place.
 FILE_WIDTH = 860
 _SCALE_OF_PNG = 2.0
+_FILE_INK = "#1a1a1a"
 _LIBRARIES = ("altair", "vl_convert", "jinja2")
 
 Width = int | Literal["container"]
@@ -78,6 +79,14 @@ def colours(names: Sequence[str], palette: Sequence[str] = PALETTE) -> Any:
     )
 
 
+def in_file(chart: Any, title: str, subtitle: str = "") -> Any:
+    """The chart under its title, in the look of files and notebooks."""
+    import altair as alt
+
+    words = alt.TitleParams(title, subtitle=subtitle) if subtitle else alt.TitleParams(title)
+    return chart.properties(title=words, config=_config(_FILE_INK), background="white")
+
+
 def specification(chart: Any, ink: str = "currentColor") -> Specification:
     """The chart as Vega-Lite for a page, whose text takes the page's colour."""
     document: Specification = json.loads(chart.to_json(validate=False))
@@ -108,7 +117,7 @@ def script() -> str:
 
 
 def _on_white(chart: Any) -> Specification:
-    document = specification(chart, ink="#1a1a1a")
+    document = specification(chart, ink=_FILE_INK)
     document["background"] = "white"
     document["padding"] = 16
     return document
@@ -130,7 +139,13 @@ def _config(ink: str) -> Specification:
             "titleFontWeight": "normal",
         },
         "legend": text
-        | {"orient": "bottom", "columns": 4, "symbolType": "square", "titleFontWeight": "normal"},
+        | {
+            "orient": "bottom",
+            "columns": 4,
+            "symbolType": "square",
+            "titleFontWeight": "normal",
+            "labelLimit": 240,
+        },
         "header": text,
         "title": {
             "color": ink,

@@ -58,7 +58,7 @@ def panel_chart(
             x=x,
             y=alt.Y("gib:Q", title="GiB", stack="zero"),
             color=alt.Color("group:N", title=None, scale=colours(names, palette), sort=names),
-            order="layer:O",
+            order=alt.Order("layer:O"),
             tooltip=alt.Tooltip("text:N", title=panel.title),
         )
     )
@@ -83,7 +83,7 @@ def limit_layers(panel: Panel) -> tuple[Any, ...]:
     chart = alt.Chart(data)
     y = alt.Y("limit:Q") if panel.shows_limit else alt.value(0)
     words = chart.mark_text(align="left", dx=4, dy=-7, color=VERMILION).encode(
-        x=alt.value(0), y=y, text="text:N"
+        x=alt.value(0), y=y, text=alt.Text("text:N")
     )
     if not panel.shows_limit:
         return (words,)
@@ -118,7 +118,7 @@ def _steps(panel: Panel, places: list[int]) -> Any:
     return (
         alt.Chart(table(rows))
         .mark_text(align="left", baseline="top", dx=-8, opacity=0.75)
-        .encode(x="place:O", y=alt.value(-26), text="text:N")
+        .encode(x=alt.X("place:O"), y=alt.value(-26), text=alt.Text("text:N"))
     )
 
 
@@ -134,5 +134,9 @@ def _peak(panel: Panel, places: list[int]) -> Iterator[Any]:
     }  # fmt: skip
     chart = alt.Chart(table([row]))
     if panel.interval is not None:
-        yield chart.mark_rule(strokeWidth=1.5).encode(x="place:O", y="low:Q", y2="high:Q")
-    yield chart.mark_text(dy=-7, fontWeight="bold").encode(x="place:O", y="high:Q", text="text:N")
+        yield chart.mark_rule(strokeWidth=1.5).encode(
+            x=alt.X("place:O"), y=alt.Y("low:Q"), y2=alt.Y2("high")
+        )
+    yield chart.mark_text(dy=-7, fontWeight="bold").encode(
+        x=alt.X("place:O"), y=alt.Y("high:Q"), text=alt.Text("text:N")
+    )

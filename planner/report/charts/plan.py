@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.job.quantities import GIB
+from planner.predict.plan import ALWAYS_SHOWN, TEXT_DEGREES
 from planner.report.charts.drawing import (
     BLUE,
     GREY,
@@ -23,6 +24,8 @@ from planner.report.figures.plan import GROUP_KINDS, Bar, Cluster, FrontPlan
 
 _HEIGHT = 300
 _BAR_HEIGHT = 24
+# Beyond so many dots each is smaller and fainter.
+_MANY_DOTS = 1500
 _KIND_COLOURS = dict(
     zip(
         schedule.KINDS,
@@ -43,19 +46,24 @@ def front_chart(
     dots: Sequence[Candidate],
     limit_bytes: float | None,
     width: Width,
+    marked: int = 1,
+    before: Sequence[FrontPlan] = (),
 ) -> Any:
     """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
-    ones hollow. The page sets the parameter `selected` to a plan's number."""
+    ones hollow, the front `before` dashed. The page sets the parameter `selected` to a plan's
+    number, `marked` at first."""
     import altair as alt
 
-    selected = alt.param(name="selected", value=1)
+    selected = alt.param(name="selected", value=marked)
     x = alt.X("gib:Q", title="peak memory of a GPU, GiB", scale=alt.Scale(zero=False, padding=12))
     y = alt.Y("speed:Q", title="tokens/s of a GPU", scale=alt.Scale(zero=False, padding=12))
     tooltip = alt.Tooltip("text:N", title="configuration")
     base = alt.Chart(table(_front_rows(plans))).encode(x=x, y=y)
     chosen = "datum.number == selected"
     layers = [
-        base.mark_line(color=BLUE, opacity=0.5, interpolate="step-after").encode(order="gib:Q"),
+        base.mark_line(color=BLUE, opacity=0.5, interpolate="step-after").encode(
+            order=alt.Order("gib:Q")
+        ),
         base.mark_point(filled=True, opacity=1, cursor="pointer").encode(
             size=alt.condition(
                 chosen, alt.value(230), alt.Size("radius:Q", scale=None, legend=None)
@@ -63,11 +71,15 @@ def front_chart(
             color=alt.condition(chosen, alt.value(VERMILION), alt.value(BLUE)),
             tooltip=tooltip,
         ),
-        base.mark_text(dy=-13, dx=8, fontWeight="bold").encode(text="label:N"),
+        base.mark_text(dy=-13, dx=8, fontWeight="bold").encode(text=alt.Text("label:N")),
     ]
     if dots:
-        faint = alt.Chart(table(_dot_rows(dots))).mark_circle(size=22, opacity=0.35, color=GREY)
-        layers.insert(0, faint.encode(x=x, y=y, tooltip=tooltip))
+        layers.insert(0, _faint(dots).encode(x=x, y=y, tooltip=tooltip))
+    if before:
+        dashed = alt.Chart(table(_front_rows(before))).encode(x=x, y=y, order=alt.Order("gib:Q"))
+        layers.append(
+            dashed.mark_line(color=VERMILION, strokeDash=LIMIT_DASH, interpolate="step-after")
+        )
     if riskier:
         hollow = alt.Chart(table(_front_rows(riskier))).mark_point(color=VERMILION, size=110)
         layers.append(hollow.encode(x=x, y=y, tooltip=tooltip))
@@ -86,16 +98,54 @@ def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def _dot_rows(dots: Sequence[Candidate]) -> list[dict[str, object]]:
-    return [{"gib": dot.gib, "speed": dot.tokens_per_s, "text": dot.text} for dot in dots]
+def _faint(dots: Sequence[Candidate]) -> Any:
+    """The candidates, whose texts the page makes of their degrees: many times smaller."""
+    import altair as alt
+
+    modes = list(dict.fromkeys(dot.recompute for dot in dots))
+    rows = (
+        {"gib": dot.gib, "speed": dot.tokens_per_s, "mode": modes.index(dot.recompute)}
+        | dot.degrees.model_dump()
+        for dot in dots
+    )
+    many = len(dots) > _MANY_DOTS
+    shown = " + ".join(_degree_expression(name) for name in TEXT_DEGREES)
+    return (
+        alt.Chart(table(rows), name="considered")
+        .transform_calculate(recompute=f"{modes!r}[datum.mode]")
+        .transform_calculate(
+            text=f"{shown} + 'z' + datum.zero + (datum.shard ? ' shard' + datum.shard : '') + ', '"
+            " + datum.mbs + '×' + datum.grad_acc + ', ' + datum.recompute + ': '"
+            " + format(datum.speed, ',.0f') + ' tokens/s a GPU, ' + format(datum.gib, '.1f')"
+            " + ' GiB'"
+        )
+        .mark_circle(
+            size=12 if many else 22,
+            opacity=0.25 if many else 0.35,
+            color=GREY,
+            cursor="pointer",
+            aria=False,
+        )
+    )
+
+
+def _degree_expression(name: str) -> str:
+    """A degree of a dot as the text of `Degrees` has it."""
+    shown = f"'{name}' + datum.{name} + ' '"
+    return shown if name in ALWAYS_SHOWN else f"(datum.{name} > 1 ? {shown} : '')"
 
 
 def _limit(limit_bytes: float, channel: str) -> Any:
+    """The dashed line of the memory that may be used, with its words."""
     import altair as alt
 
     data = table([{"limit": limit_bytes / GIB, "text": "HBM that may be used"}])
-    rule = alt.Chart(data).mark_rule(color=VERMILION, strokeDash=LIMIT_DASH, strokeWidth=1.5)
-    return rule.encode(**{channel: "limit:Q"}, tooltip=["text:N", "limit:Q"])
+    place = alt.X("limit:Q") if channel == "x" else alt.Y("limit:Q")
+    base = alt.Chart(data).encode(place, tooltip=[alt.Tooltip("text:N"), alt.Tooltip("limit:Q")])
+    rule = base.mark_rule(color=VERMILION, strokeDash=LIMIT_DASH, strokeWidth=1.5)
+    start = {"y": alt.value(8)} if channel == "x" else {"x": alt.value(0)}
+    words = base.mark_text(align="left", dx=5, dy=0 if channel == "x" else -7, color=VERMILION)
+    return alt.layer(rule, words.encode(text=alt.Text("text:N"), **start))
 
 
 def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
@@ -109,7 +159,7 @@ def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
     stacked = base.encode(
         x=alt.X("label:O", title="pipeline stage", axis=alt.Axis(labelAngle=0), sort=None),
         y=alt.Y("start:Q", title="GiB"),
-        y2="end:Q",
+        y2=alt.Y2("end"),
         color=alt.Color("part:N", title=None, scale=colours(used, palette), sort=names),
         tooltip=alt.Tooltip("text:N", title="memory"),
     )
@@ -132,15 +182,17 @@ def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: W
             title="seconds",
             scale=alt.Scale(domain=[0.0, 1.12 * interval[1]], nice=False),
         ),
-        x2="end:Q",
+        x2=alt.X2("end"),
         color=alt.Color("part:N", scale=colours(["term", "step"], (BLUE, GREY)), legend=None),
         tooltip=alt.Tooltip("text:N", title="time"),
     )
-    words = base.mark_text(align="left", dx=5).encode(x="right:Q", text="amount:N")
+    words = base.mark_text(align="left", dx=5).encode(x=alt.X("right:Q"), text=alt.Text("amount:N"))
     whisker_data = table([{"label": labels[-1], "low": interval[0], "high": interval[1]}])
     whisker = alt.Chart(whisker_data).mark_rule(strokeWidth=1.5)
     return alt.layer(
-        steps, words, whisker.encode(y=alt.Y("label:N", sort=labels), x="low:Q", x2="high:Q")
+        steps,
+        words,
+        whisker.encode(y=alt.Y("label:N", sort=labels), x=alt.X("low:Q"), x2=alt.X2("high")),
     ).properties(width=width, height=_BAR_HEIGHT * len(bars))
 
 
@@ -180,7 +232,7 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
         .mark_rect(stroke="currentColor", strokeOpacity=0.3, strokeWidth=border, aria=False)
         .encode(
             x=alt.X("a:Q", title="seconds", scale=alt.Scale(nice=False)),
-            x2="b:Q",
+            x2=alt.X2("b"),
             y=alt.Y("s:O", title="pipeline stage", scale=alt.Scale(paddingInner=0.15)),
             color=alt.Color(
                 "kind:N", title=None, scale=colours(kinds, [_KIND_COLOURS[kind] for kind in kinds])

@@ -60,7 +60,7 @@ def scatter_chart(
         )
     else:
         marks = base.mark_line(strokeCap="round", strokeWidth=4.5, opacity=0.5, aria=False).encode(
-            order="place:Q"
+            order=alt.Order("place:Q")
         )
     layers = (_band(unit, span), _diagonal(unit, span), marks)
     return alt.layer(*layers).properties(width=width, height=_SIDE, title=title)
@@ -141,5 +141,7 @@ def _band(unit: str, span: tuple[float, float]) -> Any:
     return (
         alt.Chart(table(rows))
         .mark_area(clip=True, opacity=0.12, color=BLUE)
-        .encode(x=_axis("measured", unit, span), y=_axis("predicted", unit, span), y2="above:Q")
+        .encode(
+            x=_axis("measured", unit, span), y=_axis("predicted", unit, span), y2=alt.Y2("above")
+        )
     )

@@ -5,66 +5,93 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.pool import is_pool
 from planner.job.quantities import GIB
 from planner.predict.plan import Degrees
-from planner.predict.plan_text import batch_text, degrees_text
 from planner.search.costed import CostedJob, cost_job
 from planner.search.result import SearchResult
 
-# Cells over which dots are spread; the fastest shape of a cell is drawn.
-_CELLS = 60
+# Dots that a page carries at most; of more, the fastest of each of these cells each way is drawn.
+MOST_DOTS = 8_000
+_CELLS = 80
 # Shapes beyond these shares of the best plan's speed and of the limit are off the picture.
 _SLOWEST, _HEAVIEST = 0.3, 1.6
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A shape that was considered: peak of a GPU, tokens/s of a GPU, degrees."""
+    """A shape that was considered: peak of a GPU, tokens/s of a GPU, degrees, recompute mode."""
 
     gib: float
     tokens_per_s: float
-    text: str
+    degrees: Degrees
+    recompute: str
 
 
-def candidates(result: SearchResult) -> tuple[Candidate, ...]:
-    """Shapes near the front, at most one for each of `_CELLS`² cells; none for GPUs of several
-    types. UsageError if the job cannot be resolved any more."""
-    if is_pool(result.request.gpus) or not result.plans:
-        return ()
-    costed = cost_job(result.request.resolve().decided()[0])
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The dots; `legal`: shapes there are, `beyond`: those off the picture, `is_thinned`: whether
+    dots stand for others close by."""
+
+    dots: tuple[Candidate, ...] = ()
+    legal: int = 0
+    beyond: int = 0
+    is_thinned: bool = False
+
+
+def costed_or_reason(result: SearchResult) -> tuple[CostedJob | None, str]:
+    """All legal shapes of a search, costed again; or none and why."""
+    if is_pool(result.request.gpus):
+        return None, "its GPUs are of several types"
+    if not result.plans:
+        return None, "there is no plan to compare them with"
+    try:
+        return cost_job(result.request.resolve().decided()[0]), ""
+    except UsageError as error:
+        return None, str(error)
+
+
+def speeds(costed: CostedJob) -> Floats:
+    """Tokens/s of a GPU of every legal shape."""
+    job, columns = costed.job, costed.candidates.columns
+    step_s = costed.costed.steps[:, f.STEP_TIME]
+    found: Floats = columns["gbs"] * job.seq / step_s / job.cluster.num_gpus
+    return found
+
+
+def peaks_gib(costed: CostedJob) -> Floats:
+    """Peak memory of a GPU of every legal shape, GiB."""
+    found: Floats = costed.costed.steps[:, f.STEP_PEAK_BYTES] / GIB
+    return found
+
+
+def candidates(costed: CostedJob, result: SearchResult) -> Candidates:
+    """Shapes near the front: all of them up to MOST_DOTS."""
     fastest = max(plan.tokens_per_s_per_gpu for plan in result.plans)
-    return _thinned(costed, fastest)
-
-
-def _thinned(costed: CostedJob, fastest: float) -> tuple[Candidate, ...]:
-    job, columns, steps = costed.job, costed.candidates.columns, costed.costed.steps
-    speed = columns["gbs"] * job.seq / steps[:, f.STEP_TIME] / job.cluster.num_gpus
-    size = steps[:, f.STEP_PEAK_BYTES] / GIB
-    limit = job.hbm_limit_bytes / GIB
+    limit = costed.job.hbm_limit_bytes / GIB
+    speed, size = speeds(costed), peaks_gib(costed)
     near = np.flatnonzero((speed > _SLOWEST * fastest) & (size < _HEAVIEST * limit))
-    order = near[np.argsort(-speed[near], kind="stable")]
-    cells = np.stack((size[order] / limit, speed[order] / fastest), axis=1)
-    _, first = np.unique((cells * _CELLS).astype(np.int64), axis=0, return_index=True)
-    return tuple(
-        Candidate(float(size[row]), float(speed[row]), _shape_text(costed, row))
-        for row in order[np.sort(first)].tolist()
+    drawn = near
+    if len(near) > MOST_DOTS:
+        order = near[np.argsort(-speed[near], kind="stable")]
+        cells = np.stack((size[order] / limit, speed[order] / fastest), axis=1)
+        _, first = np.unique((cells * _CELLS).astype(np.int64), axis=0, return_index=True)
+        drawn = order[np.sort(first)]
+    dots = tuple(
+        Candidate(float(size[row]), float(speed[row]), *shape_of(costed, row))
+        for row in drawn.tolist()
     )
+    return Candidates(dots, len(speed), len(speed) - len(near), len(drawn) < len(near))
 
 
-def _shape_text(costed: CostedJob, row: int) -> str:
+def shape_of(costed: CostedJob, row: int) -> tuple[Degrees, str]:
+    """Degrees and recompute mode of a legal shape."""
     columns = costed.candidates.columns
     degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
-    mode = costed.job.recompute[int(columns["recompute"][row])].name
-    return f"{degrees_text(degrees)}, {batch_text(degrees)}, {mode}"
-
-
-def candidates_or_reason(result: SearchResult) -> tuple[tuple[Candidate, ...], str]:
-    """The candidates, or none and why."""
-    try:
-        return candidates(result), ""
-    except UsageError as error:
-        return (), str(error)
+    return degrees, costed.job.recompute[int(columns["recompute"][row])].name

@@ -26,13 +26,19 @@ class Group:
 GROUPS = (
     Group(
         "weights",
-        frozenset(
-            {"weights", "master weights", "gathered weights", "weight casts", "gather_buffers"}
-        ),
+        frozenset({"weights", "gathered weights", "weight casts", "gather_buffers"}),
     ),
     Group(
         "optimizer",
-        frozenset({"optimizer state", "optimizer temporaries", "optimizer", "optimizer_temporary"}),
+        frozenset(
+            {
+                "master weights",
+                "optimizer state",
+                "optimizer temporaries",
+                "optimizer",
+                "optimizer_temporary",
+            }
+        ),
     ),
     Group(
         "gradients",

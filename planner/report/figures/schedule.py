@@ -57,25 +57,36 @@ def schedule_gantt(plan: Plan) -> Gantt | None:
     count = _microbatches(plan)
     if plan.degrees.pp == 1 or count == 0:
         return None
+    return played(plan, count)
+
+
+def played(plan: Plan, count: int) -> Gantt:
+    """The schedule of a plan with `count` micro-batches."""
     schedule = _schedule(plan, count)
     outcome = simulator.simulate(schedule, _chunk_times(plan, schedule))
     detailed = sum(len(steps) for steps in schedule.steps) <= _MOST_DETAILED
     shares = _shares(plan, 0.0 if detailed else _SMALL_PART)
     span_s = max(outcome.end_s)
     bars = []
-    for stage, played in enumerate(outcome.played):
+    for stage, passes in enumerate(outcome.played):
         bars.append(Bar(stage, "bubble", 0.0, span_s, -1, -1))
-        for run, start_s, end_s in played:
+        for run, start_s, end_s in passes:
             bars += _pass_bars(stage, run, start_s, end_s, shares)
         bars += _end_bars(plan, stage, span_s)
     return Gantt(tuple(bars), count, plan.degrees.grad_acc)
+
+
+def passes_of(plan: Plan, count: int) -> int:
+    """Forward and backward passes of all stages with `count` micro-batches."""
+    pp = plan.degrees.pp
+    chunks = max(len(plan.layout.block_layers) // pp, plan.degrees.vpp)
+    return 2 * count * pp * chunks
 
 
 def _microbatches(plan: Plan) -> int:
     """Micro-batches to play: all, or as many as show the pattern; 0 if even these are too many."""
     degrees = plan.degrees
     pp, acc = degrees.pp, degrees.grad_acc
-    chunks = len(plan.layout.block_layers) // pp
     folded = SCHEDULES[plan.schedule].placement != "straight"
     for rounds in (4, 3, 2, 1):
         count = min(acc, max(rounds * pp, 8 if rounds == 4 and pp < 4 else 1))
@@ -83,7 +94,7 @@ def _microbatches(plan: Plan) -> int:
             return 0
         if plan.schedule == "interleaved":
             count -= count % pp
-        if count and 2 * count * pp * max(chunks, degrees.vpp) <= MOST_PASSES:
+        if count and passes_of(plan, count) <= MOST_PASSES:
             return count
     return 0
 

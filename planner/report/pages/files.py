@@ -11,8 +11,9 @@ from pydantic import BaseModel, ValidationError
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.compare.results import Comparison, Scaling
 from planner.job.errors import UsageError
+from planner.report.pages.front import Entry
 from planner.report.pages.page import Page
-from planner.report.pages.plans import Entry, plans_page
+from planner.report.pages.plans import plans_page, result_page
 from planner.report.pages.studies import comparison_page, scaling_page
 from planner.search.plan_file import read_json, read_plan_file
 
@@ -28,14 +29,12 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
         raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
     if "points" in document and "results" in document:
         front = _validated(path, ClusterFront, document)
-        entries = [_entry(path, front, point) for point in front.points]
         before_costing()
-        return plans_page(path, entries, front.notes)
+        return cluster_front_page(front, path)
     if "plans" in document and "request" in document:
         result = read_plan_file(path)
-        numbers = range(1, len(result.plans) + 1)
         before_costing()
-        return plans_page(path, [Entry(result, number) for number in numbers])
+        return result_page(result, path)
     if "rows" in document and "basis" in document:
         runs = _with_stages(document["rows"])
         return comparison_page(_validated(path, Comparison, document | {"rows": runs}))
@@ -45,7 +44,13 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
     raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
 
 
-def _entry(path: Path, front: ClusterFront, point: ClusterPoint) -> Entry:
+def cluster_front_page(front: ClusterFront, path: Path | None) -> Page:
+    """The page of one front over several clusters. UsageError where the file contradicts itself."""
+    entries = [_entry(path, front, point) for point in front.points]
+    return plans_page(path, entries, front.notes)
+
+
+def _entry(path: Path | None, front: ClusterFront, point: ClusterPoint) -> Entry:
     result = front.results.get(point.cluster)
     if result is None or not 1 <= point.plan <= len(result.plans):
         raise UsageError(f"{path}: there is no plan {point.plan} of {point.cluster}; {_MADE_BY}")

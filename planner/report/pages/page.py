@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 from planner.report.charts.drawing import Specification, script
 from planner.report.tables import Block
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,7 @@ class Drawing:
 class Section:
     """Figures, then blocks of a report, under a heading; `plan` is the number of the plan that it
     is about, 0 if it is always shown. `folded`: blocks that open on a click; `side_by_side`: two
-    figures in a row where there is space."""
+    figures in a row where there is space; `picks`: says what the candidate is that was clicked."""
 
     title: str
     drawings: Sequence[Drawing] = ()
@@ -31,6 +36,17 @@ class Section:
     folded: Sequence[Block] = ()
     plan: int = 0
     side_by_side: bool = False
+    picks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What a page says of a candidate that is clicked: the `command` that costs it, before its
+    degrees; the `limit_gib`; number, GiB and tokens/s of a GPU of every plan."""
+
+    command: str
+    limit_gib: float
+    plans: Sequence[tuple[int, float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +59,39 @@ class Page:
     sections: Sequence[Section]
     plans: Sequence[tuple[int, str]] = ()
     selected: int = 0
+    pick: Pick | None = None
+
+    @property
+    def charts(self) -> dict[str, Specification]:
+        """Charts by their names."""
+        return {
+            drawing.name: drawing.chart for section in self.sections for drawing in section.drawings
+        }
+
+    @property
+    def data(self) -> dict[str, object]:
+        """What the page's script works with."""
+        return {"charts": self.charts, "pick": None if self.pick is None else asdict(self.pick)}
 
 
 def render(page: Page) -> str:
     """The page as HTML. Every text is escaped by the template."""
+    template = environment().get_template("page.html.j2")
+    library = script() if page.charts else ""
+    return template.render(page=page, data=page.data, library=library)
+
+
+def render_answer(page: Page) -> str:
+    """The list of plans and the sections of a page, without what stands around them."""
+    return environment().get_template("answer.html.j2").render(page=page)
+
+
+@cache
+def environment() -> Environment:
+    """Templates that escape every text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("planner.report.pages"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -57,8 +99,3 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    charts = {
-        drawing.name: drawing.chart for section in page.sections for drawing in section.drawings
-    }
-    template = environment.get_template("page.html.j2")
-    return template.render(page=page, charts=charts, library=script() if charts else "")

@@ -4,90 +4,129 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import isfinite
+from dataclasses import replace
 from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
-from planner.job.quantities import gib, percent_sure, seconds
+from planner.job.quantities import gib, seconds
+from planner.job.request import Request
 from planner.job.schedules import SCHEDULES
 from planner.launch.registry import target_of_profile
 from planner.predict.configuration import given_job
 from planner.predict.decided import decided_request
 from planner.predict.memory.footprint import configure, footprint_of
 from planner.predict.plan import Plan
-from planner.predict.plan_text import configuration_text, recompute_text
+from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
+from planner.report.command_line import search_command
 from planner.report.explain import explanation_report
-from planner.report.figures.candidates import Candidate, candidates_or_reason
 from planner.report.figures.memory import Panel, memory_panel
 from planner.report.figures.plan import (
     cluster_of,
-    front_plans,
-    riskier_plans,
     stage_bars,
-    waterfall,
 )
 from planner.report.figures.schedule import schedule_gantt
+from planner.report.pages.front import Entry, Front
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.pages.studies import memory_drawing
-from planner.report.search import job_facts, printed, recommended_note, riskier_table
-from planner.report.tables import Block, Column, Facts, Notes, TableData
+from planner.report.plots import schedule_title, waterfall_of
+from planner.report.search import printed
+from planner.report.tables import Block, Facts, Notes
 from planner.search.explanation import explain
 from planner.search.pools.explain import explain_pool
 from planner.search.result import SearchResult
 
 # Plans that are shown in full; further ones are on the front and in the table.
 MOST_PLANS = 16
-_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A plan of the page: `number` is its own in `result`; `where`: its cluster, if there are
-    several."""
-
-    result: SearchResult
-    number: int
-    where: str = ""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan."""
-        return self.result.plans[self.number - 1]
+def result_page(
+    result: SearchResult, path: Path | None, selected: int = 0, before: Sequence[Plan] = ()
+) -> Page:
+    """The page of one search, written to `path` if to any; opens with the plan `selected`;
+    `before`: plans of an earlier search, whose front is drawn too."""
+    return plans_page(path, _entries(result), selected=selected, before=before)
 
 
-def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Page:
-    """The page of the plans of a file, in its order. UsageError if there is none."""
+def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page:
+    """As `result_page`, with the plan to take alone in full; `plan_page` has each of the others."""
+    numbers = range(1, len(result.plans) + 1)
+    page = _page(_entries(result), numbers, result.recommended or 1, before=before)
+    return replace(
+        page, sections=[*page.sections, *plan_page(result, path, page.selected).sections]
+    )
+
+
+def plan_page(result: SearchResult, path: Path, number: int) -> Page:
+    """The sections of one plan."""
+    return Page("", "", [*_plan_sections(path, number, Entry(result, number))])
+
+
+def _entries(result: SearchResult) -> list[Entry]:
+    return [Entry(result, number) for number in range(1, len(result.plans) + 1)]
+
+
+def plans_page(
+    path: Path | None,
+    entries: Sequence[Entry],
+    notes: Sequence[str] = (),
+    selected: int = 0,
+    before: Sequence[Plan] = (),
+) -> Page:
+    """The page of plans, of a file if there is one, in their order; opens with the plan `selected`,
+    or the one to take. UsageError if there is none."""
     if not entries:
-        raise UsageError(f"{path} holds no plan: there is nothing to draw")
+        raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
     for number, entry in enumerate(entries, start=1):
         _demand_whole(path, number, entry.plan)
-    results = list({id(entry.result): entry.result for entry in entries}.values())
+    shown = _shown_numbers(_results(entries), len(entries))
+    numbers = sorted({*shown, selected} - {0})
+    opening = selected or _recommended(_results(entries)) or numbers[0]
+    page = _page(entries, numbers, opening, notes, before)
+    full = [
+        section
+        for number in numbers
+        for section in _plan_sections(path, number, entries[number - 1])
+    ]
+    return replace(page, sections=[*page.sections, *full])
+
+
+def _results(entries: Sequence[Entry]) -> list[SearchResult]:
+    """The searches of the entries, each once."""
+    return list({id(entry.result): entry.result for entry in entries}.values())
+
+
+def _page(
+    entries: Sequence[Entry],
+    numbers: Sequence[int],
+    opening: int,
+    notes: Sequence[str] = (),
+    before: Sequence[Plan] = (),
+) -> Page:
+    """What stands above the single plans; those with `numbers` can be selected."""
+    results = _results(entries)
     job = results[0].job
-    numbers = _shown_numbers(results, len(entries))
-    sections = [_front(results, entries, numbers), _overview(entries, results, notes)]
-    for number in numbers:
-        sections += _plan_sections(path, number, entries[number - 1])
+    front = Front.of(results, entries, _shown_numbers(results, len(entries)), before)
     cluster = job.cluster if len(results) == 1 else f"{len(results)} clusters"
-    names = {number: entries[number - 1] for number in numbers}
     return Page(
         f"{job.model} on {cluster}",
         f"{job.framework} {job.framework_version}, {job.precision}, sequences of {job.seq:,}: "
         "plans on the front of speed against memory. Pick one in the list or in the picture.",
-        sections,
+        [*front.sections(notes)],
         tuple(
-            (number, f"{number}: {_named(entry)}{configuration_text(entry.plan)}")
-            for number, entry in names.items()
+            (number, f"{number}: {entry.prefix}{configuration_text(entry.plan)}")
+            for number, entry in enumerate(entries, start=1)
+            if number in numbers
         ),
-        _recommended(results) or numbers[0],
+        opening,
+        front.pick,
     )
 
 
-def _demand_whole(path: Path, number: int, plan: Plan) -> None:
+def _demand_whole(path: Path | None, number: int, plan: Plan) -> None:
     """UsageError for a plan whose parts contradict each other, as no command writes it."""
     pp, layout = plan.degrees.pp, plan.layout
     is_whole = (
@@ -98,7 +137,8 @@ def _demand_whole(path: Path, number: int, plan: Plan) -> None:
         and plan.step_time_s > 0.0
     )
     if not is_whole:
-        raise UsageError(f"{path}: the stages, layers or schedule of plan {number} do not fit it")
+        where = "" if path is None else f"{path}: "
+        raise UsageError(f"{where}the stages, layers or schedule of plan {number} do not fit it")
 
 
 def _recommended(results: Sequence[SearchResult]) -> int:
@@ -113,104 +153,31 @@ def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
     return sorted(number for number, _ in printed(results[0], MOST_PLANS))
 
 
-def _named(entry: Entry) -> str:
-    return f"{entry.where}, " if entry.where else ""
-
-
-def _front(
-    results: Sequence[SearchResult], entries: Sequence[Entry], numbers: Sequence[int]
-) -> Section:
-    dots: list[Candidate] = []
-    reasons: list[str] = []
-    for result in results:
-        found, reason = candidates_or_reason(result)
-        dots += found
-        reasons += [f"Candidates are not drawn: {reason}"] if reason else []
-    names = [entry.where for entry in entries] if len(results) > 1 else []
-    limits = {result.job.limit_bytes for result in results}
-    limit = next(iter(limits)) if len(limits) == 1 else None
-    plans = front_plans([entry.plan for entry in entries], numbers, names)
-    riskier = riskier_plans([plan for result in results for plan in result.riskier])
-    note = "Blue: the plans; numbered: those in the list. Dashed: HBM that may be used."
-    if riskier:
-        note += " Hollow: faster, but less likely to fit than was asked."
-    if dots:
-        note += (
-            " Faint: shapes that were considered, with their layers spread evenly; where many lie "
-            "together, the fastest."
-        )
-    chart = charts.front_chart(plans, riskier, dots, limit, "container")
-    drawing = Drawing("front", "", specification(chart), " ".join((note, *reasons)))
-    return Section("Speed against memory", (drawing,))
-
-
-def _overview(
-    entries: Sequence[Entry], results: Sequence[SearchResult], notes: Sequence[str]
-) -> Section:
-    used = [
-        name
-        for name in _DEGREES
-        if name in ("tp", "pp", "dp", "mbs", "grad_acc")
-        or any(getattr(entry.plan.degrees, name) not in (0, 1) for entry in entries)
-    ]
-    where = ("cluster",) if any(entry.where for entry in entries) else ()
-    columns = (
-        Column("plan"),
-        *(Column(title, "left") for title in where),
-        *(Column(title) for title in ("step s", "tokens/s/GPU", "MFU %", "peak GiB", "fits %")),
-        *(Column(name.replace("_", " ")) for name in used),
-        Column("recompute", "left"),
-    )
-    rows = tuple(
-        (
-            str(number),
-            *((entry.where,) if where else ()),
-            f"{entry.plan.step_time_s:.3g}",
-            f"{entry.plan.tokens_per_s_per_gpu:,.0f}",
-            f"{entry.plan.mfu * 100:.1f}",
-            gib(entry.plan.peak_bytes),
-            percent_sure(entry.plan.fit_probability).removesuffix(" %"),
-            *(str(getattr(entry.plan.degrees, name)) for name in used),
-            recompute_text(entry.plan),
-        )
-        for number, entry in enumerate(entries, start=1)
-    )
-    advice = recommended_note(results[0]) if len(results) == 1 else ()
-    said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
-    facts = [Facts(job_facts(result.job)) for result in results[:1]]
-    tables = [TableData(columns, rows)]
-    tables += [
-        riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
-        for result in results
-        if result.riskier
-    ]
-    return Section("All plans", blocks=(*facts, *tables, Notes(tuple(said))))
-
-
-def _plan_sections(path: Path, number: int, entry: Entry) -> Iterator[Section]:
+def _plan_sections(path: Path | None, number: int, entry: Entry) -> Iterator[Section]:
     plan = entry.plan
-    title = f"Plan {number}: {_named(entry)}{configuration_text(plan)}"
+    title = f"Plan {number}: {entry.prefix}{configuration_text(plan)}"
     job, reason = _job(entry)
     drawings = [*_memory(number, entry), *_time(number, plan)]
     if job is not None:
         drawings += _cluster(number, plan, job.cluster.gpus_per_node)
-    yield Section(
-        title, blocks=(_commands(path, number, entry.result.request.framework),), plan=number
-    )
+    yield Section(title, blocks=(_commands(path, number, entry.result.request),), plan=number)
     yield Section("Memory, time and place", drawings, plan=number)
     blocks = _explanation(entry, job, reason)
     yield Section("Figures and assumptions", blocks=blocks[:1], folded=blocks[1:], plan=number)
 
 
-def _commands(path: Path, number: int, framework: str) -> Notes:
-    name = shlex.quote(str(path))
+def _commands(path: Path | None, number: int, request: Request) -> Notes:
+    """What launches and explains a plan; without a file, what writes one first."""
+    name = "plans.json" if path is None else shlex.quote(str(path))
+    writing = f"    {search_command(request)} -o {name}"
+    first = ("Write the plans into a file:", writing) if path is None else ()
     explaining = ("See what else was close:", f"    planner explain {name} {number}")
     try:
-        target_of_profile(framework)
+        target_of_profile(request.framework)
     except UsageError as error:
-        return Notes((*explaining, str(error)))
+        return Notes((*first, *explaining, str(error)))
     launching = f"    planner launch {name} {number} -o run-{number}"
-    return Notes(("Write a folder that launches it:", launching, *explaining))
+    return Notes((*first, "Write a folder that launches it:", launching, *explaining))
 
 
 def _job(entry: Entry) -> tuple[Job | None, str]:
@@ -274,22 +241,18 @@ def _phases(entry: Entry) -> Panel | None:
 
 
 def _time(number: int, plan: Plan) -> Iterator[Drawing]:
-    high_s = plan.step_time.high
-    interval = (plan.step_time.low, high_s if isfinite(high_s) else plan.step_time_s)
-    chart = charts.waterfall_chart(waterfall(plan), interval, "container")
     yield Drawing(
         f"time-{number}",
         f"Time of a step: {seconds(plan.step_time_s)}",
-        specification(chart),
+        specification(waterfall_of(plan, "container")),
         "On the slowest stage. Line: 80 % interval of the whole.",
     )
     gantt = schedule_gantt(plan)
     if gantt is None:
         return
-    part = "" if gantt.microbatches == gantt.of else f" with {gantt.microbatches} of {gantt.of:,}"
     yield Drawing(
         f"schedule-{number}",
-        f"Schedule of the pipeline ({plan.schedule}){part and part + ' micro-batches'}",
+        schedule_title(plan, gantt),
         specification(charts.schedule_chart(gantt, "container")),
         "Grey: bubble. What recomputes and communicates is drawn at the start and the end of each "
         "pass, by its share of the step; then gradients are reduced and the optimizer runs.",

@@ -1,4 +1,4 @@
-"""The search of a pool's shapes: the fastest layout under each of a ladder of memory limits.
+"""The search of a pool's shapes: the fastest layout within some memory limits.
 
 All shapes are bounded, visited in order of their bounds, and laid out by CP-SAT for every order of
 the parts along the pipeline.
@@ -26,11 +26,13 @@ from planner.predict.cost_model import Layout as KernelLayout
 from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.search.layout_model import solve_layout
 from planner.search.limit_results import (
+    SLOWEST,
     TIE,
     Effort,
+    LimitResult,
+    Point,
     Progress,
     Stopped,
-    gap_to_bound,
     stopped_by_signal,
 )
 from planner.search.pools.bounds import PartTerms, part_terms, pool_bound_s
@@ -38,8 +40,9 @@ from planner.search.pools.cost import CostedPool, PoolModel
 from planner.search.pools.terms import pool_context, pool_terms
 from planner.search.terms import recompute_code
 
-# Share of each GPU's limit at the rungs of the memory ladder.
-LIMIT_STEPS = (1.0, 0.85, 0.7, 0.55)
+# Each limit of the ladder, from which the front is completed, is this share of the one above.
+LIMIT_STEP = 0.85
+LIMIT_STEPS = 12
 
 Parts = tuple[int, ...]
 # Bound on the pace of a shape in one order, whether it is the tight one, row, parts of the stages.
@@ -47,28 +50,12 @@ Waiting = tuple[float, bool, int, Parts]
 
 
 @dataclass(frozen=True)
-class PoolPoint:
-    """A costed layout. `sample_s`: seconds of step time per sequence; `fill`: largest share of a
-    GPU's memory that a stage takes at its peak."""
+class PoolPoint(Point):
+    """A costed layout. `fill`: largest share of a GPU's memory that a stage takes at its peak;
+    `peak`: as many bytes of the largest memory. `parts`: of the stages."""
 
-    row: int
-    parts: Parts
-    layout: Layout
-    sample_s: float
-    fill: float
-
-
-@dataclass(frozen=True)
-class PoolLimitResult:
-    """The fastest plan within a share of the memory, and a pace that no plan beats."""
-
-    point: PoolPoint | None
-    bound: float
-
-    @property
-    def gap(self) -> float:
-        """Share of the pace that a better plan could save at most."""
-        return gap_to_bound(None if self.point is None else self.point.sample_s, self.bound)
+    parts: Parts = ()
+    fill: float = 0.0
 
 
 class PoolExplorer:
@@ -97,9 +84,12 @@ class PoolExplorer:
         self.costing_s = 0.0
         self.deadline = np.inf if effort.deadline is None else effort.deadline
         self.stopped: Stopped = ""
-        # Terms of shapes on each part, and paces that no layout of a shape beats.
+        # CP-SAT's seconds after which it tires.
+        self.rests_at_s = effort.most_effort_s
+        # Terms of shapes on each part, and paces that no layout of a shape beats within a share of
+        # the memory.
         self._terms: dict[int, tuple[PartTerms, ...]] = {}
-        self._proven: dict[tuple[int, Parts], float] = {}
+        self._proven: dict[tuple[int, Parts], list[tuple[float, float]]] = {}
 
     @cached_property
     def costed(self) -> CostedPool:
@@ -179,44 +169,79 @@ class PoolExplorer:
     def _recomputes_all(self, row: int) -> bool:
         return self._recomputations[int(self.columns["recompute"][row])] == "all"
 
-    def explore(self, limits: Sequence[float]) -> list[PoolLimitResult]:
-        """The rungs under the limits of the parts, bytes.
-
-        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts.
-        """
+    def search_within(self, limits: Sequence[float]) -> None:
+        """Begin a search under the limits of the parts, bytes."""
         self.limits = tuple(limits)
         self.solved, self.solves, self.effort_s = [], 0, 0.0
         self._proven = {}
+
+    @property
+    def limit_bytes(self) -> float:
+        """The largest limit: others are shares of it."""
+        return max(self.limits)
+
+    @property
+    def tired(self) -> bool:
+        """Whether the work that is allowed is done."""
+        return self.effort_s >= self.rests_at_s or self.solves >= self.effort.most_solves
+
+    def rest_after(self, block_bounds: int, effort_s: float) -> None:  # noqa: ARG002 (it has none)
+        """Tire after so many more of CP-SAT's deterministic seconds."""
+        self.rests_at_s = min(self.effort.most_effort_s, self.effort_s + effort_s)
+
+    def ladder(self, limit_bytes: float, fastest: float) -> list[LimitResult]:
+        """The fastest plan within each of a ladder of limits, until nothing fits or plans take far
+        longer than `fastest`."""
+        found: list[LimitResult] = []
         with stopped_by_signal(self._interrupt):
-            return self._limit_results()
+            for index in range(LIMIT_STEPS):
+                self.progress("solving layouts", index, LIMIT_STEPS)
+                found.append(self._climb(limit_bytes * LIMIT_STEP**index, np.inf))
+                point = found[-1].point
+                if point is None or point.sample_s > SLOWEST * fastest:
+                    break
+        return found
+
+    def within(
+        self, limits: Sequence[float], target_sample_times: Sequence[float]
+    ) -> list[LimitResult]:
+        """The fastest plan within each of some limits, of those that beat a pace.
+
+        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts.
+        """
+        with stopped_by_signal(self._interrupt):
+            return [
+                self._climb(limit, target)
+                for limit, target in zip(limits, target_sample_times, strict=True)
+            ]
 
     def _interrupt(self) -> None:
         self.stopped = "interrupted"
 
-    def _limit_results(self) -> list[PoolLimitResult]:
-        limit_results: list[PoolLimitResult] = []
-        for index, share in enumerate(LIMIT_STEPS):
-            self.progress("solving layouts", index, len(LIMIT_STEPS))
-            limit_result = self._climb(share)
-            if limit_result.point is None and limit_results:
-                break
-            limit_results.append(limit_result)
-            if limit_result.point is None:
-                break
-        return limit_results
+    def _known(self, row: int, parts: Parts, share: float) -> float:
+        """No layout of a shape in this order has a better pace, by what was proven within as much
+        memory or more."""
+        proven = (bound for at, bound in self._proven.get((row, parts), ()) if at >= share)
+        return max(proven, default=0.0)
 
-    def _climb(self, share: float) -> PoolLimitResult:
-        """The fastest plan whose stages take at most `share` of their limits.
+    def _prove(self, row: int, parts: Parts, share: float, bound: float) -> None:
+        if bound > self._known(row, parts, share):
+            self._proven.setdefault((row, parts), []).append((share, bound))
+
+    def _climb(self, limit_bytes: float, most_sample_s: float) -> LimitResult:
+        """The fastest plan whose stages take at most that share of their limits which `limit_bytes`
+        is of the largest; what does not beat `most_sample_s` is not looked for.
 
         Shapes wait with a quick bound, and again with a tight one once they come first.
         """
+        share = limit_bytes / self.limit_bytes
         best = min(
             (pool_point for pool_point in self.solved if pool_point.fill <= share),
             key=_by_time,
             default=None,
         )
         waiting: list[Waiting] = [
-            (max(float(self.balanced[row]), self._proven.get((row, parts), 0.0)), False, row, parts)
+            (max(float(self.balanced[row]), self._known(row, parts, share)), False, row, parts)
             for row, orders in enumerate(self.orders)
             for parts in orders
         ]
@@ -224,22 +249,24 @@ class PoolExplorer:
         left = np.inf
         while waiting:
             bound, tight, row, parts = heappop(waiting)
-            target = np.inf if best is None else best.sample_s
+            target = min(most_sample_s, np.inf if best is None else best.sample_s)
             if np.isinf(bound) or bound * (1.0 + TIE) >= target or self._exhausted():
                 left = min(left, bound)
                 self._leave_open(waiting, target, (bound, tight, row, parts))
                 break
             if not tight:
                 item = max(bound, self.bound(row, parts, share))
-                self._proven[row, parts] = item
+                self._prove(row, parts, share, item)
                 heappush(waiting, (item, True, row, parts))
                 continue
             point, solved = self._solve(row, parts, share, target, bound)
-            self._proven[row, parts] = max(bound, solved)
-            if point is not None and point.sample_s < target:
+            solved = max(bound, solved)
+            self._prove(row, parts, share, solved)
+            if point is not None and (best is None or point.sample_s < best.sample_s):
                 best = point
             left = min(left, solved)
-        return PoolLimitResult(best, left if best is None else min(left, best.sample_s))
+        bound = left if best is None else min(left, best.sample_s)
+        return LimitResult(limit_bytes, best, bound)
 
     def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
         """Note the shapes that may still beat `target`."""
@@ -249,8 +276,7 @@ class PoolExplorer:
     def _exhausted(self) -> bool:
         if time.perf_counter() > self.deadline and not self.stopped:
             self.stopped = "time-limit"
-        spent = self.effort_s >= self.effort.most_effort_s or self.solves >= self.effort.most_solves
-        return bool(self.stopped) or spent
+        return bool(self.stopped) or self.tired
 
     def _seconds_left(self) -> float | None:
         return None if np.isinf(self.deadline) else self.deadline - time.perf_counter()
@@ -281,13 +307,9 @@ class PoolExplorer:
             self.costed, row, self.kernel_layout(row, layout), parts
         )
         limits = np.array([self.limits[part] for part in parts])
-        return PoolPoint(
-            row,
-            parts,
-            layout,
-            float(step[f.STEP_TIME]) / float(self.gbs[row]),
-            float((stages[:, f.STAGE_PEAK] / limits).max()),
-        )
+        fill = float((stages[:, f.STAGE_PEAK] / limits).max())
+        sample_s = float(step[f.STEP_TIME]) / float(self.gbs[row])
+        return PoolPoint(row, layout, sample_s, fill * self.limit_bytes, parts=parts, fill=fill)
 
     def kernel_layout(self, row: int, layout: Layout) -> KernelLayout:
         """Counts of pieces per stage."""

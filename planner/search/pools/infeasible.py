@@ -22,8 +22,8 @@ from planner.search.infeasibility import (
     RelaxationKind,
     WhyNothingFits,
 )
-from planner.search.limit_results import Effort, Progress
-from planner.search.pools.explorer import PoolExplorer, PoolLimitResult
+from planner.search.limit_results import Effort, LimitResult, Progress
+from planner.search.pools.explorer import PoolExplorer
 from planner.search.pools.jobs import first_job
 from planner.search.relaxations import (
     OFFLOADED_SHARES,
@@ -45,7 +45,7 @@ Changes = Iterator[tuple[str, Request]]
 def pool_nothing_fits(
     request: Request,
     explorer: PoolExplorer,
-    limit_results: list[PoolLimitResult],
+    limit_results: list[LimitResult],
     progress: Progress,
     search: Search,
 ) -> DoesNotFitError:

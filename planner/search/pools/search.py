@@ -1,7 +1,8 @@
 """Plans for GPUs of several types: every stage on one type, layers by its speed and memory.
 
-All shapes whose stages fill each part are searched (`planner.search.pools.explorer`); what is found
-becomes a short front of plans, with what each part does alone.
+All shapes whose stages fill each part are searched (`planner.search.pools.explorer`), until the
+front is complete at the resolution of `planner.search.exact_front`, in bytes of the largest memory;
+with what each part does alone.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
 from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
-from planner.search.front import ALIKE, SAVING, front, thin
-from planner.search.limit_results import Effort, Progress
+from planner.search.exact_front import MEMORY_BYTES, complete_front, fastest_plan, undominated
+from planner.search.front import ALIKE, SAVING, thin
+from planner.search.limit_results import Effort, LimitResult, Progress
 from planner.search.ordering import recommended, sort_value, stop_notes
 from planner.search.pools.cost import PoolModel
-from planner.search.pools.explorer import PoolExplorer, PoolLimitResult, PoolPoint
+from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.plan import pool_plan, pool_summary
 from planner.search.result import Counts, SearchResult
@@ -85,10 +87,12 @@ def search_pool(
     columns, considered = pool_shapes(pool, model)
     explorer = PoolExplorer(pool, model, columns, effort, progress)
     limits = [likely_limit_bytes(job, request.fit_probability) for job in jobs]
-    limit_results = explorer.explore(limits)
-    points = [
-        limit_result.point for limit_result in limit_results if limit_result.point is not None
-    ]
+    explorer.search_within(limits)
+    limit_results = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
+    if explains:
+        limit_results = complete_front(explorer, limit_results, MEMORY_BYTES)
+    found = (limit_result.point for limit_result in limit_results)
+    points = undominated([point for point in found if isinstance(point, PoolPoint)])
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
     if not points and not explains:
@@ -97,19 +101,14 @@ def search_pool(
         from planner.search.pools.infeasible import pool_nothing_fits
 
         raise pool_nothing_fits(request, explorer, limit_results, explorer.progress, _fastest)
-    plans = [
-        pool_plan(
-            model,
-            explorer.costed,
-            columns,
-            pool_point,
-            explorer.kernel_layout(pool_point.row, pool_point.layout),
-            _gap(limit_results, pool_point),
-            OPTIMAL_WITHIN,
-        )
-        for pool_point in _short_front(points)
-    ]
-    plans.sort(key=lambda plan: sort_value(plan, sort))
+    proven = all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
+    short = set(_short_front(points))
+    both = sorted(
+        ((_plan(explorer, limit_results, point), point in short) for point in points),
+        key=lambda item: sort_value(item[0], sort),
+    )[:top]
+    plans = [plan for plan, _ in both]
+    best = recommended(plans)
     return SearchResult(
         planner_version=_version(),
         request=request,
@@ -123,9 +122,14 @@ def search_pool(
             seconds=time.perf_counter() - started,
             costing_seconds=explorer.costing_s,
         ),
-        plans=tuple(plans[:top]),
-        recommended=recommended(plans[:top]),
-        proven=all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results),
+        plans=tuple(plans),
+        shown=tuple(
+            number for number, (_, is_short) in enumerate(both, 1) if is_short or number == best
+        ),
+        recommended=best,
+        # A gap above the resolution may hide a plan.
+        complete=explains and proven and not explorer.stopped and not explorer.tired,
+        proven=proven,
         gap=max(limit_result.gap for limit_result in limit_results),
         stopped=explorer.stopped,
         notes=(
@@ -147,16 +151,24 @@ def _version() -> str:
     return __version__
 
 
+def _plan(explorer: PoolExplorer, limit_results: Sequence[LimitResult], point: PoolPoint) -> Plan:
+    return pool_plan(
+        explorer.model,
+        explorer.costed,
+        explorer.columns,
+        point,
+        explorer.kernel_layout(point.row, point.layout),
+        min(limit_result.gap for limit_result in limit_results if limit_result.point == point),
+        OPTIMAL_WITHIN,
+    )
+
+
 def _short_front(points: Sequence[PoolPoint]) -> list[PoolPoint]:
-    unique = list(dict.fromkeys(points))
-    sample_s = np.array([item.sample_s for item in unique])
-    fill = np.array([item.fill for item in unique])
-    kept = thin(sample_s, fill, front(sample_s, fill), ALIKE, SAVING)
-    return [unique[index] for index in kept.tolist()]
-
-
-def _gap(limit_results: Sequence[PoolLimitResult], point: PoolPoint) -> float:
-    return min(limit_result.gap for limit_result in limit_results if limit_result.point == point)
+    """Points of a front, thinned to those between which people would choose."""
+    sample_s = np.array([item.sample_s for item in points])
+    fill = np.array([item.fill for item in points])
+    kept = thin(sample_s, fill, np.arange(len(points)), ALIKE, SAVING)
+    return [points[index] for index in kept.tolist()]
 
 
 def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:

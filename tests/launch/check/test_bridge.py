@@ -46,7 +46,7 @@ def rules(assessment: Assessment) -> dict[str, str]:
 def test_overrides_are_read(tmp_path: Path) -> None:
     found = read(tmp_path, SCRIPT)
     assert found.found.framework == "megatron-bridge"
-    assert found.found.variations == ()
+    assert found.found.variations == ("tp-overlap", "bf16-gradients")
     assert found.errors == ()
     assert found.plan is not None
     assert (found.plan.degrees.tp, found.plan.degrees.dp, found.plan.gbs) == (2, 4, 64)
@@ -75,7 +75,7 @@ def test_what_differs_from_the_profile(
 def test_gradients_in_fp32_take_more_memory(tmp_path: Path) -> None:
     plain = read(tmp_path, SCRIPT).plan
     found = read(tmp_path, SCRIPT.replace("ddp.grad_reduce_in_fp32=false", ""))
-    assert found.found.variations == ("fp32-gradients",)
+    assert found.found.variations == ("tp-overlap", "no-bf16-gradients")
     assert found.plan is not None
     assert plain is not None
     assert found.plan.peak_bytes > plain.peak_bytes

@@ -200,6 +200,8 @@ def test_options(read: Read, options: str, field: str, value: object) -> None:
         ("--grad-reduce-in-bf16", "bf16-gradients"),
         ("--cuda-graph-impl local", "cuda-graphs"),
         ("--moe-token-dispatcher-type flex", "fused-dispatch"),
+        ("--overlap-moe-expert-parallel-comm", "ep-overlap"),
+        ("--use-tp-pp-dp-mapping", "pp-before-dp"),
     ],
 )
 def test_variations(read: Read, options: str, variation: str) -> None:
@@ -208,8 +210,8 @@ def test_variations(read: Read, options: str, variation: str) -> None:
     assert variation in found.variations
     plain = read(script(f"{SMALL} {OVERLAPPED}"))
     assert plain.variations == ()
-    profile = as_request(found, "8xH100").request.find_framework()
-    assert profile != as_request(plain, "8xH100").request.find_framework()
+    profile = as_request(found, "8xH100").request.resolve().framework
+    assert profile != as_request(plain, "8xH100").request.resolve().framework
 
 
 def test_a_launch_without_any_overlap_has_its_own_profile(read: Read) -> None:

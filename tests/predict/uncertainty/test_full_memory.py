@@ -155,7 +155,8 @@ def sweep() -> list[MeasuredRow]:
         "act": "swiglu", "seq": "4096", "gpu": "H100-80GB", "num_gpus": "64",
         "gpus_per_node": "8", "vpp": "1", "cp": "1", "ep": "1", "seq_parallel": "y",
         "gbs": "256", "precision": "bf16", "recompute": "none", "flash": "y",
-        "framework": "nanotron-efa-2025", "oom": "0", "mem_kind": "reserved", "mem_scope": "first_stage",
+        "framework": "nanotron-efa-2025", "oom": "0", "mem_kind": "reserved",
+        "mem_scope": "first_stage",
     }  # fmt: skip
     names = (
         "tp", "pp", "dp", "zero", "mbs", "layers_per_stage", "head_stage", "step_time_s",

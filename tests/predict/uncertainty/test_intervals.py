@@ -51,7 +51,9 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_an_interval_names_the_family_it_comes_from() -> None:
     interval = step_time_interval(JOB, 10.0)
     assert interval.low < 10.0 < interval.high
-    assert "dense, megatron-core on hopper, several domains" in interval.family
+    assert (
+        "dense models with megatron-core on Hopper GPUs, across NVLink domains" in interval.family
+    )
 
 
 def test_runs_on_its_architecture_say_little_of_a_gpu_that_nobody_measured() -> None:
@@ -97,7 +99,7 @@ def test_a_further_error_adds_in_squares_and_leaves_the_median(
 
 def test_a_family_without_the_architecture_says_so() -> None:
     far = Spread(-0.1, 0.0, 0.1, family_of(JOB)._replace(architecture="", scale=""), 11, (), 1.0)
-    assert family_text(far) == "11 runs, dense, megatron-core on other GPUs"
+    assert family_text(far) == "11 measured runs of dense models with megatron-core on other GPUs"
 
 
 def test_what_was_never_measured_widens_the_interval_and_is_named(
@@ -110,7 +112,7 @@ def test_what_was_never_measured_widens_the_interval_and_is_named(
     assert wide.low < usual.low
     assert wide.high > usual.high
     assert (usual.beyond, wide.beyond) == ((), ("9 GPUs",))
-    assert wide.basis == f"{usual.family}; wider for 9 GPUs"
+    assert wide.basis == f"{usual.family}; wider because nothing like it was measured: 9 GPUs"
     assert usual.basis == usual.family
 
 
@@ -124,7 +126,8 @@ def test_the_shipped_tables_widen_far_outside_on_every_axis() -> None:
 def test_a_family_of_few_runs_says_that_it_leans_on_others() -> None:
     few = Spread(-0.1, 0.0, 0.1, family_of(JOB), 1, ("a",), 0.3)
     assert family_text(few) == (
-        "1 run, dense, megatron-core on hopper, several domains, and wider families"
+        "1 measured run of dense models with megatron-core on Hopper GPUs, across NVLink domains "
+        "and from less similar ones"
     )
 
 

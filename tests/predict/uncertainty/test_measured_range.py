@@ -38,10 +38,10 @@ def test_distances_are_doublings_on_either_side() -> None:
 @pytest.mark.parametrize("axis", AXES)
 def test_every_axis_has_words(axis: str) -> None:
     at = UNKNOWN._replace(**{axis: 4.0})
-    assert "(measured to " in beyond_text(axis, {axis: (1.0, 2.0)}, at)
-    assert "(measured from " in beyond_text(axis, {axis: (8.0, 16.0)}, at)
+    assert "(measured: up to " in beyond_text(axis, {axis: (1.0, 2.0)}, at)
+    assert " or more)" in beyond_text(axis, {axis: (8.0, 16.0)}, at)
 
 
 def test_overhead_reads_as_the_share_of_communication() -> None:
     text = beyond_text("overhead", {"overhead": (1.0, 2.0)}, Conditions(overhead=4.0))
-    assert text == "communication 75% of the step (measured to 50%)"
+    assert text == "exposed communication 75% of the step (measured: up to 50%)"

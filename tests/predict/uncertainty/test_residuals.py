@@ -11,11 +11,18 @@ from planner.evidence.fit.judging import (
     HeldOut,
     Residual,
     held_out,
+    strangers,
     summarised,
     without_unmeasured_errors,
 )
 from planner.evidence.fit.residual_fit import fit, fit_all, render, residuals
-from planner.predict.uncertainty.families import Family, Figure, parent_family, wider_families
+from planner.predict.uncertainty.families import (
+    UNFAMILIAR,
+    Family,
+    Figure,
+    parent_family,
+    wider_families,
+)
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.residuals import (
     Further,
@@ -124,6 +131,35 @@ def test_time_is_nearest_on_the_same_gpu_memory_in_the_same_framework() -> None:
 
 
 @pytest.mark.parametrize("figure", ["time", "memory"])
+def test_a_framework_that_was_never_measured_has_the_spread_of_unnamed_runs(figure: Figure) -> None:
+    """The same runs again, without names: they widen no other family, and leave sources out."""
+    strange = NEAR._replace(framework=UNFAMILIAR)
+    found = (*runs("a", NEAR, 0.1), *runs("a", strange, 0.5), *runs("b", strange, 0.7))
+    asked = Family("unheard-of", "hopper", "one domain", "dense")
+    known = table(*found, figure=figure)
+    assert known.spread(asked).sources == ("a", "b")
+    assert known.spread(asked).family == strange
+    assert known.spread(asked, without="a").middle == 0.7
+    assert known.spread(NEAR).middle == 0.1
+    assert not Family("", "hopper").includes(strange)
+    assert not Family().includes(strange)
+    chain = [strange]
+    while (parent := parent_family(chain[-1], figure)) is not None:
+        assert parent.includes(chain[-1])
+        chain.append(parent)
+    assert chain[-1] == Family(UNFAMILIAR)
+
+
+def test_what_one_source_made_a_profile_from_is_judged_unnamed_alone() -> None:
+    strange = NEAR._replace(framework=UNFAMILIAR)
+    shared = (*runs("a", FAR, 0.1), *runs("b", FAR, 0.2))
+    found = [*shared, *runs("a", NEAR, 0.3), *runs("a", strange, 0.5), *runs("b", strange, 0.6)]
+    judged = strangers(found)
+    assert [item.value for item in judged] == [0.1, 0.2, 0.5, 0.6]
+    assert [item.group for item in judged] == ["a", "b", "a, unnamed", "b, unnamed"]
+
+
+@pytest.mark.parametrize("figure", ["time", "memory"])
 def test_every_family_is_part_of_those_that_are_wider(figure: Figure) -> None:
     for item in (NEAR, *wider_families(NEAR, figure)):
         assert item.includes(NEAR)
@@ -146,7 +182,7 @@ def test_the_error_grows_with_each_doubling_beyond_what_two_sources_reach() -> N
     assert grown.further(NEAR, Conditions(gpus=512)) == Further()
     two = grown.further(NEAR, Conditions(gpus=2048))
     assert two.deviation == pytest.approx(0.2)
-    assert two.reasons == ("2,048 GPUs (measured to 512)",)
+    assert two.reasons == ("2,048 GPUs (measured: up to 512)",)
     # Without the largest but one, two sources reach 64.
     assert grown.further(NEAR, Conditions(gpus=2048), "b").deviation == pytest.approx(0.5)
     assert plain.further(NEAR, Conditions(gpus=2048)) == Further()
@@ -196,11 +232,12 @@ def test_what_has_no_run_adds_its_own_error_and_is_named() -> None:
     other = result.further(FAR._replace(model="moe"), Conditions(bits=8))
     assert other.deviation == pytest.approx((0.04**2 + 0.2**2 + 0.05**2) ** 0.5)
     assert other.reasons == (
-        "no run of moe models on hopper", "no run in 8 bits", "no run of megatron-core on hopper",
+        "no run of mixture-of-experts models on Hopper GPUs", "no run with 8-bit products",
+        "no run of megatron-core on Hopper GPUs",
     )  # fmt: skip
     # The framework and dense models were measured, elsewhere.
     new = result.further(NEAR._replace(architecture="volta"), Conditions())
-    assert new == Further(0.3, ("no run of nanotron on volta",))
+    assert new == Further(0.3, ("no run of nanotron on Volta GPUs",))
 
 
 def test_many_runs_are_represented_by_nineteen() -> None:

@@ -14,9 +14,11 @@ from constraints.layout import LAYOUT_RULES
 from constraints.rule import Layout
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.predict.plan import OPTIMAL_WITHIN
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.search.costed import likely_limit_bytes
+from planner.search.exact_front import MEMORY_BYTES
 from planner.search.infeasibility import DoesNotFitError
-from planner.search.limit_results import Effort
+from planner.search.limit_results import SLOWEST, Effort
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
@@ -93,11 +95,12 @@ def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str
         **changes,
     )  # fmt: skip
     found = explorer_of(request)
-    limits = [0.55 * job.hbm_limit_bytes for job in found.model.jobs]
-    limit_results = found.explore(limits)
+    found.search_within([0.55 * job.hbm_limit_bytes for job in found.model.jobs])
+    limit_results = found.ladder(found.limit_bytes, np.inf)
     points = list(every_point(found))
     assert len(points) >= 40
-    for limit_result, share in zip(limit_results, (1.0, 0.85, 0.7, 0.55), strict=False):
+    for limit_result in limit_results:
+        share = limit_result.limit_bytes / found.limit_bytes
         best = min((point.sample_s for point in points if point.fill <= share), default=np.inf)
         if limit_result.point is None:
             assert np.isinf(best)
@@ -125,6 +128,54 @@ def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str
                 assert bound <= min(reached, default=np.inf) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "changes"),
+    [
+        ("2xH100+2xA100-40GB", {"recompute": ("none", "full")}),
+        ("2xA100+2xH20", {"recompute": ("none",)}),
+    ],
+)
+def test_the_front_of_a_pool_is_complete(
+    model_file: str, gpus: str, changes: dict[str, object]
+) -> None:
+    """No layout of any shape in any order is faster, by more than the gap that is stated, and
+    lighter than all that are shown; a front is called complete only where the gap is below the
+    resolution."""
+    request = Request(
+        model=model_file, gpus=gpus, gbs=8, require=("tp == 1", "cp == 1", "mbs == 2"),
+        hbm_reserve="45%", fit_probability=0.5, **changes,
+    )  # fmt: skip
+    result = find_plans(request)
+    assert result.gap is not None
+    assert result.gap <= 2.0 * OPTIMAL_WITHIN
+    assert result.complete == result.proven == (result.gap <= OPTIMAL_WITHIN)
+    found = explorer_of(request)
+    found.search_within([likely_limit_bytes(job, 0.5) for job in found.model.jobs])
+    shown = [(plan.step_time_s / plan.gbs, _largest_fill(plan, found)) for plan in result.plans]
+    assert len(shown) > 1
+    fills = [fill for _, fill in sorted(shown)]
+    assert fills == sorted(fills, reverse=True)
+    slack = MEMORY_BYTES / found.limit_bytes
+    slowest = SLOWEST * min(sample_s for sample_s, _ in shown)
+    for point in every_point(found):
+        if point.fill > 1.0 or point.sample_s > slowest:
+            continue
+        assert any(
+            sample_s * (1 - result.gap - OPTIMAL_WITHIN) <= point.sample_s
+            and fill <= point.fill + slack
+            for sample_s, fill in shown
+        ), point
+
+
+def _largest_fill(plan: Plan, explorer: PoolExplorer) -> float:
+    """Largest share of its GPU's limit that a stage of a plan takes."""
+    names = [job.cluster.gpu.name for job in explorer.model.jobs]
+    limits = dict(zip(names, explorer.limits, strict=True))
+    return max(
+        stage.peak / limits[gpu] for stage, gpu in zip(plan.stages, plan.stage_gpus, strict=True)
+    )
+
+
 @pytest.fixture(scope="module")
 def mixed() -> SearchResult:
     return find_plans(Request(model="llama-3.2-1b", gpus="4xH100+4xA100", gbs=64), top=2)
@@ -138,7 +189,7 @@ def test_plans_say_where_stages_live(mixed: SearchResult) -> None:
     assert mixed.counts.costing_seconds > 0
     assert mixed.counts.fitting <= mixed.counts.legal
     assert mixed.counts.solved + mixed.counts.skipped == mixed.counts.legal
-    assert list(mixed.to_frame()["stage_gpus"]) == ["/".join(p.stage_gpus) for p in mixed.plans]
+    assert list(mixed.to_frame()["stage_gpus"]) == [list(p.stage_gpus) for p in mixed.plans]
     alone = [note for note in mixed.notes if "alone" in note]
     assert len(alone) == 2
     assert all("±" in note or "/+" in note for note in alone)
@@ -148,11 +199,12 @@ def test_the_same_with_any_number_of_workers(mixed: SearchResult) -> None:
     found = explorer_of(mixed.request)
     found.effort = Effort(workers=2)
     limits = [job.hbm_limit_bytes for job in found.model.jobs]
-    first = found.explore(limits)[0].point
-    again = explorer_of(mixed.request).explore(limits)[0].point
+    other = explorer_of(mixed.request)
+    for explorer in (found, other):
+        explorer.search_within(limits)
+    first = found.within([found.limit_bytes], [np.inf])[0].point
     assert first is not None
-    assert again is not None
-    assert first == again
+    assert first == other.within([other.limit_bytes], [np.inf])[0].point
 
 
 def test_a_time_limit_is_said() -> None:
@@ -198,7 +250,8 @@ def test_ctrl_c_keeps_what_is_known(mixed: SearchResult) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     found.progress = interrupt
-    limit_results = found.explore(limits)
+    found.search_within(limits)
+    limit_results = found.ladder(found.limit_bytes, np.inf)
     assert found.stopped == "interrupted"
     assert limit_results[0].point is not None
 

@@ -1,13 +1,45 @@
 "use strict";
-const element = document.getElementById("charts");
-const charts = element ? JSON.parse(element.textContent) : {};
-const views = {};
+let charts = {};
+let pick = null;
+let views = {};
+let choice = null;
+let known = [];
+let selected = 0;
+
+// Brings a page, or an answer that has just come, to life.
+function mount(data) {
+  for (const view of Object.values(views)) if (view) view.finalize();
+  charts = data.charts;
+  pick = data.pick;
+  views = {};
+  choice = document.getElementById("plan");
+  known = choice ? [...choice.options].map((option) => Number(option.value)) : [];
+  selected = choice ? Number(choice.querySelector("[selected]").value) : 0;
+  if (choice) {
+    choice.addEventListener("change", () => select(choice.value));
+    const asked = Number((location.hash.match(/^#plan-(\d+)$/) || [])[1]);
+    if (known.includes(asked)) selected = asked;
+  }
+  enliven(document);
+  show();
+}
+
+function enliven(part) {
+  for (const fold of part.querySelectorAll("details")) fold.addEventListener("toggle", show);
+  for (const button of part.querySelectorAll("th button"))
+    button.addEventListener("click", () => sort(button));
+  for (const button of part.querySelectorAll(".copy"))
+    button.addEventListener("click", () => copy(button));
+  for (const input of part.querySelectorAll("input[type=search]"))
+    input.addEventListener("input", () => filter(input));
+}
 
 // A chart is drawn when it is first seen: a hidden place has no width.
 async function draw(place) {
   const name = place.dataset.chart;
   if (name in views || !place.clientWidth) return;
-  views[name] = null;
+  const mine = views;
+  mine[name] = null;
   const chart = charts[name];
   const narrow = place.clientWidth < 560;
   if (narrow) {
@@ -21,16 +53,48 @@ async function draw(place) {
     },
     downloadFileName: name,
   });
+  if (mine !== views) return result.view.finalize();
+  const menu = place.querySelector("summary");
+  if (menu) menu.setAttribute("aria-label", "Save this figure");
   views[name] = result.view;
   result.view.addEventListener("click", (event, item) => {
-    if (item && item.datum && item.datum.number) select(item.datum.number);
+    if (item && item.datum) clicked(place, item.datum);
   });
   tell(result.view);
 }
 
-const choice = document.getElementById("plan");
-const known = choice ? [...choice.options].map((option) => Number(option.value)) : [];
-let selected = choice ? Number(choice.querySelector("[selected]").value) : 0;
+// What was clicked: a plan is selected, a candidate is compared with them, all else says its text.
+function clicked(place, datum) {
+  const said = place.closest("figure").querySelector(".said");
+  said.hidden = !datum.text;
+  said.textContent = datum.text || "";
+  const picked = document.querySelector(".picked");
+  if (datum.number) select(datum.number);
+  if (picked && place.dataset.chart === "front") picked.hidden = !("grad_acc" in datum);
+  if (picked && "grad_acc" in datum) compare(picked, datum);
+}
+
+const degrees = ["tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc", "shard"];
+const stays = ["zero", "mbs", "grad_acc"];
+
+// Why a candidate is no plan, and the command that costs it.
+function compare(picked, datum) {
+  const better = pick.plans.find(([, gib, speed]) => speed >= datum.speed && gib <= datum.gib);
+  const near = better
+    ? `plan ${better[0]} is no slower and no heavier.`
+    : "with its layers split as is best for it, it may be one of the plans.";
+  picked.querySelector("p").textContent = datum.gib > pick.limit_gib
+    ? `Not a plan: it needs more than the ${pick.limit_gib.toFixed(1)} GiB that may be used.`
+    : `Not a plan as it is: ${near}`;
+  const words = degrees
+    .filter((name) => stays.includes(name) || (name === "shard" ? datum[name] : datum[name] !== 1))
+    .map((name) => `--${name === "shard" ? "shard-size" : name.replace("_", "-")} ${datum[name]}`);
+  if (datum.recompute !== "none") words.push(`--recompute ${datum.recompute}`);
+  const command = picked.querySelector(".command");
+  command.hidden = !pick.command;
+  command.querySelector("code").textContent = [pick.command, ...words].join(" ");
+  command.querySelector("button").textContent = "Copy";
+}
 
 function tell(view) {
   if (view && "selected" in view.getState().signals) view.signal("selected", selected).run();
@@ -49,15 +113,21 @@ function select(number) {
   selected = Number(number);
   history.replaceState(null, "", "#plan-" + selected);
   show();
+  // A live page fetches a plan when it is first asked for.
+  if (window.fetchPlan && !document.querySelector(`section[data-plan="${selected}"]`))
+    fetchPlan(selected);
 }
 
-if (choice) {
-  choice.addEventListener("change", () => select(choice.value));
-  const asked = Number((location.hash.match(/^#plan-(\d+)$/) || [])[1]);
-  if (known.includes(asked)) selected = asked;
+// Puts the sections of one plan behind the others.
+function add(found) {
+  const part = document.createElement("template");
+  part.innerHTML = found.html;
+  const sections = [...part.content.querySelectorAll("section")];
+  Object.assign(charts, found.data.charts);
+  document.querySelector("main").append(...sections);
+  for (const section of sections) enliven(section);
+  show();
 }
-for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", show);
-show();
 
 // The first number of a cell with its power of ten, else its text.
 const powers = { k: 1e3, M: 1e6, B: 1e9, T: 1e12 };
@@ -73,34 +143,30 @@ function before(one, other) {
   return typeof one === "number" ? -1 : 1;
 }
 
-for (const button of document.querySelectorAll("th button"))
-  button.addEventListener("click", () => {
-    const head = button.closest("th");
-    const body = head.closest("table").tBodies[0];
-    const sign = head.ariaSort === "ascending" ? -1 : 1;
-    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", sign === 1 ? "ascending" : "descending");
-    const rows = [...body.rows];
-    rows.sort((a, b) =>
-      sign * before(key(a.cells[head.cellIndex]), key(b.cells[head.cellIndex])));
-    body.append(...rows);
-  });
+function sort(button) {
+  const head = button.closest("th");
+  const body = head.closest("table").tBodies[0];
+  const sign = head.ariaSort === "ascending" ? -1 : 1;
+  for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", sign === 1 ? "ascending" : "descending");
+  const rows = [...body.rows];
+  rows.sort((a, b) => sign * before(key(a.cells[head.cellIndex]), key(b.cells[head.cellIndex])));
+  body.append(...rows);
+}
 
-for (const button of document.querySelectorAll(".copy"))
-  button.addEventListener("click", async () => {
-    const code = button.parentElement.querySelector("code");
-    getSelection().selectAllChildren(code);
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-    } catch {
-      document.execCommand("copy");
-    }
-    button.textContent = "Copied";
-  });
+async function copy(button) {
+  const code = button.parentElement.querySelector("code");
+  getSelection().selectAllChildren(code);
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch {
+    document.execCommand("copy");
+  }
+  button.textContent = "Copied";
+}
 
-for (const input of document.querySelectorAll("input[type=search]"))
-  input.addEventListener("input", () => {
-    const wanted = input.value.toLowerCase();
-    for (const row of input.parentElement.querySelectorAll("tbody tr"))
-      row.hidden = !row.textContent.toLowerCase().includes(wanted);
-  });
+function filter(input) {
+  const wanted = input.value.toLowerCase();
+  for (const row of input.parentElement.querySelectorAll("tbody tr"))
+    row.hidden = !row.textContent.toLowerCase().includes(wanted);
+}

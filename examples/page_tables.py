@@ -1,0 +1,180 @@
+"""Tables of how exact the predictions are, for the pages: from the figures that ship."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from math import exp
+from pathlib import Path
+from typing import Any
+
+from planner.evidence.fit.accuracy_tables import load, markdown
+from planner.job.markdown import markdown_table
+from planner.predict.uncertainty.families import Family
+from planner.predict.uncertainty.intervals import log_bounds, widened
+from planner.predict.uncertainty.residuals import ResidualTable, shipped_tables
+
+ROOT = Path(__file__).resolve().parents[1]
+# Written by planner.report.accuracy.
+ACCURACY = "planner/evidence/data/accuracy"
+
+
+def _shipped() -> dict[str, Any]:
+    return tomllib.loads((ROOT / f"{ACCURACY}.toml").read_text(encoding="utf-8"))
+
+
+def headline() -> str:
+    """Two numbers, each a mean over sources that weigh the same."""
+    content = _shipped()
+    means, held_out = content["mean_of_sources"], content["held_out_mean_of_sources"]
+    time, memory = content["time"], content["memory"]
+    rows = (
+        (
+            "step time, constants fitted without the source that judges",
+            f"{time['rows']:,}",
+            _percent(held_out["held_out_median"]),
+            _percent(time["p90"]),
+            _percent(means["time_coverage"]),
+        ),
+        (
+            "peak memory",
+            f"{memory['rows']:,}",
+            _percent(means["memory_median"]),
+            _percent(memory["p90"]),
+            _percent(means["memory_coverage"]),
+        ),
+    )
+    titles = (
+        "",
+        "runs",
+        "median error, mean of sources",
+        "9 of 10 runs within",
+        "in 80 % interval",
+    )
+    return markdown_table(titles, rows) + "\n"
+
+
+def errors_by_family() -> str:
+    """Table of the 80 % intervals that ship, all runs last."""
+    tables = shipped_tables()
+    families = sorted({item for table in tables.values() for item in table.families()})
+    titles = "framework | GPU architecture | scale | model | step time | runs | peak memory | runs"
+    rows = (
+        (
+            *(part or "any" for part in family),
+            *(cell for table in tables.values() for cell in _interval_cells(table, family)),
+        )
+        for family in (*families, Family())
+    )
+    return markdown_table(titles.split(" | "), rows) + "\n"
+
+
+def _interval_cells(table: ResidualTable, family: Family) -> tuple[str, str]:
+    """Interval and runs of a family's own; a dash where it has none."""
+    if table.nearest(family) != family:
+        return "-", "0"
+    found = widened(table.spread(family), 0.0, table.figure)
+    low, high = (abs(exp(end) - 1.0) for end in log_bounds(found))
+    return f"-{low * 100:.0f} to +{high * 100:.0f} %", f"{found.rows:,}"
+
+
+def accuracy() -> str:
+    """Errors, coverage and picks by source, and the worst rows, from accuracy.toml."""
+    content = _shipped()
+    parts = (
+        f"![Predicted against measured step time](../{ACCURACY}.svg)",
+        f"Measured on {content['date']} by `{content['command']}`; "
+        f"{content['rows'] - content['refused']:,} of {content['rows']:,} runs predicted.",
+        _error_table(content, "time", "step time"),
+        _error_table(content, "memory", "peak memory"),
+        _reliability_table(content["fit_bin"]) if "fit_bin" in content else "",
+        _pick_table(content),
+        _worst_table(content["worst"]),
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def memory_accuracy() -> str:
+    """Errors of the memory model by source, from the figures that ship."""
+    return markdown(load())
+
+
+def _totals(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Sources, then all rows, then all rows in two parts."""
+    return [*content["source"], content, content["stated"], content["unstated"]]
+
+
+def _error_table(content: Mapping[str, Any], figure: str, title: str) -> str:
+    left_out = figure == "time" and "held_out_mean_of_sources" in content
+    titles = [title, "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval"]
+    rows = []
+    for total in _totals(content):
+        if figure in total:
+            held_out = (_percent(total.get("held_out", {}).get("median")),) if left_out else ()
+            rows.append((total["family"], *_error_cells(total[figure]), *held_out))
+    means = content["mean_of_sources"]
+    middle, mean, coverage = (
+        _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
+    )
+    held_out = (
+        (_percent(content["held_out_mean_of_sources"]["held_out_median"]),) if left_out else ()
+    )
+    rows.append(("mean of sources", "", middle, mean, "", "", "", coverage, *held_out))
+    return markdown_table([*titles, "held-out median"] if left_out else titles, rows)
+
+
+def _error_cells(mapping: Mapping[str, Any]) -> tuple[str, ...]:
+    rank = mapping.get("rank_correlation")
+    return (
+        f"{mapping['rows']:,}",
+        *(_percent(mapping[name]) for name in ("median", "mean", "p90")),
+        f"{mapping['bias'] * 100:+.1f} %",
+        "-" if rank is None else f"{rank:.2f}",
+        f"{mapping['coverage'] * 100:.0f} %",
+    )
+
+
+def _reliability_table(bins: Sequence[Mapping[str, Any]]) -> str:
+    """Stated probabilities of fitting against the share of runs that ran."""
+    rows = (
+        (
+            f"{item['low'] * 100:.0f} to {item['high'] * 100:.0f} %",
+            f"{item['rows']:,}",
+            _percent(item["stated"]),
+            _percent(item["ran"]),
+        )
+        for item in bins
+    )
+    return markdown_table(("stated to fit", "rows", "mean stated", "ran"), rows)
+
+
+def _pick_table(content: Mapping[str, Any]) -> str:
+    rows = (
+        (
+            total["family"],
+            f"{picks['groups']:,}",
+            _percent(picks["mean"]),
+            _percent(picks["worst"]),
+            f"{picks['rank_correlation']:.2f}",
+        )
+        for total in _totals(content)
+        if (picks := total.get("picks"))
+    )
+    return markdown_table(("picks", "groups", "mean", "worst", "rank"), rows)
+
+
+def _worst_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    cells = (
+        (
+            f"{row['source']}: {row['description']}",
+            f"{row['measured_s']:.3g} s",
+            f"{row['predicted_s']:.3g} s",
+            row["why"],
+        )
+        for row in rows
+    )
+    return markdown_table(("worst rows", "measured", "predicted", "why"), cells)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.1f} %"

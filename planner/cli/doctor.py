@@ -1,0 +1,91 @@
+"""`planner doctor`: versions, extras, caches and terminal, and what to do where something lacks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from planner._version import __version__
+from planner.cli.errors import ExitStatus
+from planner.cli.output import print_report
+from planner.report.tables import Facts, Notes, Report
+
+_NEEDED = ("click", "numba", "numpy", "ortools", "pandas", "pydantic", "rich")
+# Extra -> (packages, what it is for).
+_EXTRAS = {
+    "plot": (("altair", "jinja2", "vl-convert-python"), "figures and pages"),
+    "docs": (("mkdocs-material", "latex2mathml"), "the documentation as a site"),
+    "browser": (("playwright",), "tests of the pages in a browser"),
+    "frameworks": (("torch", "transformers", "torchtitan"), "tests with real frameworks"),
+}
+Rows = Iterator[tuple[str, str]]
+
+
+@click.command("doctor", epilog="Example: planner doctor")
+def command() -> None:
+    """Say which versions, extras and caches there are, and what to do where something lacks.
+
+    Exit status 1 if something that every search needs is missing.
+    """
+    missing = [name for name in _NEEDED if _version(name) is None]
+    blocks = [Facts(tuple(_programs())), Facts(tuple(_extras()), "Extras"), Facts(tuple(_places()))]
+    verdict = "All that a search needs is there."
+    if missing:
+        verdict = f"Missing: {', '.join(missing)}. Cure: pip install --force-reinstall trainplan"
+    print_report(Report((*blocks, Notes((verdict,)))))
+    click.get_current_context().exit(ExitStatus.NOTHING_FITS if missing else ExitStatus.DONE)
+
+
+def _programs() -> Rows:
+    import planner
+
+    yield "trainplan", f"{__version__}, in {Path(planner.__file__).parent}"
+    yield "Python", f"{platform.python_version()} ({platform.system()} {platform.machine()})"
+    yield "packages", ", ".join(f"{name} {_version(name) or 'MISSING'}" for name in _NEEDED)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extras() -> Rows:
+    for extra, (names, purpose) in _EXTRAS.items():
+        absent = [name for name in names if _version(name) is None]
+        cure = f"no: pip install 'trainplan[{extra}]' (lacks {', '.join(absent)})"
+        yield extra, f"{purpose}: {cure if absent else 'yes'}"
+
+
+def _places() -> Rows:
+    from planner.cost._jit import cache_folder, cache_is_writable
+    from planner.predict.warmup import missing
+
+    folder = cache_folder()
+    wanted = len(missing())
+    state = f"{wanted} parts to compile: planner warmup" if wanted else "compiled"
+    keeps = "" if cache_is_writable() else "; CANNOT BE WRITTEN: set PLANNER_CACHE_DIR"
+    yield "cost core", f"{state}, {_mib(folder):.0f} MiB in {folder}{keeps}"
+    yield "processors", f"{os.cpu_count()}"
+    yield "terminal", _terminal()
+    shell = Path(os.environ.get("SHELL", "bash")).name
+    yield "completion", f"planner completion {shell if shell in ('zsh', 'fish') else 'bash'}"
+
+
+def _mib(folder: Path) -> float:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in files) / 2**20
+
+
+def _terminal() -> str:
+    columns = shutil.get_terminal_size().columns
+    colour = "colours" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else "no colours"
+    return f"{columns} columns, {sys.stdout.encoding}, {colour}"

@@ -1,0 +1,90 @@
+"""`planner serve`: a live page on this machine."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import socket
+
+import click
+
+from planner.cli.options import time_limit_option
+from planner.cli.pictures import demand_plot
+from planner.cli.progress import compile_if_first_run
+from planner.job.errors import UsageError
+
+HOST = "127.0.0.1"
+DEFAULT_TIME_LIMIT_S = 20.0
+_LIBRARIES = ("starlette", "uvicorn")
+
+
+@click.command("serve", epilog="Example: planner serve --port 8000")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="0: any free one.",
+)
+@time_limit_option("Of each search. [default: 20]")
+@click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
+def command(port: int, time_limit: float | None, quiet: bool) -> None:
+    """Show a page on this machine where model, GPUs, batch and limits can be changed, and watch the
+    front move. Ctrl-C ends it.
+
+    It listens on 127.0.0.1 alone, reads no files, keeps nothing on disk, and answers no other
+    site's pages.
+    """
+    demand_plot()
+    _demand_server()
+    listening = _listening(port)
+    compile_if_first_run(quiet)
+    _serve(listening, time_limit or DEFAULT_TIME_LIMIT_S)
+
+
+def _demand_server() -> None:
+    """UsageError if the server's libraries are missing."""
+    for name in _LIBRARIES:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            raise UsageError(
+                f"planner serve needs {name}, which is not installed: "
+                "pip install 'trainplan[serve]'"
+            ) from None
+
+
+def _listening(port: int) -> socket.socket:
+    """The socket. UsageError where another program has the port."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except OSError as error:
+        listening.close()
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        raise UsageError(
+            f"--port {port} cannot be had ({error.strerror}); give another one, or 0 for any"
+        ) from None
+    return listening
+
+
+def _serve(listening: socket.socket, time_limit_s: float) -> None:
+    import uvicorn
+
+    from planner.report.serve.app import make_app
+
+    config = uvicorn.Config(
+        make_app(time_limit_s), log_level="warning", server_header=False, limit_concurrency=64,
+        timeout_keep_alive=5, h11_max_incomplete_event_size=16_384,
+    )  # fmt: skip
+    # From now on a browser that comes early waits instead of being refused.
+    listening.listen()
+    click.echo(f"Open http://{HOST}:{listening.getsockname()[1]}/ in a browser; Ctrl-C ends.")
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        click.echo("ended")
+    finally:
+        listening.close()

@@ -1,0 +1,60 @@
+"""How far apart the members of a group lie, by the order in which ranks are numbered.
+
+`tp-cp-ep-dp-pp` (usual) or `tp-cp-ep-pp-dp` (Megatron's --use-tp-pp-dp-mapping): in the second the
+stages of a pipeline are neighbours, and the replicas of a stage lie pp times as far apart. So
+stages may talk inside a domain, and gradients leave it with fewer members of a group to share the
+NICs. Source: Megatron-LM, megatron/core/parallel_state.py, RankGenerator.
+"""
+
+from __future__ import annotations
+
+from planner.cost._jit import Row, Rows, jit
+from planner.cost.tables import JobInputs
+
+
+@jit
+def dense_stride(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
+    """Ranks between neighbours of the dp·cp ranks that reduce dense gradients.
+
+    tp, or where pipelines come first tp·pp: exact without context parallelism. With it the cp
+    ranks stay together, so a domain of U holds cp of them or U/tp, if that is less: the stride of
+    an even group with as many members in a domain is max(tp, U/cp). Below an oversubscribed spine
+    tp·pp again, which is never too near.
+    """
+    if job.pipeline_before_data == 0.0:
+        return float(key.tp)
+    distance = key.tp * grid.pp
+    if key.cp <= 1.0 or network[0].oversubscription > 1.0:
+        return float(distance)
+    return float(min(distance, max(key.tp, network[0].scale_up_domain / key.cp)))
+
+
+@jit
+def expert_stride(key: Row, grid: Row, job: JobInputs) -> float:
+    """Ranks between neighbours of the edp ranks that reduce the gradients of the same experts."""
+    distance = key.etp * key.ep
+    return float(distance * grid.pp if job.pipeline_before_data > 0.0 else distance)
+
+
+@jit
+def stage_stride(key: Row, grid: Row, job: JobInputs) -> float:
+    """Ranks between neighbouring stages of a pipeline."""
+    distance = key.tp * key.cp
+    return float(distance if job.pipeline_before_data > 0.0 else distance * grid.dp)
+
+
+@jit
+def stages_share_domain(key: Row, grid: Row, job: JobInputs, network: Rows) -> bool:
+    """Whether all stages of a pipeline lie in one scale-up domain."""
+    return bool(stage_stride(key, grid, job) * grid.pp <= network[0].scale_up_domain)
+
+
+@jit
+def stage_domains(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
+    """Scale-up domains over which the ranks of one stage are spread, at least 1."""
+    domain = max(1.0, network[0].scale_up_domain)
+    ranks = key.tp * key.cp * grid.dp
+    if job.pipeline_before_data > 0.0:
+        together = min(domain, key.tp * key.cp)
+        ranks = min(ranks * grid.pp, ranks * domain / together)
+    return float(max(1.0, ranks / domain))

@@ -1,0 +1,226 @@
+"""Micro-benchmarks as equations: nccl-tests' output, tables of matrix products and of the probe.
+
+A table is a CSV file with the column `kind`: `gemm` (m, n, k), `attention` (batch, seq, heads,
+head_dim, causal, backward), `copy` (bytes read and written) or a collective (`all_reduce`,
+`all_gather`, `reduce_scatter`, `all_to_all`: bytes, gpus, nodes), and `time_s`; without `kind` it
+holds products, and `time_us`, `time_ms` or `tflops` may stand for `time_s`.
+
+The model's rates of products are those of continuous load, a benchmark's those of a short one, so
+benchmarks are compared with the share of the peak that short ones reach (`max_share`). Alike
+benchmarks share their errors: of one kind and order of magnitude the median counts once.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from hardware import Cluster, HardwareError
+from hardware.calibration import parameters_of
+from hardware.curves import load_compute_curves
+from hardware.files import read_text
+from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.evidence.fit.collective_fit import Row, predict_s
+from planner.evidence.fit.kernel_times import times_s
+from planner.evidence.learn.linear import Equations, Factors
+from planner.evidence.learn.logs import text_lines
+from planner.job.errors import UsageError
+from planner.predict.calibrated import calibrated
+from planner.predict.device import gpu_inputs, half_precision
+from planner.predict.links import link_inputs
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+KINDS = ("gemm", "attention", "copy", *COLLECTIVES)
+_STEP = 0.05
+_RANK = re.compile(r"^#\s*Rank\s+\d+\s.*?\bon\s+(\S+)\s+device")
+_TEST = re.compile(r"(all_reduce|all_gather|reduce_scatter|alltoall)(?:_perf)?")
+_TIMES = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6}
+_NEEDED = {
+    "gemm": ("m", "n", "k"),
+    "attention": ("batch", "seq", "heads", "head_dim"),
+    "copy": ("bytes",),
+} | dict.fromkeys(COLLECTIVES, ("bytes", "gpus"))
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One timed kernel or collective: its kind, sizes by the table's names, and seconds."""
+
+    kind: str
+    sizes: Mapping[str, float]
+    time_s: float
+
+    @property
+    def alike(self) -> tuple[str, int]:
+        """Kind and order of magnitude of its seconds."""
+        return self.kind, math.floor(math.log10(self.time_s))
+
+
+def is_nccl_output(path: Path) -> bool:
+    """Whether one of a file's first lines is nccl-tests'."""
+    for number, line in enumerate(text_lines(path)):
+        if line.startswith(("# nThread", "# nccl-tests", "# Collective test starting")):
+            return True
+        if number > 200:
+            return False
+    return False
+
+
+def is_bench_table(path: Path) -> bool:
+    """Whether a CSV file's header is that of a table of benchmarks."""
+    header = next(iter(text_lines(path)), "").lower().strip().split(",")
+    return "kind" in header or {"m", "n", "k"} <= set(header)
+
+
+def read_nccl(path: Path) -> list[Bench]:
+    """The rows of nccl-tests (out of place), whose collective the output or the file's name says.
+    UsageError."""
+    hosts: list[str] = []
+    found: list[Bench] = []
+    named = _TEST.search(path.name)
+    for line in text_lines(path):
+        if match := _RANK.match(line):
+            hosts.append(match[1])
+        elif line.startswith("#"):
+            named = (_TEST.search(line) if "test" in line.lower() else None) or named
+        elif (cells := line.split()) and len(cells) >= 8 and cells[0].isdecimal():
+            if named is None:
+                raise UsageError(
+                    f"{path}: nothing says which collective it is; name the file after its test, "
+                    "all_reduce_perf.txt"
+                )
+            kind = named[1].replace("alltoall", "all_to_all")
+            sizes = {
+                "bytes": float(cells[0]),
+                "gpus": float(len(hosts)),
+                "nodes": float(len(set(hosts))),
+            }
+            seconds = _finite(cells[5]) * 1e-6
+            if seconds > 0.0 and sizes["bytes"] > 0.0:
+                found.append(Bench(kind, sizes, seconds))
+    if not found:
+        raise UsageError(f"{path}: no row of nccl-tests with a time above 0")
+    if len(hosts) < 2:
+        raise UsageError(f"{path}: fewer than two `# Rank` lines: keep nccl-tests' header")
+    return found
+
+
+def read_table(path: Path) -> list[Bench]:
+    """The rows of a table of benchmarks. UsageError names line and column."""
+    try:
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    except HardwareError as error:
+        raise UsageError(str(error)) from None
+    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    found = [_bench(path, reader.line_num, cells) for cells in reader]
+    if not found:
+        raise UsageError(f"{path}: a header, but no benchmark below it")
+    return found
+
+
+def _bench(path: Path, line: int, cells: Mapping[str, str]) -> Bench:
+    kind = (cells.get("kind") or "gemm").strip()
+    if kind not in KINDS:
+        raise UsageError(f"{path} line {line}: kind {kind!r} is not one of {', '.join(KINDS)}")
+    sizes = {
+        name: _finite(text)
+        for name, text in cells.items()
+        if name and text and name not in ("kind", "source")
+    }
+    for name in _NEEDED[kind]:
+        if not sizes.get(name, 0.0) > 0.0:
+            raise UsageError(f"{path} line {line}, column {name}: {kind} needs a number above 0")
+    seconds = _seconds(kind, sizes)
+    if not 0.0 < seconds < math.inf:
+        raise UsageError(
+            f"{path} line {line}: needs a positive time_s, time_ms, time_us, or tflops of products"
+        )
+    return Bench(kind, sizes, seconds)
+
+
+def _seconds(kind: str, sizes: Mapping[str, float]) -> float:
+    for name, unit in _TIMES.items():
+        if name in sizes:
+            return sizes[name] * unit
+    rate = sizes.get("tflops", 0.0) * 1e12
+    flop = 2.0 * sizes.get("m", 0.0) * sizes.get("n", 0.0) * sizes.get("k", 0.0)
+    return flop / rate if kind == "gemm" and rate > 0.0 else math.nan
+
+
+def _finite(text: str) -> float:
+    """NaN for what is no finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def predicted_s(bench: Bench, gpu: GpuInputs, links: LinkInputs) -> float:
+    """The model's seconds of a benchmark."""
+    one = bench.sizes
+    match bench.kind:
+        case "gemm":
+            shape = (one["m"], one["n"], one["k"], one.get("batch", 1.0), 2.0)
+            return float(times_s("gemm", np.array([shape]), gpu)[0])
+        case "attention":
+            width, length = one["head_dim"], one["seq"]
+            causal, backward = one.get("causal", 1.0), one.get("backward", 0.0)
+            shape9 = (
+                one["batch"], length, length, one["heads"], width, width, causal, 0.0, backward
+            )  # fmt: skip
+            return float(times_s("attention", np.array([shape9]), gpu)[0])
+        case "copy":
+            return gpu.kernel_floor_s + one["bytes"] / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+        case _:
+            nodes = max(1, round(one.get("nodes", 1.0)))
+            row = Row("", nodes, round(one["gpus"]), bench.kind, one["bytes"], 0.0, "")
+            return predict_s(row, links)
+
+
+def bench_inputs(cluster: Cluster, factors: Factors) -> tuple[GpuInputs, LinkInputs]:
+    """What benchmarks on a cluster are predicted from: short products reach the maximum."""
+    gpu, half = cluster.gpu, half_precision(cluster.gpu)
+    share = load_compute_curves(gpu).max_share(half)
+    plain = gpu_inputs(gpu, half, "auto")
+    short = plain._replace(gemm_max_efficiency=share, gemm16_max_efficiency=share)
+    links = calibrated(link_inputs(cluster), "links", factors)
+    return calibrated(short, "gpu", factors), links
+
+
+def bench_equations(benches: Sequence[Bench], cluster: Cluster) -> Equations:
+    """One equation of the step time's parameters for each kind and order of magnitude."""
+    names = [parameter.name for parameter in parameters_of("time")]
+    base = _logs(benches, cluster, {})
+    measured = np.log([bench.time_s for bench in benches])
+    slopes = np.column_stack(
+        [(base - _logs(benches, cluster, {name: math.exp(-_STEP)})) / _STEP for name in names]
+    )
+    rows = list(_medians(measured - base, slopes, benches))
+    return Equations(
+        "time", np.array([residual for residual, _ in rows]), np.array([row for _, row in rows])
+    )
+
+
+def _logs(benches: Sequence[Bench], cluster: Cluster, factors: Factors) -> np.ndarray:
+    gpu, links = bench_inputs(cluster, factors)
+    return np.log([predicted_s(bench, gpu, links) for bench in benches])
+
+
+def _medians(
+    residuals: np.ndarray, slopes: np.ndarray, benches: Iterable[Bench]
+) -> Iterator[tuple[float, np.ndarray]]:
+    groups: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for index, bench in enumerate(benches):
+        groups[bench.alike].append(index)
+    for members in groups.values():
+        yield median(residuals[members]), np.median(slopes[members], axis=0)

@@ -1,0 +1,193 @@
+"""A cluster's runs into a calibration: factors on the model's figures, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import NormalDist
+
+import numpy as np
+
+from hardware.calibration import (
+    LEAST_FACTOR,
+    MOST_FACTOR,
+    Calibration,
+    Figure,
+    LearntFactor,
+    LearntFigure,
+    parameters_of,
+)
+from planner._version import __version__
+from planner.evidence.learn.linear import (
+    Equations,
+    Factors,
+    LearningModel,
+    equations,
+    measured_log,
+    no_equations,
+    predicted_logs,
+)
+from planner.evidence.learn.posterior import Array, Posterior, learn, left_out
+from planner.evidence.learn.priors import FIGURES, shipped_prior
+from planner.evidence.runs.predict import Prediction
+from planner.job.errors import CannotTellError, UsageError
+from planner.predict.uncertainty.intervals import family_of
+from planner.predict.uncertainty.measured_range import ranges
+from planner.predict.uncertainty.residuals import COVERAGE
+
+_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
+# The model is linear enough that the second round about the first's result is the last.
+_ROUNDS = 2
+# Errors that differ by less are the same.
+_ROUNDING = 1e-6
+# Runs determine a parameter where its posterior is narrower than this share of its prior.
+DETERMINED = 0.8
+# A run that weighs less than this is an outlier: the fit leaves most of it aside, and says so.
+ODD = 0.3
+
+
+@dataclass(frozen=True)
+class FigureFit:
+    """What the runs of one figure taught. ln(measured / predicted) of the `runs`, (runs,): `before`
+    any calibration, `after` it, and `left_out`, each as the others correct it (empty: one run)."""
+
+    figure: Figure
+    runs: tuple[Prediction, ...]
+    posterior: Posterior
+    before: Array
+    after: Array
+    left_out: Array
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether runs, each judged by the others, are predicted worse than without."""
+        return bool(len(self.left_out)) and error(self.left_out) > error(self.before) + _ROUNDING
+
+    @property
+    def odd(self) -> tuple[Prediction, ...]:
+        """Runs that disagree with all others, and that hardly count."""
+        return tuple(
+            run for run, weight in zip(self.runs, self.posterior.weights, strict=False)
+            if weight < ODD
+        )  # fmt: skip
+
+
+def error(logs: Array) -> float:
+    """Mean |ln(measured / predicted)|."""
+    return float(np.abs(logs).mean())
+
+
+def fit_figure(
+    predictions: Sequence[Prediction], figure: Figure, benches: Equations | None = None
+) -> FigureFit | None:
+    """The factors that a figure's runs, and benchmarks, teach; None where there is neither."""
+    runs = tuple(one for one in predictions if one.mapped and measured_log(one, figure) is not None)
+    more = benches if benches is not None and benches.figure == figure else no_equations(figure)
+    if not runs and not len(more.residuals):
+        return None
+    prior = shipped_prior(figure)
+    about: Factors = {}
+    for _ in range(_ROUNDS):
+        found = equations(runs, figure, at=about).and_also(more)
+        posterior = learn(found.slopes, found.residuals, prior)
+        about = _factors(found, posterior)
+    measured = np.array([measured_log(run, figure) or math.nan for run in runs])
+    before = measured - predicted_logs(runs, figure, {}, LearningModel)
+    after = measured - predicted_logs(runs, figure, about, LearningModel)
+    several = len(found.residuals) > 1
+    rest = left_out(found.slopes, found.residuals, prior, len(runs)) if several else np.zeros(0)
+    return FigureFit(figure, runs, posterior, before, after, rest)
+
+
+def _factors(found: Equations, posterior: Posterior) -> dict[str, float]:
+    values = np.exp(posterior.mean).clip(LEAST_FACTOR, MOST_FACTOR)
+    return {name: float(value) for name, value in zip(found.names, values, strict=True)}
+
+
+def calibrate(
+    predictions: Sequence[Prediction], sources: Sequence[str], benches: Equations | None = None
+) -> list[FigureFit]:
+    """What runs and benchmarks of one cluster teach. `sources`: what they were read from.
+    CannotTellError where no run can be predicted, UsageError where they are of several GPUs."""
+    mapped = [one for one in predictions if one.mapped]
+    if not mapped and benches is None:
+        why = predictions[0].error if predictions else "there is none"
+        raise CannotTellError(f"no run of {', '.join(sources)} can be predicted: {why}")
+    gpus = sorted({one.mapped.job.cluster.gpu.name for one in mapped if one.mapped})
+    if len(gpus) > 1:
+        raise UsageError(
+            f"runs on {' and '.join(gpus)}: a calibration is of one cluster; give each GPU's runs "
+            "to a command of their own (--gpu keeps those of one)"
+        )
+    fits = [fit for figure in FIGURES if (fit := fit_figure(mapped, figure, benches)) is not None]
+    if not fits:
+        raise CannotTellError(
+            f"no run of {', '.join(sources)} states a step time or a peak memory: fill the columns "
+            "step_time_s and peak_mem_gib"
+        )
+    return fits
+
+
+def calibration_of(
+    fits: Sequence[FigureFit], sources: Sequence[str], date: datetime | None = None
+) -> Calibration:
+    """The calibration as a cluster's file holds it."""
+    by_figure = {fit.figure: learnt_figure(fit) for fit in fits if fit.runs}
+    runs = [run for fit in fits for run in fit.runs]
+    return Calibration(
+        date=f"{date or datetime.now(UTC):%Y-%m-%d}",
+        planner=__version__,
+        sources=tuple(sources),
+        frameworks=tuple(
+            sorted({family_of(run.mapped.job).framework for run in runs if run.mapped})
+        ),
+        time=by_figure.get("time"),
+        memory=by_figure.get("memory"),
+        factors=tuple(factor for fit in fits for factor in learnt_factors(fit)),
+    )
+
+
+def learnt_figure(fit: FigureFit) -> LearntFigure:
+    """How well a figure was predicted, and how widely a further run will scatter.
+
+    The spread is that of a run like those given: their noise and what is not known of the factors.
+    """
+    slopes = equations(fit.runs, fit.figure).slopes
+    conditions = [run.conditions for run in fit.runs if run.conditions]
+    return LearntFigure(
+        runs=len(fit.runs),
+        error_before=round(error(fit.before), 4),
+        error_after=round(error(fit.after), 4),
+        error_left_out=round(error(fit.left_out), 4) if len(fit.left_out) else None,
+        spread=round(float(np.median(fit.posterior.deviations(slopes))), 4),
+        measured=tuple((axis, *pair) for axis, pair in ranges(conditions).items()),
+    )
+
+
+def learnt_factors(fit: FigureFit) -> list[LearntFactor]:
+    """Every parameter that the runs say something of, with its 80 % interval."""
+    prior = shipped_prior(fit.figure)
+    deviations = np.sqrt(np.diag(fit.posterior.covariance))
+    found = []
+    for parameter, mean, deviation, before in zip(
+        parameters_of(fit.figure), fit.posterior.mean, deviations, prior.spreads, strict=True
+    ):
+        if deviation > 0.999 * before:
+            continue
+        low, value, high = (
+            float(np.clip(math.exp(mean + side * _Z * deviation), LEAST_FACTOR, MOST_FACTOR))
+            for side in (-1.0, 0.0, 1.0)
+        )
+        found.append(
+            LearntFactor(
+                name=parameter.name,
+                value=round(value, 4),
+                low=min(round(low, 4), round(value, 4)),
+                high=max(round(high, 4), round(value, 4)),
+                determined=bool(deviation < DETERMINED * before),
+                meaning=parameter.meaning,
+            )
+        )
+    return found

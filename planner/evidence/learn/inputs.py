@@ -1,0 +1,213 @@
+"""What `planner calibrate` is given, as measured rows and predictions of them.
+
+A run is its configuration and what was measured. CSV files have both. A log has the measurement;
+its configuration is the plan file beside it (a folder of `planner launch`), or one that is handed
+in: what launch files say is read by `planner.launch`, a room above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.evidence.learn.benches import (
+    Bench,
+    is_bench_table,
+    is_nccl_output,
+    read_nccl,
+    read_table,
+)
+from planner.evidence.learn.logs import WRITERS, LogFigures, TrainingLog, read_log
+from planner.evidence.learn.steady import Steady, steady
+from planner.evidence.learn.traced import Traced, traced_terms
+from planner.evidence.runs.mapping import MappedRow
+from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
+from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, read_rows
+from planner.evidence.traces.rank import RankTrace, read_rank
+from planner.job.errors import UsageError
+
+PLAN_FILE = "plan.json"
+_GIB = 2.0**30
+_LOG_SUFFIXES = (".log", ".txt", ".out", ".json", ".err")
+
+
+@dataclass(frozen=True)
+class LearntFrom:
+    """Predicted runs, benchmarks, and what was dropped or assumed of each file, in sentences."""
+
+    predictions: tuple[Prediction, ...]
+    benches: tuple[Bench, ...]
+    traced: tuple[Traced, ...]
+    sources: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def read_runs(paths: Sequence[Path], configuration: MappedRow | None) -> LearntFrom:
+    """The runs of files and folders. `configuration`: that of logs which lie beside no plan file.
+    UsageError for a file that is no evidence, or a log without configuration."""
+    predictions: list[Prediction] = []
+    benches: list[Bench] = []
+    traced: list[Traced] = []
+    notes: list[str] = []
+    for path in paths:
+        for file in _files(path):
+            if (timed := _benches(file)) is not None:
+                benches += timed
+                notes.append(f"{file.name}: {len(timed):,} benchmarks")
+                continue
+            if is_trace(file):
+                trace = read_rank(file, 0)
+                found, said = _from_log(_trace_log(trace), configuration)
+                traced += [Traced(one, traced_terms(trace)) for one in found]
+            else:
+                found, said = _read_file(file, configuration)
+            predictions += found
+            notes += said
+    notes += [
+        f"{one.row.file} line {one.row.line}: left out: {one.error}"
+        for one in predictions
+        if one.error
+    ]
+    sources = tuple(path.name for path in paths)
+    return LearntFrom(tuple(predictions), tuple(benches), tuple(traced), sources, tuple(notes))
+
+
+def _benches(path: Path) -> list[Bench] | None:
+    """The benchmarks of a file that holds such; None of any other."""
+    suffix = path.suffix.lower()
+    if suffix in (".txt", ".log", ".out") and is_nccl_output(path):
+        return read_nccl(path)
+    if suffix == ".csv" and is_bench_table(path):
+        return read_table(path)
+    return None
+
+
+def _files(path: Path) -> list[Path]:
+    """A file itself; of a folder its CSV files, and its logs where a plan file tells what ran."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.csv"))
+    if (path / PLAN_FILE).is_file():
+        found += sorted(path.glob("*.log"))
+    if not found:
+        raise UsageError(
+            f"{path}: no CSV file in this folder, and no {PLAN_FILE} with a *.log beside it"
+        )
+    return found
+
+
+def _read_file(path: Path, configuration: MappedRow | None) -> tuple[list[Prediction], list[str]]:
+    if path.suffix.lower() not in _LOG_SUFFIXES:
+        found = predict_rows(read_rows(path))
+        empty = sum(not _is_measured(one) for one in found)
+        noun = "row" if empty == 1 else "rows"
+        kept = [one for one in found if _is_measured(one)]
+        return kept, [f"{path.name}: {empty} {noun} without a measurement"] if empty else []
+    return _from_log(read_log(path), configuration)
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file's name is that of a profiler's trace."""
+    return ".trace.json" in path.name or path.suffix == ".gz"
+
+
+def _trace_log(trace: RankTrace) -> TrainingLog:
+    """The steps of a profiler's trace as those of a log."""
+    return TrainingLog(trace.path, "torch.profiler", LogFigures(list(trace.steps)))
+
+
+def _is_measured(prediction: Prediction) -> bool:
+    row = prediction.row
+    return any(row.text(column) is not None for column in ("step_time_s", "peak_mem_gib"))
+
+
+def _from_log(
+    log: TrainingLog, configuration: MappedRow | None
+) -> tuple[list[Prediction], list[str]]:
+    """The run of a log, and what was dropped of it."""
+    mapped = _configuration(log, configuration)
+    _demand_writer(log, mapped)
+    faster = log.figures.kind != "step_s"
+    calm = steady(log.figures.values, str(log.path), higher_is_faster=faster)
+    [costed] = cost_predictions([Prediction(mapped.row, mapped)])
+    seconds, unit = _seconds(log, mapped, calm, costed.step_time_s or calm.value)
+    cells = _cells(log, mapped, seconds)
+    row = replace(mapped.row, file=log.path.name, line=1, cells=cells)
+    costed = replace(costed, row=row, mapped=replace(mapped, row=row))
+    note = f"{log.path.name} ({log.format}): {calm.text}{unit}"
+    if log.figures.averaged:
+        note += "; its mean counts the first steps and checkpoints too"
+    return [costed], [note]
+
+
+def _configuration(log: TrainingLog, given: MappedRow | None) -> MappedRow:
+    """The plan beside a log, or the configuration that was given."""
+    beside = log.path.parent / PLAN_FILE
+    if given is not None:
+        return given
+    if not beside.is_file():
+        raise UsageError(
+            f"{log.path}: a log does not say what ran; give --launch with the launch files, "
+            f"--plan-file with a plan file, or put the log beside the {PLAN_FILE} of its launch "
+            "folder"
+        )
+    return plan_configuration(beside)
+
+
+def plan_configuration(path: Path) -> MappedRow:
+    """The configuration of the first plan of a file. UsageError."""
+    from planner.evidence.runs.mapping import map_row
+
+    return map_row(MeasuredRow(path.name, 1, {PLAN_COLUMN: str(path)}))
+
+
+def _demand_writer(log: TrainingLog, mapped: MappedRow) -> None:
+    """UsageError for a log that the configuration's framework does not write."""
+    writers = WRITERS.get(log.format)
+    name = mapped.job.framework.name
+    if writers is not None and not name.startswith(writers):
+        raise UsageError(
+            f"{log.path} is a log of {log.format}, the configuration one of {name}: give the "
+            "launch files of the run that wrote the log"
+        )
+
+
+def _seconds(
+    log: TrainingLog, mapped: MappedRow, calm: Steady, predicted_s: float
+) -> tuple[float, str]:
+    """Seconds of a step, and a remark on its unit where the log leaves that open.
+
+    MLPerf's throughput counts samples or tokens, thousands of which make a sample: that one is
+    meant whose step is nearer to the prediction.
+    """
+    figures, seq, degrees = log.figures, mapped.job.seq, mapped.degrees
+    gbs = figures.gbs or degrees.gbs
+    match figures.kind:
+        case "step_s":
+            return calm.value, ""
+        case "steps_per_s":
+            return 1.0 / calm.value, ""
+        case "tokens_per_s_per_gpu":
+            return degrees.gbs * seq / (degrees.gpus * calm.value), ""
+    by_unit = {"samples": gbs / calm.value, "tokens": gbs * seq / calm.value}
+    unit = min(by_unit, key=lambda name: abs(math.log(by_unit[name] / predicted_s)))
+    return by_unit[unit], f"; its throughput is taken to count {unit}"
+
+
+def _cells(log: TrainingLog, mapped: MappedRow, seconds: float) -> dict[str, str]:
+    """A measured row's cells: what the log measured, in the units of the columns."""
+    figures, degrees = log.figures, mapped.degrees
+    cells = {**mapped.row.cells, "step_time_s": repr(seconds), "source": log.path.stem}
+    if figures.gbs and figures.gbs != degrees.gbs:
+        raise UsageError(
+            f"{log.path}: its global batch is {figures.gbs:,}, the configuration's "
+            f"{degrees.gbs:,} sequences: give the launch files of the run that wrote the log"
+        )
+    if figures.peak_bytes:
+        cells |= {
+            "peak_mem_gib": repr(figures.peak_bytes / _GIB),
+            "mem_kind": figures.memory_kind,
+        }
+    return cells

@@ -1,0 +1,109 @@
+"""Runs as equations: how far each was off, and how its prediction follows each parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hardware.calibration import Figure, parameters_of
+from planner.evidence.fit.step_fit import TrialModel
+from planner.evidence.learn.posterior import Array
+from planner.evidence.runs.predict import Prediction, cost_predictions
+from planner.evidence.runs.report import comparable_bytes
+from planner.job.job import Job
+from planner.predict.cost_model import CostModel
+
+# Change of a log at which derivatives are taken: far above rounding, near linear.
+_STEP = 0.05
+GIB = 2.0**30
+
+Factors = Mapping[str, float]
+# The cost model of a job under some factors.
+ModelOf = Callable[[Job, Factors], CostModel]
+
+
+class LearningModel(TrialModel):
+    """The cost model of a job with given factors instead of its cluster's, and perhaps constants
+    of `planner.evidence.fit.step_fit` multiplied."""
+
+    def __init__(self, job: Job, learnt: Factors, constants: Factors | None = None) -> None:
+        super().__init__(job, constants or {})
+        self._learnt = learnt
+
+    @property
+    def factors(self) -> Factors:
+        """The given ones."""
+        return self._learnt
+
+
+@dataclass(frozen=True)
+class Equations:
+    """`residuals` (runs,): ln(measured / predicted) without factors; `slopes` (runs, parameters):
+    derivatives of ln(predicted) by the logs of the factors of `parameters_of(figure)`."""
+
+    figure: Figure
+    residuals: Array
+    slopes: Array
+
+    def and_also(self, others: Equations) -> Equations:
+        """These, then others of the same figure."""
+        return Equations(
+            self.figure,
+            np.concatenate([self.residuals, others.residuals]),
+            np.concatenate([self.slopes, others.slopes]),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names, in the order of the columns."""
+        return tuple(parameter.name for parameter in parameters_of(self.figure))
+
+
+def no_equations(figure: Figure) -> Equations:
+    """None of a figure."""
+    return Equations(figure, np.zeros(0), np.zeros((0, len(parameters_of(figure)))))
+
+
+def measured_log(prediction: Prediction, figure: Figure) -> float | None:
+    """Logarithm of a run's measured seconds or bytes; None where it has none of use."""
+    if figure == "time":
+        value = prediction.measured("step_time_s")
+        known = value if prediction.step_time_s else None
+    else:
+        gib = prediction.measured("peak_mem_gib")
+        known = gib * GIB if gib and comparable_bytes(prediction) else None
+    return math.log(known) if known and known > 0.0 else None
+
+
+def equations(
+    predictions: Sequence[Prediction],
+    figure: Figure,
+    model_of: ModelOf = LearningModel,
+    at: Factors | None = None,
+) -> Equations:
+    """The equations of runs that all have the figure, linear about the factors `at`."""
+    if not predictions:
+        return no_equations(figure)
+    measured = np.array([measured_log(one, figure) or math.nan for one in predictions])
+    about = dict(at or {})
+    base = predicted_logs(predictions, figure, about, model_of)
+    names = [parameter.name for parameter in parameters_of(figure)]
+    slopes = np.zeros((len(predictions), len(names)))
+    logs = np.array([math.log(about.get(name, 1.0)) for name in names])
+    for column, name in enumerate(names):
+        # Faster links and shorter waits rather than longer ones: shares have upper limits.
+        trial = about | {name: about.get(name, 1.0) * math.exp(-_STEP)}
+        slopes[:, column] = (base - predicted_logs(predictions, figure, trial, model_of)) / _STEP
+    return Equations(figure, measured - base + slopes @ logs, slopes)
+
+
+def predicted_logs(
+    predictions: Sequence[Prediction], figure: Figure, factors: Factors, model_of: ModelOf
+) -> Array:
+    """ln(predicted) of the runs under the factors, (runs,)."""
+    costed = cost_predictions(predictions, lambda job: model_of(job, factors))
+    values = [one.step_time_s if figure == "time" else comparable_bytes(one) for one in costed]
+    return np.array([math.log(value or math.nan) for value in values])

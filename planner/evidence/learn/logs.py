@@ -1,0 +1,243 @@
+"""Training logs as step times: what frameworks print, line by line, in bounded memory.
+
+A log is told by its lines, not by its name. Figures are seconds of a step, or tokens per second and
+GPU, or samples per second, which the run's configuration makes seconds of.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from hardware import HardwareError
+from planner.job.errors import UsageError
+
+# A line beyond is cut: no framework prints its figures so far to the right.
+LONGEST_LINE = 1 << 16
+# So many last steps of a log are kept.
+MOST_STEPS = 100_000
+GIB = 2.0**30
+_KINDS = ("step_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
+_SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+@dataclass
+class LogFigures:
+    """What a format's lines said: figures in the order of steps, peak bytes, batch in sequences."""
+
+    values: list[float] = field(default_factory=list)
+    kind: str = "step_s"
+    peak_bytes: float | None = None
+    memory_kind: str = ""
+    gbs: int | None = None
+    averaged: bool = False
+
+    def add(self, kind: str, value: float) -> None:
+        """One more step. Figures of the more direct kind replace those of another."""
+        if kind != self.kind:
+            if self.values and _KINDS.index(kind) > _KINDS.index(self.kind):
+                return
+            self.kind, self.values = kind, []
+        if len(self.values) >= MOST_STEPS:
+            del self.values[: MOST_STEPS // 2]
+        self.values.append(value)
+
+    def peak(self, size_bytes: float, kind: str) -> None:
+        """A peak of memory; the largest counts."""
+        if math.isfinite(size_bytes) and size_bytes > (self.peak_bytes or 0.0):
+            self.peak_bytes, self.memory_kind = size_bytes, kind
+
+
+def _number(text: str, scale: str = "") -> float:
+    return float(text.replace(",", "")) * _SCALES[scale]
+
+
+Reader = Callable[[str, LogFigures], None]
+
+_MEGATRON = re.compile(r"elapsed time per iteration \(ms\):\s*" + _NUMBER, re.IGNORECASE)
+_MEGATRON_MEMORY = re.compile(
+    r"max allocated:\s*" + _NUMBER + r"(?:.*?max reserved:\s*" + _NUMBER + ")?"
+)
+_MEGATRON_BATCH = re.compile(r"iteration\s+\d+/.*global batch size:\s*(\d+)")
+
+
+def megatron(line: str, found: LogFigures) -> None:
+    """Megatron-LM, NeMo's Megatron, Primus: `training_log` of megatron/training/training.py."""
+    if match := _MEGATRON.search(line):
+        found.add("step_s", _number(match[1]) / 1e3)
+        if batch := _MEGATRON_BATCH.search(line):
+            found.gbs = int(batch[1])
+    elif "memory (MB)" in line and (match := _MEGATRON_MEMORY.search(line)):
+        # `report_memory` divides by 1024².
+        kind = "reserved" if match[2] else "allocated"
+        found.peak(_number(match[2] or match[1]) * 2**20, kind)
+
+
+_TITAN = re.compile(
+    r"step:\s*\d+\s+loss:.*?memory:\s*([\d.]+)GiB.*?\btps:\s*" + _NUMBER, re.IGNORECASE
+)
+
+
+def torchtitan(line: str, found: LogFigures) -> None:
+    """torchtitan's console lines: `tps` counts tokens per second and GPU; `memory` is the most
+    that torch reserved (torchtitan/components/metrics.py)."""
+    if match := _TITAN.search(line):
+        found.add("tokens_per_s_per_gpu", _number(match[2]))
+        found.peak(float(match[1]) * GIB, "reserved")
+
+
+_DEEPSPEED = re.compile(
+    r"time \(ms\) \| fwd:\s*" + _NUMBER + r" \| bwd:\s*" + _NUMBER + r".*\| step:\s*" + _NUMBER
+)
+_DEEPSPEED_SAMPLES = re.compile(
+    r"CurrSamplesPerSec=" + _NUMBER + r".*?MaxMemAllocated=" + _NUMBER + "GB"
+)
+_DEEPSPEED_PROFILE = re.compile(r"^\s*iter latency:\s*" + _NUMBER + r"\s*(s|ms|us)\b")
+_LATENCY = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def deepspeed(line: str, found: LogFigures) -> None:
+    """DeepSpeed: `wall_clock_breakdown`'s sums of a step, the throughput timer's samples per
+    second, the flops profiler's `iter latency` (deepspeed/utils/timer.py, profiling/)."""
+    if match := _DEEPSPEED.search(line):
+        found.add("step_s", sum(_number(part) for part in match.groups()) / 1e3)
+    elif match := _DEEPSPEED_PROFILE.search(line):
+        found.add("step_s", _number(match[1]) * _LATENCY[match[2]])
+    elif match := _DEEPSPEED_SAMPLES.search(line):
+        found.add("samples_per_s", _number(match[1]))
+        # `get_memory_stats` divides by 1024³ and prints GB.
+        found.peak(_number(match[2]) * GIB, "allocated")
+
+
+_NANOTRON = re.compile(r"elapsed_time_per_iteration_ms:\s*" + _NUMBER + r"([KMGT]?)")
+_NANOTRON_BATCH = re.compile(r"global_batch_size:\s*" + _NUMBER + r"([KMGT]?)")
+_NANOTRON_MEMORY = re.compile(r"Peak reserved:\s*" + _NUMBER + r"\s*MiB")
+
+
+def nanotron(line: str, found: LogFigures) -> None:
+    """nanotron: `train_step_logs` and the memory lines of src/nanotron/trainer.py."""
+    if match := _NANOTRON.search(line):
+        found.add("step_s", _number(match[1], match[2]) / 1e3)
+        if batch := _NANOTRON_BATCH.search(line):
+            found.gbs = round(_number(batch[1], batch[2]))
+    elif match := _NANOTRON_MEMORY.search(line):
+        found.peak(_number(match[1]) * 2**20, "reserved")
+
+
+def mlperf(line: str, found: LogFigures) -> None:
+    """MLPerf Training's `:::MLLOG` lines: `train_step_time` or samples per second of
+    `tracked_stats`; `global_batch_size`."""
+    _, mark, text = line.partition(":::MLLOG")
+    if not mark:
+        return
+    try:
+        event = json.loads(text)
+    except ValueError:
+        return
+    if not isinstance(event, dict):
+        return
+    key, value = event.get("key"), event.get("value")
+    if key == "global_batch_size" and isinstance(value, int | float) and value > 0:
+        found.gbs = round(value)
+    elif key == "tracked_stats" and isinstance(value, dict):
+        for name, kind in (("train_step_time", "step_s"), ("throughput", "samples_per_s")):
+            figure = value.get(name)
+            if isinstance(figure, int | float) and not isinstance(figure, bool):
+                found.add(kind, float(figure))
+
+
+READERS: Mapping[str, Reader] = {
+    "Megatron-LM": megatron,
+    "torchtitan": torchtitan,
+    "DeepSpeed": deepspeed,
+    "nanotron": nanotron,
+    "MLPerf": mlperf,
+}
+TRAINER_STATE = "Hugging Face trainer_state.json"
+# Beginnings of the names of profiles under which each format is written; the rest say any.
+WRITERS: Mapping[str, tuple[str, ...]] = {
+    "Megatron-LM": ("megatron", "nemo", "primus", "zero-bubble"),
+    "torchtitan": ("torchtitan", "torch-3d"),
+    "DeepSpeed": ("deepspeed", "megatron-deepspeed", "hf-", "torch-3d"),
+    "nanotron": ("nanotron",),
+    TRAINER_STATE: ("hf-", "deepspeed", "fsdp", "megatron-fsdp"),
+}
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """A log read: its format, figures of its steps, and what it says beside them."""
+
+    path: Path
+    format: str
+    figures: LogFigures
+
+
+def read_log(path: Path) -> TrainingLog:
+    """The format that most lines of a file are of. UsageError where no line tells a step time."""
+    if path.suffix == ".json":
+        return _trainer_state(path)
+    found = {name: LogFigures() for name in READERS}
+    lines = 0
+    for line in text_lines(path):
+        lines += 1
+        for name, reader in READERS.items():
+            reader(line, found[name])
+    name = max(found, key=lambda one: len(found[one].values))
+    if not found[name].values:
+        raise UsageError(
+            f"{path}: none of {lines:,} lines tells how long a step took; read are logs of "
+            f"{', '.join(READERS)} and {TRAINER_STATE} (a Megatron-LM log needs --log-throughput "
+            "or its usual `elapsed time per iteration`, DeepSpeed wall_clock_breakdown)"
+        )
+    return TrainingLog(path, name, found[name])
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """Lines of a text of any size, each cut at `LONGEST_LINE`, without colours. UsageError for
+    a folder, a missing file, or what is no text."""
+    try:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder; give the name of a log in it")
+        with path.open("rb") as stream:
+            yield from _decoded(stream, path)
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist") from None
+
+
+def _decoded(stream: IO[bytes], path: Path) -> Iterator[str]:
+    while line := stream.readline(LONGEST_LINE):
+        if b"\0" in line:
+            raise UsageError(f"{path} is not a text file: it holds a zero byte")
+        yield _ANSI.sub("", line.decode("utf-8", "replace"))
+
+
+def _trainer_state(path: Path) -> TrainingLog:
+    """`trainer_state.json` of transformers' Trainer: its last entry has the mean over all steps."""
+    from hardware.files import json_content, read_text
+
+    try:
+        content = json_content(read_text(path), str(path))
+    except HardwareError as error:
+        raise UsageError(str(error)) from None
+    history = content.get("log_history") if isinstance(content, dict) else None
+    if not isinstance(history, list):
+        raise UsageError(f"{path}: no 'log_history': this is no trainer_state.json")
+    figures = LogFigures(averaged=True)
+    for entry in history:
+        rate = entry.get("train_steps_per_second") if isinstance(entry, dict) else None
+        if isinstance(rate, int | float) and not isinstance(rate, bool):
+            figures.add("steps_per_s", float(rate))
+    if not figures.values:
+        raise UsageError(
+            f"{path}: no entry of 'log_history' has train_steps_per_second, which Trainer writes "
+            "when training ends; let the run end, or give another log of it"
+        )
+    return TrainingLog(path, TRAINER_STATE, figures)

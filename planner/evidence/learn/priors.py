@@ -1,0 +1,185 @@
+"""How far clusters differ from the catalogue: the prior spread of each parameter.
+
+    python -m planner.evidence.learn.priors > planner/evidence/data/learning_priors.toml
+
+Runs of one source, GPU and framework are a cluster. Every cluster's factors are taken to be drawn
+from one distribution about 1; its standard deviations and the noise of a run are those under which
+the clusters' runs are likeliest (expectation maximisation of the linear model of
+`planner.evidence.learn.posterior`). Runs are predicted by constants that leave their source out, so
+that the spread is what a stranger's cluster will show.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import numpy as np
+
+from hardware.calibration import Figure, parameters_of
+from planner.evidence.fit.command import measured_rows, run
+from planner.evidence.fit.held_out import shipped
+from planner.evidence.fit.step_fit import CONSTANTS
+from planner.evidence.learn.linear import (
+    Equations,
+    Factors,
+    LearningModel,
+    ModelOf,
+    equations,
+    measured_log,
+)
+from planner.evidence.learn.posterior import Array, Prior
+from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.job.job import Job
+
+COMMAND = "python -m planner.evidence.learn.priors"
+_FILE = "data/learning_priors.toml"
+FIGURES: tuple[Figure, ...] = ("time", "memory")
+# Spread before any cluster is seen; and limits: beyond, the linear picture is no guide.
+_START, _LEAST, _MOST = 0.15, 1e-3, 0.5
+_NOISE = 0.1
+_ROUNDS = 60
+_TAIL = 4.0
+# Clusters below say little of spreads; of larger ones so many runs are taken, evenly.
+_FEWEST, _MOST_RUNS = 3, 40
+
+
+class Cluster(NamedTuple):
+    """What one calibration is about."""
+
+    source: str
+    gpu: str
+    framework: str
+
+    def __str__(self) -> str:
+        return f"{self.source}, {self.gpu}, {self.framework}"
+
+
+def cluster_of(prediction: Prediction) -> Cluster:
+    """The cluster of a predicted run. Raises ValueError for a refused row."""
+    if prediction.mapped is None:
+        raise ValueError("a refused row has no cluster")
+    job = prediction.mapped.job
+    return Cluster(prediction.row.source, job.cluster.gpu.name, job.framework.name)
+
+
+@dataclass(frozen=True)
+class Published:
+    """Equations of published runs of a figure, and the cluster of each."""
+
+    predictions: tuple[Prediction, ...]
+    equations: Equations
+    clusters: tuple[Cluster, ...]
+
+    def by_cluster(self, *, without: str = "") -> dict[Cluster, list[int]]:
+        """Runs of every cluster, but for those of a source."""
+        found: dict[Cluster, list[int]] = defaultdict(list)
+        for index, cluster in enumerate(self.clusters):
+            if cluster.source != without:
+                found[cluster].append(index)
+        return found
+
+
+def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
+    """Equations of the runs that have the figure, each by constants without its source."""
+    kept = [one for one in predictions if one.mapped and measured_log(one, figure) is not None]
+    places: dict[str, list[int]] = defaultdict(list)
+    for index, prediction in enumerate(kept):
+        places[prediction.row.source].append(index)
+    residuals, slopes = np.zeros(len(kept)), np.zeros((len(kept), len(parameters_of(figure))))
+    for source, indices in places.items():
+        found = equations([kept[index] for index in indices], figure, _without(source))
+        residuals[indices], slopes[indices] = found.residuals, found.slopes
+    clusters = tuple(cluster_of(prediction) for prediction in kept)
+    return Published(tuple(kept), Equations(figure, residuals, slopes), clusters)
+
+
+def _without(source: str) -> ModelOf:
+    """Cost models by the constants that leave a source out."""
+    item = shipped().get(source)
+    factors = item.factors if item else {}
+
+    def model_of(job: Job, learnt: Factors) -> LearningModel:
+        changed = [one for one in CONSTANTS if one.name in factors and one.applies(job)]
+        constants = {field: factors[one.name] for one in changed for field in one.fields}
+        return LearningModel(job, learnt, constants)
+
+    return model_of
+
+
+def fitted_prior(runs: Published, *, without: str = "") -> Prior:
+    """The likeliest spreads of clusters, and noise of a run, but for one source."""
+    chosen = [
+        _spread_out(indices)
+        for indices in runs.by_cluster(without=without).values()
+        if len(indices) >= _FEWEST
+    ]
+    data = [(runs.equations.slopes[at], runs.equations.residuals[at]) for at in chosen]
+    count = len(parameters_of(runs.equations.figure))
+    variances, noise = np.full(count, _START**2), _NOISE**2
+    weights = [np.ones(len(residuals)) for _, residuals in data]
+    for _ in range(_ROUNDS if data else 0):
+        squares, scatter, mass = np.zeros(count), 0.0, 0.0
+        for place, (slopes, residuals) in enumerate(data):
+            precision = (slopes.T * weights[place] / noise) @ slopes + np.diag(1.0 / variances)
+            covariance = np.linalg.inv(precision)
+            mean = covariance @ ((slopes.T * weights[place] / noise) @ residuals)
+            rest = (residuals - slopes @ mean) ** 2
+            rest += np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+            weights[place] = (_TAIL + 1.0) / (_TAIL + rest / noise)
+            squares += mean**2 + np.diag(covariance)
+            # A cluster weighs as the square root of its runs.
+            scatter += len(rest) ** -0.5 * float(weights[place] @ rest)
+            mass += len(rest) ** 0.5
+        variances = np.clip(squares / len(data), _LEAST**2, None)
+        noise = scatter / mass
+    return Prior(np.minimum(np.sqrt(variances), _MOST), float(np.sqrt(noise)))
+
+
+def _spread_out(indices: Sequence[int]) -> list[int]:
+    if len(indices) <= _MOST_RUNS:
+        return list(indices)
+    return [indices[round(place)] for place in np.linspace(0, len(indices) - 1, _MOST_RUNS)]
+
+
+def render(priors: dict[Figure, Prior]) -> str:
+    """The TOML file."""
+    lines = [
+        "# Prior spreads of calibration's factors: standard deviations of their logarithms over",
+        "# clusters of published runs, and `noise` of ln(measured / predicted) of a run beside",
+        "# them (planner/evidence/learn/priors.py).",
+        f'date = "{datetime.now(UTC):%Y-%m-%d}"',
+        f'command = "{COMMAND}"',
+    ]
+    for figure, prior in priors.items():
+        lines += ["", f"[{figure}]", f"noise = {prior.noise:.4f}"]
+        pairs = zip(parameters_of(figure), prior.spreads, strict=True)
+        lines += [f"{parameter.name} = {spread:.4f}" for parameter, spread in pairs]
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def shipped_prior(figure: Figure) -> Prior:
+    """The prior of `planner/evidence/data/learning_priors.toml`."""
+    text = files("planner.evidence").joinpath(_FILE).read_text(encoding="utf-8")
+    table = tomllib.loads(text)[figure]
+    spreads: Array = np.array([table[one.name] for one in parameters_of(figure)])
+    return Prior(spreads, float(table["noise"]))
+
+
+def main(paths: Sequence[str]) -> None:
+    """Write the file to standard output."""
+    predictions = predict_rows(measured_rows(paths))
+    priors = {figure: fitted_prior(published(predictions, figure)) for figure in FIGURES}
+    sys.stdout.write(render(priors))
+
+
+if __name__ == "__main__":
+    run(main, sys.argv[1:])

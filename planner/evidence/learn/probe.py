@@ -1,0 +1,186 @@
+"""Benchmarks of the machine at hand, with torch: what a job's plan needs, and nothing else.
+
+torch is imported here alone and only when asked for. Each figure is the median of repeated runs
+between CUDA events, after a warm-up; a probe lasts some minutes. Collectives need a process for
+each GPU (torchrun), the rest runs on the first GPU.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from planner.cost import fields as f
+from planner.evidence.learn.benches import Bench
+from planner.evidence.runs.mapping import MappedRow
+from planner.job.errors import NothingFitsError
+from planner.predict.cost_tables import job_pieces
+from planner.predict.ops import OpKind
+
+Progress = Callable[[str, int, int], None]
+_WARM, _TIMED = 5, 20
+# Bytes of the copies, and of collectives: from latency to bandwidth.
+_COPIES = (2**20, 2**24, 2**28, 2**31)
+_EXCHANGES = (2**16, 2**20, 2**24, 2**28)
+COLUMNS = (
+    "kind", "m", "n", "k", "batch", "seq", "heads", "head_dim", "causal", "backward", "bytes",
+    "gpus", "nodes", "time_s",
+)  # fmt: skip
+
+
+def wanted(mapped: MappedRow, world: int, nodes: int) -> list[Bench]:
+    """The benchmarks of a configuration, without times: products and attention of its layers,
+    copies, and collectives among `world` GPUs."""
+    job, degrees = mapped.job, mapped.degrees
+    tokens = float(degrees.mbs * job.seq // degrees.cp)
+    shapes = {
+        shape
+        for piece in job_pieces(job)
+        for op in piece.ops
+        if op.kind is OpKind.GEMM
+        for shape in _products(op, tokens, degrees.tp)
+    }
+    found = [Bench("gemm", {"m": m, "n": n, "k": k}, 0.0) for m, n, k in sorted(shapes)]
+    width = float(job.model.head_dim)
+    heads = float(max(1, job.model.heads // degrees.tp))
+    sizes = {"batch": float(degrees.mbs), "seq": float(job.seq // degrees.cp), "heads": heads}
+    found += [
+        Bench("attention", {**sizes, "head_dim": width, "causal": 1.0, "backward": backward}, 0.0)
+        for backward in (0.0, 1.0)
+    ]
+    found += [Bench("copy", {"bytes": 2.0 * size}, 0.0) for size in _COPIES]
+    if world > 1:
+        found += [
+            Bench(kind, {"bytes": float(size), "gpus": float(world), "nodes": float(nodes)}, 0.0)
+            for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+            for size in _EXCHANGES
+        ]
+    return found
+
+
+def _products(op: Any, tokens: float, tp: int) -> Iterator[tuple[float, float, float]]:
+    """Forward, gradient of the input, gradient of the weights of one linear layer on a rank."""
+    width = op.out_width / (tp if op.out_shard != f.SHARD_NONE else 1)
+    depth = op.in_width / (tp if op.in_shard != f.SHARD_NONE else 1)
+    if width >= 1.0 and depth >= 1.0:
+        yield tokens, width, depth
+        yield tokens, depth, width
+        yield width, depth, tokens
+
+
+def load_torch() -> Any:
+    """torch with a GPU. NothingFitsError (exit 1) where either is missing."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        raise NothingFitsError(
+            "no torch here, so no GPU can be measured: pip install 'trainplan[probe]' on "
+            "a node of the cluster, or run planner probe in the environment that trains"
+        ) from None
+    if not torch.cuda.is_available():
+        raise NothingFitsError(
+            "no GPU that torch sees: planner probe measures the machine it runs on; run it on a "
+            "node of the cluster (torchrun --nproc-per-node 8 for its links too)"
+        )
+    return torch
+
+
+def run_benches(torch: Any, benches: Sequence[Bench], progress: Progress) -> list[Bench]:
+    """The benchmarks with their times; those for which memory is too small are left out."""
+    found = []
+    for number, bench in enumerate(benches):
+        progress(f"measuring {bench.kind}", number, len(benches))
+        try:
+            seconds = _timed(torch, _work(torch, bench))
+        except torch.cuda.OutOfMemoryError:
+            continue
+        found.append(Bench(bench.kind, bench.sizes, seconds))
+    return found
+
+
+def start_group(torch: Any) -> tuple[int, int, bool]:
+    """(processes, nodes, whether this one writes): of torchrun's environment, joined."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return 1, 1, True
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    torch.cuda.set_device(local)
+    torch.distributed.init_process_group("nccl")
+    nodes = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", str(world))))
+    return world, nodes, torch.distributed.get_rank() == 0
+
+
+def _timed(torch: Any, work: Callable[[], Any]) -> float:
+    """Median seconds of a call, by CUDA events."""
+    for _ in range(_WARM):
+        work()
+    pairs = []
+    for _ in range(_TIMED):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        pairs.append((start, end))
+    torch.cuda.synchronize()
+    return 1e-3 * median(float(start.elapsed_time(end)) for start, end in pairs)
+
+
+def _work(torch: Any, bench: Bench) -> Callable[[], Any]:
+    """The call that a benchmark times, its tensors made."""
+    one = {name: int(value) for name, value in bench.sizes.items()}
+    match bench.kind:
+        case "gemm":
+            left, right = _random(torch, one["m"], one["k"]), _random(torch, one["k"], one["n"])
+            return lambda: left @ right
+        case "attention":
+            return _attention(torch, one)
+        case "copy":
+            source = torch.empty(one["bytes"] // 2, dtype=torch.uint8, device="cuda")
+            target = torch.empty_like(source)
+            return lambda: target.copy_(source)
+        case _:
+            return _collective(torch, bench.kind, one)
+
+
+def _random(torch: Any, *shape: int) -> Any:
+    return torch.randn(*shape, dtype=torch.bfloat16, device="cuda")
+
+
+def _attention(torch: Any, one: dict[str, int]) -> Callable[[], Any]:
+    attend = torch.nn.functional.scaled_dot_product_attention
+    shape = (one["batch"], one["heads"], one["seq"], one["head_dim"])
+    operands = [_random(torch, *shape).requires_grad_() for _ in range(3)]
+    if not one["backward"]:
+        return lambda: attend(*operands, is_causal=True)
+    output = attend(*operands, is_causal=True)
+    gradient = torch.ones_like(output)
+    return lambda: torch.autograd.grad(output, operands, gradient, retain_graph=True)
+
+
+def _collective(torch: Any, kind: str, one: dict[str, int]) -> Callable[[], Any]:
+    elements = one["bytes"] // 2 // one["gpus"] * one["gpus"]
+    whole = torch.ones(elements, dtype=torch.bfloat16, device="cuda")
+    part = torch.ones(elements // one["gpus"], dtype=torch.bfloat16, device="cuda")
+    group = torch.distributed
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: group.all_reduce(whole),
+        "all_gather": lambda: group.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: group.reduce_scatter_tensor(part, whole),
+        "all_to_all": lambda: group.all_to_all_single(torch.empty_like(whole), whole),
+    }
+    return calls[kind]
+
+
+def raw_csv(benches: Sequence[Bench]) -> str:
+    """The measurements as the table that `planner calibrate --from` reads."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for bench in benches:
+        writer.writerow({"kind": bench.kind, "time_s": repr(bench.time_s), **bench.sizes})
+    return text.getvalue()

@@ -1,0 +1,1 @@
+"""Published recipes against what the planner finds for the same jobs."""

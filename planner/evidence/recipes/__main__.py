@@ -1,0 +1,82 @@
+"""Every published recipe that states its degrees, beside the best plan found for the same job.
+
+    python -m planner.evidence.recipes [--only TEXT] [--limit N] [--markdown FILE] [--json]
+
+reads the runs that ship. A recipe is predicted as it ran; then all degrees are searched for its
+model, GPUs, batch, sequence, precision and framework, with the techniques that the framework offers
+(`planner.job.frameworks.techniques`), among plans that fit as surely as the recipe does, at most as
+surely as a search demands by default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from planner.evidence.fit.command import measured_rows, run
+from planner.evidence.recipes.compare import Comparison, compare, recipe_rows
+from planner.evidence.recipes.page import page
+from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.evidence.runs.rows import MeasuredRow
+from planner.search.plan_file import write_text
+
+COMMAND = "python -m planner.evidence.recipes"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The command."""
+    given = _parser().parse_args(arguments)
+    rows = measured_rows([])
+    recipes = [row for row in recipe_rows(rows) if given.only.lower() in _named(row).lower()]
+    comparisons = _compared(predict_rows(recipes[: given.limit]))
+    if given.json:
+        records = [asdict(one) for one in comparisons]
+        sys.stdout.write(json.dumps(records, indent=1, allow_nan=False) + "\n")
+        return
+    text = page(comparisons, predict_rows(rows) if given.markdown else ())
+    if given.markdown:
+        write_text(Path(given.markdown), text)
+    else:
+        sys.stdout.write(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="recipes with this text in source, model or GPU")
+    parser.add_argument("--limit", type=_count, default=None, help="the first so many of them")
+    parser.add_argument("--markdown", help="write the page there, with the table of reliability")
+    parser.add_argument("--json", action="store_true", help="one object a recipe, on stdout")
+    return parser
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("give 1 or more")
+    return count
+
+
+def _named(row: MeasuredRow) -> str:
+    return " ".join((row.source, row.fact("model"), row.fact("gpu")))
+
+
+def _compared(predictions: Sequence[Prediction]) -> list[Comparison]:
+    """Comparisons in order, with progress on a terminal."""
+    found: list[Comparison] = []
+    for number, prediction in enumerate(predictions, start=1):
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\rrecipe {number} of {len(predictions)}")
+        comparison = compare(prediction)
+        if comparison is not None:
+            found.append(comparison)
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
+    return found
+
+
+if __name__ == "__main__":
+    run(main, sys.argv[1:])

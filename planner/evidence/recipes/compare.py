@@ -1,0 +1,219 @@
+"""One recipe as it ran, as it is predicted, and the best plan of its job."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+from planner.cost import fields as f
+from planner.evidence.fit.command import shipped_file
+from planner.evidence.runs.mapping import MappedRow
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.rows import MeasuredRow
+from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.switches import with_tables, with_techniques
+from planner.job.frameworks.techniques import Technique, decide, technique_of
+from planner.job.job import Job, searched_modes
+from planner.job.technique_rules import site_of
+from planner.predict.costed_plan import TIME_TERMS
+from planner.predict.plan import Plan
+from planner.predict.plan_text import configuration_text, degrees_text
+from planner.predict.uncertainty.intervals import fit_probability
+from planner.search.trial import try_job
+
+# A claimed gain from which on it is explained.
+NOTABLE = 0.10
+# A prediction of the recipe itself that errs by more explains nothing else.
+MODEL_ERROR = 0.10
+_DEFAULT_PROBABILITY = 0.8
+_SAME = 1e-3
+# Limits by probability are found by bisection: the recipe itself must lie within its.
+_BISECTED = 1e-3
+
+
+Verdict = Literal["as good", "gain", "within the error bar", "model error", "memory error", "lost"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A recipe and the best plan of its job. Seconds a step; probabilities and shares, not percent.
+
+    `peak_share`: the recipe's predicted peak over the memory there is. `gain`: step time that the
+    best plan saves of what is predicted for the recipe, negative where it is slower; None where
+    nothing fits as surely. `verdict`: the recipe is predicted beyond its memory, so no search finds
+    it (`memory error`); a search should have found it (`lost`); the best plan is at most NOTABLE
+    faster (`as good`); it is, but the prediction of the recipe itself is off (`model error`), or
+    its error bar reaches the recipe; or it is a `gain`. `reason`: what the plan has otherwise.
+    """
+
+    source: str
+    model: str
+    gpus: str
+    precision: str
+    framework: str
+    mixture: bool
+    recipe: str
+    measured_s: float
+    predicted_s: float
+    probability: float
+    peak_share: float
+    best: str
+    best_s: float | None
+    best_probability: float | None
+    gain: float | None
+    verdict: Verdict
+    reason: str
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus one."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+@cache
+def recipe_sources() -> tuple[str, ...]:
+    """Sources whose runs are recipes."""
+    table = tomllib.loads(shipped_file("recipes.toml").read_text(encoding="utf-8"))
+    return tuple(source["name"] for source in table["source"])
+
+
+def recipe_rows(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
+    """Rows of recipes that state their degrees and a step time."""
+    return [row for row in rows if row.source in recipe_sources() and _states_degrees(row)]
+
+
+def _states_degrees(row: MeasuredRow) -> bool:
+    batch = row.text("gbs") and row.text("mbs")
+    return bool(row.text("tp") and row.text("pp") and batch and row.measurement("step_time_s"))
+
+
+def compare(prediction: Prediction) -> Comparison | None:
+    """The recipe beside the best plan; None where it is not predicted, or one of its degrees is
+    beyond a search (its batch is not mbs·grad_acc·dp)."""
+    mapped, predicted_s = prediction.mapped, prediction.step_time_s
+    measured_s, peak = prediction.measured("step_time_s"), prediction.memory_bytes()
+    if mapped is None or predicted_s is None or measured_s is None or peak is None:
+        return None
+    if abs(mapped.batch_share - 1.0) > _SAME:
+        return None
+    job = mapped.job
+    asked = fit_probability(job, peak, job.hbm_limit_bytes) - _BISECTED
+    plan = _best(mapped, min(_DEFAULT_PROBABILITY, max(_BISECTED, asked)))
+    return Comparison(
+        source=prediction.row.source,
+        model=job.model.name,
+        gpus=f"{job.cluster.num_gpus:,} {job.cluster.gpu.name}",
+        precision=job.precision,
+        framework=job.framework.name,
+        mixture=job.model.moe is not None,
+        recipe=f"{degrees_text(mapped.degrees)}, {mapped.degrees.mbs}×{mapped.degrees.grad_acc}, "
+        f"{mapped.mode.name}",
+        measured_s=measured_s,
+        predicted_s=predicted_s,
+        probability=fit_probability(job, peak, job.hbm_limit_bytes, prediction.row.source),
+        peak_share=peak / job.hbm_limit_bytes,
+        best="" if plan is None else configuration_text(plan),
+        best_s=None if plan is None else plan.step_time_s,
+        best_probability=None if plan is None else plan.fit_probability,
+        gain=None if plan is None else 1.0 - plan.step_time_s / predicted_s,
+        verdict=_verdict(plan, predicted_s, measured_s, peak / job.hbm_limit_bytes),
+        reason="" if plan is None else _reason(prediction, mapped, plan, predicted_s),
+    )
+
+
+def search_job(mapped: MappedRow) -> Job:
+    """The job of a recipe with its degrees open: what it states of software stays, further
+    techniques of its framework are on or tried unless they round otherwise, its recompute mode is
+    among those tried."""
+    job = mapped.job
+    modes = searched_modes(job.model, job.framework)
+    names = {mode.modules for mode in modes}
+    modes = modes if mapped.mode.modules in names else (*modes, mapped.mode)
+    site = site_of(job.framework, job.model, job.cluster, inside=True)
+    rounded = [one for one in job.framework.techniques if one.rounds]
+    other = tuple(one.name for one in rounded if not _has(job.framework, one))
+    decision = decide(job.framework, (), other, site)
+    return replace(
+        job,
+        framework=with_techniques(job.framework, decision.used),
+        recompute=modes,
+        techniques=decision.used,
+        technique_choices=decision.choices,
+    )
+
+
+def _has(profile: FrameworkProfile, technique: Technique) -> bool:
+    """Whether a profile is already as a technique makes it."""
+    return with_tables(profile, technique.changes(used=True)) == profile
+
+
+def _best(mapped: MappedRow, probability: float) -> Plan | None:
+    trial = try_job(replace(search_job(mapped), fit_probability=probability))
+    return None if trial is None else trial.plan()
+
+
+def _verdict(
+    plan: Plan | None, predicted_s: float, measured_s: float, peak_share: float
+) -> Verdict:
+    """What a difference is: see `Comparison`."""
+    gain = None if plan is None else 1.0 - plan.step_time_s / predicted_s
+    if plan is None or gain is None or gain < -_SAME:
+        return "memory error" if peak_share > 1.0 else "lost"
+    if gain <= NOTABLE:
+        return "as good"
+    if abs(predicted_s / measured_s - 1.0) > MODEL_ERROR:
+        return "model error"
+    return "within the error bar" if plan.step_time.high >= predicted_s else "gain"
+
+
+def _reason(prediction: Prediction, mapped: MappedRow, plan: Plan, predicted_s: float) -> str:
+    """What the best plan has otherwise, and the term of the step time that it shortens most."""
+    if abs(plan.step_time_s / predicted_s - 1.0) <= _SAME:
+        return "the same time"
+    changed = [
+        f"{name} {getattr(mapped.degrees, name)}→{getattr(plan.degrees, name)}"
+        for name in ("tp", "pp", "vpp", "cp", "ep", "zero", "shard", "mbs")
+        if getattr(mapped.degrees, name) != getattr(plan.degrees, name)
+    ]
+    if plan.recompute != mapped.mode.name:
+        changed.append(f"recompute {mapped.mode.name}→{plan.recompute}")
+    profile = mapped.job.framework
+    for name in plan.techniques:
+        technique = technique_of(profile, name)
+        if technique is not None and not _has(profile, technique):
+            changed.append(name)
+    return f"{', '.join(changed)}: {_largest_term(prediction, plan)}"
+
+
+def _largest_term(prediction: Prediction, plan: Plan) -> str:
+    """The term of the step time that the plan shortens most: `less pipeline bubble (12 %)`."""
+    step, seconds = prediction.step, prediction.step_time_s
+    if step is None or seconds is None:
+        return ""
+    saved = {
+        name: float(step[column]) - getattr(plan.time, name)
+        for name, column in TIME_TERMS.items()
+        if column != f.STEP_TIME
+    }
+    name = max(saved, key=lambda key: saved[key])
+    return f"{_WORDS[name]} {saved[name] / seconds:.0%} of the step less"
+
+
+_WORDS = {
+    "compute_s": "compute",
+    "recompute_s": "recomputation",
+    "tp_s": "exposed tensor-parallel traffic",
+    "cp_s": "exposed context-parallel traffic",
+    "ep_s": "exposed exchange of experts",
+    "fsdp_s": "exposed gathers and reductions",
+    "pp_s": "exposed pipeline traffic",
+    "bubble_s": "pipeline bubble",
+    "dp_s": "exposed gradient traffic",
+    "optimizer_s": "optimizer step",
+    "straggler_s": "waiting for the slowest node",
+    "offload_s": "copies to the host",
+    "host_s": "host",
+}

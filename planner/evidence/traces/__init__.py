@@ -1,0 +1,1 @@
+"""Profiler traces and memory snapshots of PyTorch, read in bounded memory."""

@@ -1,0 +1,115 @@
+"""Events of a Chrome trace, one after the other, whatever the file's size.
+
+The field's readers (Holistic Trace Analysis, perfetto's trace processor) load a trace whole: some
+20 times its compressed size. Here a file passes through a buffer, and of an event only what the
+terms need is kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from planner.job.errors import UsageError
+
+Event = dict[str, Any]
+
+_CHUNK = 1 << 20
+# No event is longer: a buffer beyond holds something else.
+_LONGEST_EVENT = 1 << 24
+# Numbers and words (null, Infinity) that a buffer's end may cut.
+_LONGEST_WORD = 64
+# Before the events there are device properties and process groups.
+_LONGEST_HEADER = 1 << 24
+_START = re.compile(r'"traceEvents"\s*:\s*\[')
+_RANK = re.compile(r'"rank"\s*:\s*(\d{1,9})')
+_BETWEEN = " \t\r\n,"
+_EXPECTED = "give a trace of torch.profiler (export_chrome_trace, or tensorboard_trace_handler)"
+
+
+class EventStream:
+    """The events of one file; `rank` is known once the first was read, if the file says it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rank: int | None = None
+        self._decoder = json.JSONDecoder()
+
+    def __iter__(self) -> Iterator[Event]:
+        """Every event that is an object. UsageError for what is no trace, or ends too early."""
+        try:
+            with self._opened() as stream:
+                yield from self._events(stream)
+        except FileNotFoundError:
+            raise UsageError(f"{self.path} does not exist") from None
+        except IsADirectoryError:
+            raise UsageError(f"{self.path} is a folder; give the traces in it") from None
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise UsageError(
+                f"{self.path}: the compressed file is cut short or damaged ({error}); copy it again"
+            ) from None
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"{self.path} is no text in UTF-8 ({error.reason}); {_EXPECTED}"
+            ) from None
+        except RecursionError:
+            raise UsageError(f"{self.path}: an event is nested too deep; {_EXPECTED}") from None
+
+    def _opened(self) -> IO[str]:
+        with self.path.open("rb") as stream:
+            packed = stream.read(2) == b"\x1f\x8b"
+        if packed:
+            return gzip.open(self.path, "rt", encoding="utf-8")
+        return self.path.open(encoding="utf-8")
+
+    def _events(self, stream: IO[str]) -> Iterator[Event]:
+        buffer, position = self._header(stream), 0
+        while True:
+            while position < len(buffer) and buffer[position] in _BETWEEN:
+                position += 1
+            if buffer[position : position + 1] == "]":
+                return
+            try:
+                event, position = self._decoder.raw_decode(buffer, position)
+            except json.JSONDecodeError as error:
+                more = "" if _is_wrong(error, buffer) else stream.read(_CHUNK)
+                if not more or len(buffer) - position > _LONGEST_EVENT:
+                    raise self._broken(error, buffer) from None
+                buffer, position = buffer[position:] + more, 0
+                continue
+            if isinstance(event, dict):
+                yield event
+
+    def _header(self, stream: IO[str]) -> str:
+        """The buffer behind the start of the list of events."""
+        buffer = ""
+        while len(buffer) < _LONGEST_HEADER:
+            more = stream.read(_CHUNK)
+            buffer += more
+            if buffer.lstrip().startswith("["):
+                return buffer.lstrip()[1:]
+            if match := _START.search(buffer):
+                found = _RANK.search(buffer, 0, match.start())
+                self.rank = int(found[1]) if found else None
+                return buffer[match.end() :]
+            if not more:
+                break
+        raise UsageError(f"{self.path}: no 'traceEvents': this is no Chrome trace; {_EXPECTED}")
+
+    def _broken(self, error: json.JSONDecodeError, buffer: str) -> UsageError:
+        if not _is_wrong(error, buffer):
+            return UsageError(
+                f"{self.path}: ends within its events: the file is cut short; copy it again, or "
+                "export it anew"
+            )
+        return UsageError(f"{self.path}: an event is not valid JSON ({error.msg}); {_EXPECTED}")
+
+
+def _is_wrong(error: json.JSONDecodeError, buffer: str) -> bool:
+    """Whether more of the file would not help: the fault lies before the buffer's end."""
+    return error.pos < len(buffer) - _LONGEST_WORD and not error.msg.startswith("Unterminated")

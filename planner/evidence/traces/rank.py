@@ -1,0 +1,221 @@
+"""One rank's trace as seconds by term: what its GPU did, what hid what, and why it waited."""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.evidence.traces.events import EventStream
+from planner.evidence.traces.spans import Spans, clipped, common, complement, length, union
+from planner.evidence.traces.terms import collective_group, kernel_term
+from planner.job.errors import UsageError
+
+_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_CPU = frozenset({"cuda_runtime", "cuda_driver"})
+_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+_SYNCHRONISES = re.compile(
+    r"^(cuda|hip)(StreamSynchronize|DeviceSynchronize|EventSynchronize|Memcpy)$|^cuStreamSynchronize"
+)
+_ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$")
+# Operators that wait for the GPU to hand a number to the CPU.
+_READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero"})
+# A gap below is the GPU's time between two kernels that were both issued long before.
+_SHORT_GAP_S = 2e-6
+_MICRO = 1e-6
+
+
+def _doubles() -> array[float]:
+    return array("d")
+
+
+@dataclass
+class Collected:
+    """What is kept of a trace: starts and ends by term and group, s; counts of calls."""
+
+    kernels: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
+    groups: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
+    waits: array[float] = field(default_factory=_doubles)
+    steps: dict[int, tuple[float, float]] = field(default_factory=dict)
+    gpu_steps: dict[int, tuple[float, float]] = field(default_factory=dict)
+    calls: list[tuple[str, float]] = field(default_factory=list)
+    unusable: int = 0
+    events: int = 0
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One rank over its whole steps, seconds a step (mean over `steps`).
+
+    `terms`: GPU time of kernels by term; `exposed`, `hidden`: collectives by group, and what of
+    them no other kernel covers; `busy_s`: any kernel; `idle_s`: none, of it `idle_synchronised_s`
+    while or right after the CPU waited for the GPU. `calls`: of synchronising, reading and
+    allocating functions, a step. `first_over_rest`: the first step over the median of the others.
+    """
+
+    path: Path
+    rank: int
+    steps: tuple[float, ...]
+    step_s: float
+    terms: dict[str, float]
+    exposed: dict[str, float]
+    hidden: dict[str, float]
+    compute_s: float
+    busy_s: float
+    idle_s: float
+    idle_synchronised_s: float
+    gaps: int
+    calls: dict[str, float]
+    first_over_rest: float | None
+    unusable: int
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that no other kernel hides."""
+        return math.fsum(self.exposed.values())
+
+    @property
+    def communication_s(self) -> float:
+        """All of it."""
+        return self.exposed_s + math.fsum(self.hidden.values())
+
+
+def read_rank(path: Path, number: int) -> RankTrace:
+    """A trace by term; `number` stands for a rank that the file does not say. UsageError."""
+    stream = EventStream(path)
+    found = collect(stream)
+    if not found.kernels:
+        raise UsageError(
+            f"{path}: none of {found.events:,} events is a GPU kernel; profile with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with GPUs"
+        )
+    return _summary(path, number if stream.rank is None else stream.rank, found)
+
+
+def collect(events: Iterable[dict[str, Any]]) -> Collected:
+    """Pass over the events once."""
+    found = Collected()
+    for event in events:
+        found.events += 1
+        if event.get("ph") != "X":
+            continue
+        start, duration = _number(event.get("ts")), _number(event.get("dur"))
+        if math.isfinite(start) and 0.0 <= duration < math.inf:
+            _add(found, event, start * _MICRO, (start + duration) * _MICRO)
+        else:
+            found.unusable += 1
+    return found
+
+
+def _number(value: object) -> float:
+    """NaN for what is no number."""
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _add(found: Collected, event: dict[str, Any], start: float, end: float) -> None:
+    category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
+    if category in _GPU:
+        term = kernel_term(name, category)
+        found.kernels[term].extend((start, end))
+        if term == "communication":
+            arguments = event.get("args")
+            group = collective_group(name, arguments if isinstance(arguments, dict) else {})
+            found.groups[group].extend((start, end))
+    elif category in _CPU:
+        if _SYNCHRONISES.match(name):
+            found.waits.extend((start, end))
+            found.calls.append((name, start))
+        elif _ALLOCATES.match(name):
+            found.calls.append((name, start))
+    elif category == "cpu_op":
+        if name in _READS:
+            found.calls.append((name, start))
+    elif match := _STEP.match(name):
+        steps = found.gpu_steps if category == "gpu_user_annotation" else found.steps
+        steps[int(match[1])] = (start, end)
+
+
+def _spans(values: array[float]) -> Spans:
+    return union(np.frombuffer(values, dtype=np.float64).reshape(-1, 2))
+
+
+def _summary(path: Path, rank: int, found: Collected) -> RankTrace:
+    kernels = {term: _spans(values) for term, values in found.kernels.items()}
+    every = union(np.concatenate(list(kernels.values())))
+    bounds = _bounds(found, every)
+    start, end, count = bounds[0][0], bounds[-1][1], len(bounds)
+
+    def share(spans: Spans) -> float:
+        return length(clipped(spans, start, end)) / count
+
+    compute = union(
+        np.concatenate(
+            [np.zeros((0, 2)), *(one for term, one in kernels.items() if term != "communication")]
+        )
+    )
+    exposed, hidden = {}, {}
+    for group, values in found.groups.items():
+        spans = _spans(values)
+        hidden[group] = share(common(spans, compute))
+        exposed[group] = share(spans) - hidden[group]
+    idle = complement(every, start, end)
+    long = idle[idle[:, 1] - idle[:, 0] > _SHORT_GAP_S]
+    waits = _spans(found.waits) if found.waits else np.zeros((0, 2))
+    durations = tuple(float(late - early) for early, late in bounds)
+    return RankTrace(
+        path=path,
+        rank=rank,
+        steps=durations,
+        step_s=(end - start) / count,
+        terms={term: share(spans) for term, spans in kernels.items() if term != "communication"},
+        exposed=exposed,
+        hidden=hidden,
+        compute_s=share(compute),
+        busy_s=share(every),
+        idle_s=(end - start) / count - share(every),
+        idle_synchronised_s=_after_waits(long, waits) / count,
+        gaps=round(len(long) / count),
+        calls=_calls(found, start, end, count),
+        first_over_rest=_first(durations),
+        unusable=found.unusable,
+    )
+
+
+def _bounds(found: Collected, every: Spans) -> list[tuple[float, float]]:
+    """Starts and ends of whole steps, as the GPU ran them where the trace says so; without steps
+    all kernels are one."""
+    for steps in (found.gpu_steps, found.steps):
+        inside = [steps[number] for number in sorted(steps)]
+        if inside:
+            ends = [start for start, _ in inside[1:]] + [inside[-1][1]]
+            return [(start, end) for (start, _), end in zip(inside, ends, strict=True)]
+    return [(float(every[0, 0]), float(every[-1, 1]))]
+
+
+def _after_waits(gaps: Spans, waits: Spans) -> float:
+    """Seconds of gaps in which a call that waits for the GPU was running or ended: the GPU had
+    run dry, and the CPU issued again only then."""
+    if not len(waits) or not len(gaps):
+        return 0.0
+    place = np.searchsorted(waits[:, 0], gaps[:, 1])
+    before = np.maximum(place - 1, 0)
+    touched = (place > 0) & (waits[before, 1] >= gaps[:, 0])
+    return length(gaps[touched])
+
+
+def _calls(found: Collected, start: float, end: float, count: int) -> dict[str, float]:
+    counted = Counter(name for name, at in found.calls if start <= at < end)
+    return {name: number / count for name, number in counted.items()}
+
+
+def _first(durations: tuple[float, ...]) -> float | None:
+    if len(durations) < 2:
+        return None
+    return durations[0] / float(np.median(durations[1:]))

@@ -1,0 +1,218 @@
+"""Memory snapshots of `torch.cuda.memory._dump_snapshot`, read without running anything in them.
+
+A snapshot is a pickle of dictionaries, lists, texts and numbers. The unpickler here builds those
+alone and refuses every reference to code, so that a file which asks for a function is an error.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from planner.job.errors import UsageError
+
+# A snapshot with hundreds of thousands of events has some hundred MB.
+MOST_BYTES = 1 << 30
+_ALLOCATED, _FREED = "alloc", "free_completed"
+# Words of a frame's function or file that say whose memory it is; the first match counts.
+_CATEGORIES = (
+    ("optimizer", ("optim", "adam", "_init_group", "fused_adam")),
+    ("gradients", ("accumulategrad", "grad_buffer", "param_and_grad_buffer", "reduce_scatter")),
+    ("weights", ("module.py:_apply", "_apply", "load_state_dict", "init_weights", "__init__")),
+    ("backward", ("backward", "autograd/graph.py", "run_backward")),
+    ("activations", ("forward", "_call_impl", "functional.py")),
+)
+OTHER = "other"
+_SHOWN_FRAMES = 3
+
+
+class _NoCode(pickle.Unpickler):
+    """An unpickler of plain data."""
+
+    def find_class(self, module_name: str, global_name: str) -> NoReturn:
+        """Refuse every class and function."""
+        raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
+
+    def persistent_load(self, pid: Any) -> NoReturn:  # noqa: ARG002 (pickle's signature)
+        """Refuse what lies outside the file."""
+        raise pickle.UnpicklingError("it refers to objects outside the file")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One allocation: bytes, category, and the frames that made it, innermost first."""
+
+    size_bytes: int
+    category: str
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One device's memory. `peak_bytes`: most live at once in the recorded history, at which
+    `categories` held it and `made` was allocated; without history what was live at the end.
+
+    `reserved_bytes`, `allocated_bytes`: of the segments at the end, and the share of what is
+    reserved but in no live block, `fragmentation`; `retries`: times that the allocator gave
+    memory back to the driver.
+    """
+
+    path: Path
+    peak_bytes: int
+    categories: dict[str, int]
+    made: Allocation | None
+    reserved_bytes: int
+    allocated_bytes: int
+    fragmentation: float
+    retries: int
+    events: int
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """A snapshot of the device with the most memory. UsageError for what is none, or holds
+    code."""
+    content = _content(path)
+    segments = _segments(path, content)
+    device = _fullest(segments)
+    mine = [segment for segment in segments if segment.get("device", 0) == device]
+    traces = content.get("device_traces")
+    history: list[Any] = []
+    if isinstance(traces, list) and isinstance(device, int) and 0 <= device < len(traces):
+        history = [event for event in traces[device] if isinstance(event, dict)]
+    reserved = sum(_size(segment.get("total_size")) for segment in mine)
+    allocated = sum(_size(segment.get("allocated_size")) for segment in mine)
+    peak, categories, made = _peak(mine, history)
+    return Snapshot(
+        path,
+        peak,
+        categories,
+        made,
+        reserved,
+        allocated,
+        1.0 - allocated / reserved if reserved else 0.0,
+        sum(event.get("action") == "segment_free" for event in history),
+        len(history),
+    )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(
+                f"{path}: larger than {MOST_BYTES >> 30} GiB; record fewer events "
+                "(_record_memory_history(max_entries=100000))"
+            )
+        with path.open("rb") as stream:
+            content = _NoCode(stream).load()
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder; give the snapshot in it") from None
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"{path} is no memory snapshot: {error}; a snapshot holds plain data alone, and no "
+            "code of it was run"
+        ) from None
+    except (EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path}: cut short, or no pickle at all ({error}); write it with "
+            "torch.cuda.memory._dump_snapshot"
+        ) from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no table of segments; it is no memory snapshot")
+    return content
+
+
+def _segments(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
+    segments = content.get("segments")
+    if not isinstance(segments, list):
+        raise UsageError(f"{path}: no 'segments'; it is no memory snapshot")
+    found = [segment for segment in segments if isinstance(segment, dict)]
+    if not found:
+        raise UsageError(f"{path}: no segment: nothing was on a GPU when it was written")
+    return found
+
+
+def _fullest(segments: Iterable[dict[str, Any]]) -> Any:
+    sizes: Counter[Any] = Counter()
+    for segment in segments:
+        sizes[segment.get("device", 0)] += _size(segment.get("total_size"))
+    return sizes.most_common(1)[0][0]
+
+
+def _size(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _peak(
+    segments: list[dict[str, Any]], history: list[dict[str, Any]]
+) -> tuple[int, dict[str, int], Allocation | None]:
+    """(bytes, by category, the allocation that made the peak; None where it is older than the
+    history)."""
+    live = _live_at_start(segments, history)
+    held: Counter[str] = Counter()
+    for one in live.values():
+        held[one.category] += one.size_bytes
+    total = most = sum(held.values())
+    at, made = dict(held), None
+    for event in history:
+        address = event.get("addr")
+        if event.get("action") == _ALLOCATED:
+            one = live[address] = _allocation(event)
+            total, held[one.category] = total + one.size_bytes, held[one.category] + one.size_bytes
+            if total > most:
+                most, at, made = total, dict(held), one
+        elif event.get("action") == _FREED and (gone := live.pop(address, None)) is not None:
+            total, held[gone.category] = (
+                total - gone.size_bytes,
+                held[gone.category] - gone.size_bytes,
+            )
+    return most, {name: size for name, size in at.items() if size > 0}, made
+
+
+def _live_at_start(
+    segments: list[dict[str, Any]], history: list[dict[str, Any]]
+) -> dict[Any, Allocation]:
+    """What was live before the history: from what is live at the end, walked backwards."""
+    live = {
+        block.get("address"): _allocation(block)
+        for segment in segments
+        for block in _blocks(segment)
+        if block.get("state") == "active_allocated"
+    }
+    for event in reversed(history):
+        if event.get("action") == _ALLOCATED:
+            live.pop(event.get("addr"), None)
+        elif event.get("action") == _FREED:
+            live[event.get("addr")] = _allocation(event)
+    return live
+
+
+def _blocks(segment: dict[str, Any]) -> list[dict[str, Any]]:
+    blocks = segment.get("blocks")
+    return (
+        [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
+    )
+
+
+def _allocation(entry: dict[str, Any]) -> Allocation:
+    frames = entry.get("frames")
+    names = tuple(
+        f"{frame.get('filename', '')}:{frame.get('line', '')} {frame.get('name', '')}"
+        for frame in (frames if isinstance(frames, list) else ())
+        if isinstance(frame, dict)
+    )
+    return Allocation(_size(entry.get("size")), _category(names), names[:_SHOWN_FRAMES])
+
+
+def _category(frames: Iterable[str]) -> str:
+    """Whose memory it is, by all frames of the stack."""
+    text = " ".join(frames).lower()
+    for name, words in _CATEGORIES:
+        if any(word in text for word in words):
+            return name
+    return OTHER

@@ -1,0 +1,166 @@
+"""Techniques that a framework offers beside its degrees: overlap, dispatchers, rank order, …
+
+A profile is a set of defaults; each technique says what it changes in the profile's tables, where
+it works, how it is switched on, and what measured it. A search uses those that are on wherever they
+work, tries the searched ones with and without, and the rest where they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BeforeValidator
+
+from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.units import Frozen
+
+
+def _pairs(table: object) -> object:
+    """A table, perhaps of tables, as sorted pairs: profiles are hashable."""
+    if not isinstance(table, dict):
+        return table
+    return tuple((name, _pairs(value)) for name, value in sorted(table.items()))
+
+
+Changes = Annotated[
+    tuple[tuple[str, tuple[tuple[str, bool | float], ...]], ...], BeforeValidator(_pairs)
+]
+
+
+# Those on which kernels send over NVLink themselves: Transformer Engine's userbuffers, torch's
+# symmetric memory.
+LINKED_ARCHITECTURES = ("ampere", "hopper", "blackwell")
+
+
+class Technique(Frozen):
+    """One technique of a framework.
+
+    `use`: `on` unless excluded, `searched` with and without unless decided, or only if `asked`.
+    `tables`: what it changes in the profile; `without`: what the profile is without it, where the
+    profile counts on it. `when`: a condition on the degrees (`constraints.condition`) of plans that
+    it works with; where it is merely on, the others go without. `refuses`: modules that must not be
+    recomputed beside it. `applies`: to mixtures of experts, or all models. `linked`: its ranks of
+    tensor parallelism must be linked by NVLink. `rounds`: what it computes is rounded otherwise.
+    `needs`: packages beyond the framework's.
+    """
+
+    name: str
+    words: str
+    use: Literal["on", "searched", "asked"]
+    flags: str = ""
+    needs: str = ""
+    when: str = ""
+    refuses: tuple[str, ...] = ()
+    applies: Literal["all", "moe"] = "all"
+    linked: bool = False
+    rounds: bool = False
+    tables: Changes = ()
+    without: Changes = ()
+    evidence: str
+
+    def changes(self, *, used: bool) -> Mapping[str, Mapping[str, Any]]:
+        """What the profile's tables become with it, or without."""
+        return {name: dict(values) for name, values in (self.tables if used else self.without)}
+
+
+def _named(table: object) -> object:
+    """A table of techniques by name as a list of them."""
+    if not isinstance(table, dict):
+        return table
+    return tuple({"name": name} | values for name, values in table.items())
+
+
+Techniques = Annotated[tuple[Technique, ...], BeforeValidator(_named)]
+
+
+class Offering(Protocol):
+    """What offers techniques: `planner.job.frameworks.profile.FrameworkProfile`."""
+
+    @property
+    def name(self) -> str:
+        """The framework."""
+
+    @property
+    def techniques(self) -> tuple[Technique, ...]:
+        """What it offers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a job trains, as techniques ask: whether the model is a mixture of experts, and whether
+    NVLink links all ranks of tensor parallelism, which split the sequence."""
+
+    mixture: bool
+    linked: bool
+
+    def obstacle(self, technique: Technique) -> str:
+        """Why a technique cannot work there; empty if it can."""
+        if technique.applies == "moe" and not self.mixture:
+            return "only mixtures of experts have it"
+        if technique.linked and not self.linked:
+            return (
+                "it needs NVLink and sequence parallelism among tensor-parallel ranks, on Ampere, "
+                "Hopper or Blackwell"
+            )
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Names of the techniques that a job uses, and of those that its search decides."""
+
+    used: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    # Of the used ones those that were asked for, and those that are on elsewhere but not here.
+    demanded: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> tuple[tuple[str, ...], ...]:
+        """Every set of the open ones, the smallest first; none if nothing is open."""
+        sets = (combinations(self.open, size) for size in range(len(self.open) + 1))
+        return tuple(one_set for sizes in sets for one_set in sizes) if self.open else ()
+
+
+def technique_of(profile: Offering, name: str) -> Technique | None:
+    """A framework's technique of that name."""
+    return next((one for one in profile.techniques if one.name == name), None)
+
+
+def decide(
+    profile: Offering, asked: tuple[str, ...], excluded: tuple[str, ...], site: Site
+) -> Decision:
+    """What a job uses of a framework's techniques. UsageError for what it has not."""
+    for option, names in (("--with", asked), ("--without", excluded)):
+        for name in names:
+            _demand_offered(profile, option, name)
+    for name in asked:
+        _demand_possible(profile, name, excluded, site)
+    possible = [
+        one for one in profile.techniques if one.name not in excluded and not site.obstacle(one)
+    ]
+    used = tuple(one.name for one in possible if one.name in asked or one.use == "on")
+    return Decision(
+        used,
+        tuple(one.name for one in possible if one.use == "searched" and one.name not in asked),
+        tuple(name for name in used if name in asked),
+        tuple(one.name for one in profile.techniques if one.use == "on" and one.name not in used),
+    )
+
+
+def _demand_offered(profile: Offering, option: str, name: str) -> None:
+    known = [one.name for one in profile.techniques]
+    if name not in known:
+        hint = f"{profile.name} has: {', '.join(known) or 'none'}"
+        raise unknown_name(f"technique for {option}", name, known, hint)
+
+
+def _demand_possible(profile: Offering, name: str, excluded: tuple[str, ...], site: Site) -> None:
+    if name in excluded:
+        raise UsageError(f"--with {name} and --without {name}: give one of them")
+    technique = technique_of(profile, name)
+    if technique and (obstacle := site.obstacle(technique)):
+        raise UsageError(f"--with {name}: {obstacle}; leave it out")

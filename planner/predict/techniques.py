@@ -1,0 +1,38 @@
+"""Which of a job's techniques a plan of it uses, and how they are launched."""
+
+from __future__ import annotations
+
+from hardware.schema import Gpu
+from planner.job.frameworks.techniques import Technique, technique_of
+from planner.job.job import Job
+from planner.job.technique_rules import technique_conditions
+from planner.predict.plan import Degrees
+from planner.predict.shapes import given_columns, rule_context
+
+# Who brings the fused dispatcher: DeepEP's kernels for NVLink domains of a node, HybridEP's for
+# those of a rack (Megatron-LM, docs of the flex dispatcher).
+_RACK = "blackwell"
+
+
+def used_techniques(job: Job, degrees: Degrees) -> tuple[str, ...]:
+    """Those of the job's techniques that work with the degrees."""
+    return tuple(name for name in job.techniques if works_with(job, degrees, name))
+
+
+def works_with(job: Job, degrees: Degrees, name: str) -> bool:
+    """Whether a technique of the job's framework works with the degrees."""
+    columns, sizes = given_columns(degrees), rule_context(job)
+    conditions = technique_conditions(job.framework, (name,))
+    return all(bool(one.mask(columns, sizes)[0]) for one in conditions)
+
+
+def technique_flags(job: Job, names: tuple[str, ...]) -> str:
+    """The flags of techniques, in a line."""
+    found = (technique_of(job.framework, name) for name in names)
+    return " ".join(flags_on(one, job.cluster.gpu) for one in found if one and one.flags)
+
+
+def flags_on(technique: Technique, gpu: Gpu) -> str:
+    """The flags of a technique on a type of GPU."""
+    backend = "hybridep" if gpu.architecture == _RACK else "deepep"
+    return technique.flags.format(dispatcher=backend)

@@ -1,0 +1,163 @@
+"""What a calibration learnt, as a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hardware.calibration import PARAMETERS, Calibration
+from planner.evidence.learn.calibrate import FigureFit
+from planner.evidence.learn.study import Learnt
+from planner.evidence.learn.suggest import Suggestion
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+
+_FIGURES = {"time": "step time", "memory": "peak memory"}
+
+
+def calibration_report(
+    calibration: Calibration, fits: Sequence[FigureFit], notes: Sequence[str]
+) -> Report:
+    """Errors before and after, factors with intervals, what the runs cannot determine."""
+    blocks: list[Block] = [_errors(calibration), _runs(fits), _factors(calibration)]
+    lines = (*_undetermined(calibration, fits), *_odd(fits))
+    if lines:
+        blocks.append(Notes(lines))
+    if notes:
+        blocks.append(Notes(tuple(notes), "Read"))
+    return Report(tuple(blocks))
+
+
+def _errors(calibration: Calibration) -> TableData:
+    rows = []
+    for name, title in _FIGURES.items():
+        learnt = getattr(calibration, name)
+        if learnt is None:
+            continue
+        left_out = learnt.error_left_out
+        rows.append(
+            (
+                title,
+                f"{learnt.runs:,}",
+                f"{learnt.error_before:.1%}",
+                f"{learnt.error_after:.1%}",
+                "-" if left_out is None else f"{left_out:.1%}",
+                f"×/÷ {math.exp(1.2816 * learnt.spread):.2f}",
+            )
+        )
+    titles = ("runs", "error before", "after", "each by the others", "80 % of further runs")
+    return TableData(
+        (Column("figure", "left"), *(Column(title) for title in titles)), tuple(rows), "Errors"
+    )
+
+
+def _runs(fits: Sequence[FigureFit]) -> TableData:
+    rows = tuple(
+        (
+            f"{run.row.file} line {run.row.line}",
+            _FIGURES[fit.figure],
+            f"{math.expm1(-before):+.1%}",
+            f"{math.expm1(-after):+.1%}",
+        )
+        for fit in fits
+        for run, before, after in zip(fit.runs, fit.before, fit.after, strict=True)
+    )
+    columns = (
+        Column("run", "left", wrap=True),
+        Column("figure", "left"),
+        Column("before"),
+        Column("after"),
+    )
+    return TableData(columns, rows, "Predicted against measured")
+
+
+def _factors(calibration: Calibration) -> TableData:
+    rows = tuple(
+        (
+            factor.name,
+            f"{factor.value:.3f}",
+            f"{factor.low:.2f} to {factor.high:.2f}",
+            factor.meaning,
+        )
+        for factor in calibration.factors
+        if factor.determined
+    )
+    columns = (
+        Column("parameter", "left"),
+        Column("factor"),
+        Column("80 % interval"),
+        Column("what it multiplies", "left", wrap=True),
+    )
+    return TableData(columns, rows, "Learnt factors")
+
+
+def _undetermined(calibration: Calibration, fits: Sequence[FigureFit]) -> list[str]:
+    """Parameters whose posterior is about their prior."""
+    told = {factor.name for factor in calibration.factors if factor.determined}
+    figures = {fit.figure for fit in fits}
+    left = [one.name for one in PARAMETERS if one.figure in figures and one.name not in told]
+    return [f"The runs cannot determine: {', '.join(left)}."] if left else []
+
+
+def _odd(fits: Sequence[FigureFit]) -> list[str]:
+    return [
+        f"{run.row.file} line {run.row.line}: disagrees with the other runs and hardly counts."
+        for fit in fits
+        for run in fit.odd
+    ]
+
+
+def study_report(found: Sequence[Learnt], runs: int) -> Report:
+    """Learning from k runs of every held-out source."""
+    if not found:
+        return Report((Notes(("No source has enough runs to hold some back.",)),))
+    columns = (
+        Column("source, GPU, framework", "left", wrap=True),
+        *(
+            Column(title)
+            for title in ("runs", "before", "one factor", "calibrated", "refused", "in 80%")
+        ),
+    )
+    rows = [_study_row(str(one.cluster), f"{one.runs:,}", [one]) for one in found]
+    rows.append(_study_row("mean of clusters", f"{len(found)}", found))
+    noun = "run" if runs == 1 else "runs"
+    facts = Facts((("learnt from", f"{runs} {noun} of each cluster, drawn again and again"),))
+    table = TableData(columns, tuple(rows), "Median error of the runs not learnt from")
+    return Report((facts, table))
+
+
+def _study_row(name: str, runs: str, found: Sequence[Learnt]) -> tuple[str, ...]:
+    names = ("before", "factor", "after", "refused", "covered")
+    means = [sum(getattr(one, name) for one in found) / len(found) for name in names]
+    return (
+        name, runs, *(f"{mean:.1%}" for mean in means[:3]), *(f"{mean:.0%}" for mean in means[3:])
+    )  # fmt: skip
+
+
+def suggestion_report(found: Sequence[Suggestion], runs: int) -> Report:
+    """The runs to make next, in order, and what each leaves of the error bars."""
+    if not found:
+        return Report((Notes(("No short run would tell more than is known already.",)),))
+    columns = (
+        Column("", "right"),
+        Column("run", "left", wrap=True),
+        *(Column(title) for title in ("GPUs", "minutes", "USD", "error bars", "left")),
+    )
+    rows = tuple(
+        (
+            str(number),
+            one.configuration,
+            f"{one.gpus:,}",
+            f"{one.minutes:,.0f}",
+            "-" if one.usd is None else f"{one.usd:,.0f}",
+            f"±{one.before:.1%}",
+            f"±{one.after:.1%}",
+        )
+        for number, one in enumerate(found, start=1)
+    )
+    known = "published runs alone" if not runs else f"{runs} of your runs"
+    notes = (
+        "Error bars: what is not known of the cluster's figures, of the plans' step times (80 %), "
+        f"by {known}. Each run counts on those above it.",
+        "Then: planner calibrate --from RUNS -o mycluster.toml",
+    )
+    return Report((TableData(columns, rows, "Runs to make next"), Notes(notes)))

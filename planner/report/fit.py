@@ -1,0 +1,95 @@
+"""What `planner fit` shows: the answer, with which plan, what else would fit, and the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.job.quantities import gib, percent_sure, plural, share
+from planner.predict.plan import Plan
+from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
+from planner.report.infeasible import nothing_fits_report
+from planner.report.plan_table import plan_table
+from planner.report.search import error_note, job_facts
+from planner.report.tables import Block, Column, Facts, Notes, Report
+from planner.search.fit import WHAT, FitAnswer, Largest
+from planner.search.infeasibility import WhyNothingFits
+from planner.search.result import SearchResult
+
+
+def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Report:
+    """The whole report. `assumed`: what was taken for granted; `command`: the search that tells
+    more."""
+    blocks: list[Block] = []
+    if answer.result is not None:
+        blocks += _fitting(answer.result)
+    elif answer.why is not None:
+        blocks += [Facts((("fits", _no(answer.why)),)), *nothing_fits_report(answer.why).blocks]
+    if answer.largest:
+        blocks.append(Facts(tuple(_largest_row(item) for item in answer.largest), "At most"))
+    blocks.append(Notes(tuple(_notes(answer, assumed, command))))
+    return Report(tuple(blocks))
+
+
+def _fitting(result: SearchResult) -> Iterator[Block]:
+    fastest = result.plans[max(result.recommended, 1) - 1]
+    lightest = min(result.plans, key=lambda plan: plan.peak_bytes)
+    verdict = (
+        f"YES: {gib(fastest.peak_bytes)} of {gib(fastest.usable_bytes)} GiB, with a probability of "
+        f"{percent_sure(fastest.fit_probability)}"
+    )
+    yield Facts(
+        (
+            *job_facts(result.job),
+            ("batch", batch_sentence(fastest, result.job.batch_target_sequences)),
+            ("fits", verdict),
+        )
+    )
+    named = [("→ fastest", fastest)] + ([("lightest", lightest)] if lightest != fastest else [])
+    yield plan_table(
+        [plan for _, plan in named],
+        result.job.usable_bytes,
+        first=[(Column("plan", "left"), [name for name, _ in named])],
+        title="With",
+    )
+
+
+def _no(why: WhyNothingFits) -> str:
+    asked = f"with a probability of {share(why.request.fit_probability, 0)} or more"
+    if why.proven:
+        return f"NO: none of {plural(why.legal, 'legal configuration')} does {asked}"
+    return f"not found: no configuration that does {asked}; not all were decided"
+
+
+def _largest_row(item: Largest) -> tuple[str, str]:
+    return WHAT[item.what], _largest_text(item)
+
+
+def _largest_text(item: Largest) -> str:
+    unit = " tokens" if item.what == "seq" else ""
+    if item.value is None:
+        return f"none fits, from {item.beyond}{unit} on"
+    text = f"{item.value}{unit}"
+    if item.plan is not None:
+        text += f" ({_plan_text(item.plan)})"
+    if item.beyond and not item.exact:
+        return f"{text}; no plan for {item.beyond}, and between them nothing was tried"
+    if item.beyond:
+        text += (
+            f"; {item.beyond} does not fit" if item.proven else f"; no plan found for {item.beyond}"
+        )
+    return text
+
+
+def _plan_text(plan: Plan) -> str:
+    return f"{gib(plan.peak_bytes)} GiB, {step_time_text(plan)}: {configuration_text(plan)}"
+
+
+def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterator[str]:
+    yield from assumed
+    if answer.result is not None:
+        yield error_note(answer.result.plans)
+        yield "Largest: all else as asked; sequences at powers of two, models of the catalogue."
+        yield "All plans between them, and files to launch:"
+        yield f"    {command}"
+    if answer.untried:
+        yield f"No time was left for: {', '.join(answer.untried)}."

@@ -1,0 +1,202 @@
+"""What a page says of all plans: the front, what two degrees leave, the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from planner.job.quantities import GIB, gib, percent_sure
+from planner.predict.plan import Plan
+from planner.predict.plan_text import recompute_text
+from planner.report.charts import plan as charts
+from planner.report.charts.drawing import specification
+from planner.report.charts.heat import heat_chart
+from planner.report.command_line import evaluate_command, search_command
+from planner.report.figures.candidates import Candidates, candidates, costed_or_reason
+from planner.report.figures.heat import HeatMap, heat_map
+from planner.report.figures.plan import front_plans, riskier_plans
+from planner.report.pages.page import Drawing, Pick, Section
+from planner.report.search import job_facts, recommended_note, riskier_table
+from planner.report.tables import Column, Facts, Notes, TableData
+from planner.search.costed import CostedJob
+from planner.search.result import SearchResult
+
+_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A plan of the page: `number` is its own in `result`; `where`: its cluster, if there are
+    several."""
+
+    result: SearchResult
+    number: int
+    where: str = ""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.result.plans[self.number - 1]
+
+    @property
+    def prefix(self) -> str:
+        """The cluster before the plan's degrees, if there are several."""
+        return f"{self.where}, " if self.where else ""
+
+
+@dataclass(frozen=True)
+class Front:
+    """The plans of all clusters, those with `numbers` labelled, and what was considered beside
+    them: costed shapes of each search, or none and why."""
+
+    results: Sequence[SearchResult]
+    entries: Sequence[Entry]
+    numbers: Sequence[int]
+    costed: Sequence[tuple[CostedJob | None, str]]
+    before: Sequence[Plan] = ()
+
+    @classmethod
+    def of(
+        cls,
+        results: Sequence[SearchResult],
+        entries: Sequence[Entry],
+        numbers: Sequence[int],
+        before: Sequence[Plan] = (),
+    ) -> Front:
+        """The front, its shapes costed; `before`: plans of the search that it is compared with."""
+        costed = [costed_or_reason(result) for result in results]
+        return cls(results, entries, numbers, costed, before)
+
+    @property
+    def limit_bytes(self) -> float | None:
+        """The memory that may be used, if it is the same everywhere."""
+        limits = {result.job.limit_bytes for result in self.results}
+        return next(iter(limits)) if len(limits) == 1 else None
+
+    @property
+    def pick(self) -> Pick | None:
+        """What the page says of a candidate that is clicked, where there is one cluster."""
+        if len(self.results) > 1 or self.limit_bytes is None:
+            return None
+        return Pick(
+            evaluate_command(self.results[0].request),
+            self.limit_bytes / GIB,
+            tuple(
+                (number, plan.peak_bytes / GIB, plan.tokens_per_s_per_gpu)
+                for number, plan in enumerate(self._plans, start=1)
+            ),
+        )
+
+    @property
+    def _plans(self) -> list[Plan]:
+        return [entry.plan for entry in self.entries]
+
+    def sections(self, notes: Sequence[str]) -> Iterator[Section]:
+        """The front, the table, what two degrees leave."""
+        yield self._picture()
+        yield overview_section(self.entries, self.results, notes)
+        if len(self.results) == 1 and self.costed[0][0] is not None:
+            found = heat_map(self.costed[0][0], self.results[0])
+            if found is not None:
+                yield heat_section(found)
+
+    def _picture(self) -> Section:
+        found = [
+            candidates(costed, result)
+            for result, (costed, _) in zip(self.results, self.costed, strict=True)
+            if costed is not None
+        ]
+        names = [entry.where for entry in self.entries] if len(self.results) > 1 else []
+        riskier = riskier_plans([plan for result in self.results for plan in result.riskier])
+        chart = charts.front_chart(
+            front_plans(self._plans, self.numbers, names),
+            riskier,
+            [dot for each in found for dot in each.dots],
+            self.limit_bytes,
+            "container",
+            before=front_plans(self.before, ()),
+        )
+        note = "Blue: the plans; numbered: those in the list. Dashed: HBM that may be used."
+        if self.before:
+            note += " Dashed orange line: the front before."
+        if riskier:
+            note += " Hollow: faster, but less likely to fit than was asked."
+        reasons = [f"Candidates are not drawn: {reason}." for _, reason in self.costed if reason]
+        said = " ".join((note, *(_dots_text(each) for each in found), *reasons))
+        return Section(
+            "Speed against memory", (Drawing("front", "", specification(chart), said),), picks=True
+        )
+
+
+def _dots_text(found: Candidates) -> str:
+    """Which candidates are drawn."""
+    text = (
+        f"Faint: the {len(found.dots):,} of {found.legal:,} legal shapes that lie in the picture, "
+        "with their layers spread evenly; click one for what it is."
+    )
+    if found.is_thinned:
+        text = text.replace("that lie in the picture", "that are the fastest close by")
+    return text
+
+
+def heat_section(found: HeatMap) -> Section:
+    """Two degrees of choice, and a table of what is forbidden."""
+    rows = tuple(
+        (*(f"{name} {found.values[name][at]}" for name, at in places), cell.text)
+        for cell in found.forbidden
+        for places in [tuple(zip(cell.names, cell.places, strict=True))]
+    )
+    columns = (Column("degree", "left"), Column("with", "left"), Column("rule", "left"))
+    note = (
+        "Each cell is the best shape with these two values: tokens/s of a GPU if it fits as surely "
+        "as was asked, else the GiB of the lightest, or the rule that forbids it. Layers are "
+        "spread evenly, but for plans of the front. Click a cell for all it says."
+    )
+    drawing = Drawing("heat", "", specification(heat_chart(found, "container")), note)
+    folded = (TableData(columns, rows, "Pairs that a rule forbids"),) if rows else ()
+    return Section("Two degrees at a time", (drawing,), folded=folded)
+
+
+def overview_section(
+    entries: Sequence[Entry], results: Sequence[SearchResult], notes: Sequence[str]
+) -> Section:
+    used = [
+        name
+        for name in _DEGREES
+        if name in ("tp", "pp", "dp", "mbs", "grad_acc")
+        or any(getattr(entry.plan.degrees, name) not in (0, 1) for entry in entries)
+    ]
+    where = ("cluster",) if any(entry.where for entry in entries) else ()
+    columns = (
+        Column("plan"),
+        *(Column(title, "left") for title in where),
+        *(Column(title) for title in ("step s", "tokens/s/GPU", "MFU %", "peak GiB", "fits %")),
+        *(Column(name.replace("_", " ")) for name in used),
+        Column("recompute", "left"),
+    )
+    rows = tuple(
+        (
+            str(number),
+            *((entry.where,) if where else ()),
+            f"{entry.plan.step_time_s:.3g}",
+            f"{entry.plan.tokens_per_s_per_gpu:,.0f}",
+            f"{entry.plan.mfu * 100:.1f}",
+            gib(entry.plan.peak_bytes),
+            percent_sure(entry.plan.fit_probability).removesuffix(" %"),
+            *(str(getattr(entry.plan.degrees, name)) for name in used),
+            recompute_text(entry.plan),
+        )
+        for number, entry in enumerate(entries, start=1)
+    )
+    advice = recommended_note(results[0]) if len(results) == 1 else ()
+    said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
+    facts = [Facts(job_facts(result.job)) for result in results[:1]]
+    if len(results) == 1:
+        said |= dict.fromkeys(("Search again:", f"    {search_command(results[0].request)}"))
+    tables = [TableData(columns, rows)]
+    tables += [
+        riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
+        for result in results
+        if result.riskier
+    ]
+    return Section("All plans", blocks=(*facts, *tables, Notes(tuple(said))))

@@ -1,0 +1,124 @@
+"""Plans as a table: numbers first, a column for each degree, what is uneven where it has place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from planner.job.quantities import gib, percent_sure, share, signed_share
+from planner.predict.plan import Plan
+from planner.predict.plan_text import (
+    batch_difference,
+    batch_text,
+    blocks_text,
+    exchange_text,
+    layers_text,
+    offload_text,
+    recompute_text,
+    schedule_text,
+    stage_gpus_text,
+    step_time_text,
+    techniques_text,
+)
+from planner.report.tables import Column, TableData
+
+_ALWAYS = ("tp", "pp", "dp", "zero")
+_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A column and how a plan fills it; left out where no plan has anything to say."""
+
+    column: Column
+    cell: Callable[[Plan], str]
+
+
+def plan_table(
+    plans: Sequence[Plan],
+    usable_bytes: float | None,
+    *,
+    first: Sequence[tuple[Column, Sequence[str]]] = (),
+    target_sequences: float | None = None,
+    title: str = "",
+) -> TableData:
+    """One row a plan. `usable_bytes`: of the GPU of all, None where each plan has one of its kind;
+    `first`: columns before the others, as of numbers; `target_sequences`: the batch that was asked
+    for, where the plans' batches differ."""
+    parts = list(_parts(plans, usable_bytes, target_sequences))
+    rows = [[part.cell(plan) for part in parts] for plan in plans]
+    columns = [part.column for part in parts]
+    before = zip(*(cells for _, cells in first), strict=True) if first else ((),) * len(rows)
+    return TableData(
+        (*(column for column, _ in first), *columns),
+        tuple((*cells, *row) for cells, row in zip(before, rows, strict=True)),
+        title,
+    )
+
+
+def _parts(
+    plans: Sequence[Plan], usable_bytes: float | None, target_sequences: float | None
+) -> Iterator[_Part]:
+    mixed = any(plan.stage_gpus for plan in plans)
+    limit = "of limit" if mixed else "" if usable_bytes is None else f"of {gib(usable_bytes)}"
+    yield _Part(Column("step time"), step_time_text)
+    yield _Part(Column("tok/s\n/GPU", optional=2), lambda plan: f"{plan.tokens_per_s_per_gpu:,.0f}")
+    yield _Part(Column("MFU\n%", optional=1), lambda plan: f"{plan.mfu * 100:.1f}")
+    peak = f"peak GiB\n{limit}" if limit else "peak\nGiB"
+    yield _Part(Column(peak), partial(_peak_text, limit=mixed))
+    if usable_bytes is None and not mixed:
+        yield _Part(Column("of\nGiB", optional=2), lambda plan: gib(plan.limit_bytes))
+    yield _Part(Column("fits"), lambda plan: percent_sure(plan.fit_probability))
+    yield from (_degree(name) for name in _DEGREES if name in _ALWAYS or _varies(plans, name))
+    yield _Part(Column("mbs×\nacc"), lambda plan: batch_text(plan.degrees))
+    if target_sequences is not None:
+        target = target_sequences
+        yield _Part(Column("batch"), lambda plan: f"{plan.gbs:,}")
+        yield _Part(
+            Column("of the\ntarget", optional=3),
+            lambda plan: signed_share(batch_difference(plan, target)),
+        )
+    yield _Part(Column("recompute", "left", wrap=True), recompute_text)
+    if any(map(_also, plans)):
+        yield _Part(Column("also", "left", wrap=True), _also)
+    if any(map(_layers, plans)):
+        yield _Part(Column("layers", "left", optional=4), _layers)
+    if any(plan.status == "feasible" for plan in plans):
+        yield _Part(Column("gap", optional=5), lambda plan: share(plan.gap) if plan.gap else "-")
+
+
+def _degree(name: str) -> _Part:
+    title = "ZeRO" if name == "zero" else name
+    return _Part(Column(title), lambda plan: f"{getattr(plan.degrees, name):,}")
+
+
+def _varies(plans: Sequence[Plan], name: str) -> bool:
+    """Whether any plan has more than the usual of a degree."""
+    return any(getattr(plan.degrees, name) > (0 if name == "shard" else 1) for plan in plans)
+
+
+def _peak_text(plan: Plan, limit: bool) -> str:
+    """`64.6`; `64.6/79.1` with the limit of its GPU."""
+    return gib(plan.peak_bytes) + (f"/{gib(plan.limit_bytes)}" if limit else "")
+
+
+def _layers(plan: Plan) -> str:
+    return layers_text(plan) or blocks_text(plan)
+
+
+def _also(plan: Plan) -> str:
+    """What most plans have not: another schedule or exchange, offloading, GPUs of several types."""
+    fraction = plan.activation_offload_fraction
+    return "\n".join(
+        filter(
+            None,
+            (
+                schedule_text(plan),
+                exchange_text(plan),
+                techniques_text(plan),
+                stage_gpus_text(plan) if plan.stage_gpus else "",
+                offload_text(plan.optimizer_offload, plan.activation_offload, fraction),
+            ),
+        )
+    )

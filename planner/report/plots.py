@@ -1,0 +1,133 @@
+"""Pictures of plans and of searches: what `--plot`, notebooks and the library draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any, Literal, get_args
+
+from planner.compare.cluster_front import ClusterFront
+from planner.job.errors import UsageError, unknown_name
+from planner.job.quantities import seconds
+from planner.predict.plan import Plan
+from planner.predict.plan_text import configuration_text
+from planner.report.charts import plan as charts
+from planner.report.charts.drawing import FILE_WIDTH, Width, demand_plot, in_file
+from planner.report.charts.heat import heat_chart
+from planner.report.figures.candidates import candidates, costed_or_reason
+from planner.report.figures.heat import heat_map
+from planner.report.figures.plan import front_plans, riskier_plans, stage_bars, waterfall
+from planner.report.figures.schedule import Gantt, schedule_gantt
+from planner.search.result import SearchResult
+
+PlanFigure = Literal["all", "memory", "time", "schedule"]
+ResultFigure = Literal["front", "heat"]
+
+
+def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
+    """An Altair chart of a plan: `memory` of each pipeline stage at its peak, GiB; `time` of a
+    step, term by term, s; the `schedule` of the pipeline; or `all` of them. UsageError without the
+    extra `plot`, for another name, and for the schedule of a plan without a pipeline."""
+    demand_plot()
+    if figure not in get_args(PlanFigure):
+        raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
+    words = configuration_text(plan)
+    if figure != "all":
+        chart, title = _DRAWN[figure](plan)
+        return in_file(chart, title, words)
+    import altair as alt
+
+    names = [name for name in _DRAWN if name != "schedule" or schedule_gantt(plan) is not None]
+    drawn = [
+        chart.properties(title=title) for chart, title in (_DRAWN[name](plan) for name in names)
+    ]
+    return in_file(alt.vconcat(*drawn, spacing=36).resolve_scale(color="independent"), words)
+
+
+def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
+    """An Altair chart of a search: its `front` of tokens/s of a GPU against peak memory, GiB, with
+    the shapes that were considered; or `heat`, the best shape for each pair of values of two
+    degrees. UsageError without the extra `plot`, for another name, and where there is nothing to
+    draw."""
+    demand_plot()
+    drawn: dict[str, Callable[[SearchResult], Any]] = {"front": _front, "heat": _heat}
+    if figure not in drawn:
+        raise unknown_name("figure", figure, list(drawn), "a search has these: ")
+    job = result.job
+    return in_file(drawn[figure](result), f"{job.model} on {job.cluster}, {job.framework}")
+
+
+def waterfall_of(plan: Plan, width: Width) -> Any:
+    """Terms of the step time with the interval of their sum."""
+    high_s = plan.step_time.high
+    interval = (plan.step_time.low, high_s if isfinite(high_s) else plan.step_time_s)
+    return charts.waterfall_chart(waterfall(plan), interval, width)
+
+
+def _memory(plan: Plan) -> tuple[Any, str]:
+    chart = charts.stages_chart(stage_bars(plan), plan.limit_bytes, FILE_WIDTH)
+    return chart, "Memory of each pipeline stage at its peak"
+
+
+def _time(plan: Plan) -> tuple[Any, str]:
+    return waterfall_of(plan, FILE_WIDTH), f"Time of a step: {seconds(plan.step_time_s)}"
+
+
+def _schedule(plan: Plan) -> tuple[Any, str]:
+    gantt = schedule_gantt(plan)
+    if gantt is None:
+        raise UsageError(
+            "this plan has no schedule to draw: it has no pipeline, or too long a one (pp "
+            f"{plan.degrees.pp})"
+        )
+    return charts.schedule_chart(gantt, FILE_WIDTH), schedule_title(plan, gantt)
+
+
+_DRAWN: dict[str, Callable[[Plan], tuple[Any, str]]] = {
+    "memory": _memory,
+    "time": _time,
+    "schedule": _schedule,
+}
+
+
+def schedule_title(plan: Plan, gantt: Gantt) -> str:
+    """The schedule's name, and how much of it is drawn."""
+    part = gantt.microbatches != gantt.of
+    drawn = f" with {gantt.microbatches} of {gantt.of:,} micro-batches" if part else ""
+    return f"Schedule of the pipeline ({plan.schedule}){drawn}"
+
+
+def plot_cluster_front(front: ClusterFront) -> Any:
+    """An Altair chart of one front over several clusters."""
+    results = list(front.results.values())
+    plans = [front.plan_of(point) for point in front.points]
+    limits = {result.job.limit_bytes for result in results}
+    chart = charts.front_chart(
+        front_plans(plans, range(1, len(plans) + 1), [point.cluster for point in front.points]),
+        (),
+        (),
+        limits.pop() if len(limits) == 1 else None,
+        FILE_WIDTH,
+    )
+    return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")
+
+
+def _front(result: SearchResult) -> Any:
+    costed, _ = costed_or_reason(result)
+    return charts.front_chart(
+        front_plans(result.plans, result.shown or range(1, len(result.plans) + 1)),
+        riskier_plans(result.riskier),
+        () if costed is None else candidates(costed, result).dots,
+        result.job.limit_bytes,
+        FILE_WIDTH,
+        result.recommended,
+    )
+
+
+def _heat(result: SearchResult) -> Any:
+    costed, reason = costed_or_reason(result)
+    found = None if costed is None else heat_map(costed, result)
+    if found is None:
+        why = reason or "fewer than two degrees are a choice"
+        raise UsageError(f"no heat map can be drawn: {why}")
+    return heat_chart(found, FILE_WIDTH, choose=False)

@@ -1,0 +1,189 @@
+"""Searches for the people who ask: one at a time a session, answers remembered, all in memory."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+from planner.job.errors import UsageError
+from planner.job.quantities import plural
+from planner.launch.plans import find_plans
+from planner.report.infeasible import nothing_fits_report
+from planner.report.pages.page import Page, Section, render, render_answer
+from planner.report.pages.plans import first_page, plan_page, result_page
+from planner.report.serve.inputs import Inputs
+from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
+from planner.search.plan_file import to_json
+from planner.search.result import SearchResult
+
+MOST_SESSIONS = 64
+MOST_ANSWERS = 64
+PLAN_FILE = Path("plans.json")
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class BusyError(Exception):
+    """The session's search is still going on."""
+
+
+class Remembered(Generic[Key, Value]):
+    """The latest `most` values."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Key) -> Value | None:
+        """The value, which is now the latest."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        """Remember a value, and forget the oldest beyond the most."""
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a search found, as it is shown: `state` in a line, `html` and the `data` of its
+    figures."""
+
+    result: SearchResult | None
+    state: str
+    html: str
+    data: dict[str, Any]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What the browser gets."""
+        return {
+            "state": self.state,
+            "html": self.html,
+            "data": self.data,
+            "has_plans": self.result is not None,
+        }
+
+
+@dataclass
+class Session:
+    """One browser: how far its search is, and what it saw last."""
+
+    state: str = ""
+    inputs: Inputs | None = None
+    result: SearchResult | None = None
+    lock: Lock = field(default_factory=Lock)
+
+    def watch(self, what: str, done: int, total: int) -> None:
+        """Progress of the search."""
+        self.state = f"searching: {what}, {done} of {total}"
+
+
+class Desk:
+    """Answers questions of sessions."""
+
+    def __init__(self, time_limit_s: float) -> None:
+        self._time_limit_s = time_limit_s
+        self._sessions: Remembered[str, Session] = Remembered(MOST_SESSIONS)
+        self._found: Remembered[Inputs, SearchResult | WhyNothingFits] = Remembered(MOST_ANSWERS)
+        self._answers: Remembered[tuple[Inputs, Inputs | None], Answer] = Remembered(MOST_ANSWERS)
+
+    def session(self, token: str) -> tuple[str, Session]:
+        """The session of a token, or a new one with a token that cannot be guessed."""
+        known = self._sessions.get(token)
+        if known is not None:
+            return token, known
+        token, session = secrets.token_urlsafe(24), Session()
+        self._sessions.put(token, session)
+        return token, session
+
+    def answer(self, session: Session, inputs: Inputs) -> Answer:
+        """Search, or remember. BusyError while the session's last search goes on; what the search
+        raises but DoesNotFitError, which is an answer."""
+        if not session.lock.acquire(blocking=False):
+            raise BusyError
+        try:
+            session.state = "searching …"
+            return self._answer(session, inputs)
+        finally:
+            session.state = ""
+            session.lock.release()
+
+    def _answer(self, session: Session, inputs: Inputs) -> Answer:
+        before = session.inputs if session.inputs != inputs else None
+        answer = self._answers.get((inputs, before))
+        if answer is None:
+            found = self._found.get(inputs) or self._search(session, inputs)
+            session.state = "drawing …"
+            answer = _answer(found, session.result if before else None)
+            self._answers.put((inputs, before), answer)
+        if answer.result is not None:
+            session.inputs, session.result = inputs, answer.result
+        return answer
+
+    def _search(self, session: Session, inputs: Inputs) -> SearchResult | WhyNothingFits:
+        found: SearchResult | WhyNothingFits
+        try:
+            found = find_plans(
+                inputs.request(), time_limit_s=self._time_limit_s, progress=session.watch
+            )
+        except DoesNotFitError as error:
+            found = error.why
+        self._found.put(inputs, found)
+        return found
+
+
+def _answer(found: SearchResult | WhyNothingFits, before: SearchResult | None) -> Answer:
+    if isinstance(found, SearchResult):
+        page = first_page(found, PLAN_FILE, () if before is None else before.plans)
+        return Answer(found, _state(found), render_answer(page), page.data)
+    blocks = nothing_fits_report(found).blocks
+    page = Page("", "", [Section("Nothing fits", blocks=blocks)])
+    return Answer(None, "nothing fits", render_answer(page), page.data)
+
+
+def _state(result: SearchResult) -> str:
+    counts = result.counts
+    proven = "proven" if result.proven else "not proven to the end: the time limit came first"
+    return (
+        f"{plural(len(result.plans), 'plan')} of {counts.legal:,} legal configurations, {proven}, "
+        f"in {counts.seconds:.1f} s"
+    )
+
+
+def plan_in_full(session: Session, number: int) -> dict[str, Any]:
+    """The sections of one of the session's last plans. UsageError if there is none."""
+    result = _last(session)
+    if not 1 <= number <= len(result.plans):
+        raise UsageError(f"plan {number}: there are plans 1 to {len(result.plans)}")
+    page = plan_page(result, PLAN_FILE, number)
+    return {"html": render_answer(page), "data": page.data}
+
+
+def plan_file(session: Session) -> str:
+    """The session's last plans as a plan file. UsageError if there are none."""
+    return to_json(_last(session))
+
+
+def report_file(session: Session) -> str:
+    """The session's last plans as one self-contained page. UsageError if there are none."""
+    return render(result_page(_last(session), PLAN_FILE))
+
+
+def _last(session: Session) -> SearchResult:
+    if session.result is None:
+        raise UsageError("search first: this session has no plans yet")
+    return session.result

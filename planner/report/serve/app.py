@@ -1,0 +1,212 @@
+"""The routes of `planner serve`. It listens on this machine alone, answers pages that it served
+itself, and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import anyio
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from constraints.errors import ConstraintError
+from hardware import HardwareError
+from planner.job.errors import UsageError
+from planner.report.charts.drawing import script
+from planner.report.pages.page import environment
+from planner.report.serve.answers import (
+    BusyError,
+    Desk,
+    Session,
+    plan_file,
+    plan_in_full,
+    report_file,
+)
+from planner.report.serve.inputs import Inputs, form_fields
+
+HOSTS = ("127.0.0.1", "localhost")
+MOST_BODY_BYTES = 8192
+# Beyond the search's time limit: costing one pass and drawing.
+GRACE_S = 60.0
+# Searches of all sessions at a time.
+MOST_SEARCHES = 2
+_COOKIE = "planner"
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+        "img-src data: blob:; connect-src 'self'; form-action 'none'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_STATIC = {
+    "/page.css": "text/css",
+    "/page.js": "text/javascript",
+    "/serve.js": "text/javascript",
+}
+
+# What people may mistype is answered, and no failure of the page.
+_WRONG_INPUT = 200
+
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(time_limit_s: float) -> Starlette:
+    """The application; a search ends after `time_limit_s` with what it has found."""
+    app = Starlette(
+        routes=[
+            Route("/", _form),
+            Route("/charts.js", _charts),
+            *(Route(path, _static) for path in _STATIC),
+            Route("/search", _search, methods=["POST"]),
+            Route("/progress", _progress),
+            Route("/plans/{number:int}", _plan),
+            Route("/plans.json", _plans),
+            Route("/report.html", _report),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS), www_redirect=False),
+            Middleware(BaseHTTPMiddleware, dispatch=_guard),
+        ],
+    )
+    for kind in (BusyError, ValidationError, UsageError, HardwareError, ConstraintError, Exception):
+        app.add_exception_handler(kind, _failed)
+    app.state.desk = Desk(time_limit_s)
+    app.state.limiter = anyio.CapacityLimiter(MOST_SEARCHES)
+    app.state.longest_s = time_limit_s + GRACE_S
+    return app
+
+
+async def _guard(request: Request, call_next: _Handler) -> Response:
+    """Refuse what another site's page asks; say on every answer what a browser may do with it."""
+    response = await call_next(request) if _is_ours(request) else _refused("another origin", 403)
+    response.headers.update(_HEADERS)
+    return response
+
+
+def _is_ours(request: Request) -> bool:
+    """Whether a request comes from a page of this server, or from no page."""
+    origin = request.headers.get("origin")
+    if origin is not None and origin != f"http://{request.headers['host']}":
+        return False
+    return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+
+
+def _failed(_request: Request, error: Exception) -> Response:
+    """What a person reads of an error; where a crash was, the server's terminal shows."""
+    match error:
+        case BusyError():
+            return _refused("this session's last search is still going on", 409)
+        case ValidationError():
+            return _refused(_first(error), _WRONG_INPUT)
+        case UsageError() | HardwareError() | ConstraintError():
+            return _refused(str(error), _WRONG_INPUT)
+        case _:
+            return _refused("a crash of the planner itself: its terminal says where", 500)
+
+
+def _refused(text: str, status: int) -> JSONResponse:
+    return JSONResponse({"error": text}, status)
+
+
+async def _form(request: Request) -> Response:
+    page = environment().get_template("serve.html.j2").render(fields=form_fields())
+    response = Response(page, media_type="text/html")
+    token, _ = _session(request)
+    response.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
+    return response
+
+
+def _session(request: Request) -> tuple[str, Session]:
+    desk: Desk = request.app.state.desk
+    return desk.session(request.cookies.get(_COOKIE, ""))
+
+
+async def _static(request: Request) -> Response:
+    path = request.url.path
+    return Response(_file(path.removeprefix("/")), media_type=_STATIC[path])
+
+
+@cache
+def _file(name: str) -> str:
+    folder = files("planner.report.pages") / "templates"
+    return (folder / name).read_text(encoding="utf-8")
+
+
+async def _charts(_request: Request) -> Response:
+    return Response(_library(), media_type="text/javascript")
+
+
+@cache
+def _library() -> str:
+    return script()
+
+
+async def _search(request: Request) -> Response:
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        return _refused("send the fields as application/json", 415)
+    body = await _body(request)
+    if body is None:
+        return _refused(f"more than {MOST_BODY_BYTES:,} bytes were sent", 413)
+    return await _answered(request, Inputs.model_validate_json(body))
+
+
+async def _answered(request: Request, inputs: Inputs) -> Response:
+    state, (_, session) = request.app.state, _session(request)
+    with anyio.move_on_after(state.longest_s):
+        answer = await anyio.to_thread.run_sync(
+            state.desk.answer, session, inputs, limiter=state.limiter, abandon_on_cancel=True
+        )
+        return JSONResponse(answer.document)
+    return _refused(f"no answer within {state.longest_s:.0f} s; ask for less", 503)
+
+
+async def _body(request: Request) -> bytes | None:
+    """What was sent; None if it is too much."""
+    found = b""
+    async for chunk in request.stream():
+        found += chunk
+        if len(found) > MOST_BODY_BYTES:
+            return None
+    return found
+
+
+def _first(error: ValidationError) -> str:
+    first: Any = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'fields'}: {first['msg']}"
+
+
+async def _progress(request: Request) -> Response:
+    return JSONResponse({"state": _session(request)[1].state})
+
+
+async def _plan(request: Request) -> Response:
+    number, (_, session) = request.path_params["number"], _session(request)
+    return JSONResponse(await anyio.to_thread.run_sync(plan_in_full, session, number))
+
+
+async def _plans(request: Request) -> Response:
+    return await _download(request, plan_file, "application/json")
+
+
+async def _report(request: Request) -> Response:
+    return await _download(request, report_file, "text/html")
+
+
+async def _download(
+    request: Request, content: Callable[[Session], str], media_type: str
+) -> Response:
+    text = await anyio.to_thread.run_sync(content, _session(request)[1])
+    return Response(text, media_type=media_type, headers={"Content-Disposition": "attachment"})

@@ -1,0 +1,107 @@
+"""What a person may ask of `planner serve`: names and numbers, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.targets import TARGETS
+from planner.job.models.catalog import catalog_name, model_names
+from planner.job.request import Request, parse_tokens
+
+# Larger clusters, and models that need them, are for the command line: one costing pass of a search
+# is not interrupted.
+MOST_GPUS = 16_384
+PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+FRAMEWORKS = tuple(dict.fromkeys(target.profile for target in TARGETS.values()))
+
+Word = Annotated[str, Field(max_length=80)]
+
+
+class Inputs(BaseModel):
+    """The fields of the form as people write them; an empty one takes its default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    model: Word = "8b"
+    gpus: Word = "8xH100"
+    batch: Word = "1M"
+    seq: Word = ""
+    framework: Word = "megatron-core"
+    precision: Word = "bf16"
+    sure: Word = "80%"
+    reserve: Word = "0"
+    conditions: Annotated[str, Field(max_length=400)] = ""
+
+    def request(self) -> Request:
+        """The request. UsageError, or what the request says, for what cannot be taken."""
+        if catalog_name(self.model) is None:
+            hint = "planner models lists them; model files are for planner search"
+            raise unknown_name("model", self.model, model_names(), hint)
+        if self.framework not in FRAMEWORKS:
+            raise unknown_name("framework", self.framework, FRAMEWORKS, ", ".join(FRAMEWORKS))
+        conditions = tuple(text.strip() for text in self.conditions.split(";") if text.strip())
+        request = Request(
+            model=self.model,
+            gpus=self.gpus,
+            gbs_tokens=parse_tokens(self.batch),
+            seq=parse_tokens(self.seq) if self.seq else None,
+            framework=self.framework,
+            precision=self.precision,
+            fit_probability=_probability(self.sure),
+            hbm_reserve=self.reserve or "0",
+            require=conditions,
+        )
+        count = request.find_cluster().num_gpus
+        if count > MOST_GPUS:
+            raise UsageError(
+                f"{count:,} GPUs: give {MOST_GPUS:,} at most here; planner search takes more"
+            )
+        return request
+
+
+def _probability(text: str) -> float:
+    try:
+        return float(text.strip().removesuffix("%")) / (100.0 if "%" in text else 1.0)
+    except ValueError:
+        raise UsageError(f"{text!r}: write a probability as 80% or 0.8") from None
+
+
+@dataclass(frozen=True)
+class FormField:
+    """A field of the form; `closed`: nothing but `choices` is taken."""
+
+    name: str
+    label: str
+    example: str = ""
+    choices: Sequence[str] = ()
+    closed: bool = False
+
+    @property
+    def value(self) -> str:
+        """What the form opens with."""
+        return str(Inputs.model_fields[self.name].default)
+
+    @property
+    def longest(self) -> int:
+        """Most characters."""
+        return 400 if self.name == "conditions" else 80
+
+
+def form_fields() -> tuple[FormField, ...]:
+    """The form, in order."""
+    return (
+        FormField("model", "Model", "70b", model_names()),
+        FormField("gpus", "GPUs", "64xH100"),
+        FormField("batch", "Global batch, tokens", "4M"),
+        FormField("seq", "Sequence, tokens", "the model's"),
+        FormField("framework", "Framework", choices=FRAMEWORKS, closed=True),
+        FormField("precision", "Precision", choices=PRECISIONS, closed=True),
+        FormField("sure", "Must fit with", "80%"),
+        FormField("reserve", "HBM to keep free", "5% or 4GiB"),
+        FormField("conditions", "Conditions, separated by ;", "tp <= 4; mbs == 1"),
+    )

@@ -1,0 +1,178 @@
+"""Traced steps and memory snapshots beside the prediction, as reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from planner.evidence.traces.findings import Finding
+from planner.evidence.traces.rank import RankTrace
+from planner.evidence.traces.snapshot import Snapshot
+from planner.evidence.traces.terms import TERMS
+from planner.predict.plan import Plan
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+
+_GIB = 2.0**30
+_GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
+
+
+def trace_report(ranks: Sequence[RankTrace], found: Sequence[Finding], plan: Plan | None) -> Report:
+    """Facts, terms of the median rank (against the plan), ranks, patterns."""
+    blocks: list[Block] = [_facts(ranks), _terms(ranks, plan)]
+    if len(ranks) > 1:
+        blocks.append(_ranks(ranks))
+    lines = [
+        f"{_milliseconds(one.seconds)} a step: {one.pattern}. Change: {one.change}."
+        for one in found
+    ]
+    blocks.append(Notes(tuple(lines) or ("No pattern that costs 2 % of a step.",), "Patterns"))
+    return Report(tuple(blocks))
+
+
+def _facts(ranks: Sequence[RankTrace]) -> Facts:
+    steps = median(len(rank.steps) for rank in ranks)
+    rows = [
+        ("traces", f"{len(ranks)}"),
+        ("steps", f"{steps:g} a trace, of {_milliseconds(_median(ranks, 'step_s'))}"),
+    ]
+    unusable = sum(rank.unusable for rank in ranks)
+    if unusable:
+        rows.append(("left out", f"{unusable:,} events without a positive time"))
+    return Facts(tuple(rows))
+
+
+def _median(ranks: Sequence[RankTrace], name: str) -> float:
+    return float(median(getattr(rank, name) for rank in ranks))
+
+
+def _terms(ranks: Sequence[RankTrace], plan: Plan | None) -> TableData:
+    step_s = _median(ranks, "step_s")
+    rows = []
+    for name, traced, predicted in _lines(ranks, plan):
+        if traced or predicted:
+            cells = [name, _milliseconds(traced), f"{traced / step_s:.1%}"]
+            if plan is not None:
+                cells.insert(1, "" if predicted is None else _milliseconds(predicted))
+            rows.append(tuple(cells))
+    columns = [Column("term, a step", "left"), Column("traced"), Column("share")]
+    if plan is not None:
+        columns.insert(1, Column("predicted"))
+    return TableData(tuple(columns), tuple(rows), "Where the step goes (median rank)")
+
+
+def _lines(
+    ranks: Sequence[RankTrace], plan: Plan | None
+) -> Iterator[tuple[str, float, float | None]]:
+    """(term, traced s, predicted s or None) in reading order."""
+    predicted = {} if plan is None else _predicted_terms(plan)
+    terms = {name: float(median(rank.terms.get(name, 0.0) for rank in ranks)) for name in TERMS}
+    compute = math.fsum(seconds for name, seconds in terms.items() if name != "optimizer")
+    yield "compute", compute, predicted.get("compute")
+    for name in TERMS:
+        if name != "optimizer":
+            yield f"  {name}", terms[name], None
+    yield "optimizer", terms["optimizer"], predicted.get("optimizer")
+    for group in _GROUPS:
+        exposed = float(median(rank.exposed.get(group, 0.0) for rank in ranks))
+        yield f"exposed communication, {group}", exposed, predicted.get(group)
+    yield "idle", _median(ranks, "idle_s"), predicted.get("idle")
+    yield "  after the CPU waited", _median(ranks, "idle_synchronised_s"), None
+    yield "step", _median(ranks, "step_s"), predicted.get("step")
+    hidden = float(median(math.fsum(rank.hidden.values()) for rank in ranks))
+    yield "hidden communication", hidden, None
+
+
+def _predicted_terms(plan: Plan) -> dict[str, float]:
+    """The plan's seconds under the names of traced terms."""
+    time = plan.time
+    return {
+        "compute": time.compute_s + time.recompute_s,
+        "optimizer": time.optimizer_s,
+        "tp": time.tp_s,
+        "cp": time.cp_s,
+        "ep": time.ep_s,
+        "pp": time.pp_s,
+        "dp": time.dp_s + time.fsdp_s,
+        "idle": time.bubble_s + time.straggler_s + time.host_s + time.offload_s,
+        "step": plan.step_time_s,
+    }
+
+
+def _ranks(ranks: Sequence[RankTrace]) -> TableData:
+    rows = tuple(
+        (
+            str(rank.rank),
+            *(
+                _milliseconds(seconds)
+                for seconds in (rank.step_s, rank.compute_s, rank.exposed_s, rank.idle_s)
+            ),
+        )
+        for rank in sorted(ranks, key=lambda rank: rank.rank)
+    )
+    titles = ("rank", "step", "compute", "exposed", "idle")
+    return TableData(tuple(Column(title) for title in titles), rows, "Ranks")
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms"
+
+
+def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Report:
+    """Each snapshot's peak by category, against the plan's heaviest stage."""
+    blocks: list[Block] = []
+    for one in found:
+        blocks += [_snapshot_facts(one, plan), _categories(one, plan)]
+    return Report(tuple(blocks))
+
+
+def _snapshot_facts(one: Snapshot, plan: Plan | None) -> Facts:
+    rows = [
+        ("peak of live tensors", _gib(one.peak_bytes)),
+        ("reserved at the end", f"{_gib(one.reserved_bytes)}, {one.fragmentation:.1%} of it free"),
+        ("events recorded", f"{one.events:,}"),
+    ]
+    if one.events == 0:
+        rows.append(
+            ("history", "none: what was live at the end is shown (_record_memory_history first)")
+        )
+    if one.retries:
+        rows.append(("given back to the driver", f"{one.retries:,} times (allocator retries)"))
+    if one.made is not None:
+        frames = "; ".join(one.made.frames) or "no stack"
+        rows.append(("the peak was made by", f"{_gib(one.made.size_bytes)} at {frames}"))
+    if plan is not None:
+        rows.append(("predicted", f"{_gib(plan.allocated_bytes)} of live tensors"))
+    return Facts(tuple(rows), str(one.path))
+
+
+def _categories(one: Snapshot, plan: Plan | None) -> TableData:
+    predicted = {} if plan is None else _predicted(plan)
+    names = sorted({*one.categories, *predicted}, key=lambda name: -one.categories.get(name, 0))
+    rows = tuple(
+        (
+            name,
+            *((_gib(predicted[name]) if name in predicted else "",) if plan is not None else ()),
+            _gib(one.categories.get(name, 0)),
+        )
+        for name in names
+    )
+    columns = [Column("at the peak", "left"), Column("in the snapshot")]
+    if plan is not None:
+        columns.insert(1, Column("predicted"))
+    return TableData(tuple(columns), rows)
+
+
+def _predicted(plan: Plan) -> dict[str, float]:
+    stage = plan.stages[plan.heaviest_stage]
+    return {
+        "weights": stage.weights + stage.gather_buffers,
+        "gradients": stage.gradients,
+        "optimizer": stage.optimizer + stage.optimizer_temporary,
+        "activations": stage.activations + stage.logits,
+        "backward": stage.working,
+    }
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / _GIB:,.2f} GiB"

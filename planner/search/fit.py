@@ -1,0 +1,198 @@
+"""Does it fit: by the search that finds plans, with the largest sequence and model that do.
+
+What fits, and how, is the answer of `find_plans` for the same request: this asks it again for
+longer sequences and other models, and for nothing but whether a plan exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from planner._version import __version__
+from planner.job.errors import UsageError
+from planner.job.models.catalog import load_model, model_names
+from planner.job.request import LONGEST_SEQ, Request
+from planner.predict.ops import parameter_count
+from planner.predict.plan import Plan
+from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
+from planner.search.launchable import SILENT, LaunchNotes
+from planner.search.limit_results import Progress
+from planner.search.pools.jobs import first_job
+from planner.search.result import SearchResult
+from planner.search.search import find_plans
+from planner.search.until import Until
+
+# Sequences are looked for at powers of two from here on.
+_SHORTEST_SEQ = 256
+# What is looked for, in words.
+WHAT = {"seq": "longest sequence", "model": "largest model"}
+# Sequences of a batch that nobody stated, for each GPU.
+SEQUENCES_PER_GPU = 8
+
+
+class Largest(BaseModel):
+    """The largest value of one quantity that was found to fit, all else as asked.
+
+    `value`: a number of tokens or a model's name; None: none of those tried fits. `beyond`: the
+    next larger one that was tried and does not, empty if all fit; `proven`: no plan exists for it
+    within the cost model; `exact`: nothing between the two was left untried. `plan`: one that has
+    `value`.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    what: Literal["seq", "model"]
+    value: str | None
+    beyond: str = ""
+    proven: bool = True
+    exact: bool = True
+    plan: Plan | None = None
+
+
+class FitAnswer(BaseModel):
+    """Whether a job fits its GPUs. `result`: the search's, if it does; `why`: what stands in the
+    way and what would fit, if not; `untried`: what the time limit left out."""
+
+    model_config = ConfigDict(frozen=True)
+
+    planner_version: str = __version__
+    request: Request
+    result: SearchResult | None
+    why: WhyNothingFits | None
+    largest: tuple[Largest, ...]
+    untried: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether a plan fits as surely as the request asks."""
+        return self.result is not None
+
+
+def does_it_fit(
+    request: Request,
+    *,
+    until: Until | None = None,
+    progress: Progress | None = None,
+    launch: LaunchNotes = SILENT,
+) -> FitAnswer:
+    """Search for plans; then the longest sequence and the largest model that fit.
+
+    UsageError as `find_plans`. `until`: when the chain of searches ends.
+    """
+    until = until or Until()
+    result, why = None, None
+    try:
+        result = find_plans(
+            request, time_limit_s=until.seconds_left(), progress=progress, launch=launch
+        )
+    except DoesNotFitError as error:
+        why = error.why
+    tell = progress or (lambda *_: None)
+    largest = [_longest(request, until, tell), _largest_model(request, until, tell)]
+    return FitAnswer(
+        request=request,
+        result=result,
+        why=why,
+        largest=tuple(item for item in largest if item is not None),
+        untried=until.untried,
+    )
+
+
+def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | None:
+    """The fastest plan that fits; None if there is none, or none was found."""
+    return _trial(request, time_limit_s)[0]
+
+
+def _trial(request: Request, time_limit_s: float | None) -> tuple[Plan | None, bool]:
+    """(the fastest plan that fits, whether that answer is proven)."""
+    try:
+        found = find_plans(request, time_limit_s=time_limit_s, fastest_only=True, relaxed=False)
+    except DoesNotFitError as error:
+        return None, error.why.proven
+    except UsageError:
+        return None, True
+    return (found.plans[found.recommended - 1] if found.recommended else found.plans[0]), True
+
+
+def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
+    seq = request.seq or first_job(request).seq
+    powers = [1 << power for power in range(_SHORTEST_SEQ.bit_length() - 1, 64)]
+    lengths = sorted({seq, *(length for length in powers if length <= LONGEST_SEQ)})
+    requests = [request.model_copy(update=_same_tokens(request, seq, each)) for each in lengths]
+    names = [f"{length:,}" for length in lengths]
+    return _largest("seq", names, requests, lengths.index(seq), until, tell)
+
+
+def _same_tokens(request: Request, seq: int, length: int) -> dict[str, int]:
+    """The sequence length, with the batch in sequences as it is: what fits hangs on these."""
+    gbs = request.gbs if request.gbs is not None else max(1, (request.gbs_tokens or seq) // seq)
+    tokens = {} if request.gbs_tokens is None else {"gbs_tokens": gbs * length}
+    return {"seq": length, **tokens}
+
+
+def _largest_model(request: Request, until: Until, tell: Progress) -> Largest | None:
+    """Of the catalogue's models of the same kind (dense, or mixtures), at the same length."""
+    job = first_job(request)
+    specs = {name: load_model(name).spec for name in model_names()}
+    alike = {name: spec for name, spec in specs.items() if bool(spec.moe) == bool(job.model.moe)}
+    sizes = {name: parameter_count(spec).total for name, spec in alike.items()}
+    names = sorted(sizes, key=sizes.__getitem__)
+    size = parameter_count(job.model).total
+    start = sum(sizes[name] < size for name in names)
+    requests = [request.model_copy(update={"model": name, "seq": job.seq}) for name in names]
+    return _largest("model", names, requests, min(start, len(names) - 1), until, tell)
+
+
+def _largest(
+    what: Literal["seq", "model"],
+    names: Sequence[str],
+    requests: Sequence[Request],
+    start: int,
+    until: Until,
+    tell: Progress,
+) -> Largest | None:
+    """The last of `names`, in order of size, that fits, by doubling steps from `start` and then
+    halving; None if time ran out before anything was known."""
+    found: dict[int, tuple[Plan | None, bool]] = {}
+
+    def fits(index: int) -> bool:
+        if index not in found:
+            tell(f"does {names[index]} fit", len(found), len(found) + 1)
+            found[index] = _trial(requests[index], until.seconds_left())
+        return found[index][0] is not None
+
+    low, high = bracket(fits, start, len(names), lambda: until.over(WHAT[what]))
+    if not found:
+        return None
+    beyond = found.get(high)
+    return Largest(
+        what=what,
+        value=names[low] if low >= 0 else None,
+        beyond=names[high] if beyond else "",
+        proven=beyond is None or beyond[1],
+        exact=high - low == 1,
+        plan=found[low][0] if low in found else None,
+    )
+
+
+def bracket(
+    fits: Callable[[int], bool], start: int, count: int, over: Callable[[], bool]
+) -> tuple[int, int]:
+    """(last index that fits or -1, first one that does not or `count`) of a falling predicate.
+
+    Steps from `start` double until both sides are known, then halve. Where time ends (`over`) the
+    two may lie apart.
+    """
+    low, high, step, at = -1, count, 1, start
+    while high - low > 1 and not over():
+        if fits(at):
+            low = at
+            at = min(at + step, high - 1) if high == count else (low + high) // 2
+        else:
+            high = at
+            at = max(at - step, low + 1) if low == -1 else (low + high) // 2
+        step *= 2
+    return low, high

@@ -1,0 +1,290 @@
+"""`planner calibrate`: from runs and logs to a cluster file that every command takes."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hardware import load_cluster_file
+from planner.cli.main import cli
+from tests.evidence.learn import runs
+from tests.evidence.learn.test_logs import MEGATRON, TITAN
+from tests.evidence.traces import made_up
+
+TRUE = {"gemm_rate": 0.9, "inside_rate": 0.7}
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(
+        cli, [str(one) for one in arguments]
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "measured.csv"
+    return runs.write(path, runs.predictions(TRUE, runs.VARIANTS[:8]))
+
+
+@pytest.fixture(scope="module")
+def calibrated(measured: Path) -> Path:
+    path = measured.parent / "ours.toml"
+    result = invoke("calibrate", "-q", "--from", measured, "-o", path)
+    assert result.exit_code == 0, result.output
+    assert "Learnt factors" in result.stdout
+    assert "The runs cannot determine: " in result.stdout
+    return path
+
+
+def evaluated(*machine: object) -> dict[str, object]:
+    result = invoke(
+        "evaluate", "--model", "llama-2-7b", *machine, "--gbs", "64", "--tp", "4", "--mbs", "2",
+        "--recompute", "none", "--json",
+    )  # fmt: skip
+    return json.loads(result.stdout)["plans"][0]
+
+
+def test_the_file_serves_other_commands_with_narrower_intervals(calibrated: Path) -> None:
+    before, after = evaluated("--gpus", "8xH100"), evaluated("--cluster", calibrated)
+    assert after["step_time_s"] > 1.05 * before["step_time_s"]
+    wide, narrow = (
+        plan["step_time"]["high"] / plan["step_time"]["low"] for plan in (before, after)
+    )
+    assert narrow < wide
+    assert "of this cluster" in after["step_time"]["family"]
+
+
+def test_another_framework_takes_the_hardware_alone(calibrated: Path) -> None:
+    calibration = load_cluster_file(calibrated).calibration
+    assert "gemm_rate" in calibration.of("torchtitan")
+    assert "launch_time" not in calibration.of("torchtitan")
+
+
+def test_the_file_is_dated_sourced_and_editable(calibrated: Path) -> None:
+    table = tomllib.loads(calibrated.read_text())["calibration"]
+    assert table["sources"] == ["measured.csv"]
+    assert len(table["date"]) == 10
+    assert table["frameworks"] == ["megatron-core"]
+    assert {"value", "low", "high", "determined", "meaning"} <= set(table["factors"]["gemm_rate"])
+    edited = calibrated.parent / "edited.toml"
+    short = 'num_gpus = 8\ngpu = "H100"\n[calibration]\ndate = "2026-01-01"\nframeworks = []\n'
+    edited.write_text(short + "[calibration.factors]\ngemm_rate = 0.5\n")
+    assert load_cluster_file(edited).calibration.of("any") == {"gemm_rate": 0.5}
+
+
+def test_a_base_file_is_kept_and_its_calibration_replaced(measured: Path) -> None:
+    base = measured.parent / "base.toml"
+    base.write_text('num_gpus = 16\ngpu = "H100"  # ours\nnic_rate = "200 Gbit/s"\n')
+    target = measured.parent / "next.toml"
+    result = invoke("calibrate", "-q", "--from", measured, "--cluster", base, "-o", target)
+    assert result.exit_code == 0, result.output
+    assert 'gpu = "H100"  # ours' in target.read_text()
+    again = invoke(
+        "calibrate", "-q", "--from", measured, "--cluster", target, "-o", target, "--force"
+    )
+    assert again.exit_code == 0, again.output
+    assert target.read_text().count("[calibration]") == 1
+    assert load_cluster_file(target).num_gpus == 16
+
+
+def test_nothing_is_overwritten_without_force(measured: Path, calibrated: Path) -> None:
+    result = invoke("calibrate", "--from", measured, "-o", calibrated)
+    assert result.exit_code == 2
+    assert "--force" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("gemm_rate = nan", "nan is no number"),
+        ("gemm_rate = 0", "greater than or equal to 0.01"),
+        ("gem_rate = 0.9", "Did you mean 'gemm_rate'"),
+        ("gemm_rate = { value = 2.0, low = 0.5, high = 1.0 }", "outside its interval"),
+        ('gemm_rate = "fast"', "valid number"),
+    ],
+)
+def test_a_file_with_a_wrong_factor(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "a.toml"
+    head = 'num_gpus = 8\ngpu = "H100"\n[calibration]\ndate = "2026-01-01"\nframeworks = []\n'
+    path.write_text(f"{head}[calibration.factors]\n{line}\n")
+    result = invoke("evaluate", "--model", "7b", "--cluster", path, "--gbs", "8", "--mbs", "1")
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert str(path) in result.stderr
+
+
+def test_runs_that_do_not_agree_are_refused(tmp_path: Path) -> None:
+    found = runs.predictions({}, runs.VARIANTS[:6])
+    for index, one in enumerate(found):
+        seconds = float(one.row.cells["step_time_s"]) * (2.0 if index % 2 else 0.5)
+        one.row.cells.update(step_time_s=repr(seconds), peak_mem_gib="")
+    path, target = runs.write(tmp_path / "odd.csv", found), tmp_path / "a.toml"
+    result = invoke("calibrate", "-q", "--from", path, "-o", target)
+    assert result.exit_code == 1
+    assert "predicted worse than without" in result.stderr
+    assert not target.exists()
+    forced = invoke("calibrate", "-q", "--from", path, "-o", target, "--accept-worse")
+    assert forced.exit_code == 0
+    assert target.exists()
+
+
+@pytest.fixture(scope="module")
+def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("launch")
+    result = invoke(
+        "evaluate", "--model", "llama-2-7b", "--gpus", "8xH100", "--gbs", "128", "--tp", "2",
+        "--mbs", "1", "--recompute", "none", "-o", folder / "plan.json",
+    )  # fmt: skip
+    assert result.exit_code in (0, 1), result.output
+    return folder
+
+
+def test_a_log_beside_its_plan_file(plan_folder: Path) -> None:
+    (plan_folder / "train.log").write_text(MEGATRON)
+    result = invoke("calibrate", "-q", "--from", plan_folder, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["time"]["runs"] == 1
+    report = invoke("calibrate", "-q", "--from", plan_folder).stdout
+    assert "median of 3 steps" in report
+    assert "1 of warm-up" in report
+
+
+def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path) -> None:
+    path = made_up.write(plan_folder / "rank0.pt.trace.json.gz", made_up.trace())
+    result = invoke("calibrate", "-q", "--from", path, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["time"]["runs"] == 1
+
+
+def test_a_log_of_another_framework(plan_folder: Path) -> None:
+    path = plan_folder / "other.txt"
+    path.write_text(TITAN)
+    result = invoke("calibrate", "-q", "--from", path)
+    assert result.exit_code == 2
+    assert "a log of torchtitan, the configuration one of megatron-core" in result.stderr
+
+
+def test_a_log_of_another_batch(plan_folder: Path) -> None:
+    path = plan_folder / "other.txt"
+    path.write_text(MEGATRON.replace("size:   128", "size:   256"))
+    result = invoke("calibrate", "-q", "--from", path)
+    assert result.exit_code == 2
+    assert "its global batch is 256, the configuration's 128" in result.stderr
+
+
+def test_a_log_without_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(MEGATRON)
+    result = invoke("calibrate", "-q", "--from", path)
+    assert result.exit_code == 2
+    assert "--launch" in result.stderr
+    assert "--plan-file" in result.stderr
+
+
+def test_a_log_with_launch_files(plan_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    made = invoke("launch", plan_folder / "plan.json", "-o", folder)
+    assert made.exit_code == 0, made.output
+    path = tmp_path / "train.log"
+    path.write_text(MEGATRON)
+    result = invoke("calibrate", "-q", "--from", path, "--launch", folder, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["frameworks"] == ["megatron-core"]
+
+
+def test_bad_measurements_name_their_cell(tmp_path: Path) -> None:
+    found = runs.predictions({}, [{}])
+    for value in ("0", "nan", "-1", "fast"):
+        found[0].row.cells.update(step_time_s=value)
+        path = runs.write(tmp_path / "bad.csv", found)
+        result = invoke("calibrate", "-q", "--from", path)
+        assert result.exit_code in (2, 3), value
+        assert "column step_time_s" in result.stderr, value
+        assert "Traceback" not in result.output
+
+
+def test_learning_study_of_the_published_runs(tmp_path: Path) -> None:
+    path = runs.write(tmp_path / "runs.csv", runs.predictions(TRUE))
+    result = invoke("validate", "-q", "--data", path, "--learn", "3", "--json")
+    assert result.exit_code == 0, result.output
+    [found] = json.loads(result.stdout)
+    assert found["after"] < 0.6 * found["before"]
+    wrong = invoke("validate", "-q", "--data", path, "--learn", "3", "--csv")
+    assert wrong.exit_code == 2
+
+
+def test_what_to_run_next(plan_folder: Path, measured: Path) -> None:
+    result = invoke(
+        "calibrate", "-q", "--suggest", "--plan-file", plan_folder / "plan.json", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert 1 <= len(found) <= 3
+    assert all(one["after"] < one["before"] for one in found)
+    assert [one["before"] for one in found[1:]] == [one["after"] for one in found[:-1]]
+    assert found[0]["gpus"] <= 8
+    assert found[0]["usd"] > 0
+    # What runs taught already leaves less to learn.
+    known = invoke(
+        "calibrate", "-q", "--suggest", "--plan-file", plan_folder / "plan.json",
+        "--from", measured, "--json",
+    )  # fmt: skip
+    assert all(one["before"] < found[0]["before"] for one in json.loads(known.stdout))
+    assert (
+        "Runs to make next"
+        in invoke("calibrate", "-q", "--suggest", "--plan-file", plan_folder / "plan.json").stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--suggest"], "--plan-file plans.json"),
+        ([], "give the runs to learn from"),
+        (["--from", "x.csv", "--gpus", "8xH100", "--cluster", "a.toml"], "give the GPUs once"),
+        (["--from", "x.log", "--launch", "a.sh", "--plan-file", "b.json"], "give what ran once"),
+        (["--from", "none.csv"], "does not exist"),
+    ],
+)  # fmt: skip
+def test_wrong_options(arguments: list[str], words: str) -> None:
+    result = invoke("calibrate", "-q", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_memory_and_evaluate_agree_on_a_calibrated_cluster(tmp_path: Path) -> None:
+    """The account of `planner memory` has the factors of the one memory model."""
+    path = tmp_path / "a.toml"
+    head = 'num_gpus = 8\ngpu = "H100"\n[calibration]\ndate = "2026-01-01"\n'
+    path.write_text(
+        f'{head}frameworks = ["megatron-core"]\n[calibration.factors]\n'
+        "context = 1.5\ncommunicators = 3.0\nfragmentation = 2.0\n"
+    )
+    job = ("--model", "llama-2-7b", "--gbs", "64", "--tp", "2", "--mbs", "1", "--recompute", "none")
+    plain, changed = (
+        json.loads(invoke("evaluate", *job, *machine, "--json").stdout)["plans"][0]
+        for machine in (("--gpus", "8xH100"), ("--cluster", path))
+    )
+    before, after = (plan["stages"][0] for plan in (plain, changed))
+    assert after["context"] == pytest.approx(1.5 * before["context"])
+    assert after["fragmentation"] == pytest.approx(2.0 * before["fragmentation"])
+    assert after["communication"] == pytest.approx(3.0 * before["communication"])
+    account = json.loads(invoke("memory", *job, "--cluster", path, "-q", "--json").stdout)
+    assert account["total_bytes"] == pytest.approx(changed["peak_bytes"])
+
+
+@pytest.mark.parametrize(("rate", "unit"), [(40.0, "samples"), (40.0 * 4096, "tokens")])
+def test_mlperf_throughput_counts_samples_or_tokens(
+    plan_folder: Path, rate: float, unit: str
+) -> None:
+    event = {"key": "tracked_stats", "value": {"throughput": rate}, "metadata": {"step": 1}}
+    path = plan_folder / "mlperf.txt"
+    path.write_text("".join(f":::MLLOG {json.dumps(event)}\n" for _ in range(3)))
+    result = invoke("calibrate", "-q", "--from", path)
+    assert result.exit_code == 0, result.output
+    assert f"taken to count {unit}" in result.stdout.replace("\n", " ")
+    assert "mlperf.txt line 1" in result.stdout

@@ -1,0 +1,103 @@
+"""`planner probe`: without a GPU it says so; its files are made from recorded measurements."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hardware import load_cluster_file, parse_gpus
+from planner.cli.main import cli
+from planner.evidence.learn import probe
+from planner.evidence.learn.benches import Bench, bench_inputs, predicted_s, read_table
+from planner.evidence.learn.inputs import plan_configuration
+
+TRUE = {"gemm_rate": 0.9, "hbm_rate": 0.8}
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["probe", *map(str, arguments), "-q"])
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    words = "evaluate --model llama-3-8b --gpus 8xH100 --gbs 64 --tp 2 --mbs 1 -o"
+    CliRunner().invoke(cli, [*words.split(), str(path)])
+    return path
+
+
+def without_gpu() -> types.SimpleNamespace:
+    return types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: False))
+
+
+def test_without_a_gpu(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib, "import_module", _importing({"torch": without_gpu()}))
+    result = invoke("--plan-file", plan, "-o", tmp_path / "a.toml")
+    assert result.exit_code == 1
+    assert "no GPU that torch sees" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib, "import_module", _importing({"torch": None}))
+    result = invoke("--plan-file", plan, "-o", tmp_path / "a.toml")
+    assert result.exit_code == 1
+    assert "pip install 'trainplan[probe]'" in result.stderr
+
+
+def _importing(given: dict[str, object]):
+    real = importlib.import_module
+
+    def import_module(name: str, package: str | None = None) -> object:
+        if name not in given:
+            return real(name, package)
+        if given[name] is None:
+            raise ImportError(name)
+        return given[name]
+
+    return import_module
+
+
+def test_what_a_plan_needs(plan: Path) -> None:
+    mapped = plan_configuration(plan)
+    benches = probe.wanted(mapped, 8, 1)
+    products = {
+        (one.sizes["m"], one.sizes["n"], one.sizes["k"]) for one in benches if one.kind == "gemm"
+    }
+    # Llama 3 8B at tp 2: the output projection is 8192 x 4096 x 2048, the head 8192 x 64128 x 4096.
+    assert (8192.0, 4096.0, 2048.0) in products
+    assert (8192.0, 64128.0, 4096.0) in products
+    assert {one.kind for one in benches} >= {"attention", "copy", "all_reduce", "all_to_all"}
+    assert not any(one.kind == "all_reduce" for one in probe.wanted(mapped, 1, 1))
+
+
+def test_files_from_recorded_measurements(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording of a GPU with products at 90 % and memory at 80 % of the catalogue's rates."""
+
+    def recorded(_torch: object, benches: list[Bench], _progress: object) -> list[Bench]:
+        gpu, links = bench_inputs(parse_gpus("8xH100"), TRUE)
+        return [Bench(one.kind, one.sizes, predicted_s(one, gpu, links)) for one in benches]
+
+    monkeypatch.setattr(probe, "load_torch", without_gpu)
+    monkeypatch.setattr(probe, "run_benches", recorded)
+    target = tmp_path / "ours.toml"
+    result = invoke("--plan-file", plan, "-o", target)
+    assert result.exit_code == 0, result.output
+    factors = {one.name: one for one in load_cluster_file(target).calibration.factors}
+    for name, value in TRUE.items():
+        assert factors[name].low <= value <= factors[name].high, name
+    raw = read_table(tmp_path / "ours.toml.csv")
+    assert {one.kind for one in raw} == {"gemm", "attention", "copy"}
+    again = CliRunner().invoke(
+        cli, ["calibrate", "-q", "--from", f"{target}.csv", "--gpus", "8xH100", "--json"]
+    )
+    assert again.exit_code == 0, again.output
+    refused = invoke("--plan-file", plan, "-o", target)
+    assert refused.exit_code == 2
+    assert "--force" in refused.stderr

@@ -1,0 +1,80 @@
+"""`planner trace` on the command line: tables, JSON, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from planner.cli.main import cli
+from tests.evidence.traces import made_up
+from tests.evidence.traces.test_snapshot import Attack, snapshot, written
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["trace", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    words = "evaluate --model llama-3-8b --gpus 8xH100 --gbs 64 --tp 2 --mbs 1 -o"
+    CliRunner().invoke(cli, [*words.split(), str(path)])
+    return path
+
+
+def test_predicted_against_traced_by_term(tmp_path: Path, plan: Path) -> None:
+    paths = [
+        made_up.write(tmp_path / f"{rank}.json.gz", made_up.trace(rank=rank)) for rank in range(2)
+    ]
+    result = invoke(*paths, "--plan-file", plan)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    [header] = [line for line in lines if line.startswith("term, a step")]
+    assert "predicted" in header
+    [step] = [line for line in lines if line.startswith("step ") and "100.0%" in line]
+    assert step.split()[-3:-1] == ["10.0", "ms"]
+    [exposed] = [line for line in lines if line.startswith("exposed communication, dp")]
+    assert "2.0 ms" in exposed
+    assert "gradient reduction or weight gathers are not overlapped" in result.stdout
+
+
+def test_json(tmp_path: Path) -> None:
+    result = invoke(made_up.write(tmp_path / "a.json", made_up.trace()), "--json")
+    content = json.loads(result.stdout)
+    assert content["ranks"][0]["exposed"] == pytest.approx({"dp": 2e-3})
+    assert content["findings"]
+
+
+def test_snapshot_against_the_plan(tmp_path: Path, plan: Path) -> None:
+    path = written(tmp_path / "a.pickle", snapshot())
+    result = invoke(path, "--plan-file", plan)
+    assert result.exit_code == 0, result.output
+    assert "0.21 GiB" in result.stdout
+    assert "the peak was made by" in result.stdout
+    assert "49.2% of it free" in result.stdout
+    assert json.loads(invoke(path, "--json").stdout)[0]["retries"] == 1
+
+
+def test_a_snapshot_with_code_is_wrong_input(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.pickle", {"segments": [Attack(tmp_path / "owned")]})
+    result = invoke(path)
+    assert result.exit_code == 2
+    assert "no code of it was run" in result.stderr.replace("\n", " ")
+    assert not (tmp_path / "owned").exists()
+
+
+def test_both_kinds_at_once(tmp_path: Path) -> None:
+    trace = made_up.write(tmp_path / "a.json", made_up.trace())
+    result = invoke(trace, written(tmp_path / "a.pickle", snapshot()))
+    assert result.exit_code == 2
+    assert "not both at once" in result.stderr
+
+
+def test_a_plan_that_is_not_there(tmp_path: Path, plan: Path) -> None:
+    trace = made_up.write(tmp_path / "a.json", made_up.trace())
+    result = invoke(trace, "--plan-file", plan, "--plan", 9)
+    assert result.exit_code == 2
+    assert "no plan 9" in result.stderr

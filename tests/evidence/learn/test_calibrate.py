@@ -1,0 +1,165 @@
+"""Calibration on runs of known parameters finds them; on none it changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hardware.calibration import PARAMETERS, parameters_of
+from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.tables import FrameworkInputs
+from planner.evidence.learn.calibrate import calibrate, calibration_of, error, fit_figure
+from planner.evidence.learn.posterior import Prior, learn, left_out
+from planner.evidence.learn.priors import shipped_prior
+from planner.job.errors import CannotTellError, UsageError
+from tests.evidence.learn import runs
+
+TRUE = {"gemm_rate": 0.92, "inside_rate": 0.7}
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fit_figure(runs.predictions(TRUE), "time")
+
+
+def test_known_parameters_lie_in_their_intervals(fit) -> None:
+    calibration = calibration_of([fit], ["made up"])
+    factors = {factor.name: factor for factor in calibration.factors}
+    for name, value in TRUE.items():
+        assert factors[name].low <= value <= factors[name].high, name
+        assert factors[name].determined, name
+    # What was not changed is within its interval too.
+    for name in set(factors) - set(TRUE):
+        assert factors[name].low <= 1.0 <= factors[name].high, name
+
+
+def test_the_error_falls_to_a_fifth(fit) -> None:
+    assert error(fit.before) > 0.06
+    assert error(fit.after) < 0.2 * error(fit.before)
+    assert error(fit.left_out) < 0.4 * error(fit.before)
+    assert not fit.is_worse
+
+
+def test_a_single_run_helps_the_others() -> None:
+    measured = runs.predictions({"gemm_rate": 0.8})
+    learnt = fit_figure(measured[:1], "time")
+    assert 0.0 < error(learnt.after) < 0.8 * error(learnt.before)
+    assert len(learnt.left_out) == 0
+    assert learnt_spread(learnt) > learnt_spread(fit_figure(measured, "time"))
+
+
+def learnt_spread(fit) -> float:
+    return calibration_of([fit], ["x"]).time.spread
+
+
+def test_runs_as_predicted_change_nothing() -> None:
+    found = fit_figure(runs.predictions({}), "time")
+    assert np.abs(found.posterior.mean).max() < 1e-6
+    assert error(found.after) < 1e-9
+
+
+def test_one_odd_run_hardly_counts() -> None:
+    measured = runs.predictions({})
+    row = measured[3].row
+    slow = repr(3.0 * float(row.text("step_time_s")))
+    measured[3] = replace(measured[3], row=replace(row, cells=row.cells | {"step_time_s": slow}))
+    found = fit_figure(measured, "time")
+    assert [run.row.cells["tp"] for run in found.odd] == ["8"]
+    assert np.delete(np.abs(found.after), 3).mean() < 0.03
+
+
+def test_what_no_run_depends_on_is_not_determined(fit) -> None:
+    names = {factor.name for factor in calibration_of([fit], ["x"]).factors if factor.determined}
+    assert not names & {"grouped_rate", "expert_exposed", "context_exposed"}
+
+
+def test_noise_that_no_parameter_explains_is_refused() -> None:
+    """Runs that scatter at random, each judged by the others, get no better."""
+    measured = runs.predictions({})
+    random = np.random.default_rng(7)
+    noisy = []
+    for one in measured:
+        seconds = float(one.row.text("step_time_s")) * float(np.exp(random.normal(0.0, 0.3)))
+        noisy.append(
+            replace(one, row=replace(one.row, cells=one.row.cells | {"step_time_s": repr(seconds)}))
+        )
+    assert fit_figure(noisy, "time").is_worse
+
+
+def test_memory_overheads() -> None:
+    """Fragmentation three times the profile's is found from reserved memory."""
+    changes = [{**one, "mem_kind": "reserved"} for one in runs.VARIANTS]
+    found = fit_figure(runs.predictions({"fragmentation": 2.0}, changes), "memory")
+    calibration = calibration_of([found], ["x"])
+    [factor] = [factor for factor in calibration.factors if factor.name == "fragmentation"]
+    assert error(found.after) < 0.5 * error(found.before)
+    assert factor.low <= 2.0 <= factor.high
+
+
+def test_runs_on_two_gpus_are_refused() -> None:
+    other = runs.predictions({}, [{"gpu": "A100-80GB"}])
+    with pytest.raises(UsageError, match=r"A100.* and H100.*--gpu"):
+        calibrate([*runs.predictions({}, [{}]), *other], ["a.csv"])
+
+
+def test_nothing_to_learn_from() -> None:
+    [one] = runs.predictions({}, [{}])
+    empty = replace(
+        one, row=replace(one.row, cells=one.row.cells | {"step_time_s": "", "peak_mem_gib": ""})
+    )
+    with pytest.raises(CannotTellError, match="step_time_s and peak_mem_gib"):
+        calibrate([empty], ["a.csv"])
+    with pytest.raises(CannotTellError, match="there is none"):
+        calibrate([], ["a.csv"])
+
+
+def test_every_parameter_names_fields_of_the_core() -> None:
+    tables = {"gpu": GpuInputs, "framework": FrameworkInputs, "links": LinkInputs}
+    for parameter in PARAMETERS:
+        for table, kind in tables.items():
+            assert set(getattr(parameter, table)) <= set(kind._fields), parameter.name
+        assert set(parameter.inverse) <= set(FrameworkInputs._fields)
+    names = [parameter.name for parameter in PARAMETERS]
+    assert len(set(names)) == len(names)
+    for figure in ("time", "memory"):
+        assert len(shipped_prior(figure).spreads) == len(parameters_of(figure))
+
+
+# --- the posterior ------------------------------------------------------------------------------
+
+
+def test_posterior_of_one_parameter_is_the_textbook_one() -> None:
+    """With equal weights, the mean of n runs shrinks by n·τ²/(n·τ² + s²)."""
+    residuals = np.full(200, 0.1) + np.random.default_rng(1).normal(0.0, 0.01, 200)
+    found = learn(np.ones((200, 1)), residuals, Prior(np.array([0.2]), 0.01))
+    assert found.mean[0] == pytest.approx(0.1, abs=0.002)
+    assert np.sqrt(found.covariance[0, 0]) < 0.002
+
+
+def test_a_parameter_without_slope_keeps_its_prior() -> None:
+    slopes = np.column_stack([np.ones(5), np.zeros(5)])
+    found = learn(slopes, np.full(5, 0.1), Prior(np.array([0.2, 0.3]), 0.05))
+    assert found.mean[1] == 0.0
+    assert np.sqrt(found.covariance[1, 1]) == pytest.approx(0.3)
+
+
+def test_intervals_of_drawn_parameters_cover() -> None:
+    """Parameters drawn from the prior lie in their 80 % intervals about that often."""
+    random = np.random.default_rng(5)
+    prior, inside = Prior(np.array([0.1, 0.3, 0.2]), 0.05), []
+    for _ in range(300):
+        truth = random.normal(0.0, prior.spreads)
+        slopes = random.uniform(0.0, 1.0, (6, 3))
+        found = learn(slopes, slopes @ truth + random.normal(0.0, 0.05, 6), prior)
+        deviations = np.sqrt(np.diag(found.covariance))
+        inside.append(np.abs(found.mean - truth) <= 1.2816 * deviations)
+    assert 0.75 <= np.mean(inside) <= 0.97
+
+
+def test_left_out_judges_a_run_by_the_others() -> None:
+    slopes, residuals = np.ones((3, 1)), np.array([0.1, 0.1, -0.4])
+    rest = left_out(slopes, residuals, Prior(np.array([0.2]), 0.05))
+    alone = learn(slopes[:2], residuals[:2], Prior(np.array([0.2]), 0.05)).mean[0]
+    assert rest[2] == pytest.approx(-0.4 - alone)

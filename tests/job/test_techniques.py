@@ -1,0 +1,129 @@
+"""Techniques of a framework: what is on, tried or asked for, and what each changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.job.errors import UsageError
+from planner.job.frameworks import framework_names, load_framework
+from planner.job.request import Request
+from planner.predict.configuration import evaluate
+from planner.predict.decided import decided_request
+from planner.predict.plan import Degrees, Plan
+from planner.search.search import find_plans
+
+TP = Degrees(tp=8, dp=1, grad_acc=8)
+
+
+def request(**changes: Any) -> Request:
+    """Llama-3 8B on eight H100 under Megatron-Core."""
+    values = {"model": "llama-3-8b", "gpus": "8xH100", "gbs": 8, "seq": 8192}
+    return Request(**values | changes)
+
+
+def costed(degrees: Degrees = TP, **changes: Any) -> Plan:
+    return evaluate(request(**changes), degrees)
+
+
+def test_overlap_of_tensor_exchanges_is_on_unless_excluded() -> None:
+    """Faster, for ten buffers of a whole activation: 20 bytes an element of 8,192·4,096."""
+    on, off = costed(), costed(without=("tp-overlap",))
+    assert on.techniques == ("tp-overlap",)
+    assert on.technique_flags == "--tp-comm-overlap"
+    assert off.techniques == ()
+    assert on.time.tp_s < 0.4 * off.time.tp_s
+    buffers = on.stages[0].communication - off.stages[0].communication
+    assert buffers == pytest.approx(20 * 8192 * 4096)
+    assert on.peak_bytes - off.peak_bytes == pytest.approx(buffers)
+
+
+def test_a_technique_is_named_only_where_it_works() -> None:
+    assert costed(Degrees(dp=8)).techniques == ()
+
+
+def test_fp8_buffers_are_smaller() -> None:
+    on, off = costed(precision="fp8"), costed(precision="fp8", without=("tp-overlap",))
+    buffers = on.stages[0].communication - off.stages[0].communication
+    assert buffers == pytest.approx(14 * 8192 * 4096)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"gpus": "8xA100-PCIE"}, {"sequence_parallel": False}, {"allow_tp_across_domains": True}],
+)
+def test_userbuffers_need_nvlink_and_a_split_sequence(changes: dict[str, Any]) -> None:
+    assert request(**changes).resolve().techniques == ()
+    with pytest.raises(UsageError, match="needs NVLink"):
+        request(use=("tp-overlap",), **changes).resolve()
+
+
+def test_gradients_in_bf16_are_asked_for() -> None:
+    """They round otherwise: half the bytes of 8.03e9/8 gradients, only where somebody asks."""
+    usual, asked = costed(), costed(use=("bf16-gradients",))
+    assert "bf16-gradients" in asked.techniques
+    saved = usual.stages[0].gradients - asked.stages[0].gradients
+    assert saved == pytest.approx(2 * 8.03e9 / 8, rel=0.01)
+    bridge = costed(framework="megatron-bridge")
+    assert "bf16-gradients" in bridge.techniques
+    fp32 = costed(framework="megatron-bridge", without=("bf16-gradients",))
+    assert fp32.stages[0].gradients == pytest.approx(2 * bridge.stages[0].gradients)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"use": ("userbuffers",)}, "megatron-core has: tp-overlap"),
+        ({"without": ("tp-overlp",)}, "Did you mean 'tp-overlap'"),
+        ({"use": ("tp-overlap",), "without": ("tp-overlap",)}, "give one of them"),
+        ({"use": ("fused-dispatch",)}, "only mixtures of experts have it"),
+        ({"framework": "deepspeed", "use": ("tp-overlap",)}, "deepspeed has: none"),
+    ],
+)
+def test_wrong_names_are_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        request(**changes).resolve()
+
+
+def test_what_a_technique_needs_of_the_degrees_is_a_rule() -> None:
+    mixture = {"model": "mixtral-8x7b", "seq": 4096, "use": ("ep-overlap",)}
+    with pytest.raises(UsageError, match="--with ep-overlap, which needs ep > 1"):
+        costed(Degrees(ep=1, dp=8), **mixture)
+    with pytest.raises(UsageError, match="does not recompute full beside it"):
+        evaluate(request(**mixture), Degrees(ep=8, dp=8), "full")
+    assert "ep-overlap" in costed(Degrees(ep=8, dp=8), **mixture).techniques
+
+
+def test_open_techniques_are_tried_with_and_without() -> None:
+    """The plan found is at least as fast as with each set of them decided, and says which it has."""
+    mixture = {"model": "mixtral-8x7b", "gpus": "32xH100", "gbs": 64, "seq": 4096}
+    names = ("ep-overlap", "fused-dispatch")
+    asked = Request(**mixture)
+    found = find_plans(asked, fastest_only=True).plans[0]
+    for left in ((), names, names[:1], names[1:]):
+        used = tuple(name for name in names if name not in left)
+        decided = Request(**mixture, without=left, use=used)
+        best = find_plans(decided, fastest_only=True).plans[0]
+        assert found.step_time_s <= best.step_time_s * (1 + 2e-3)
+    again = evaluate(
+        decided_request(asked, found), found.degrees, found.recompute,
+        found.layout.block_layers, found.layout.recomputed or None,
+    )  # fmt: skip
+    assert again.step_time_s == pytest.approx(found.step_time_s)
+    assert again.techniques == found.techniques
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_every_technique_says_what_it_is(name: str) -> None:
+    """Its evidence, and tables that the profile has; conditions that can be read."""
+    from planner.job.frameworks.switches import with_techniques
+    from planner.job.technique_rules import technique_conditions
+
+    profile = load_framework(name)
+    for technique in profile.techniques:
+        assert technique.words
+        assert technique.evidence
+        assert technique.flags
+        technique_conditions(profile, (technique.name,))
+        assert with_techniques(profile, (technique.name,)).assumptions != profile.assumptions

@@ -1,0 +1,67 @@
+"""`planner check` on what was launched from a search's own plan finds nothing faster.
+
+The search and the check read one cost model and one set of techniques: a change that the check
+proposes is one that the search did not try.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.job.request import Request
+from planner.launch.check.assess import assess
+from planner.launch.check.changes import best_changes
+from planner.launch.folder import launch_folder, write_folder
+from planner.launch.plans import find_plans
+from planner.launch.read.folder import folder_files
+from planner.launch.read.found import Hints
+from planner.launch.read.launch import read_launch
+from planner.launch.registry import target_of_profile
+from planner.launch.retarget import launch_of
+from planner.predict.decided import decided_request
+
+JOBS: dict[str, dict[str, Any]] = {
+    "70b": {"model": "llama-3-70b", "gpus": "64xH100", "gbs_tokens": 4_000_000},
+    "8b": {"model": "llama-3-8b", "gpus": "8xH100", "gbs_tokens": 1_000_000},
+    "405b": {"model": "llama-3.1-405b", "gpus": "512xH100", "gbs_tokens": 4_000_000},
+    "mixtral": {"model": "mixtral-8x7b", "gpus": "64xH100", "gbs": 256, "seq": 4096},
+    "gpt-oss": {"model": "gpt-oss-20b", "gpus": "32xH100", "gbs": 256, "seq": 4096},
+    "deepseek-v3": {
+        "model": "deepseek-v3", "gpus": "256xH100", "gbs": 2048, "seq": 4096,
+        "limits": {"pp": (16,), "tp": (1, 2), "cp": (1,), "mbs": (1,)},
+    },
+}  # fmt: skip
+CASES = [
+    *(("megatron-core", name) for name in JOBS),
+    ("megatron-bridge", "70b"),
+    ("megatron-bridge", "mixtral"),
+    ("torchtitan", "70b"),
+    ("torchtitan", "8b"),
+]
+
+
+@pytest.mark.parametrize(("framework", "name"), CASES)
+def test_nothing_faster_than_the_searchs_own_plan(
+    framework: str, name: str, tmp_path: Path
+) -> None:
+    request = Request(**JOBS[name], framework=framework)
+    found = find_plans(request, fastest_only=True)
+    plan = found.plans[0]
+    target = target_of_profile(framework)
+    decided = decided_request(request, plan)
+    launch = launch_of(plan, decided, target, "torchrun", found.job.used_gpus)
+    write_folder(tmp_path / "run", launch_folder(launch).files, force=False)
+    # A person names the model of a Python configuration, which holds its size alone.
+    hints = Hints(model=request.model) if framework == "torchtitan" else None
+    read = read_launch(folder_files(tmp_path / "run").paths, hints)
+    assessment = assess(read, gpus=str(request.gpus))
+    assert assessment.errors == ()
+    assert assessment.plan is not None
+    assert assessment.plan.step_time_s == pytest.approx(plan.step_time_s, rel=1e-3)
+    assert assessment.plan.peak_bytes == pytest.approx(plan.peak_bytes, rel=1e-3)
+    assert set(plan.techniques) <= set(read.variations) | set(assessment.plan.techniques)
+    changes = best_changes(assessment, lambda _what, _done, _total: None)
+    assert [(change.change, change.faster) for change in changes] == []

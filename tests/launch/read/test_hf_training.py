@@ -1,0 +1,134 @@
+"""Hugging Face settings, wherever they stand: full fine-tuning predicted, the rest refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from planner.job.errors import CannotTellError
+from tests.launch.read.conftest import ReadFolder, judged, refusals
+
+ZERO3 = json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}})
+FACTORY = """\
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+finetuning_type: full
+deepspeed: examples/deepspeed/ds_z3.json
+cutoff_len: 4096
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 4
+bf16: true
+"""
+AXOLOTL = """\
+base_model: NousResearch/Meta-Llama-3-8B
+adapter:
+lora_r: 32
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 2
+bf16: auto
+gradient_checkpointing: true
+sample_packing: true
+fsdp: [full_shard, auto_wrap]
+fsdp_config:
+  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer
+"""
+PYTHON = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+open("mark", "w")
+NAME = "mistralai/Mistral-7B-v0.1"
+model = AutoModelForCausalLM.from_pretrained(NAME)
+arguments = TrainingArguments(
+    output_dir="out", per_device_train_batch_size=2, gradient_accumulation_steps=4,
+    gradient_checkpointing=True, bf16=True, learning_rate=RATE,
+    deepspeed={"zero_optimization": {"stage": 2}},
+)
+Trainer(model=model, args=arguments).train()
+"""
+
+
+def test_llama_factory(folder: ReadFolder) -> None:
+    found = folder({"run/x.yaml": FACTORY, "examples/deepspeed/ds_z3.json": ZERO3})
+    assert (found.framework, found.zero, found.model) == (
+        "deepspeed", 3, "Qwen/Qwen2.5-7B-Instruct",
+    )  # fmt: skip
+    # LLaMA-Factory recomputes unless it is told not to.
+    assert (found.mbs, found.grad_acc, found.seq, found.recompute) == (1, 4, 4096, "full")
+    assert judged(found).plan is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("finetuning_type: full", "finetuning_type: lora", "finetuning_type: lora"),
+        ("finetuning_type: full", "finetuning_type: full\nquantization_bit: 4", "quantised"),
+        ("finetuning_type: full\n", "", "LLaMA-Factory's own"),
+        ("stage: sft", "stage: dpo", "stage: dpo"),
+        ("stage: sft", "stage: sft\nuse_galore: true", "GaLore"),
+        ("stage: sft", "stage: sft\nuse_new_loss: true", "use_new_loss"),
+        ("Qwen2.5-7B-Instruct", "Qwen9-7B", "does not know the model Qwen/Qwen9-7B"),
+        ("ds_z3.json", "gone.json", "gone.json is not beside the file"),
+    ],
+)
+def test_refused_by_name(folder: ReadFolder, old: str, new: str, words: str) -> None:
+    text = FACTORY.replace(old, new)
+    found = folder({"run/x.yaml": text, "examples/deepspeed/ds_z3.json": ZERO3})
+    assert words in refusals(found)
+    assert judged(found).verdict == "cannot tell"
+
+
+def test_axolotl(folder: ReadFolder) -> None:
+    """What is left of LoRA's settings means nothing without an adapter."""
+    found = folder({"x.yml": AXOLOTL})
+    assert (found.framework, found.zero, found.mbs, found.recompute) == ("fsdp1", 3, 2, "full")
+    assert judged(found).verdict == "runs and fits"
+    assert "adapter: qlora" in refusals(folder({"x.yml": AXOLOTL.replace("adapter:", "adapter: qlora")}))
+    assert "rl: dpo" in refusals(folder({"x.yml": AXOLOTL + "rl: dpo\n"}))
+
+
+def test_training_arguments_in_python(folder: ReadFolder) -> None:
+    found = folder({"train.py": PYTHON}, seq=2048)
+    assert (found.framework, found.zero, found.mbs, found.grad_acc) == ("deepspeed", 2, 2, 4)
+    assert (found.model, found.recompute) == ("mistralai/Mistral-7B-v0.1", "full")
+    assert judged(found, "8xH100").plan is not None
+    with pytest.raises(CannotTellError, match="from the command line"):
+        folder({"t.py": "from transformers import TrainingArguments, Trainer\n"})
+
+
+def test_a_trainer_script_and_its_deepspeed_file(folder: ReadFolder) -> None:
+    command = (
+        "torchrun --nproc_per_node 8 train.py --model_name_or_path meta-llama/Llama-2-7b-hf "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 8 --output_dir out "
+        "--model_max_length 2048 --bf16 True --gradient_checkpointing True"
+    )
+    found = folder({"t.sh": f"{command} --deepspeed conf/z3.json\n", "conf/z3.json": ZERO3})
+    assert (found.zero, found.world, found.model) == (3, 8, "meta-llama/Llama-2-7b-hf")
+    sharded = folder({"t.sh": f'{command} --fsdp "full_shard auto_wrap"\n'})
+    assert (sharded.framework, sharded.zero, sharded.seq) == ("fsdp1", 3, 2048)
+    assert judged(sharded).verdict == "runs and fits"
+    lora = folder({"t.sh": f"{command} --lora_enable True\n"})
+    assert "LoRA" in refusals(lora)
+    other = folder({"t.sh": command.replace("train.py", "train_dpo.py")})
+    assert "train_dpo.py is a program for dpo" in refusals(other)
+
+
+def test_accelerate_with_deepspeed_and_a_recipe(folder: ReadFolder) -> None:
+    found = folder(
+        {
+            "t.sh": "accelerate launch --config_file conf/z2.yaml --num_processes 8 sft.py "
+            "--config recipe.yaml --gradient_accumulation_steps 2",
+            "conf/z2.yaml": "distributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+            "num_processes: 8\ndeepspeed_config:\n  zero_stage: 2\n",
+            "recipe.yaml": "model_name_or_path: Qwen/Qwen2.5-1.5B\nmax_length: 4096\n"
+            "per_device_train_batch_size: 2\n",
+        }
+    )
+    assert (found.framework, found.zero, found.mbs, found.grad_acc) == ("deepspeed", 2, 2, 2)
+    assert (found.model, found.seq, found.precision) == ("Qwen/Qwen2.5-1.5B", 4096, "bf16")
+    assert judged(found).plan is not None
+
+
+def test_a_recipe_alone_does_not_say_how_it_is_sharded(folder: ReadFolder) -> None:
+    text = "model_name_or_path: Qwen/Qwen2.5-1.5B\nmax_length: 4096\nlearning_rate: 1e-5\n"
+    assert "how it is sharded" in refusals(folder({"config_full.yaml": text}))

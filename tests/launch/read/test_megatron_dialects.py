@@ -1,0 +1,74 @@
+"""Megatron's options as older releases and other programs have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.launch.check.conftest import SMALL
+from tests.launch.read.conftest import ReadFolder, judged, refusals
+
+GPT = (
+    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 "
+    "--max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 64 --fp16"
+)
+
+
+def script(arguments: str, program: str = "pretrain_gpt.py", launcher: str = "") -> dict[str, str]:
+    start = launcher or "torchrun --nproc_per_node 8"
+    return {"t.sh": f"export CUDA_DEVICE_MAX_CONNECTIONS=1\n{start} {program} {arguments}\n"}
+
+
+def test_megatron_deepspeed(folder: ReadFolder) -> None:
+    found = folder(
+        script(f"{GPT} --deepspeed --zero-stage 1 --deepspeed-activation-checkpointing "
+               "--num-key-value-heads 4 --no-pipeline-parallel")
+    )  # fmt: skip
+    assert (found.framework, found.zero, found.recompute) == ("megatron-deepspeed", 1, "full")
+    assert found.shape is not None and found.shape.kv_heads == 4
+    assert judged(found).plan is not None
+    assert any(problem.rule == "dialect" for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("--deepspeed --zero-stage 3", "ZeRO stage 3 of Megatron-DeepSpeed"),
+        ("--deepspeed --ds-sequence-parallel-size 4", "Ulysses"),
+        ("--deepspeed --num-experts 8", "DeepSpeed's experts"),
+    ],
+)
+def test_what_is_not_modelled_is_refused_by_name(
+    folder: ReadFolder, more: str, words: str
+) -> None:
+    found = folder(script(f"{GPT} {more}"))
+    assert words in refusals(found)
+    assert judged(found).verdict == "cannot tell"
+
+
+def test_an_older_release(folder: ReadFolder) -> None:
+    """Before 2022-04 `--checkpoint-activations` was full recomputation."""
+    found = folder(script(f"{GPT} --data-impl mmap --checkpoint-activations"))
+    assert (found.framework, found.recompute) == ("megatron-lm-2022", "full")
+    assert judged(found).verdict == "runs and fits"
+
+
+def test_a_misspelt_option_is_still_refused(folder: ReadFolder) -> None:
+    found = folder(script(f"{SMALL} --overlap-grad-reduc"))
+    assert judged(found).verdict == "will not run"
+
+
+def test_another_program_has_options_of_its_own(folder: ReadFolder) -> None:
+    found = folder(script(f"{SMALL} --my-own-flag 3", program="examples/pretrain_mine.py"))
+    assert judged(found).plan is not None
+    bert = folder(script(SMALL, program="pretrain_bert.py"))
+    assert "pretrain_bert.py trains no decoder" in refusals(bert)
+
+
+def test_memory_that_is_left_out_is_no_verdict(folder: ReadFolder) -> None:
+    """Weights in fp8 may make it fit: not that it will not."""
+    large = SMALL.replace("--num-layers 16", "--num-layers 96") + " --fp8-format hybrid"
+    assert judged(folder(script(large))).verdict == "will not fit"
+    gathered = folder(script(f"{large} --use-distributed-optimizer --fp8-param-gather"))
+    assessment = judged(gathered, "4xH100")
+    assert assessment.verdict == "cannot tell"
+    assert "--fp8-param-gather" in " ".join(item.text for item in assessment.unpredictable)

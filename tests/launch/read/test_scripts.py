@@ -1,0 +1,116 @@
+"""Scripts as people write them: what is not known in a word leaves the rest readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.job.errors import CannotTellError
+from planner.launch.read.found import Hints
+from planner.launch.read.launch import read_launch
+from tests.launch.check.conftest import OVERLAPPED, SMALL
+from tests.launch.read.conftest import ReadFolder, judged
+
+ARGS = f"{SMALL} {OVERLAPPED}"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f'CMD="`pwd`/pretrain_gpt.py {ARGS} --save $HOME_OF_RUNS/x"\n'
+        'LAUNCHER="python -m torch.distributed.run --nproc_per_node 8 --master_addr $(hostname)"\n'
+        "srun bash -c '$LAUNCHER --node_rank $SLURM_PROCID $CMD'",
+        f'run_cmd="torchrun --nproc_per_node 8 $REPO/pretrain_gpt.py {ARGS}"\neval ${{run_cmd}}',
+        f"train() {{ torchrun --nproc_per_node $1 pretrain_gpt.py ${{@:2}} {ARGS}; }}\ntrain 8",
+        f'run() {{ "$@"; }}\nrun torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}',
+        "sbatch <<EOF\n#!/bin/bash\nsrun --container-image=/x.sqsh --nodes=1 bash -c "
+        f'"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}"\nEOF',
+        f'ARGS=$(echo "{ARGS}")\nG=$(expr 2 \\* 4)\n'
+        "torchrun --nproc_per_node $G pretrain_gpt.py $ARGS",
+        f'ARGS="{ARGS}"\nfor SEED in 1 2 3; do\n'
+        "torchrun --nproc_per_node 8 pretrain_gpt.py $ARGS --seed $SEED\ndone",
+        f'ARGS=" {SMALL} \\\n  "\nMORE="{OVERLAPPED}"\n'
+        'X="`pwd`/pretrain_gpt.py \\\n    $ARGS \\\n    $MORE"\ntorchrun --nproc_per_node 8 $X',
+    ],
+)  # fmt: skip
+def test_commands_in_variables(folder: ReadFolder, script: str) -> None:
+    found = folder({"train.sh": f"export CUDA_DEVICE_MAX_CONNECTIONS=1\n{script}\n"})
+    assert (found.mbs, found.gbs, found.seq, found.world) == (1, 64, 4096, 8)
+    assert found.zero == 1
+    assert judged(found).plan is not None
+
+
+def test_files_beside_are_read(folder: ReadFolder) -> None:
+    """A sourced file and a script that is called, by a name whose start is not known."""
+    found = folder(
+        {
+            "run/train.sh": "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
+            "source $ROOT/conf/model.sh\nbash launch/go.sh $MODEL_ARGS",
+            "conf/model.sh": f'MODEL_ARGS="{ARGS}"\n',
+            "launch/go.sh": 'torchrun --nproc_per_node 8 pretrain_gpt.py "$@"\n',
+        }
+    )
+    assert (found.mbs, found.gbs, found.world) == (1, 64, 8)
+    assert {Path(path).name for path in found.files} == {"train.sh", "model.sh", "go.sh"}
+
+
+def test_nothing_is_run(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    path = tmp_path / "train.sh"
+    path.write_text(
+        f"touch {mark}\nX=$(touch {mark})\neval 'touch {mark}'\npython3 -c \"open('{mark}','w')\"\n"
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}\n"
+    )
+    read_launch([path])
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "source ./train.sh\n",
+        "bash train.sh\n",
+        "f() { g; }\ng() { f; }\nf\n",
+        "while true; do eval 'eval true'; done\n",
+    ],
+)
+def test_what_calls_itself_ends(folder: ReadFolder, script: str) -> None:
+    found = folder({"train.sh": f"{script}torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}\n"})
+    assert found.gbs == 64
+
+
+def test_an_argument_of_the_script_is_named(folder: ReadFolder) -> None:
+    """As Pai-Megatron-Patch takes its sizes: told with --env, it is read."""
+    script = "if [ $2 = 7B ]; then HIDDEN=2048; fi\n" + (
+        f"TP=$1\ntorchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} "
+        "--tensor-model-parallel-size ${TP}"
+    ).replace("--hidden-size 2048", "--hidden-size ${HIDDEN}")
+    found = folder({"train.sh": script})
+    assert judged(found).verdict == "cannot tell"
+    assert "--env 1=VALUE" in " ".join(problem.text for problem in found.problems)
+    told = folder({"train.sh": script}, environment={"1": "2", "2": "7B"})
+    assert (told.tp, told.shape and told.shape.hidden) == (2, 2048)
+
+
+def test_no_training_command(folder: ReadFolder) -> None:
+    with pytest.raises(CannotTellError, match=r"runs serve\.py, which is no framework"):
+        folder({"run.sh": "python serve.py --port 80\n"})
+
+
+def test_the_inner_launch_is_the_program(folder: ReadFolder) -> None:
+    """`python submit.py --gpus 8 -- torchrun … pretrain_gpt.py`."""
+    found = folder(
+        {"x.sh": f"python submit.py --n 1 -- torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}"}
+    )
+    assert (found.format, found.world) == ("megatron", 8)
+
+
+def test_hints_win_over_what_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "t.sh"
+    text = ARGS.replace("--global-batch-size 64", "--global-batch-size $GBS")
+    path.write_text(
+        f"export CUDA_DEVICE_MAX_CONNECTIONS=1\ntorchrun --nproc_per_node 8 pretrain_gpt.py {text}"
+    )
+    assert judged(read_launch([path])).verdict == "cannot tell"
+    assert judged(read_launch([path], Hints(gbs=64))).plan is not None

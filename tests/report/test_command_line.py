@@ -1,0 +1,63 @@
+"""Commands to copy: they make the request that they came from."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+import pytest
+
+from planner.cli.evaluate import command as evaluate
+from planner.cli.evaluate import given_configuration
+from planner.cli.limits import limit_values
+from planner.cli.options import build_request
+from planner.cli.search import command as search
+from planner.job.request import Request
+from planner.predict.plan import Degrees
+from planner.report.command_line import evaluate_command, search_command
+
+REQUESTS = {
+    "plain": Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000),
+    "switches": Request(
+        model="8b", gpus="8xH100", gbs=64, seq=4096, precision="fp8", cuda_graphs=True,
+        sequence_parallel=False, bias=False, hbm_reserve="5%", fit_probability=0.9,
+        optimizer="lion", allow_tp_across_domains=True,
+    ),
+    "limits": Request(
+        model="mixtral-8x7b", gpus="32xH100", gbs=256, recompute=("none", "full"),
+        limits={"tp": (1, 2), "zero": (1,), "shard": (0,)}, require=("pp <= 4", "tp*cp in (2, 4)"),
+        forbid=("zero == 3",), fix=("mbs=1",),
+    ),
+    "offload": Request(
+        model="8b", gpus="8xH100", gbs=64, optimizer_offload="search", activation_offload="all"
+    ),
+}  # fmt: skip
+
+
+def _options(command: click.Command, text: str) -> dict[str, object]:
+    planner, name, *words = shlex.split(text)
+    assert (planner, name) == ("planner", command.name)
+    return command.make_context(command.name, words).params
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_search_is_the_one_that_it_came_from(name: str) -> None:
+    request = REQUESTS[name]
+    options = _options(search, search_command(request))
+    options["gpus"] = next(iter(options["gpus"]))  # type: ignore[call-overload]
+    made = build_request(options, recompute=options["recompute"])
+    made = made.model_copy(update={"limits": limit_values(options, made.resolve())})
+    assert made == request
+
+
+def test_an_evaluation_has_the_degrees_and_the_switches() -> None:
+    degrees = Degrees(tp=2, pp=4, cp=1, dp=1, zero=0, mbs=2, grad_acc=32)
+    text = evaluate_command(REQUESTS["switches"], degrees, "full")
+    options = _options(evaluate, text)
+    request, given = given_configuration(options)
+    assert given == degrees and options["recompute"] == "full"
+    assert (request.gbs, request.precision, request.bias) == (64, "fp8", False)
+
+
+def test_what_evaluate_cannot_choose_has_no_command() -> None:
+    assert evaluate_command(REQUESTS["offload"]) == ""
