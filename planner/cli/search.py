@@ -138,7 +138,7 @@ def command(**options: Any) -> None:
 def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
     """How many plans a table prints; None where all of the front is asked for, to be written or to
     be sorted by anything but speed."""
-    written = options["output"] is not None or style != "text"
+    written = options["output"] or options["plot"] or style != "text"
     if options["whole"] or written or options["sort"] in ("peak", "fit"):
         return None
     return options["top"] or MOST_PRINTED
