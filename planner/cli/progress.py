@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 
-def compile_if_first_run(quiet: bool) -> None:
-    """Compile the cost core if it is not yet, saying so."""
+def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None:
+    """Compile the cost core if it is not yet, saying so. CannotTellError once the time is over."""
     from planner.predict.warmup import missing, warm_up
 
     if not missing():
         return
+    deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
     if quiet or not sys.stderr.isatty():
         if not quiet:
             click.echo(
                 "First run after an install: compiling the cost core, once (about half a minute).",
                 err=True,
             )
-        warm_up()
+        warm_up(deadline=deadline)
         return
     with watched(quiet) as progress:
-        warm_up(progress)
+        warm_up(progress, deadline)
 
 
 @contextmanager

@@ -72,7 +72,8 @@ SORTS = {
     help="Layouts solved at a time, or clusters where --gpus names several; the answer stays.",
 )
 @time_limit_option(
-    "Of the search, costing included; what is not proven by then says so. Ctrl-C does the same."
+    "Of the search, costing included, and of compiling in a first run; what is not proven by then "
+    "says so. Ctrl-C does the same."
 )
 @plot_option("the front, and every plan in a page")
 @output_options
@@ -96,7 +97,7 @@ def command(**options: Any) -> None:
     job = first_job(request)
     if limits := limit_values(options, job):
         request = request.model_copy(update={"limits": limits})
-    compile_if_first_run(options["quiet"])
+    compile_if_first_run(options["quiet"], options["time_limit"])
 
     from planner.launch.plans import find_plans
     from planner.search.infeasibility import DoesNotFitError
@@ -111,7 +112,7 @@ def command(**options: Any) -> None:
                 top=options["top"],
                 time_limit_s=options["time_limit"],
                 progress=progress,
-                whole=options["whole"],
+                short=_printed_plans(options, style),
             )
     except DoesNotFitError as error:
         print_failure(error.why, style)
@@ -132,6 +133,15 @@ def command(**options: Any) -> None:
             print_report(search_report(result, saved_as, most, whole, options["verbose"]))
     if result.stopped == "interrupted":
         click.get_current_context().exit(ExitStatus.INTERRUPTED)
+
+
+def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
+    """How many plans a table prints; None where all of the front is asked for, to be written or to
+    be sorted by anything but speed."""
+    written = options["output"] or options["plot"] or style != "text"
+    if options["whole"] or written or options["sort"] in ("peak", "fit"):
+        return None
+    return options["top"] or MOST_PRINTED
 
 
 def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:

@@ -371,6 +371,7 @@ def _shared_cache(function: Callable[..., Any]) -> Any:
     is as good as none; a disk that is full costs the next run its time.
     """
     from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
+    from numba.core.runtime.nrt import rtsys
 
     class Place:
         """Where files lie; the folder's name stands for the state of all sources."""
@@ -399,8 +400,11 @@ def _shared_cache(function: Callable[..., Any]) -> Any:
         _impl_class = Files
 
         def load_overload(self, sig: Any, target: Any) -> Any:
+            # numba's version first takes in everything that its compiler knows, which takes as
+            # long as importing numba; machine code needs its memory functions alone.
+            rtsys.initialize(target)
             try:
-                return super().load_overload(sig, target)
+                return self._load_overload(sig, target)
             except _UNREADABLE:
                 self.flush()
                 return None

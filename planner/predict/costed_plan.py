@@ -95,6 +95,11 @@ _STAGE_TERMS = {
 }
 
 
+def row_degrees(columns: Columns, row: int) -> Degrees:
+    """The degrees of one shape."""
+    return Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
+
+
 def job_plan(
     cost_model: CostModel,
     costed: CostedShapes,
@@ -106,7 +111,7 @@ def job_plan(
 ) -> Plan:
     """The plan of one shape in one layout, costed by the kernel."""
     job = cost_model.job
-    degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
+    degrees = row_degrees(columns, row)
     mode = job.recompute[int(columns["recompute"][row])]
     modes = other_modes(job, mode) if layout.others else ()
     again = recomputation(mode, job.framework)

@@ -3,31 +3,78 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from threading import Lock
 
 # Rows below which starting threads takes longer than the work.
 _FEWEST = 128
-# Parts for each thread, so that none waits long for the others' last.
+# Parts for each thread, so that none waits long for the others' last, and rows of a part at most:
+# between parts Ctrl-C and the deadline are heard.
 _PARTS = 4
+_MOST_ROWS = 8192
+
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+
+
+class OutOfTimeError(Exception):
+    """The deadline came before the last row."""
+
+
+@contextmanager
+def until(deadline: float | None) -> Iterator[None]:
+    """Let `in_threads` raise OutOfTimeError after a deadline (`time.perf_counter`, None: none)."""
+    token = _deadline.set(deadline)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
 
 
 def in_threads(work: Callable[[slice], None], count: int) -> None:
     """Call `work` on slices that cover `count` rows, on as many threads as there are processors."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = min(threads or 1, count // _FEWEST)
-    if threads <= 1:
-        work(slice(0, count))
-        return
-    size = -(-count // (_PARTS * threads))
-    parts = iter([slice(start, start + size) for start in range(0, count, size)])
-
-    def take() -> None:
+    threads = max(1, min(threads or 1, count // _FEWEST))
+    size = max(1, min(_MOST_ROWS, -(-count // (_PARTS * threads if threads > 1 else 1))))
+    parts = _parts(count, size, _deadline.get())
+    if threads == 1:
         for part in parts:
             work(part)
+        return
+    lock = Lock()
 
-    with ThreadPoolExecutor(threads - 1) as pool:
-        others = [pool.submit(take) for _ in range(threads - 1)]
+    def take() -> None:
+        while True:
+            with lock:
+                part = next(parts, None)
+            if part is None:
+                return
+            work(part)
+
+    others = [_pool(threads - 1).submit(take) for _ in range(threads - 1)]
+    try:
         take()
-        for each in others:
-            each.result()
+    finally:
+        # Where one fails, or was interrupted, the others end with the part they are at.
+        with lock:
+            parts.close()
+        wait(others)
+    for each in others:
+        each.result()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: starting one takes as long as costing hundreds of configurations."""
+    return ThreadPoolExecutor(threads)
+
+
+def _parts(count: int, size: int, deadline: float | None) -> Generator[slice]:
+    for start in range(0, count, size):
+        if deadline is not None and time.perf_counter() > deadline:
+            raise OutOfTimeError(f"{start:,} of {count:,} rows are done")
+        yield slice(start, min(count, start + size))

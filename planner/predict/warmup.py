@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +22,11 @@ from planner.cost._jit import Entry, cache_is_writable
 from planner.cost.inputs import GpuInputs, LinkInputs, as_declared
 from planner.cost.piece_traffic import TRAFFIC_ROW, TRAFFICS
 from planner.cost.tables import FrameworkInputs, JobInputs
+from planner.job.errors import CannotTellError
 
 Progress = Callable[[str, int, int], None]
+# How often who waits for the compiler looks at the clock.
+_LOOKS_UP_S = 0.1
 
 # In order of use; the second half takes another process about as long as the first one this.
 _HERE = (
@@ -37,22 +42,63 @@ def missing() -> list[Entry]:
     return [entry for entry in (*_HERE, *_BESIDE) if not entry.is_on_disk()]
 
 
-def warm_up(progress: Progress | None = None) -> None:
-    """Compile what is missing; `progress` is told (what, done, total)."""
+def warm_up(progress: Progress | None = None, deadline: float | None = None) -> None:
+    """Compile what is missing; `progress` is told (what, done, total).
+
+    LLVM hears no signal while it works, so that is done in a thread: Ctrl-C ends the waiting, and
+    so does `deadline` (`time.perf_counter`): CannotTellError.
+    """
     wanted = missing()
     if not wanted:
         return
     beside = [entry for entry in wanted if entry in _BESIDE]
     here = [entry for entry in wanted if entry in _HERE]
     helper = _start_helper(beside) if here else None
-    one_here = here if helper else wanted
-    for done, entry in enumerate(one_here):
+    failed: list[BaseException] = []
+
+    def compile_all() -> None:
+        try:
+            _compile_all(wanted, beside if helper else [], helper, progress)
+        except BaseException as error:  # noqa: BLE001 (raised again by who waits)
+            failed.append(error)
+
+    worker = threading.Thread(target=compile_all, daemon=True)
+    worker.start()
+    try:
+        _wait_for(worker, deadline)
+    except BaseException:
+        if helper:
+            helper.terminate()
+        raise
+    if failed:
+        raise failed[0]
+
+
+def _wait_for(worker: threading.Thread, deadline: float | None) -> None:
+    while worker.is_alive():
+        worker.join(_LOOKS_UP_S)
+        if worker.is_alive() and deadline is not None and time.perf_counter() > deadline:
+            raise CannotTellError(
+                "the time limit ended while the cost core was being compiled, which is done once; "
+                "give more time, or run: planner warmup"
+            )
+
+
+def _compile_all(
+    wanted: Sequence[Entry],
+    beside: Sequence[Entry],
+    helper: subprocess.Popen[bytes] | None,
+    progress: Progress | None,
+) -> None:
+    """Compile all entries, those `beside` by the helper."""
+    here = [entry for entry in wanted if entry not in beside]
+    for done, entry in enumerate(here):
         if progress:
             progress(_text(entry), done, len(wanted))
         _compile(entry)
     if helper:
         if progress:
-            progress(_text(beside[-1]), len(one_here), len(wanted))
+            progress(_text(beside[-1]), len(here), len(wanted))
         helper.wait()
         # Loads what the helper compiled; compiles it where that failed.
         for entry in beside:

@@ -155,11 +155,12 @@ def searched_text(counts: Counts) -> str:
 
 
 def proof_text(counts: Counts) -> str:
-    """By what it was decided that nothing is missing."""
+    """How it was decided that no better plan is left out."""
     left = counts.legal - counts.solved - counts.skipped
     parts = [
-        f"{counts.skipped:,} cannot improve the front, by their cost or a lower bound on it",
-        f"for {counts.solved:,} CP-SAT found the best split of layers",
+        f"{counts.skipped:,} configurations cannot beat the plans found: they need too much "
+        "memory, or even a lower bound on their step time is too long",
+        f"{counts.solved:,} had the best split of their layers looked for by the solver CP-SAT",
     ]
     if left > 0:
         parts.append(f"{left:,} were left undecided")
@@ -169,11 +170,7 @@ def proof_text(counts: Counts) -> str:
 def _front_text(result: SearchResult, plans: Numbered) -> str:
     count = plural(len(result.plans), "plan")
     more = f", {len(plans)} printed (--all)" if len(plans) < len(result.plans) else ""
-    missing = (
-        f" None is missing by more than {_RESOLUTION}."
-        if result.complete
-        else " Others may lie between them: --all looks for them."
-    )
+    missing = f" {_missing_text(result)}"
     open_plans = [plan for plan in result.plans if plan.status == "feasible"]
     if result.proven and not open_plans:
         optimal = f"optimal to {share(OPTIMAL_WITHIN)} within the cost model"
@@ -182,11 +179,20 @@ def _front_text(result: SearchResult, plans: Numbered) -> str:
     if worst is None:
         return f"{count}{more}; not proven"
     if open_plans:
-        return f"{count}{more}; not proven: the search ended with gaps of up to {share(worst)}"
+        return f"{count}{more}; not proven: up to {share(worst)} faster plans may exist"
     return (
         f"{count}{more}, each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "
-        f"elsewhere on the front a plan may be missing that is faster by up to {share(worst)}"
+        f"under other memory limits a plan may be missing that is faster by up to {share(worst)}"
     )
+
+
+def _missing_text(result: SearchResult) -> str:
+    """Whether the front holds plans that are not among these."""
+    if result.complete:
+        return f"No plan that differs by more than {_RESOLUTION} is missing."
+    if result.stopped or _is_mixed(result.plans):
+        return "Others may lie between them."
+    return "Plans between these were not looked for: --all, --json, --csv and -o do."
 
 
 _RESOLUTION = f"{share(TIME)} of the step time and {gib(MEMORY_BYTES)} GiB"

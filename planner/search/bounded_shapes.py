@@ -61,8 +61,6 @@ class BoundedShapes:
         self._block_bounds: dict[tuple[int, int, float], Bound] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
-        # Bounds by whole blocks that may still be worked out: the costliest.
-        self.block_bounds_left = np.inf
         # Whether bounds by whole blocks pay: not where a rough answer will do.
         several = len(set(cost_model.job.model.kind_indices)) > 1
         self._whole_blocks = several and tie <= OPTIMAL_WITHIN
@@ -252,15 +250,14 @@ class BoundedShapes:
         found = NO_BOUND
         wanted = self._whole_blocks and target < np.inf
         if wanted and not self.others[int(self.columns["recompute"][row])]:
-            self.block_bounds_left -= 1
-            terms, ctx = self._linear(row, float(self.limits[index]))
+            terms, ctx = self.linear(row, float(self.limits[index]))
             if block_bound.applies(ctx):
                 target_s = target * float(self.columns["gbs"][row])
                 found = block_bound.least_step(terms, ctx, target_s)
         self._block_bounds[key] = found
         return found
 
-    def _linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
+    def linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
         """The linear terms of a shape, and what layout rules read of it under a memory limit."""
         job = self.cost_model.job
         index = int(self.columns["recompute"][row])

@@ -15,7 +15,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.search.limit_results import SLOWEST, TIE, LimitResult, Point, Stopped
+from planner.search.front import ALIKE, SAVING, thin
+from planner.search.limit_results import SLOWEST, TIE, Enough, LimitResult, Point, Stopped
 
 # No two plans of a complete front are closer than this share of the step time and these bytes, and
 # no plan is missing that lies further from all of them.
@@ -34,15 +35,9 @@ class Explored(Protocol):
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
 
-    @property
-    def tired(self) -> bool:
-        """Whether the work that is allowed is done."""
-
-    def rest_after(self, block_bounds: int, effort_s: float) -> None:
-        """Tire after so many more block bounds and seconds of CP-SAT."""
-
-    def ladder(self, limit_bytes: float, fastest: float) -> list[LimitResult]:
-        """The rungs from a limit down, until nothing fits or plans take far longer than a pace."""
+    def ladder(self, limit_bytes: float, fastest: float, enough: Enough = ...) -> list[LimitResult]:
+        """The results from a limit down, until nothing fits, plans take far longer than the
+        fastest, or those so far are enough."""
 
     def within(
         self, limits: Sequence[float], target_sample_times: Sequence[float]
@@ -53,42 +48,103 @@ class Explored(Protocol):
 def fastest_plan(explorer: Explored, limit_bytes: float, memory_bytes: float) -> list[LimitResult]:
     """The fastest plan within a limit, then lighter ones that are as fast, to within TIE."""
     found = explorer.within([limit_bytes], [np.inf])
-    target = _sample_s(found[0]) * (1.0 + TIE) ** 2
-    while (point := found[-1].point) is not None and not _ended(explorer):
+    return lighter_plans(explorer, found, _sample_s(found[0]) * (1.0 + TIE) ** 2, memory_bytes)
+
+
+def lighter_plans(
+    explorer: Explored, found: Sequence[LimitResult], most_s: float, memory_bytes: float
+) -> list[LimitResult]:
+    """`found`, and below its last plan the front's plans one by one, up to a pace."""
+    results = list(found)
+    while (point := results[-1].point) is not None and not explorer.stopped:
         if point.peak <= memory_bytes:
             break
-        lighter = explorer.within([point.peak - memory_bytes], [target])
-        if _sample_s(lighter[0]) > target:
+        lighter = explorer.within([point.peak - memory_bytes], [most_s])
+        if _sample_s(lighter[0]) > most_s:
             break
-        found += lighter
-    return found
+        results += lighter
+    return results
+
+
+def as_fast(
+    explorer: Explored, first: Sequence[LimitResult], memory_bytes: float
+) -> list[LimitResult]:
+    """`first` (`fastest_plan`), and all of the front that is as fast, within ALIKE: of these plans
+    one is recommended, so they are looked for however short a front is wanted."""
+    most_s = (1.0 + ALIKE) * min(_sample_s(limit_result) for limit_result in first) * (1.0 + TIE)
+    return lighter_plans(explorer, first, most_s, memory_bytes)
 
 
 def complete_front(
-    explorer: Explored,
-    first: Sequence[LimitResult],
-    memory_bytes: float,
-    refinement: tuple[int, float] | None = None,
+    explorer: Explored, first: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
-    """The fastest plan with all plans that are lighter, down to the lightest that is not far too
-    slow.
+    """The fastest plans with all that are lighter, down to the lightest that is not far too slow.
 
-    `first`: `fastest_plan`; `memory_bytes`: resolution; `refinement`: block bounds and CP-SAT's
-    seconds that are spent on plans between those of the ladder; None: what it takes. What was left
-    undecided when the search was stopped, or tired, is in the gaps.
+    `first`: `as_fast`; `memory_bytes`: resolution. What was left undecided when the search was
+    stopped is in the gaps.
     """
     found, fastest = list(first), min(_sample_s(limit_result) for limit_result in first)
     while (point := found[-1].point) is not None and point.sample_s <= SLOWEST * fastest:
-        if point.peak <= memory_bytes or _ended(explorer):
+        if point.peak <= memory_bytes or explorer.stopped:
             break
         below = explorer.ladder(point.peak - memory_bytes, fastest)
-        if refinement is not None:
-            explorer.rest_after(*refinement)
-            refinement = None
         found += _without_gaps(explorer, below, memory_bytes)
-    return [
-        limit_result for limit_result in found if _sample_s(limit_result) <= SLOWEST * fastest
-    ] or list(first)
+    return _not_far_too_slow(found, fastest)
+
+
+def short_front(
+    explorer: Explored, first: Sequence[LimitResult], memory_bytes: float, most: int
+) -> list[LimitResult]:
+    """The fastest plans, and lighter ones until there are `most` between which people would choose
+    (`thin_points`).
+
+    `first`: `as_fast`. No plan is left out that is as fast as one of those chosen, to within TIE,
+    and lighter by `memory_bytes`; between them the front is not looked at.
+    """
+    found, fastest = list(first), min(_sample_s(limit_result) for limit_result in first)
+    point = found[-1].point
+    if point is None or point.peak <= memory_bytes or explorer.stopped:
+        return found
+
+    def enough(below: Sequence[LimitResult]) -> bool:
+        # The last may yet be replaced by a lighter one that is as fast.
+        return len(_chosen([*first, *below])) > most
+
+    found += explorer.ladder(point.peak - memory_bytes, fastest, enough)
+    found = _not_far_too_slow(found, fastest)
+    known = set(_points(first))
+    while not explorer.stopped:
+        chosen = _chosen(found)[:most]
+        unsure = [point for point in chosen if point not in known and point.peak > memory_bytes]
+        if not unsure:
+            break
+        known.update(unsure)
+        found += _lighter_as_fast(explorer, unsure, memory_bytes)
+    kept = {*_points(first), *_chosen(found)[:most]}
+    return [result for result in found if result.point in kept] or found
+
+
+def _lighter_as_fast(
+    explorer: Explored, points: Sequence[Point], memory_bytes: float
+) -> list[LimitResult]:
+    """Where there are any: plans as fast as points, to within TIE, and lighter."""
+    limits = [point.peak - memory_bytes for point in points]
+    most_s = [point.sample_s * (1.0 + TIE) ** 2 for point in points]
+    lighter = zip(explorer.within(limits, most_s), most_s, strict=True)
+    return [result for result, longest_s in lighter if _sample_s(result) <= longest_s]
+
+
+def _chosen(results: Sequence[LimitResult]) -> list[Point]:
+    return thin_points(undominated(_points(results)))
+
+
+def _not_far_too_slow(results: Sequence[LimitResult], fastest: float) -> list[LimitResult]:
+    """The results with plans up to SLOWEST; the first if there is none."""
+    return [one for one in results if _sample_s(one) <= SLOWEST * fastest] or list(results[:1])
+
+
+def _points(results: Sequence[LimitResult]) -> list[Point]:
+    return [result.point for result in results if result.point is not None]
 
 
 def _without_gaps(
@@ -96,7 +152,7 @@ def _without_gaps(
 ) -> list[LimitResult]:
     """Rungs by falling limit, between which no plan could lie."""
     found = list(ladder)
-    while not _ended(explorer):
+    while not explorer.stopped:
         gaps = [
             (upper.point.peak - memory_bytes, _sample_s(lower) / (1.0 + TIE))
             for upper, lower in pairwise(found)
@@ -107,19 +163,9 @@ def _without_gaps(
         if not gaps:
             break
         limits, sample_times = zip(*gaps, strict=True)
-        known = {limit_result.point for limit_result in found}
-        # A gap that was left open says nothing, unless it has a plan of its own.
-        found += [
-            limit_result
-            for limit_result in explorer.within(limits, sample_times)
-            if not explorer.tired or limit_result.point not in known
-        ]
+        found += explorer.within(limits, sample_times)
         found.sort(key=lambda limit_result: -limit_result.limit_bytes)
     return found
-
-
-def _ended(explorer: Explored) -> bool:
-    return bool(explorer.stopped) or explorer.tired
 
 
 def _sample_s(limit_result: LimitResult) -> float:
@@ -140,3 +186,11 @@ def undominated(points: Sequence[AnyPoint]) -> list[AnyPoint]:
             fastest = point.sample_s
             kept.append(point)
     return kept
+
+
+def thin_points(points: Sequence[Point]) -> list[Point]:
+    """Points of a front, fastest first, thinned to those between which people would choose."""
+    sample_s = np.array([point.sample_s for point in points])
+    peak = np.array([point.peak for point in points])
+    kept = thin(sample_s, peak, np.arange(len(points)), ALIKE, SAVING)
+    return [points[index] for index in kept.tolist()]

@@ -25,7 +25,7 @@ from planner.search import block_bound
 from planner.search.ahead import Ahead, Question, Solve
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
-from planner.search.layout_model import LayoutSolution, solve_near_or_full
+from planner.search.layout_model import LayoutSolution, solve_layout
 from planner.search.limit_results import (
     Effort,
     LimitResult,
@@ -61,11 +61,11 @@ class Explorer(BoundedShapes):
         self.progress = progress or (lambda _what, _done, _total: None)
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
+        # Row, memory limit and seconds per sequence that no layout beats: what CP-SAT proved.
+        self.solver_bounds: list[tuple[int, float, float]] = []
         # Rows that may still hold a better plan within some limit.
         self.undecided: set[int] = set()
         self.spent = Spent()
-        # CP-SAT's seconds after which it tires.
-        self.rests_at_s = np.inf
         # More threads than cores only take time from each other; what is found is the same.
         self.ahead = Ahead(min(effort.workers, os.cpu_count() or 1))
         # Index of this job among those searched with it.
@@ -84,11 +84,6 @@ class Explorer(BoundedShapes):
         """
         with stopped_by_signal(self.interrupt):
             return all_limit_results(self.climb, self.progress)
-
-    @property
-    def tired(self) -> bool:
-        """Whether the work that is allowed on plans between limits is done."""
-        return self.block_bounds_left <= 0 or self.spent.effort_s >= self.rests_at_s
 
     def _over(self) -> bool:
         return bool(self.stopped) or super()._over()
@@ -110,7 +105,7 @@ class Explorer(BoundedShapes):
         asked: dict[int, float] = {}
         while waiting:
             exhausted = self._exhausted(allowed_s)
-            if self.stopped or self.tired:
+            if self.stopped:
                 break
             bound, position = heappop(waiting)
             target = beside if best is None else min(beside, best.sample_s)
@@ -227,23 +222,18 @@ class Explorer(BoundedShapes):
             points.append(self.even_point(row))
         return min(points, key=lambda point: (point.sample_s, point.peak, point.row), default=None)
 
-    def lightest(self, most_sample_s: float, most_peak: float) -> Point | None:
-        """The lightest of all costed layouts that are neither slower nor heavier than this.
-
-        Of equally light ones an even one, then that with the fewest blocks.
-        """
-        points = [
-            point
-            for point in self.solved
-            if point.sample_s <= most_sample_s and point.peak <= most_peak
+    def as_good(self, point: Point) -> Point:
+        """The lightest of all costed layouts that are neither slower nor heavier than one; of
+        equally light ones the fastest."""
+        even = np.flatnonzero((self.sample_s <= point.sample_s) & (self.peak <= point.peak))
+        order = np.lexsort((self.sample_s[even], self.peak[even]))
+        points = [point, *(self.even_point(row) for row in even[order[:1]].tolist())]
+        points += [
+            solved
+            for solved in self.solved
+            if solved.sample_s <= point.sample_s and solved.peak <= point.peak
         ]
-        peak = np.where(self.sample_s <= most_sample_s, self.peak, np.inf)
-        row = int(np.argmin(peak))
-        if peak[row] <= most_peak:
-            points.insert(0, self.even_point(row))
-        return min(
-            points, key=lambda point: (point.peak, len(point.layout.block_layers)), default=None
-        )
+        return min(points, key=lambda point: (point.peak, point.sample_s))
 
     def even_point(self, row: int) -> Point:
         """A shape in its even layout."""
@@ -266,6 +256,7 @@ class Explorer(BoundedShapes):
         self.spent.effort_s += solution.effort_s
         self.solved_rows.add(row)
         self._raise_bound(position, index, solution.bound_s / gbs)
+        self.solver_bounds.append((row, float(self.limits[index]), solution.bound_s / gbs))
         if solution.layout is None:
             return None
         point = self.cost(row, solution.layout)
@@ -299,13 +290,13 @@ class Explorer(BoundedShapes):
     ) -> Solve:
         """A solve with everything but CP-SAT done: the compiled kernels run in one thread."""
         modes = self.others[int(self.columns["recompute"][row])]
-        terms, ctx = self._linear(row, limit_bytes)
+        terms, ctx = self.linear(row, limit_bytes)
         options = replace(self.effort.options, wall_s=self._seconds_left())
 
         def solve() -> LayoutSolution:
             if self._refuted(terms, ctx, within_s):
                 return LayoutSolution("infeasible", None, within_s[1], 0.0)
-            found = solve_near_or_full(terms, ctx, options, within_s, hint.stage_layers)
+            found = solve_layout(terms, ctx, options, within_s, hint.stage_layers)
             if found.layout is None or not modes:
                 return found
             return replace(found, layout=_all_modes(found.layout, terms, len(modes)))

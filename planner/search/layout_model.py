@@ -10,7 +10,7 @@ stages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
@@ -28,17 +28,13 @@ from planner.search.layout_start import hint
 from planner.search.terms import ShapeTerms
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar
+    from ortools.sat.python.cp_model import CpModel, CpSolver, CpSolverSolutionCallback, IntVar
 
 
 # Work allowed for one solve, in CP-SAT's deterministic seconds.
 DETERMINISTIC_TIME_S = 0.2
 # A layout this near to its bound counts as solved.
 GAP_LIMIT = 0.7 * OPTIMAL_WITHIN
-# A first solve gets this share of the work allowed; it is enough if its layout is this near to the
-# bound.
-_QUICK = 0.25
-_NEAR = OPTIMAL_WITHIN
 
 
 @dataclass(frozen=True)
@@ -71,23 +67,6 @@ class LayoutSolution:
     step_s: float = inf
 
 
-def solve_near_or_full(
-    terms: ShapeTerms,
-    ctx: LayoutContext,
-    options: SolverOptions,
-    within_s: tuple[float, float],
-    start: tuple[int, ...],
-) -> LayoutSolution:
-    """`solve_layout` for little work where that comes near to the bound, else for all allowed."""
-    quick = replace(options, deterministic_time_s=_QUICK * options.deterministic_time_s)
-    found = solve_layout(terms, ctx, quick, within_s, start)
-    decided = found.status in ("optimal", "infeasible")
-    if decided or (found.status == "feasible" and found.gap <= _NEAR):
-        return found
-    full = solve_layout(terms, ctx, options, within_s, start)
-    return replace(full, effort_s=found.effort_s + full.effort_s)
-
-
 def solve_layout(
     terms: ShapeTerms,
     ctx: LayoutContext,
@@ -116,7 +95,7 @@ def solve_layout(
     _break_symmetry(model, variables, ctx)
     hint(model, variables, ctx, start)
     solver = make_solver(options)
-    status = solver.solve(model)
+    status = solver.solve(model, _stop_within(objective.units(within_s[0])))
     effort_s = solver.response_proto.deterministic_time
     if status == cp_model.INFEASIBLE:
         return LayoutSolution("infeasible", None, within_s[1], 0.0, effort_s)
@@ -132,6 +111,19 @@ def solve_layout(
         effort_s,
         objective.seconds(value),
     )
+
+
+def _stop_within(units: float) -> CpSolverSolutionCallback:
+    """Ends a solve at a layout that attains the bound it started from: CP-SAT would go on to prove
+    that bound again, in numbers that it rounds."""
+    cp_model = solver_module.cp_model()
+
+    class Stop(cp_model.CpSolverSolutionCallback):  # type: ignore[misc,name-defined]
+        def on_solution_callback(self) -> None:
+            if self.objective_value <= units:
+                self.stop_search()
+
+    return Stop()
 
 
 def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
@@ -153,7 +145,7 @@ def make_solver(options: SolverOptions) -> CpSolver:
     if options.wall_s is not None:
         solver.parameters.max_time_in_seconds = max(0.0, options.wall_s)
     solver.parameters.relative_gap_limit = GAP_LIMIT
-    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.cp_model_probing_level = 1
     # Ctrl-C belongs to the whole search, not to the solve that happens to run.
     solver.parameters.catch_sigint_signal = False
     return solver

@@ -79,11 +79,14 @@ class Objective:
         fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
         return value * self.unit_s / self.scale + fixed_s
 
+    def units(self, seconds: float) -> float:
+        """A step time in units of the objective."""
+        fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
+        return (seconds - fixed_s) * self.scale / self.unit_s
+
     def restrict(self, steps: Expression, within_s: tuple[float, float]) -> None:
         """Keep the objective between two step times, rounded outwards."""
-        scale = self.scale / self.unit_s
-        fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
-        low, high = ((seconds - fixed_s) * scale for seconds in within_s)
+        low, high = (self.units(seconds) for seconds in within_s)
         self.model.add(steps >= floor(low * (1.0 - ROUNDING)))
         if high < inf:
             self.model.add(steps <= ceil(high))

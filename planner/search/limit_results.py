@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -103,12 +103,19 @@ class Spent:
     stopped: Stopped = ""
 
 
-def all_limit_results(
-    climb: Callable[[int], LimitResult], progress: Progress, fastest: float = np.inf
-) -> list[LimitResult]:
-    """The rungs from the limit down, until nothing fits or plans become far too slow.
+Enough = Callable[[Sequence[LimitResult]], bool]
 
-    `fastest`: best pace known within more memory.
+
+def all_limit_results(
+    climb: Callable[[int], LimitResult],
+    progress: Progress,
+    fastest: float = np.inf,
+    enough: Enough = lambda _results: False,
+) -> list[LimitResult]:
+    """The results from the limit down, until nothing fits, plans become far too slow, or those
+    so far are `enough`.
+
+    `fastest`: seconds per sequence of the best plan known within more memory.
     """
     limit_results: list[LimitResult] = []
     for index in range(LIMIT_STEPS):
@@ -120,6 +127,8 @@ def all_limit_results(
             break
         fastest = min(fastest, limit_result.point.sample_s)
         limit_results.append(limit_result)
+        if enough(limit_results):
+            break
     return limit_results
 
 

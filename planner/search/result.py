@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from planner.job.request import Request
 from planner.predict.displays import displays
-from planner.predict.plan import PLAN_FILE_VERSION, Plan
+from planner.predict.plan import PLAN_FILE_VERSION, Degrees, Plan
 from planner.search.frame import plan_frame
 
 if TYPE_CHECKING:
@@ -68,6 +68,31 @@ class JobSummary(_Frozen):
     assumed: tuple[str, ...] = ()
 
 
+class LimitBound(_Frozen):
+    """No plan whose peak is within `limit_bytes` takes fewer seconds a sequence than `sample_s`."""
+
+    limit_bytes: float
+    sample_s: float
+
+
+class SolverBound(_Frozen):
+    """The same of the layouts of one configuration, by CP-SAT's word. `choice`: which of the jobs
+    that differ in what is offloaded."""
+
+    choice: int
+    degrees: Degrees
+    recompute: str
+    limit_bytes: float
+    sample_s: float
+
+
+class Proof(_Frozen):
+    """What makes the plans of a search optimal, for `planner.search.certificate` to verify."""
+
+    limits: tuple[LimitBound, ...]
+    by_solver: tuple[SolverBound, ...] = ()
+
+
 class SearchResult(_Frozen):
     """Pareto front of a search (tokens/s against peak HBM), fastest first.
 
@@ -94,6 +119,8 @@ class SearchResult(_Frozen):
     stopped: Literal["", "time-limit", "interrupted"] = ""
     notes: tuple[str, ...] = ()
     rule_counts: dict[str, int] = Field(default_factory=dict)
+    # None on GPUs of several types, and in files written before the field existed.
+    proof: Proof | None = None
 
     def to_frame(self) -> pd.DataFrame:
         """One row a plan, fastest first, as the search sorted them. Columns, their units and what

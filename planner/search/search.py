@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from planner._version import __version__
-from planner.job.errors import UsageError, unknown_name
+from planner.job.errors import CannotTellError, UsageError, unknown_name
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.predict.assumed_hardware import assumption_lines
-from planner.predict.costed_plan import job_plan
+from planner.predict.costed_plan import job_plan, row_degrees
 from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.predict.threads import OutOfTimeError, until
 from planner.search.costed import CostedJob, cost_job
-from planner.search.exact_front import MEMORY_BYTES, complete_front, fastest_plan, undominated
-from planner.search.front import ALIKE, SAVING, thin
+from planner.search.exact_front import (
+    MEMORY_BYTES,
+    as_fast,
+    complete_front,
+    fastest_plan,
+    short_front,
+    thin_points,
+    undominated,
+)
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import TIE, Effort, LimitResult, Point, Progress
 from planner.search.ordering import SORT_KEYS, recommended, sort_value, stop_notes
-from planner.search.result import Counts, JobSummary, SearchResult
+from planner.search.result import (
+    Counts,
+    JobSummary,
+    LimitBound,
+    Proof,
+    SearchResult,
+    SolverBound,
+)
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
-# Work on plans between those of a ladder of memory limits, unless the whole front is wanted: bounds
-# by whole blocks, the costliest, and CP-SAT's deterministic seconds.
-REFINEMENT = (50, 0.1)
+# Costing every configuration once may take so many seconds, whatever the time limit.
+COSTING_S = 2.0
 # Plans that may fit, less surely than asked, that are shown at most.
 MOST_RISKIER = 5
 
@@ -45,7 +59,7 @@ def find_plans(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     fastest_only: bool = False,
-    whole: bool = False,
+    short: int | None = None,
     relaxed: bool = True,
     launch: LaunchNotes = SILENT,
 ) -> SearchResult:
@@ -55,16 +69,16 @@ def find_plans(
     `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`: of
     the layout solver; `workers`: layouts solved at a time. An equal seed repeats the result
     exactly, with any number of workers, unless `time_limit_s` cuts the search short: it begins with
-    the call, and only costing every shape once, which is what even the worst front needs, is always
-    finished. Ctrl-C, once
-    plans are known, ends it like a time limit: the best front so far, which says so in `stopped`.
-    `progress(what, done, total)` is called as it goes. `fastest_only`: stop once no plan can be
-    faster than the first; what lies below it on the front is then not searched. `whole`: complete
-    the front however long it takes; without, that is left off where it is costly (models of several
-    kinds of layers), and `complete` says so. `relaxed`: where
+    the call, and costing every configuration once, which is what even the worst front needs, has at
+    least COSTING_S. Ctrl-C, once plans are known, ends it like a time limit: the best front so far,
+    which says so in `stopped`. `progress(what, done, total)` is called as it goes. `fastest_only`:
+    stop once no plan can be faster than the first; what lies below it on the front is not searched.
+    `short`: look only for plans as fast as the fastest, and for lighter ones until there are so
+    many between which people would choose; the recommended plan is the same. `relaxed`: where
     nothing fits, search what would. `launch`: what launch writers say of the job and its plans,
     which becomes a note.
-    UsageError if no configuration is legal; NothingFitsError if none fits.
+    UsageError if no configuration is legal; NothingFitsError if none fits; CannotTellError if the
+    time is over before every configuration is costed.
     """
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
@@ -77,13 +91,17 @@ def find_plans(
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
     job = request.resolve()
-    shares = cost_shares(job, _launchable_cost(job, launch), effort.deadline)
+    shares = _costed_in_time(job, launch, effort)
     explorer = shares.explorer(effort, progress)
     limit_results = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
     if not fastest_only:
-        limit_results = complete_front(
-            explorer, limit_results, MEMORY_BYTES, None if whole else REFINEMENT
+        limit_results = as_fast(explorer, limit_results, MEMORY_BYTES)
+        limit_results = (
+            complete_front(explorer, limit_results, MEMORY_BYTES)
+            if short is None
+            else short_front(explorer, limit_results, MEMORY_BYTES, short)
         )
+    limit_results = [explorer.as_good(limit_result) for limit_result in limit_results]
     points = undominated(
         [limit_result.point for limit_result in limit_results if limit_result.point is not None]
     )
@@ -94,7 +112,7 @@ def find_plans(
         from planner.search.infeasible import nothing_fits
 
         raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed, riskier=riskier)
-    shown = set(_short_front(points))
+    shown = set(thin_points(points))
     plans = sorted(
         (
             (_plan(shares.jobs[point.source], point, _gap(limit_results, point)), point)
@@ -119,7 +137,7 @@ def find_plans(
         ),
         recommended=best,
         riskier=riskier,
-        complete=not fastest_only and not explorer.stopped and not explorer.tired,
+        complete=short is None and not fastest_only and not explorer.stopped,
         proven=all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results),
         gap=max(limit_result.gap for limit_result in limit_results),
         stopped=explorer.stopped,
@@ -129,6 +147,33 @@ def find_plans(
             *_notes(shares),
         ),
         rule_counts=shares.rule_counts,
+        proof=_proof(shares, explorer, limit_results),
+    )
+
+
+def _proof(
+    shares: CostedShares, explorer: SharesExplorer, limit_results: Sequence[LimitResult]
+) -> Proof:
+    """By what the plans found are optimal."""
+    by_solver = (
+        SolverBound(
+            choice=choice,
+            degrees=row_degrees(costed_job.candidates.columns, row),
+            recompute=costed_job.job.recompute[
+                int(costed_job.candidates.columns["recompute"][row])
+            ].name,
+            limit_bytes=limit,
+            sample_s=sample_s,
+        )
+        for choice, costed_job in enumerate(shares.jobs)
+        for row, limit, sample_s in explorer.explorers[choice].solver_bounds
+    )
+    return Proof(
+        limits=tuple(
+            LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
+            for result in limit_results
+        ),
+        by_solver=tuple(by_solver),
     )
 
 
@@ -154,13 +199,29 @@ def _riskier(
     ]
     return tuple(
         _plan(shares.jobs[point.source], point, _gap(limit_results, point))
-        for point in _short_front(undominated(faster))[:MOST_RISKIER]
+        for point in thin_points(undominated(faster))[:MOST_RISKIER]
     )
 
 
-def _launchable_cost(job: Job, launch: LaunchNotes) -> Callable[[Job], CostedJob]:
-    """How to cost the job at a share of the offload: UsageError where the framework could launch
-    the job, but not with that share."""
+def _costed_in_time(job: Job, launch: LaunchNotes, effort: Effort) -> CostedShares:
+    """`launchable_shares`, for COSTING_S even where the time limit is shorter: without costs there
+    is no answer at all."""
+    deadline = effort.deadline
+    try:
+        with until(None if deadline is None else max(deadline, effort.started_s + COSTING_S)):
+            return launchable_shares(job, launch, deadline)
+    except OutOfTimeError as error:
+        raise CannotTellError(
+            f"the time limit of {effort.time_limit_s:g} s ended before every configuration was "
+            f"costed once ({error}): give more time, or limits such as --fix tp=8"
+        ) from None
+
+
+def launchable_shares(
+    job: Job, launch: LaunchNotes = SILENT, deadline: float | None = None
+) -> CostedShares:
+    """The job costed at each choice of what is offloaded, but for choices with which the framework
+    could not launch it where it could without."""
     launchable = launch.of_job(job.decided()[0]) is None
 
     def cost(job: Job) -> CostedJob:
@@ -169,15 +230,7 @@ def _launchable_cost(job: Job, launch: LaunchNotes) -> Callable[[Job], CostedJob
             raise UsageError(note)
         return cost_job(job)
 
-    return cost
-
-
-def _short_front(points: Sequence[Point]) -> list[Point]:
-    """Points of a front, thinned to those between which people would choose."""
-    sample_s = np.array([point.sample_s for point in points])
-    peak = np.array([point.peak for point in points])
-    kept = thin(sample_s, peak, np.arange(len(points)), ALIKE, SAVING)
-    return [points[index] for index in kept.tolist()]
+    return cost_shares(job, cost, deadline)
 
 
 def _gap(limit_results: list[LimitResult], point: Point) -> float:

@@ -23,6 +23,7 @@ from planner.search.limit_results import (
     LIMIT_STEP,
     LIMIT_STEPS,
     Effort,
+    Enough,
     LimitResult,
     Point,
     Progress,
@@ -158,18 +159,6 @@ class SharesExplorer:
         return self.explorers[0].effort
 
     @property
-    def tired(self) -> bool:
-        """Whether the work that `rest_after` allows is done."""
-        return any(explorer.tired for explorer in self.explorers)
-
-    def rest_after(self, block_bounds: int, effort_s: float) -> None:
-        """Tire after so many more of the costliest bounds, those by blocks, of an explorer, and so
-        many more of CP-SAT's deterministic seconds."""
-        for explorer in self.explorers:
-            explorer.block_bounds_left = block_bounds
-            explorer.rests_at_s = explorer.spent.effort_s + effort_s
-
-    @property
     def limits(self) -> list[float]:
         """Memory limits of the ladder, from the largest down, bytes."""
         return [float(limit) for limit in self.explorers[0].limits]
@@ -184,15 +173,17 @@ class SharesExplorer:
         with stopped_by_signal(self.explorers[0].interrupt):
             return all_limit_results(self.climb, self.progress)
 
-    def ladder(self, limit_bytes: float, fastest: float) -> list[LimitResult]:
-        """The rungs from a limit down, until nothing fits or plans take far longer than `fastest`,
-        a pace that is known."""
+    def ladder(
+        self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
+    ) -> list[LimitResult]:
+        """The results from a limit down, until nothing fits, plans take far longer than `fastest`,
+        seconds per sequence that are known, or those so far are `enough`."""
         for explorer in self.explorers:
             explorer.descend(
                 np.asarray(limit_bytes * LIMIT_STEP ** np.arange(LIMIT_STEPS), dtype=np.float64)
             )
         with stopped_by_signal(self.explorers[0].interrupt):
-            return all_limit_results(self.climb, self.progress, fastest)
+            return all_limit_results(self.climb, self.progress, fastest, enough)
 
     def within(
         self, limits: Sequence[float], target_sample_times: Sequence[float]
@@ -222,6 +213,14 @@ class SharesExplorer:
             best = _fastest([point for point in (best, limit_result.point) if point is not None])
             bound = min(bound, limit_result.bound)
         return LimitResult(limit, best, bound)
+
+    def as_good(self, result: LimitResult) -> LimitResult:
+        """The result with the lightest costed layout that is as good as its plan: undominated among
+        all that were costed, in exact numbers."""
+        if result.point is None:
+            return result
+        points = [explorer.as_good(result.point) for explorer in self.explorers]
+        return replace(result, point=min(points, key=lambda point: (point.peak, point.sample_s)))
 
     def solved_shapes(self) -> int:
         """Shapes given to CP-SAT."""

@@ -112,10 +112,12 @@ def rates(checkout: Checkout, job: tuple[str, str, str]) -> Figures:
     """Candidates and bounds per second on one core, and what a second thread adds."""
     one = checkout.script("rates.py", *job, 1).json()
     two = checkout.script("rates.py", *job, 2).json()
+    processes = checkout.script("control.py").json()
     return {
         "shapes": one["shapes"],
         "rate": one["shapes"] / one["kernel"]["cpu_s"],
         "threads": one["kernel"]["wall_s"] / two["kernel"]["wall_s"],
+        "processes": processes,
         "bounds": one["bounded"] / one["bounds"]["cpu_s"],
         "bound_threads": one["bounds"]["wall_s"] / two["bounds"]["wall_s"],
     }

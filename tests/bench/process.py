@@ -22,6 +22,10 @@ SCRIPTS = HERE / "scripts"
 """Run on the sources of any checkout, which need not have them."""
 
 
+# Sources that are installed have their bytecode beside them, as the bare imports have.
+_NOT_HANDED_ON = ("PLANNER_CACHE_DIR", "PYTHONDONTWRITEBYTECODE")
+
+
 @dataclass(frozen=True)
 class Checkout:
     """Sources to measure, and the folder of their compiled core (None: the user's)."""

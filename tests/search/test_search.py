@@ -149,7 +149,7 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
     assert kept
     # The solver's objective takes collectives as lines below their time.
     assert all(limit_result.gap <= 2.0 * OPTIMAL_WITHIN for limit_result in limit_results)
-    result = find_plans(SMALL, whole=True)
+    result = find_plans(SMALL)
     assert result.complete
     front = [(plan.step_time_s / plan.gbs, plan.peak_bytes) for plan in result.plans]
     slowest, heaviest = front[-1][0], likely_limit_bytes(job, SMALL.fit_probability)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from planner.cost import linear
-from planner.job.errors import UsageError
+from planner.job.errors import CannotTellError, UsageError
 from planner.job.request import Request
+from planner.search import search
 from planner.search.costed import cost_job, likely_limit_bytes
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
@@ -93,6 +94,12 @@ def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None
     assert cut.gap == 1.0
     assert all(plan.gap == 1.0 and plan.status == "feasible" for plan in cut.plans)
     assert any("no time was left for 4 of the choices" in note for note in cut.notes)
+
+
+def test_a_time_limit_that_ends_costing_leaves_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "COSTING_S", 0.0)
+    with pytest.raises(CannotTellError, match="before every configuration was costed"):
+        find_plans(REQUEST, time_limit_s=1e-6)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0])

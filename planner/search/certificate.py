@@ -1,0 +1,294 @@
+"""Whether the proof that a search wrote down holds: no solver runs here.
+
+    python -m planner.search.certificate plans.json
+
+Every plan is costed again in its layout, and the rules are asked again. That nothing better exists
+rests on bounds: within each memory limit of the proof every configuration is bounded from below
+again, by the cost core and by whole blocks of layers. What those leave open rests on CP-SAT, which
+the proof must say of the very configuration and limit; such bounds are held against every layout
+that is known, and counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from constraints.layout import LAYOUT_RULES
+from constraints.rule import Layout
+from planner.job.errors import UsageError
+from planner.predict.costed_plan import row_degrees
+from planner.predict.mixture import other_modes
+from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
+from planner.search import block_bound
+from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
+from planner.search.costed import CostedJob, likely_limit_bytes
+from planner.search.exact_front import MEMORY_BYTES
+from planner.search.explorer import Explorer
+from planner.search.launchable import SILENT, LaunchNotes
+from planner.search.limit_results import TIE, Effort
+from planner.search.ordering import recommended
+from planner.search.plan_file import read_plan_file
+from planner.search.result import LimitBound, Proof, SearchResult, SolverBound
+from planner.search.search import launchable_shares
+from planner.search.shares import CostedShares
+
+# Figures that differ by less are the same: of another order of sums, or of a bisection.
+_SAME = 1e-7
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`problems`: what does not hold; none: the plans are as good as they say.
+
+    `limits`: memory limits at which `legal` configurations were bounded; `by_solver`:
+    configurations of which some bound rests on CP-SAT alone.
+    """
+
+    problems: tuple[str, ...]
+    limits: int = 0
+    legal: int = 0
+    by_solver: int = 0
+
+
+def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
+    """Check a search's plans and proof. `launch`: what the search knew of launch writers.
+
+    UsageError where the request itself is refused.
+    """
+    if result.proof is None:
+        return Verdict(("it holds no proof",))
+    shares = launchable_shares(result.request.resolve(), launch)
+    plans = PlanChecks(shares, result, result.proof)
+    limits = LimitChecks(shares, result.proof)
+    problems = [*plans.problems(), *_missing(result, result.proof), *limits.problems()]
+    legal = sum(len(job.candidates.columns["tp"]) for job in shares.jobs)
+    return Verdict(tuple(problems), len(result.proof.limits), legal, len(limits.on_trust))
+
+
+def sample_s(plan: Plan) -> float:
+    """Seconds of step time per sequence."""
+    return plan.step_time_s / plan.gbs
+
+
+def find_row(costed_job: CostedJob, degrees: Degrees, recompute: str) -> int | None:
+    """The configuration of these degrees and this recompute mode; None if it is not legal."""
+    columns = costed_job.candidates.columns
+    modes = [mode.name for mode in costed_job.job.recompute]
+    if recompute not in modes:
+        return None
+    same = columns["recompute"] == modes.index(recompute)
+    for name in Degrees.model_fields:
+        same = same & (columns[name] == getattr(degrees, name))
+    rows = np.flatnonzero(same)
+    return int(rows[0]) if len(rows) else None
+
+
+@dataclass(frozen=True)
+class PlanChecks:
+    """The plans of a result against the rules and the cost core."""
+
+    shares: CostedShares
+    result: SearchResult
+    proof: Proof
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with plans."""
+        for number, plan in enumerate(self.result.plans, start=1):
+            yield from (f"plan {number}: {problem}" for problem in self._plan(plan))
+        if self.result.recommended != recommended(self.result.plans):
+            yield f"plan {self.result.recommended} is not the one to recommend"
+
+    def _plan(self, plan: Plan) -> Iterator[str]:
+        for costed_job in self.shares.jobs:
+            job = costed_job.job
+            offload = job.optimizer_offload, job.activation_offload
+            if offload != (plan.optimizer_offload, plan.activation_offload):
+                continue
+            row = find_row(costed_job, plan.degrees, plan.recompute)
+            if row is not None:
+                yield from self._costed(costed_job, row, plan)
+                yield from self._status(plan)
+                return
+        yield "no legal configuration of the job"
+
+    def _costed(self, costed_job: CostedJob, row: int, plan: Plan) -> Iterator[str]:
+        explorer = costed_job.explorer(Effort())
+        layout = plan_layout(costed_job, row, plan)
+        for rule in broken_rules(explorer, row, layout):
+            yield f"its layout breaks a rule: {rule}"
+            return
+        point = explorer.cost(row, layout)
+        if not _same(point.sample_s, sample_s(plan)):
+            yield f"{point.sample_s * plan.gbs:.6g} s a step, not {plan.step_time_s:.6g} s"
+        if not _same(point.peak, plan.peak_bytes):
+            yield f"{point.peak:.0f} bytes at its peak, not {plan.peak_bytes:.0f}"
+        limit = likely_limit_bytes(costed_job.job, self.result.request.fit_probability)
+        if point.peak > limit * (1.0 + _SAME):
+            yield "fits less surely than was asked"
+
+    def _status(self, plan: Plan) -> Iterator[str]:
+        """A plan may miss by its gap what some limit proves of all plans as light."""
+        allowed = OPTIMAL_WITHIN if plan.status == "optimal" else plan.gap
+        least = sample_s(plan) * (1.0 - allowed) * (1.0 - _SAME)
+        if not any(
+            one.limit_bytes >= plan.peak_bytes and one.sample_s >= least
+            for one in self.proof.limits
+        ):
+            yield f"no limit of the proof shows it {plan.status}"
+
+
+def plan_layout(costed_job: CostedJob, row: int, plan: Plan) -> Layout:
+    """A plan's layout as the search has it."""
+    job, layout = costed_job.job, plan.layout
+    mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
+    nothing = (0,) * plan.degrees.pp
+    others = tuple(layout.others.get(other.name, nothing) for other in other_modes(job, mode))
+    return Layout(
+        plan.degrees.pp, plan.degrees.vpp, layout.block_layers, layout.recomputed,
+        layout.placement, others if layout.others else (), layout.mtp_standalone,
+        plan.activation_offload_fraction,
+    )  # fmt: skip
+
+
+def broken_rules(explorer: Explorer, row: int, layout: Layout) -> list[str]:
+    """Rules over layouts that one does not obey, but for that of memory: its peak is costed."""
+    ctx = explorer.linear(row, explorer.limit_bytes)[1]
+    layout = replace(layout, others=layout.others or ((0,) * layout.pp,) * ctx.others)
+    return [
+        rule.sentence
+        for rule in LAYOUT_RULES
+        if rule.name != "stage-memory" and not rule.check(layout, ctx)
+    ]
+
+
+def _missing(result: SearchResult, proof: Proof) -> Iterator[str]:
+    """Gaps of a front that calls itself complete, in which a plan could lie."""
+    if not result.complete:
+        return
+    plans = sorted(result.plans, key=sample_s)
+    for fast, slow in pairwise(plans):
+        least = sample_s(slow) / (1.0 + 2.0 * OPTIMAL_WITHIN)
+        light = (fast.peak_bytes - MEMORY_BYTES) * (1.0 - _SAME)
+        if not any(one.limit_bytes >= light and one.sample_s >= least for one in proof.limits):
+            yield (
+                f"between {fast.peak_bytes:.0f} and {slow.peak_bytes:.0f} bytes a plan may be "
+                "missing from the complete front"
+            )
+
+
+class LimitChecks:
+    """The bounds of a proof against bounds of every configuration."""
+
+    def __init__(self, shares: CostedShares, proof: Proof) -> None:
+        self.shares, self.proof = shares, proof
+        # Configurations of which a bound rests on CP-SAT: (choice, row).
+        self.on_trust: set[tuple[int, int]] = set()
+        self._claims: dict[tuple[int, int], list[SolverBound]] = {}
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with bounds."""
+        yield from self._take_claims()
+        limits = sorted(self.proof.limits, key=lambda one: -one.limit_bytes)
+        for choice, costed_job in enumerate(self.shares.jobs):
+            bounds = UnsolvedBounds(costed_job, limits)
+            for index, limit in enumerate(limits):
+                for row in bounds.below(index, limit.sample_s):
+                    if not self._claimed(choice, row, limit):
+                        name = row_degrees(costed_job.candidates.columns, row)
+                        yield (
+                            f"within {limit.limit_bytes:.0f} bytes nothing shows that a layout of "
+                            f"{name} is no faster than {limit.sample_s:.6g} s a sequence"
+                        )
+                        return
+                    self.on_trust.add((choice, row))
+
+    def _take_claims(self) -> Iterator[str]:
+        """CP-SAT's bounds by configuration; those that an even layout refutes are a problem."""
+        for claim in self.proof.by_solver:
+            known = 0 <= claim.choice < len(self.shares.jobs)
+            costed_job = self.shares.jobs[claim.choice if known else 0]
+            row = find_row(costed_job, claim.degrees, claim.recompute)
+            if row is None or not known:
+                yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
+                continue
+            even = costed_job.explorer(Effort()).even_point(row)
+            if even.peak <= claim.limit_bytes and even.sample_s < claim.sample_s * (1.0 - _SAME):
+                yield f"an even layout of {claim.degrees} is faster than CP-SAT's bound"
+            self._claims.setdefault((claim.choice, row), []).append(claim)
+
+    def _claimed(self, choice: int, row: int, limit: LimitBound) -> bool:
+        return any(
+            claim.limit_bytes >= limit.limit_bytes * (1.0 - _SAME)
+            and claim.sample_s >= limit.sample_s * (1.0 - _SAME)
+            for claim in self._claims.get((choice, row), ())
+        )
+
+
+class UnsolvedBounds(BoundedShapes):
+    """Bounds of one job's configurations within falling limits."""
+
+    def __init__(self, costed_job: CostedJob, limits: Sequence[LimitBound]) -> None:
+        largest = likely_limit_bytes(costed_job.job, costed_job.job.fit_probability)
+        super().__init__(
+            costed_job.cost_model, costed_job.costed, costed_job.candidates.columns, largest, TIE
+        )
+        self.limits = np.array([limit.limit_bytes for limit in limits], dtype=np.float64)
+
+    def below(self, index: int, sample_s: float) -> list[int]:
+        """Configurations of which no bound shows that all their layouts take so long."""
+        least = sample_s * (1.0 - _SAME)
+        self._bound(np.flatnonzero(self.bounds[:, index] < least), index)
+        open_positions = np.flatnonzero(self.bounds[:, index] < least).tolist()
+        return [
+            int(self.rows[position])
+            for position in open_positions
+            if not self._shown(position, index, sample_s, least)
+        ]
+
+    def _shown(self, position: int, index: int, sample_s: float, least: float) -> bool:
+        if self.only_even[self.rows[position]]:
+            return False
+        for _ in range(TIGHTEST):
+            if self._tighten(position, index, sample_s) >= least:
+                return True
+        row = int(self.rows[position])
+        terms, ctx = self.linear(row, float(self.limits[index]))
+        if self.others[int(self.columns["recompute"][row])] or not block_bound.applies(ctx):
+            return False
+        target_s = sample_s * float(self.columns["gbs"][row])
+        found = block_bound.least_step(terms, ctx, target_s)
+        return found.step_s >= target_s * (1.0 - _SAME)
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= _SAME * abs(other)
+
+
+def main() -> None:
+    """Verify a plan file; exit status 1 if it does not hold."""
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m planner.search.certificate plans.json")
+    try:
+        verdict = verify(read_plan_file(Path(sys.argv[1])))
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(2) from None
+    for problem in verdict.problems:
+        sys.stdout.write(f"{problem}\n")
+    if verdict.problems:
+        raise SystemExit(1)
+    sys.stdout.write(
+        f"The proof holds: the plans cost what they say, and within {verdict.limits} memory limits "
+        f"none of {verdict.legal:,} configurations can be faster; of {verdict.by_solver} of them "
+        "CP-SAT said so, of the others bounds.\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""A printed table looks only for what it prints: it says nothing that the complete front denies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+
+from planner.cost import fields as f
+from planner.job.request import Request
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.report.search import search_report
+from planner.search.costed import cost_job, likely_limit_bytes
+from planner.search.exact_front import MEMORY_BYTES
+from planner.search.front import dominates
+from planner.search.result import SearchResult
+from planner.search.search import find_plans
+
+MOST = 8
+JOBS = {
+    "70b on 64 H100": Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000),
+    "8b on 16 L40S": Request(model="8b", gpus="16xL40S", gbs_tokens=1_000_000),
+    "mixtral": Request(model="mixtral-8x7b", gpus="16xH100", gbs=64, seq=4096),
+    "gpt-oss": Request(model="gpt-oss-20b", gpus="16xH100", gbs=256, limits={"mbs": (1,)}),
+    "torchtitan": Request(model="8b", gpus="16xH100", gbs=64, framework="torchtitan"),
+    "deepspeed": Request(model="llama-2-13b", gpus="16xA100-80GB", gbs=64, framework="deepspeed"),
+}
+each_job = pytest.mark.parametrize("name", JOBS)
+
+
+@cache
+def short(name: str) -> SearchResult:
+    return find_plans(JOBS[name], short=MOST)
+
+
+@cache
+def complete(name: str) -> SearchResult:
+    return find_plans(JOBS[name])
+
+
+def place(plan: Plan) -> tuple[float, float]:
+    """Seconds per sequence and peak bytes."""
+    return plan.step_time_s / plan.gbs, plan.peak_bytes
+
+
+@each_job
+def test_the_recommended_plan_is_the_same(name: str) -> None:
+    printed, held = short(name), complete(name)
+    assert printed.recommended == held.recommended
+    number = held.recommended - 1
+    assert printed.plans[number] == held.plans[number]
+    assert printed.plans[0] == held.plans[0]
+    assert printed.riskier == held.riskier
+
+
+@each_job
+@pytest.mark.parametrize("search", [short, complete])
+def test_no_costed_plan_beats_one_that_is_shown(
+    name: str, search: Callable[[str], SearchResult]
+) -> None:
+    """In exact numbers, no even layout and no plan of the search; to the resolution, no plan of
+    the other search."""
+    costed_job = cost_job(JOBS[name].resolve())
+    limit = likely_limit_bytes(costed_job.job, JOBS[name].fit_probability)
+    steps = costed_job.costed.steps
+    sample_s = steps[:, f.STEP_TIME] / costed_job.candidates.columns["gbs"]
+    peak = steps[:, f.STEP_PEAK_BYTES]
+    found = [place(plan) for plan in search(name).plans]
+    others = [place(plan) for plan in (*short(name).plans, *complete(name).plans)]
+    for own_s, own_peak in found:
+        assert own_peak <= limit
+        no_worse = (sample_s <= own_s) & (peak <= own_peak)
+        assert not (no_worse & ((sample_s < own_s) | (peak < own_peak))).any()
+        assert not any(dominates(*other, own_s, own_peak) for other in found)
+        far = own_s / (1.0 + 2.0 * OPTIMAL_WITHIN), own_peak - 2.0 * MEMORY_BYTES
+        assert not any(other_s < far[0] and held <= own_peak for other_s, held in others)
+        assert not any(other_s <= own_s and held < far[1] for other_s, held in others)
+
+
+@each_job
+def test_a_short_front_is_short_and_proven_as_far_as_it_goes(name: str) -> None:
+    printed, held = short(name), complete(name)
+    assert not printed.complete
+    assert held.complete
+    assert len(printed.shown) <= MOST + 1
+    assert len(printed.plans) <= len(held.plans)
+    assert len(printed.shown) >= min(MOST, len(held.shown)) - 1
+    assert all(plan.status == "optimal" for plan in printed.plans if held.proven)
+
+
+def test_less_is_solved_for_less() -> None:
+    name = "70b on 64 H100"
+    assert short(name).counts.solved < complete(name).counts.solved
+    assert short(name).plans[-1].peak_bytes > 0.9 * min(
+        complete(name).plans[number - 1].peak_bytes for number in complete(name).shown[:MOST]
+    )
+    assert np.isfinite(short(name).plans[-1].step_time_s)
+
+
+def test_the_table_says_what_was_left_out() -> None:
+    name = "8b on 16 L40S"
+    printed = " ".join(str(search_report(short(name), most=MOST).blocks).split())
+    assert "Plans between these were not looked for: --all, --json, --csv and -o do." in printed
+    whole = " ".join(str(search_report(complete(name), whole=True).blocks).split())
+    assert (
+        "No plan that differs by more than 0.1 % of the step time and 0.1 GiB is missing" in whole
+    )
