@@ -29,6 +29,7 @@ from planner.search.limit_results import (
     SLOWEST,
     TIE,
     Effort,
+    Enough,
     LimitResult,
     Point,
     Progress,
@@ -189,16 +190,18 @@ class PoolExplorer:
         """Tire after so many more of CP-SAT's deterministic seconds."""
         self.rests_at_s = min(self.effort.most_effort_s, self.effort_s + effort_s)
 
-    def ladder(self, limit_bytes: float, fastest: float) -> list[LimitResult]:
-        """The fastest plan within each of a ladder of limits, until nothing fits or plans take far
-        longer than `fastest`."""
+    def ladder(
+        self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
+    ) -> list[LimitResult]:
+        """The fastest plan within each of a ladder of limits, until nothing fits, plans take far
+        longer than `fastest`, or those so far are `enough`."""
         found: list[LimitResult] = []
         with stopped_by_signal(self._interrupt):
             for index in range(LIMIT_STEPS):
                 self.progress("solving layouts", index, LIMIT_STEPS)
                 found.append(self._climb(limit_bytes * LIMIT_STEP**index, np.inf))
                 point = found[-1].point
-                if point is None or point.sample_s > SLOWEST * fastest:
+                if point is None or point.sample_s > SLOWEST * fastest or enough(found):
                     break
         return found
 
