@@ -20,7 +20,7 @@ PIPE_COLUMNS = 80
 # Widths that a page can have; COLUMNS may say anything.
 _NARROWEST, _WIDEST = 40, 1000
 # Columns that are broken into lines keep a word or so on each.
-_LEAST_WRAPPED = 9
+_LEAST_WRAPPED = 10
 
 
 def console(stream: TextIO, no_color: bool = False) -> Console:
