@@ -244,7 +244,7 @@ def _flags(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
                 yield _WITHOUT[field], replace(setting, value=True)
             continue
         name = _NAMES.get(field) or field.replace("_", "-")
-        if name.startswith("rl-"):
+        if name.startswith(("rl-", "grpo-")):
             continue  # the presets state them all; perform_rl_step turns them on
         if name in options() or name in other_options():
             yield name, setting
