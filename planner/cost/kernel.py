@@ -76,7 +76,7 @@ def cost_shapes(
         return
     counts, recomputed, nothing = layouts[0], layouts[1], layouts[2]
     last, pp, vpp, found = -1.0, 0, 0, 0
-    frame = Frame(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    frame = Frame(0.0, 0.0, 0.0, 0.0, 0.0)
     for index in range(order.shape[0]):
         row = int(order[index])
         grid = shapes[row]
@@ -100,7 +100,7 @@ def cost_shapes(
             counts, recomputed if key.modules != 0 else nothing, cost, traffic, groups[:found],
             frame, exposed_s, key, grid, job, framework, network, out[row], stages,
         )  # fmt: skip
-        step_bounds(totals, cost, traffic, frame, exposed_s, grid, job, framework, out[row])
+        step_bounds(totals, cost, traffic, frame, exposed_s, key, grid, job, framework, out[row])
 
 
 @jit

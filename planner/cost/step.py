@@ -79,15 +79,14 @@ class StageTimes(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What of a step depends on the degrees alone, besides groups of stages and traffic of pieces.
+    """What of a step depends on the degrees alone, whatever micro-batch and recomputation, besides
+    groups of stages and traffic of pieces.
 
-    `slowdown`: by stragglers; `outside_bytes`: beside the allocator's; `table_s`: reducing the
-    gradients of a shared vocabulary table. Over all stages: `update_s` of the optimizer, bytes of
+    `slowdown`: by stragglers; `table_s`: reducing the gradients of a shared vocabulary table. Over all stages: `update_s` of the optimizer, bytes of
     weights and optimizer state, and of `gradients`.
     """
 
     slowdown: float
-    outside_bytes: float
     table_s: float
     update_s: float
     state_bytes: float
@@ -111,7 +110,6 @@ def step_frame(
     )  # fmt: skip
     return Frame(
         slowdown(key, grid, job, network),
-        outside_bytes(key, grid, job, framework),
         table_reduction_seconds(costs, key, grid, job, framework, network),
         optimizer_seconds(dense, expert, grid, framework, gpu),
         state,
@@ -297,7 +295,7 @@ def evaluate_step(
         if allocated + gaps > most:
             most, out.peak_stage = allocated + gaps, groups[stage].first
             out.allocated_bytes = allocated
-    out.peak_bytes = most + frame.outside_bytes
+    out.peak_bytes = most + outside_bytes(key, grid, job, framework)
 
 
 @jit
@@ -307,6 +305,7 @@ def step_bounds(
     traffic: Rows,
     frame: Frame,
     exposed_s: float,
+    key: Row,
     grid: Row,
     job: JobInputs,
     framework: FrameworkInputs,
@@ -337,7 +336,8 @@ def step_bounds(
         + frame.update_s / grid.pp
         + framework.host_step_s
     )
-    out.peak_bound = peak_bound_bytes(frame, saved, grid, framework) + frame.outside_bytes
+    least_bytes = peak_bound_bytes(frame, saved, grid, framework)
+    out.peak_bound = least_bytes + outside_bytes(key, grid, job, framework)
 
 
 @jit
