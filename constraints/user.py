@@ -14,6 +14,7 @@ from constraints.rule import ShapeRule
 
 # Products of larger degrees leave 64-bit integers.
 _LARGEST = 2**20
+_DIGITS = len(str(_LARGEST))
 _NUMBER = re.compile(r"\d+")
 _RANGE = re.compile(r"(\d*)\s*\.\.\s*(\d*)")
 
@@ -35,7 +36,8 @@ def parse_degree_limit(text: str, degree: str = "tp") -> DegreeLimit:
 def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, list[int]]:
     """Lower end, upper end (None: open) and the numbers written in one item of the list."""
     smallest = 0 if degree in FROM_ZERO else 1
-    numbers = [int(number) for number in _NUMBER.findall(item)]
+    # Python refuses to read thousands of digits; one more digit than the largest has says enough.
+    numbers = [int((number.lstrip("0") or "0")[: _DIGITS + 1]) for number in _NUMBER.findall(item)]
     interval = _RANGE.fullmatch(item)
     if not numbers or not (interval or _NUMBER.fullmatch(item)):
         raise ConstraintError(
@@ -48,8 +50,8 @@ def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, lis
         raise ConstraintError(f"{degree}={text!r}: {degree} is at most {_LARGEST:,}")
     if interval is None:
         return numbers[0], numbers[0], numbers
-    low = int(interval[1] or smallest)
-    high = int(interval[2]) if interval[2] else None
+    low = numbers[0] if interval[1] else smallest
+    high = numbers[-1] if interval[2] else None
     if high is not None and low > high:
         raise ConstraintError(f"{degree}={text!r}: {item} is empty; did you mean {high}..{low}?")
     return low, high, numbers

@@ -50,6 +50,7 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*MAIN, "--top", "0"), ("--top",)),
     ((*MAIN, "--sort", "beauty"), ("--sort",)),
     ((*MAIN, "--tp", "99999999999999999999"), ("at most 1,048,576",)),
+    ((*MAIN, "--tp", "9" * 10_000), ("at most 1,048,576",)),
     (changed("--gbs-tokens", "9999999999T"), ("more than 10^18 tokens",)),
     ((*MAIN, "--time-limit", "0"), ("--time-limit", "is not in the range 0<x")),
     ((*MAIN, "--time-limit", "-1"), ("is not in the range 0<x",)),

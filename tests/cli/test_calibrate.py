@@ -264,7 +264,8 @@ def test_memory_and_evaluate_agree_on_a_calibrated_cluster(tmp_path: Path) -> No
         f'{head}frameworks = ["megatron-core"]\n[calibration.factors]\n'
         "context = 1.5\ncommunicators = 3.0\nfragmentation = 2.0\n"
     )
-    job = ("--model", "llama-2-7b", "--gbs", "64", "--tp", "2", "--mbs", "1", "--recompute", "none")
+    job = ("--model", "llama-2-7b", "--gbs", "64", "--tp", "2", "--mbs", "1", "--recompute", "none",
+           "--without", "tp-overlap")  # fmt: skip
     plain, changed = (
         json.loads(invoke("evaluate", *job, *machine, "--json").stdout)["plans"][0]
         for machine in (("--gpus", "8xH100"), ("--cluster", path))

@@ -40,7 +40,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "frameworks": (),
     "warmup": ("-q",),
     "doctor": (),
-    "completion": ("bash",),
+    "completion": (),
     "report": ("-o", "page.html", "--force", "-q"),
     "serve": ("--port", "0", "-q"),
 }  # fmt: skip
@@ -54,6 +54,7 @@ POSITIONAL: Mapping[str, Mapping[str, str]] = {
     "models": {"name": "gpt2"},
     "report": {"file": "plans.json"},
     "trace": {"paths": "trace.json"},
+    "completion": {"shell": "bash"},
     "hardware": {"name": "H100"},
     "frameworks": {"name": "megatron-core"},
 }
@@ -145,7 +146,7 @@ def command_lines(
     """(all arguments, those of which a refusal speaks) of one of the commands."""
     name = draw(st.sampled_from(names))
     params = [param for param in command_of(name).params if param.name != "help"]
-    chosen = draw(st.lists(st.sampled_from(params), min_size=1, max_size=3))
+    chosen = draw(st.lists(st.sampled_from(params), min_size=1, max_size=3)) if params else []
     positional = dict(POSITIONAL.get(name, {}))
     drawn: list[str] = []
     for param in chosen:

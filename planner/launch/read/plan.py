@@ -54,7 +54,13 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         cp_comm_type=plan.cp_comm_type or None,
         cp_sizes=plan.cp_sizes,
         sharp=request.sharp,
-        variations=() if request.sequence_parallel else ("no-sequence-parallel",),
+        variations=(
+            *(() if request.sequence_parallel else ("no-sequence-parallel",)),
+            *(
+                name if name in plan.techniques else f"no-{name}"
+                for name in (one.name for one in load_framework(request.framework).techniques)
+            ),
+        ),
         gradient_as_bucket_view=request.gradient_as_bucket_view,
         set_to_none=request.set_to_none,
         cublas_workspace_config=request.cublas_workspace_config,

@@ -71,6 +71,8 @@ ARGUMENTS=(
     --optimizer adam
     # kernels
     --transformer-impl transformer_engine
+    # techniques
+    --tp-comm-overlap
     # what to see of the first steps
     --log-interval 1
     --log-throughput
@@ -85,7 +87,7 @@ ARGUMENTS=(
     --clip-grad 1.0
 )
 if [[ -n "${DATA_PATH}" ]]; then
-    ARGUMENTS+=(--data-path "${DATA_PATH}" --split 99,1,0)
+    ARGUMENTS+=(--data-path "${DATA_PATH}" --split '99,1,0')
 else
     ARGUMENTS+=(--mock-data)
 fi
