@@ -19,7 +19,6 @@ from planner.cost.data_parallel import (
 from planner.cost.inputs import GpuInputs
 from planner.cost.memory import (
     gradient_bytes,
-    outside_bytes,
     shared_bytes,
     weight_bytes,
 )
@@ -81,13 +80,12 @@ class StageTimes(NamedTuple):
 class Frame(NamedTuple):
     """What of a step depends on the degrees alone, besides groups of stages and traffic of pieces.
 
-    `slowdown`: by stragglers; `outside_bytes`: beside the allocator's; `table_s`: reducing the
-    gradients of a shared vocabulary table. Over all stages: `update_s` of the optimizer, bytes of
-    weights and optimizer state, and of `gradients`.
+    `slowdown`: by stragglers; `table_s`: reducing the gradients of a shared vocabulary table. Over
+    all stages: `update_s` of the optimizer, bytes of weights and optimizer state, and of
+    `gradients`.
     """
 
     slowdown: float
-    outside_bytes: float
     table_s: float
     update_s: float
     state_bytes: float
@@ -111,7 +109,6 @@ def step_frame(
     )  # fmt: skip
     return Frame(
         slowdown(key, grid, job, network),
-        outside_bytes(key, grid, job, framework),
         table_reduction_seconds(costs, key, grid, job, framework, network),
         optimizer_seconds(dense, expert, grid, framework, gpu),
         state,
@@ -251,6 +248,7 @@ def evaluate_step(
     groups: Rows,
     frame: Frame,
     exposed_s: float,
+    outside: float,
     key: Row,
     grid: Row,
     job: JobInputs,
@@ -262,7 +260,7 @@ def evaluate_step(
     """Fill the STEP_* columns of a layout and the STAGE_* columns of its groups of stages.
 
     `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled (`planner.cost.frame`);
-    `exposed_s`: `exposed_pipeline_seconds`.
+    `exposed_s`: `exposed_pipeline_seconds`; `outside`: bytes beside the allocator's.
     """
     times = stage_times(counts, recomputed, costs, traffic, groups, framework, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
@@ -297,7 +295,7 @@ def evaluate_step(
         if allocated + gaps > most:
             most, out.peak_stage = allocated + gaps, groups[stage].first
             out.allocated_bytes = allocated
-    out.peak_bytes = most + frame.outside_bytes
+    out.peak_bytes = most + outside
 
 
 @jit
@@ -307,6 +305,7 @@ def step_bounds(
     traffic: Rows,
     frame: Frame,
     exposed_s: float,
+    outside: float,
     grid: Row,
     job: JobInputs,
     framework: FrameworkInputs,
@@ -337,7 +336,7 @@ def step_bounds(
         + frame.update_s / grid.pp
         + framework.host_step_s
     )
-    out.peak_bound = peak_bound_bytes(frame, saved, grid, framework) + frame.outside_bytes
+    out.peak_bound = peak_bound_bytes(frame, saved, grid, framework) + outside
 
 
 @jit
