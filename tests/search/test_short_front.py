@@ -61,8 +61,8 @@ def test_the_recommended_plan_is_the_same(name: str) -> None:
 def test_no_costed_plan_beats_one_that_is_shown(
     name: str, search: Callable[[str], SearchResult]
 ) -> None:
-    """In exact numbers, no even layout with any techniques and no plan of the search; to the resolution, no plan of
-    the other search."""
+    """In exact numbers, no even layout with any techniques and no plan of the search; to the
+    resolution, no plan of the other search."""
     jobs = cost_shares(JOBS[name].resolve()).jobs
     limit = likely_limit_bytes(jobs[0].job, JOBS[name].fit_probability)
     sample_s = np.concatenate(
