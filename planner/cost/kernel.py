@@ -10,7 +10,6 @@ from planner.cost.frame import fill_group, fill_passes, fill_traffic, group_stag
 from planner.cost.inputs import GpuInputs
 from planner.cost.layer import piece_cost
 from planner.cost.layout import usual_counts
-from planner.cost.memory import outside_bytes
 from planner.cost.passes import exposed_pipeline_seconds
 from planner.cost.stage import stage_memory
 from planner.cost.step import Frame, evaluate_step, step_bounds, step_frame
@@ -97,14 +96,11 @@ def cost_shapes(
             frame = step_frame(totals, cost, key, grid, job, framework, gpu, network)
         fill_passes(cost, grid, framework, traffic)
         exposed_s = exposed_pipeline_seconds(cost, traffic, key, grid, job, framework, network)
-        outside = outside_bytes(key, grid, job, framework)
         evaluate_step(
             counts, recomputed if key.modules != 0 else nothing, cost, traffic, groups[:found],
-            frame, exposed_s, outside, key, grid, job, framework, network, out[row], stages,
+            frame, exposed_s, key, grid, job, framework, network, out[row], stages,
         )  # fmt: skip
-        step_bounds(
-            totals, cost, traffic, frame, exposed_s, outside, grid, job, framework, out[row]
-        )
+        step_bounds(totals, cost, traffic, frame, exposed_s, key, grid, job, framework, out[row])
 
 
 @jit
@@ -143,8 +139,8 @@ def cost_layout(
     fill_passes(costs, grid, framework, traffic)
     exposed_s = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
     evaluate_step(
-        counts, recomputed, costs, traffic, groups, frame, exposed_s,
-        outside_bytes(key, grid, job, framework), key, grid, job, framework, network, out, stages,
+        counts, recomputed, costs, traffic, groups, frame, exposed_s, key, grid, job, framework,
+        network, out, stages,
     )  # fmt: skip
     heaviest = 0
     for stage in range(stages.shape[0]):

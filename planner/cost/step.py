@@ -19,6 +19,7 @@ from planner.cost.data_parallel import (
 from planner.cost.inputs import GpuInputs
 from planner.cost.memory import (
     gradient_bytes,
+    outside_bytes,
     shared_bytes,
     weight_bytes,
 )
@@ -78,11 +79,11 @@ class StageTimes(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What of a step depends on the degrees alone, besides groups of stages and traffic of pieces.
+    """What of a step depends on the degrees alone, whatever micro-batch and recomputation, besides
+    groups of stages and traffic of pieces.
 
-    `slowdown`: by stragglers; `table_s`: reducing the gradients of a shared vocabulary table. Over
-    all stages: `update_s` of the optimizer, bytes of weights and optimizer state, and of
-    `gradients`.
+    `slowdown`: by stragglers; `table_s`: reducing the gradients of a shared vocabulary table. Over all stages: `update_s` of the optimizer, bytes of
+    weights and optimizer state, and of `gradients`.
     """
 
     slowdown: float
@@ -248,7 +249,6 @@ def evaluate_step(
     groups: Rows,
     frame: Frame,
     exposed_s: float,
-    outside: float,
     key: Row,
     grid: Row,
     job: JobInputs,
@@ -260,7 +260,7 @@ def evaluate_step(
     """Fill the STEP_* columns of a layout and the STAGE_* columns of its groups of stages.
 
     `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled (`planner.cost.frame`);
-    `exposed_s`: `exposed_pipeline_seconds`; `outside`: bytes beside the allocator's.
+    `exposed_s`: `exposed_pipeline_seconds`.
     """
     times = stage_times(counts, recomputed, costs, traffic, groups, framework, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
@@ -295,7 +295,7 @@ def evaluate_step(
         if allocated + gaps > most:
             most, out.peak_stage = allocated + gaps, groups[stage].first
             out.allocated_bytes = allocated
-    out.peak_bytes = most + outside
+    out.peak_bytes = most + outside_bytes(key, grid, job, framework)
 
 
 @jit
@@ -305,7 +305,7 @@ def step_bounds(
     traffic: Rows,
     frame: Frame,
     exposed_s: float,
-    outside: float,
+    key: Row,
     grid: Row,
     job: JobInputs,
     framework: FrameworkInputs,
@@ -336,7 +336,8 @@ def step_bounds(
         + frame.update_s / grid.pp
         + framework.host_step_s
     )
-    out.peak_bound = peak_bound_bytes(frame, saved, grid, framework) + outside
+    least_bytes = peak_bound_bytes(frame, saved, grid, framework)
+    out.peak_bound = least_bytes + outside_bytes(key, grid, job, framework)
 
 
 @jit

@@ -27,6 +27,9 @@ BASES: Mapping[str, tuple[str, ...]] = {
                 "--jobs", "1", "--recompute", "none", "-q"),
     "scale": (*_JOB, "--gpus", "H100", "--counts", "1", "--tokens", "1B", "--time-limit", "0.1",
               "--jobs", "1", "--batch", "fixed", "--recompute", "none", "-q"),
+    "fit": (*_ON, "--time-limit", "0.1", "--recompute", "none", "-q"),
+    "buy": (*_JOB, "--gpus", "1xH100", "--tokens", "1B", "--time-limit", "0.1",
+            "--processes", "1", "--recompute", "none", "-q"),
     "launch": ("-o", "out", "--force", "-q"),
     "validate": ("--data", "runs.csv", "-q"),
     "calibrate": ("--from", "runs.csv", "-q"),
@@ -36,6 +39,8 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "hardware": (),
     "frameworks": (),
     "warmup": ("-q",),
+    "doctor": (),
+    "completion": ("bash",),
     "report": ("-o", "page.html", "--force", "-q"),
     "serve": ("--port", "0", "-q"),
 }  # fmt: skip
