@@ -82,8 +82,9 @@ class Frame(NamedTuple):
     """What of a step depends on the degrees alone, whatever micro-batch and recomputation, besides
     groups of stages and traffic of pieces.
 
-    `slowdown`: by stragglers; `table_s`: reducing the gradients of a shared vocabulary table. Over all stages: `update_s` of the optimizer, bytes of
-    weights and optimizer state, and of `gradients`.
+    `slowdown`: by stragglers; `table_s`: reducing the gradients of a shared vocabulary table. Over
+    all stages: `update_s` of the optimizer, bytes of weights and optimizer state, and of
+    `gradients`.
     """
 
     slowdown: float

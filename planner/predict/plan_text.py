@@ -102,9 +102,15 @@ def offload_text(share_on_cpu: float, modules: Sequence[str] = (), fraction: flo
     return ", ".join(filter(None, (optimizer, activations)))
 
 
-def techniques_text(plan: Plan) -> str:
-    """`tp-overlap, ep-overlap`: techniques that the plan uses, or empty."""
-    return ", ".join(plan.techniques)
+def techniques_text(plan: Plan, but: Sequence[str] = ()) -> str:
+    """`tp-overlap, ep-overlap`: techniques that the plan uses `but` for some, or empty."""
+    return ", ".join(name for name in plan.techniques if name not in but)
+
+
+def shared_techniques(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Techniques that every plan uses, as the first orders them."""
+    first = plans[0].techniques if plans else ()
+    return tuple(name for name in first if all(name in plan.techniques for plan in plans))
 
 
 def configuration_text(plan: Plan) -> str:

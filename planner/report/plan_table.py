@@ -42,11 +42,13 @@ def plan_table(
     first: Sequence[tuple[Column, Sequence[str]]] = (),
     target_sequences: float | None = None,
     title: str = "",
+    said: Sequence[str] = (),
 ) -> TableData:
     """One row a plan. `usable_bytes`: of the GPU of all, None where each plan has one of its kind;
     `first`: columns before the others, as of numbers; `target_sequences`: the batch that was asked
-    for, where the plans' batches differ."""
-    parts = list(_parts(plans, usable_bytes, target_sequences))
+    for, where the plans' batches differ; `said`: techniques that the report names elsewhere, as
+    those of every plan."""
+    parts = list(_parts(plans, usable_bytes, target_sequences, partial(_also, said=said)))
     rows = [[part.cell(plan) for part in parts] for plan in plans]
     columns = [part.column for part in parts]
     before = zip(*(cells for _, cells in first), strict=True) if first else ((),) * len(rows)
@@ -58,7 +60,10 @@ def plan_table(
 
 
 def _parts(
-    plans: Sequence[Plan], usable_bytes: float | None, target_sequences: float | None
+    plans: Sequence[Plan],
+    usable_bytes: float | None,
+    target_sequences: float | None,
+    also: Callable[[Plan], str],
 ) -> Iterator[_Part]:
     mixed = any(plan.stage_gpus for plan in plans)
     limit = "of limit" if mixed else "" if usable_bytes is None else f"of {gib(usable_bytes)}"
@@ -80,8 +85,8 @@ def _parts(
             lambda plan: signed_share(batch_difference(plan, target)),
         )
     yield _Part(Column("recompute", "left", wrap=True), recompute_text)
-    if any(map(_also, plans)):
-        yield _Part(Column("also", "left", wrap=True), _also)
+    if any(map(also, plans)):
+        yield _Part(Column("also", "left", wrap=True), also)
     if any(map(_layers, plans)):
         yield _Part(Column("layers", "left", optional=4), _layers)
     if any(plan.status == "feasible" for plan in plans):
@@ -107,8 +112,9 @@ def _layers(plan: Plan) -> str:
     return layers_text(plan) or blocks_text(plan)
 
 
-def _also(plan: Plan) -> str:
-    """What most plans have not: another schedule or exchange, offloading, GPUs of several types."""
+def _also(plan: Plan, said: Sequence[str]) -> str:
+    """What most plans have not: another schedule or exchange, techniques but those that are `said`,
+    offloading, GPUs of several types."""
     fraction = plan.activation_offload_fraction
     return "\n".join(
         filter(
@@ -116,7 +122,7 @@ def _also(plan: Plan) -> str:
             (
                 schedule_text(plan),
                 exchange_text(plan),
-                techniques_text(plan),
+                techniques_text(plan, said),
                 stage_gpus_text(plan) if plan.stage_gpus else "",
                 offload_text(plan.optimizer_offload, plan.activation_offload, fraction),
             ),

@@ -23,6 +23,7 @@ from planner.predict.plan_text import (
     blocks_text,
     error_text,
     layers_text,
+    shared_techniques,
 )
 from planner.report.full_memory import full_memory_note
 from planner.report.plan_table import plan_table
@@ -53,7 +54,7 @@ def search_report(
         front_table(plans, result),
     ]
     if result.riskier:
-        blocks.append(riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits"))
+        blocks.append(_faster_table(result))
     blocks.append(Notes(front_notes(result, plans)))
     if verbose:
         blocks += _details(result)
@@ -121,8 +122,10 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, st
         if conditions
         else ()
     )
+    techniques = ", ".join(_techniques_of_all(result))
     return (
         *asked,
+        *((("with", f"{techniques}, every plan"),) if techniques else ()),
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
         ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
          "(--fit-probability)"),
@@ -211,12 +214,27 @@ def front_table(plans: Numbered, result: SearchResult) -> TableData:
         result.job.usable_bytes,
         first=[(Column("#"), [f"{marks[number]}{number}" for number, _ in plans])],
         target_sequences=None if same_batch else result.job.batch_target_sequences,
+        said=_techniques_of_all(result),
     )
 
 
-def riskier_table(plans: Sequence[Plan], usable_bytes: float, title: str) -> TableData:
-    """Plans that may fit, less surely than was asked, on GPUs with so much memory."""
-    return plan_table(plans, usable_bytes, title=f"{title}: less surely than was asked")
+def _techniques_of_all(result: SearchResult) -> tuple[str, ...]:
+    """Techniques that every plan uses, also those that may not fit."""
+    return shared_techniques((*result.plans, *result.riskier))
+
+
+def _faster_table(result: SearchResult) -> TableData:
+    """Faster plans that may not fit."""
+    usable_bytes, said = result.job.usable_bytes, _techniques_of_all(result)
+    return riskier_table(result.riskier, usable_bytes, "Faster, if it fits", said)
+
+
+def riskier_table(
+    plans: Sequence[Plan], usable_bytes: float, title: str, said: Sequence[str] = ()
+) -> TableData:
+    """Plans that may fit, less surely than was asked, on GPUs with so much memory; `said`: see
+    `plan_table`."""
+    return plan_table(plans, usable_bytes, title=f"{title}: less surely than was asked", said=said)
 
 
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:

@@ -22,9 +22,11 @@ import numpy as np
 from constraints.layout import LAYOUT_RULES
 from constraints.rule import Layout
 from planner.job.errors import UsageError
+from planner.job.job import Job
 from planner.predict.costed_plan import row_degrees
 from planner.predict.mixture import other_modes
 from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
+from planner.predict.techniques import used_techniques
 from planner.search import block_bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.costed import CostedJob, likely_limit_bytes
@@ -106,9 +108,7 @@ class PlanChecks:
 
     def _plan(self, plan: Plan) -> Iterator[str]:
         for costed_job in self.shares.jobs:
-            job = costed_job.job
-            offload = job.optimizer_offload, job.activation_offload
-            if offload != (plan.optimizer_offload, plan.activation_offload):
+            if not _chosen(costed_job.job, plan):
                 continue
             row = find_row(costed_job, plan.degrees, plan.recompute)
             if row is not None:
@@ -141,6 +141,16 @@ class PlanChecks:
             for one in self.proof.limits
         ):
             yield f"no limit of the proof shows it {plan.status}"
+
+
+def _chosen(job: Job, plan: Plan) -> bool:
+    """Whether a job is at the choice of a plan: what is offloaded, and the techniques that it uses
+    at these degrees."""
+    return (
+        job.optimizer_offload == plan.optimizer_offload
+        and job.activation_offload == plan.activation_offload
+        and used_techniques(job, plan.degrees) == plan.techniques
+    )
 
 
 def plan_layout(costed_job: CostedJob, row: int, plan: Plan) -> Layout:

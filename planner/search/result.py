@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from planner.job.request import Request
 from planner.predict.displays import displays
@@ -68,11 +69,19 @@ class JobSummary(_Frozen):
     assumed: tuple[str, ...] = ()
 
 
+# A bound, infinite where nothing fits. JSON has no infinity: there it is null.
+Seconds = Annotated[
+    float,
+    BeforeValidator(lambda value: math.inf if value is None else value),
+    PlainSerializer(lambda value: None if value == math.inf else value, when_used="json"),
+]
+
+
 class LimitBound(_Frozen):
     """No plan whose peak is within `limit_bytes` takes fewer seconds a sequence than `sample_s`."""
 
     limit_bytes: float
-    sample_s: float
+    sample_s: Seconds
 
 
 class SolverBound(_Frozen):
@@ -83,7 +92,7 @@ class SolverBound(_Frozen):
     degrees: Degrees
     recompute: str
     limit_bytes: float
-    sample_s: float
+    sample_s: Seconds
 
 
 class Proof(_Frozen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from planner.search import layout_model, solver_module
 from planner.search.certificate import verify
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.result import SearchResult
-from planner.search.search import find_plans
+from planner.search.search import find_plans, launchable_shares
 
 JOBS = {
     "dense": Request(model="llama-3-8b", gpus="8xL40S", gbs=32, limits={"cp": (1,), "mbs": (1,)}),
@@ -63,6 +64,35 @@ def test_a_short_front_proves_what_it_says() -> None:
     assert verify(find_short()).problems == ()
 
 
+def test_that_nothing_fits_is_a_bound_that_plan_files_can_hold(tmp_path: Path) -> None:
+    """CP-SAT's word that no layout fits is an infinite bound; JSON has no infinity."""
+    result = found("dense")
+    assert result.proof is not None
+    first, *others = result.proof.by_solver
+    nothing = first.model_copy(update={"sample_s": math.inf, "limit_bytes": 2.0**30})
+    proof = result.proof.model_copy(update={"by_solver": (nothing, *others, first)})
+    path = tmp_path / "plans.json"
+    path.write_text(to_json(result.model_copy(update={"proof": proof})), encoding="utf-8")
+    assert "Infinity" not in path.read_text(encoding="utf-8")
+    read = read_plan_file(path)
+    assert read.proof == proof
+    assert verify(read).problems == ()
+
+
+def test_every_combination_of_techniques_is_costed_and_bounded() -> None:
+    """Searched techniques, and none: the proof is over the configurations of each."""
+    result = found("mixture of experts")
+    shares = launchable_shares(result.request.resolve())
+    tried = {
+        frozenset(job.job.techniques) & {"ep-overlap", "fused-dispatch"} for job in shares.jobs
+    }
+    assert len(tried) == len(shares.jobs) == 4
+    assert verify(result).legal == result.counts.legal
+    plain = result.request.model_copy(update={"without": ("ep-overlap", "fused-dispatch")})
+    problems = verify(result.model_copy(update={"request": plain})).problems
+    assert any("no legal configuration" in problem for problem in problems), problems
+
+
 def find_short() -> SearchResult:
     return found("dense").model_copy(update={"plans": found("dense").plans[:3], "complete": False})
 
@@ -90,6 +120,9 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a faster step": ("plans.1.step_time_s", lambda seconds: 0.9 * seconds, "s a step, not"),
     "a lighter peak": ("plans.1.peak_bytes", lambda held: 0.9 * held, "at its peak, not"),
     "other degrees": ("plans.0.degrees.tp", lambda tp: 16 * tp, "no legal configuration"),
+    "other techniques": (
+        "plans.0.techniques", lambda _: ["tp-overlap"], "no legal configuration",
+    ),
     "another layer": ("plans.0.layout.block_layers", lambda layers: [99, *layers[1:]], "plan 1"),
     "a moved layer": ("plans.0.layout.block_layers", moved, "plan 1"),
     "a higher bound": ("proof.limits.0.sample_s", lambda bound: 1.02 * bound, "nothing shows"),

@@ -18,7 +18,7 @@ from planner.predict.plan import OPTIMAL_WITHIN
 from planner.report.search import search_report
 from planner.search.ahead import Ahead, Question
 from planner.search.costed import cost_job, likely_limit_bytes
-from planner.search.exact_front import MEMORY_BYTES
+from planner.search.exact_front import MEMORY_BYTES, TIME
 from planner.search.explanation import explain, job_evaluator
 from planner.search.front import SAVING, dominates
 from planner.search.layout_model import LayoutSolution, SolverOptions
@@ -273,7 +273,8 @@ def test_no_plan_is_near_another_and_none_dominates(main_result: SearchResult) -
     """Faster plans are heavier, by more than the resolution of one of the two."""
     for fast, slow in pairwise(main_result.plans):
         assert slow.peak_bytes < fast.peak_bytes
-        assert slow.step_time_s > fast.step_time_s * (1.0 + TIE) or slow.gbs != fast.gbs
+        slower_by = slow.step_time_s / slow.gbs / (fast.step_time_s / fast.gbs) - 1.0
+        assert slower_by > TIME or fast.peak_bytes - slow.peak_bytes >= MEMORY_BYTES
 
 
 def test_neighbours_of_shown_plans_do_not_beat_the_front(main_result: SearchResult) -> None:

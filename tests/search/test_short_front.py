@@ -12,11 +12,12 @@ from planner.cost import fields as f
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.search import search_report
-from planner.search.costed import cost_job, likely_limit_bytes
+from planner.search.costed import likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.front import dominates
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
+from planner.search.shares import cost_shares
 
 MOST = 8
 JOBS = {
@@ -60,13 +61,14 @@ def test_the_recommended_plan_is_the_same(name: str) -> None:
 def test_no_costed_plan_beats_one_that_is_shown(
     name: str, search: Callable[[str], SearchResult]
 ) -> None:
-    """In exact numbers, no even layout and no plan of the search; to the resolution, no plan of
-    the other search."""
-    costed_job = cost_job(JOBS[name].resolve())
-    limit = likely_limit_bytes(costed_job.job, JOBS[name].fit_probability)
-    steps = costed_job.costed.steps
-    sample_s = steps[:, f.STEP_TIME] / costed_job.candidates.columns["gbs"]
-    peak = steps[:, f.STEP_PEAK_BYTES]
+    """In exact numbers, no even layout with any techniques and no plan of the search; to the
+    resolution, no plan of the other search."""
+    jobs = cost_shares(JOBS[name].resolve()).jobs
+    limit = likely_limit_bytes(jobs[0].job, JOBS[name].fit_probability)
+    sample_s = np.concatenate(
+        [job.costed.steps[:, f.STEP_TIME] / job.candidates.columns["gbs"] for job in jobs]
+    )
+    peak = np.concatenate([job.costed.steps[:, f.STEP_PEAK_BYTES] for job in jobs])
     found = [place(plan) for plan in search(name).plans]
     others = [place(plan) for plan in (*short(name).plans, *complete(name).plans)]
     for own_s, own_peak in found:
