@@ -18,21 +18,20 @@ from hardware import gpu_names, parse_gpus
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.choice import Choice, Decision, Limits, Objective, Order
-from planner.compare.comparison import Entry, Prepare, check_currencies, check_tokens, enter
+from planner.compare.comparison import Entry, Prepare, check_currencies, check_tokens, enter, run_of
 from planner.compare.decision import choice_of, decide
-from planner.compare.energy import power_of, purchase_of
+from planner.compare.energy import facility_kw, power_of, purchase_of
 from planner.compare.goodput import DAY_S
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.quotes import check_providers, choose
 from planner.compare.results import COMPARISON_VERSION
-from planner.compare.run import HOURS_PER_DAY, Placed, run_at
+from planner.compare.run import HOURS_PER_DAY
 from planner.compare.scaling import counts_between
 from planner.compare.searches import Outcome, Progress, Task, run_searches
 from planner.compare.settings import CostBasis, Settings
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
-from planner.predict.decided import decided_job
 from planner.predict.ops import flop_per_token
 from planner.predict.plan_text import configuration_text
 from planner.search.launchable import SILENT, LaunchNotes
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 MOST_SEARCHES = 1_000
 _RANGE = re.compile(r"^\s*(\d{1,7})\s*\.\.\s*(\d{1,7})\s*[x×*]\s*(\S.*?)\s*$")
 _ONE = re.compile(r"^\s*(\d{1,7})\s*[x×*]\s*any\s*$", re.IGNORECASE)
-_KW_PER_W = 1e-3
 
 
 class _Frozen(BaseModel):
@@ -260,7 +258,7 @@ def _over_a_limit(
 ) -> str:
     """Which limit no plan of at least so many days can keep; empty: a search has to tell."""
     gpus = entry.cluster.num_gpus
-    power_kw = power_of(entry.cluster, settings).drawn_w * gpus * _KW_PER_W
+    power_kw = facility_kw(power_of(entry.cluster, settings).drawn_w, gpus)
     if limits.power_kw is not None and power_kw > limits.power_kw:
         return f"draws {power_kw:,.0f} kW"
     if limits.deadline_days is not None and days > limits.deadline_days:
@@ -279,12 +277,8 @@ def least_days(job: Job, tokens: int) -> float:
 
 def _row(run: TrainingRun, entry: Entry, outcome: Outcome, settings: Settings) -> BuyRow:
     row = BuyRow(job=run.name, cluster=entry.offer.label)
-    if outcome.result is None or entry.job is None:
-        return row.model_copy(update={"reason": outcome.reason})
-    plan = outcome.result.plans[0]
-    placed = Placed(entry.offer, decided_job(entry.job, plan), run.tokens, settings)
-    found = run_at(placed, outcome.result.job, plan)
+    found, reason = run_of(entry, outcome, run.tokens, settings)
     if found is None:
-        return row.model_copy(update={"reason": "interruptions leave no useful time"})
+        return row.model_copy(update={"reason": reason})
     choice = choice_of(run.name, row.cluster, entry.cluster.num_gpus, found, settings.basis)
-    return row.model_copy(update={"choice": choice, "plan": configuration_text(plan)})
+    return row.model_copy(update={"choice": choice, "plan": configuration_text(found.plan)})

@@ -13,7 +13,7 @@ from planner.compare.choice import Limits, Objective
 from planner.compare.decision import best_of
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.quotes import check_providers, choose
-from planner.compare.results import SORT_KEYS, Comparison, ComparisonRow, SortKey
+from planner.compare.results import SORT_KEYS, Comparison, ComparisonRow, Run, SortKey
 from planner.compare.run import Placed, run_at
 from planner.compare.searches import Outcome, Progress, Task, run_searches
 from planner.compare.settings import Settings
@@ -172,14 +172,24 @@ def _row(entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings)
         num_nodes=cluster.num_nodes,
         precision=entry.request.precision,
     )
+    run, reason = run_of(entry, outcome, tokens, settings)
+    needs = () if outcome is None or outcome.result is not None else outcome.needs
+    return row.model_copy(update={"run": run, "reason": reason, "needs": needs})
+
+
+def run_of(
+    entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings
+) -> tuple[Run | None, str]:
+    """The run at the best plan that a search found, or why there is none; no outcome: the job
+    cannot be on that cluster."""
     if outcome is None or entry.job is None:
-        return row.model_copy(update={"reason": str(entry.problem)})
+        return None, str(entry.problem)
     if outcome.result is None:
-        return row.model_copy(update={"reason": outcome.reason, "needs": outcome.needs})
+        return None, outcome.reason
     plan = outcome.result.plans[0]
-    job = decided_job(entry.job, plan)
-    run = run_at(Placed(entry.offer, job, tokens, settings), outcome.result.job, plan)
-    return row.model_copy(update={"run": run, "reason": "" if run else NO_USEFUL_TIME})
+    placed = Placed(entry.offer, decided_job(entry.job, plan), tokens, settings)
+    run = run_at(placed, outcome.result.job, plan)
+    return run, "" if run else NO_USEFUL_TIME
 
 
 def front_names(rows: Sequence[ComparisonRow], settings: Settings) -> set[str]:

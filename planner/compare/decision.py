@@ -14,7 +14,7 @@ from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 from planner.compare.choice import Choice, Decision, Limits, Objective, Order, Taken
-from planner.compare.energy import W_PER_MW
+from planner.compare.energy import facility_kw
 from planner.compare.interval import Range, bound, chance
 from planner.compare.results import Run
 from planner.compare.settings import CostBasis
@@ -23,7 +23,6 @@ from planner.job.errors import UsageError
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar
 
-KW_PER_MW = 1e3
 # The largest sum of a table in the solver's whole numbers.
 _STEPS = 10**6
 _MOST_POINTS = 24
@@ -39,7 +38,7 @@ def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis)
         days=run.days,
         cost=run.cost(basis),
         mwh=run.energy.mwh,
-        power_kw=run.energy.drawn_w * num_gpus / W_PER_MW * KW_PER_MW,
+        power_kw=facility_kw(run.energy.drawn_w, num_gpus),
     )
 
 

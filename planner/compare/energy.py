@@ -9,6 +9,7 @@ from planner.compare.offers import Offer
 from planner.compare.settings import Settings
 
 W_PER_MW = 1e6
+W_PER_KW = 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ def power_of(cluster: Cluster, settings: Settings) -> Power:
         )
     drawn = rated.value * settings.value("load") * settings.value("pue")
     return Power(rated.value, drawn, settings.value("load_error"), rated)
+
+
+def facility_kw(drawn_w: float, num_gpus: int) -> float:
+    """Kilowatts that the facility draws for so many GPUs; `drawn_w`: watts a GPU (`Power`)."""
+    return drawn_w * num_gpus / W_PER_KW
 
 
 @dataclass(frozen=True, slots=True)

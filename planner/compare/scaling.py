@@ -11,24 +11,22 @@ from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.choice import Limits, Objective
 from planner.compare.comparison import (
-    NO_USEFUL_TIME,
     Entry,
     Prepare,
     check_currencies,
     check_tokens,
     enter,
+    run_of,
 )
 from planner.compare.decision import best_of
 from planner.compare.offers import Offer
 from planner.compare.quotes import check_providers
 from planner.compare.results import ScalePoint, Scaling
-from planner.compare.run import Placed, run_at
 from planner.compare.searches import Outcome, Progress, Task, run_searches
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
-from planner.predict.decided import decided_job
 from planner.search.launchable import SILENT, LaunchNotes
 
 Batch = Literal["fixed", "scaled"]
@@ -160,15 +158,9 @@ def _point(
 ) -> ScalePoint:
     asked = entry.request.gbs_tokens or 0
     point = ScalePoint(batch=batch, num_gpus=entry.cluster.num_gpus, gbs_tokens=asked)
-    if outcome is None or entry.job is None:
-        return point.model_copy(update={"reason": str(entry.problem)})
-    if outcome.result is None:
-        return point.model_copy(update={"reason": outcome.reason})
-    plan = outcome.result.plans[0]
-    job = decided_job(entry.job, plan)
-    run = run_at(Placed(entry.offer, job, tokens, settings), outcome.result.job, plan)
+    run, reason = run_of(entry, outcome, tokens, settings)
     if run is None:
-        return point.model_copy(update={"reason": NO_USEFUL_TIME})
+        return point.model_copy(update={"reason": reason})
     return point.model_copy(update={"run": run, "gbs_tokens": run.plan.gbs_tokens})
 
 
