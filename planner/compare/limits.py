@@ -56,8 +56,3 @@ def _link(cluster: Cluster, group: int) -> str:
     if group <= cluster.gpus_per_node:
         return "PCIe"
     return FABRIC_TITLES.get(cluster.fabric, cluster.fabric)
-
-
-def main_loss(shares: tuple[TimeShare, ...]) -> TimeShare | None:
-    """What costs most beside the computation itself."""
-    return next((share for share in shares if share.resource != "GPU"), None)
