@@ -167,18 +167,13 @@ def fill_phase(
 
 @jit
 def memory_phases(
-    grid: Row, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs
-) -> MemoryPhases:
-    """Coefficients of every phase of every stage of one shape."""
+    grid: Row, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
+    stage_bytes: Array, layer: Array, freed: Array, working: Array, working_again: Array,
+    gather: Array,
+) -> None:  # fmt: skip
+    """Fill coefficients of every phase of every stage of a shape (`MemoryPhases`), zero before."""
     pp = int(grid.pp)
-    out = MemoryPhases(
-        np.zeros((ROWS, pp)),
-        np.zeros((ROWS, pp, job.kinds)),
-        np.zeros((ROWS, pp, job.kinds)),
-        np.zeros((ROWS, job.kinds)),
-        np.zeros((ROWS, job.kinds)),
-        np.zeros((ROWS, job.kinds)),
-    )
+    out = MemoryPhases(stage_bytes, layer, freed, working, working_again, gather)
     counts = vocab_counts(pp, job, framework.schedule, grid.mtp_standalone)
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
@@ -205,4 +200,3 @@ def memory_phases(
         fill_phase(
             ROWS - 1, OPTIMIZER, one_passes[0], stage, holds, costs, key, grid, job, framework, out
         )
-    return out

@@ -40,12 +40,11 @@ from planner.cost.bounds import (
     STAGE_OPTIMIZER_BYTES,
     STAGE_SECONDS,
     STAGE_VOCAB,
-    empty_stages,
     fewest_layers,
-    layer_columns,
     layout_bounds_s,
     model_seconds,
     shape_bubble_share,
+    shape_parts,
 )
 from planner.cost.columns import greatest, least, weighted
 from planner.cost.inputs import GpuInputs
@@ -53,7 +52,6 @@ from planner.cost.linear import (
     SCALAR_FIXED_BYTES,
     SCALAR_FIXED_S,
     TERM_OPTIMIZER,
-    layout_terms,
 )
 from planner.cost.schedule import head_stage
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -269,9 +267,9 @@ def tight_bound_s(
 
     `recompute`: a RECOMPUTE_* code. Not for schedules with two copies of the model.
     """
-    terms, scalars = layout_terms(grid, key, costs, job, framework, gpu, network)
-    stages = empty_stages(terms, costs, key, grid, job, framework)
-    layers = layer_columns(terms, recompute, costs, key, grid, job, framework)
+    terms, scalars, stages, layers = shape_parts(
+        grid, recompute, key, costs, job, framework, gpu, network
+    )
     pp, blocks, grad_acc = grid.pp, grid.vpp, grid.grad_acc
     plain_s = model_seconds(terms, totals, recompute, job)
     code = RECOMPUTE_SOME if recompute == RECOMPUTE_SHARED else recompute

@@ -15,7 +15,7 @@ import numpy as np
 from constraints.layout import LayoutContext, Recomputation
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Placement
-from planner.cost import bounds, compiled, linear, schedule
+from planner.cost import bounds, linear, schedule
 from planner.cost import fields as f
 from planner.cost._jit import rows
 from planner.cost.layout import place_vocab_layers
@@ -98,15 +98,8 @@ def shape_terms(
     shape = costed.shapes[row]
     key = int(shape[f.SHAPE_KEY])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    terms, scalars = compiled.layout_terms(
-        shape,
-        costed.keys[key],
-        costed.costs[key],
-        job,
-        framework,
-        cost_model.gpu_inputs,
-        cost_model.network,
-    )
+    of_shape = shape, costed.keys[key], costed.costs[key], job
+    terms, scalars = cost_model.layout_terms(*of_shape)
     pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
     modes = price_modes(cost_model, costed, row, others)
     total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
@@ -119,14 +112,13 @@ def shape_terms(
         linear.TERM_TAKEN_FORWARD, linear.TERM_TAKEN_BACKWARD,
     ]  # fmt: skip
     terms[:, passes] *= schedule.microbatch_share(framework.schedule)
-    memory = compiled.memory_phases(shape, costed.keys[key], costed.costs[key], job, framework)
     return ShapeTerms(
         pp=pp,
         vpp=int(shape[f.SHAPE_VPP]),
         grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
         layer=terms[: job.kinds],
         stage=pinned_terms(terms, pp, job, framework.schedule, costed.costs[key]),
-        memory=memory,
+        memory=cost_model.memory_phases(*of_shape),
         scalars=scalars,
         framework=framework,
         bubble_share=share,
