@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost._jit import record, rows
+from planner.cost._jit import record, records
 from planner.cost._machine_code import Kind, cache_folder, kind_of, loaded, read, write
 from planner.cost.light import light, light_records, write_back
 
@@ -83,13 +83,14 @@ class Entry:
         if found is None:
             from planner.cost._compiler import machine_code
 
-            found = machine_code(self.function, items, allocates=self.allocates)
+            plain = [each[()] if isinstance(each, np.ndarray) else each for each in items]
+            found = machine_code(self.function, plain, allocates=self.allocates)
             write(name, *found)
         return found
 
     def _as_records(self, arguments: tuple[Any, ...]) -> list[Any]:
         return [
-            rows(value, row) if row is not None else _as_record(value)
+            records(value, row) if row is not None else _as_record(value)
             for value, row in zip(arguments, self._rows, strict=True)
         ]
 
@@ -98,6 +99,6 @@ def _as_record(value: Any) -> Any:
     """An argument that is no table of rows: NamedTuples as records, truth as a whole number."""
     if hasattr(value, "_fields"):
         return record(value)
-    if isinstance(value, (np.ndarray, np.void)):
+    if isinstance(value, np.ndarray):
         return value
     return float(value) if isinstance(value, float) else int(value)

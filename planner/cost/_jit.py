@@ -36,20 +36,23 @@ def jit(function: Function) -> Function:
 
 
 @lru_cache(maxsize=256)
-def record(inputs: tuple[Any, ...]) -> Any:
+def record(inputs: tuple[Any, ...]) -> NDArray[Any]:
     """A NamedTuple of numbers as a record of the same names: int64 where it holds ints."""
     fields = inputs._fields  # type: ignore[attr-defined]
     kinds = [
         (name, "i8" if type(value) is int else "f8")
         for name, value in zip(fields, inputs, strict=True)
     ]
-    return np.array([tuple(inputs)], dtype=np.dtype((np.record, kinds)))[0]
+    return np.array(tuple(inputs), dtype=np.dtype((np.record, kinds)))
+
+
+def records(table: NDArray[np.float64], row: np.dtype[Any]) -> NDArray[Any]:
+    """A float64 table, columns last, as an array of records over the same memory; of one row an
+    array without axes."""
+    flat = np.ascontiguousarray(table)
+    return flat.view(row).reshape(flat.shape[:-1])
 
 
 def rows(table: NDArray[np.float64], row: np.dtype[Any]) -> Rows:
-    """A float64 table, columns last, as an array of records over the same memory, or one row as a
-    record."""
-    flat = np.ascontiguousarray(table)
-    if flat.ndim == 1:
-        return flat.view(row)[0]
-    return flat.view(row).reshape(flat.shape[:-1])
+    """`records` for plain Python, in which one row has its columns as attributes."""
+    return records(table, row)[()]

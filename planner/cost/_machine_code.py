@@ -123,15 +123,15 @@ def _engine() -> Any:
     )
 
 
-Kind = tuple[np.dtype[Any], int] | np.dtype[Any] | type
-"""What distinguishes arguments to a compiler: dtype and axes, a record's dtype, int or float."""
+Kind = tuple[np.dtype[Any], int] | type
+"""What distinguishes arguments to a compiler: dtype and axes (a record has none), int or float."""
 
 
 def kind_of(argument: Any) -> Kind:
     """The kind of an argument."""
     if isinstance(argument, np.ndarray):
         return argument.dtype, argument.ndim
-    return argument.dtype if isinstance(argument, np.void) else type(argument)
+    return type(argument)
 
 
 def loaded(symbol: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., float]:
@@ -149,26 +149,30 @@ def loaded(symbol: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., f
     word, where = ctypes.c_int64, ctypes.c_void_p
     types: list[Any] = [where, where]
     for kind in kinds:
-        if isinstance(kind, tuple):
-            types += [where, where, word, word, where, *[word] * (2 * kind[1])]
+        if not isinstance(kind, tuple):
+            types.append(word if kind is int else ctypes.c_double)
+        elif kind[1] == 0:
+            types.append(where)
         else:
-            types.append({int: word, float: ctypes.c_double}.get(kind, where))  # type: ignore[call-overload]
+            types += [where, where, word, word, where, *[word] * (2 * kind[1])]
     function = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(engine.get_function_address(symbol))
 
     def call(*arguments: Any) -> float:
-        result, raised, values = ctypes.c_double(), where(), list[Any]()
+        result, raised = ctypes.c_double(), where()
+        values: list[Any] = [ctypes.addressof(result), ctypes.addressof(raised)]
         for each in arguments:
-            if isinstance(each, np.ndarray):
-                if not each.flags.c_contiguous:
-                    raise ValueError("compiled code takes contiguous arrays")
-                values += [None, None, each.size, each.itemsize, each.ctypes.data]
-                values += [*each.shape, *each.strides]
-            else:
-                values.append(
-                    each.__array_interface__["data"][0] if isinstance(each, np.void) else each
-                )
-        if function(ctypes.addressof(result), ctypes.addressof(raised), *values) != 0:
+            values += _single_values(each) if isinstance(each, np.ndarray) else [each]
+        if function(*values) != 0:
             raise MemoryError("the compiled core failed")
         return result.value
 
     return call
+
+
+def _single_values(array: np.ndarray) -> list[Any]:
+    if array.ndim == 0:
+        return [array.ctypes.data]
+    if not array.flags.c_contiguous:
+        raise ValueError("compiled code takes contiguous arrays")
+    size, data = [array.size, array.itemsize], array.ctypes.data
+    return [None, None, *size, data, *array.shape, *array.strides]

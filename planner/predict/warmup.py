@@ -1,7 +1,7 @@
 """Compiling the cost core before its first use: on two processors by two processes, with progress.
 
-Machine code goes to the user's cache (`planner.cost._machine_code`), where every later process finds
-it. Where that cannot be, each process compiles what it calls.
+Machine code goes to the user's cache (`planner.cost._machine_code`), where later processes find it.
+Where that cannot be, each process compiles what it calls.
 """
 
 from __future__ import annotations
@@ -190,6 +190,7 @@ def _samples() -> dict[str, tuple[Any, ...]]:
             vector,
             False,
             matrix,
+            np.zeros(1, np.int64),
         ),
     }
 

@@ -6,9 +6,9 @@ kernel's step time and a layout that it calls fitting does fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, floor
+from math import floor
+from typing import Any
 
 import numpy as np
 
@@ -154,18 +154,20 @@ def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, limit and savings down."""
     memory = terms.memory
+    stage, layer, freed = _up(memory.stage), _up(memory.layer), _down(memory.freed)
+    working, again, gather = map(_up, (memory.working, memory.working_again, memory.gather))
+    freed_others = [_down(other.freed) for other in terms.others]
+    working_others = [_up(other.working) for other in terms.others]
     phases = (
         PhaseNumbers(
-            stage=_up(memory.stage[row]),
-            layer=tuple(_up(sizes) for sizes in memory.layer[row]),
-            freed=tuple(_down(sizes) for sizes in memory.freed[row]),
-            working=_up(memory.working[row]),
-            working_recomputed=_up(memory.working_again[row]),
-            gather=_up(memory.gather[row]),
-            freed_others=tuple(
-                tuple(_down(sizes) for sizes in other.freed[row]) for other in terms.others
-            ),
-            working_others=tuple(_up(other.working[row]) for other in terms.others),
+            stage=stage[row],
+            layer=layer[row],
+            freed=freed[row],
+            working=working[row],
+            working_recomputed=again[row],
+            gather=gather[row],
+            freed_others=tuple(other[row] for other in freed_others),
+            working_others=tuple(other[row] for other in working_others),
         )
         for row in range(len(memory.stage))
         if memory.stage[row].any() or memory.layer[row].any()
@@ -177,12 +179,17 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     )
 
 
-def _up(sizes: Iterable[float]) -> tuple[int, ...]:
-    return tuple(ceil(size / MEMORY_UNIT_BYTES) for size in sizes)
+def _up(sizes: Array) -> Any:
+    return _nested(np.ceil(sizes / MEMORY_UNIT_BYTES).astype(np.int64).tolist())
 
 
-def _down(sizes: Iterable[float]) -> tuple[int, ...]:
-    return tuple(floor(size / MEMORY_UNIT_BYTES) for size in sizes)
+def _down(sizes: Array) -> Any:
+    return _nested(np.floor(sizes / MEMORY_UNIT_BYTES).astype(np.int64).tolist())
+
+
+def _nested(values: Any) -> Any:
+    """Lists in lists as tuples in tuples."""
+    return tuple(map(_nested, values)) if isinstance(values, list) else values
 
 
 def layout_context(
