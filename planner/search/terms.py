@@ -179,17 +179,18 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     )
 
 
-def _up(sizes: Array) -> Any:
-    return _nested(np.ceil(sizes / MEMORY_UNIT_BYTES).astype(np.int64).tolist())
+def _up(sizes: Array) -> list[Any]:
+    return _tuples(np.ceil(sizes / MEMORY_UNIT_BYTES))
 
 
-def _down(sizes: Array) -> Any:
-    return _nested(np.floor(sizes / MEMORY_UNIT_BYTES).astype(np.int64).tolist())
+def _down(sizes: Array) -> list[Any]:
+    return _tuples(np.floor(sizes / MEMORY_UNIT_BYTES))
 
 
-def _nested(values: Any) -> Any:
-    """Lists in lists as tuples in tuples."""
-    return tuple(map(_nested, values)) if isinstance(values, list) else values
+def _tuples(whole: Array) -> list[Any]:
+    """Rows of a table as tuples of ints, with a third axis of tuples."""
+    found = whole.astype(np.int64).tolist()
+    return [tuple(map(tuple, row)) if whole.ndim > 2 else tuple(row) for row in found]
 
 
 def layout_context(
