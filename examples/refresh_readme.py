@@ -27,11 +27,10 @@ from contextlib import chdir
 from pathlib import Path
 
 from click.testing import CliRunner
+from planner.cli import cli
 
 from page_references import command_reference, docstrings
 from page_tables import accuracy, errors_by_family, headline, memory_accuracy
-
-from planner.cli import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
