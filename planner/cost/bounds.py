@@ -34,6 +34,7 @@ from planner.cost.linear_memory import (
     stage_layers,
     vocab_counts,
 )
+from planner.cost.phase_passes import exists, fullest_pass
 from planner.cost.phase_records import (
     GROUP_ROW,
     LAYER,
@@ -41,10 +42,6 @@ from planner.cost.phase_records import (
     OPTIMIZER,
     LayerMaxima,
     Pass,
-)
-from planner.cost.phases import (
-    exists,
-    fullest_pass,
 )
 from planner.cost.schedule import (
     Held,

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.layout import mirror, place_vocab_layers
+from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     GROUP_ROW,
     LAYER_SECOND,
@@ -20,14 +21,9 @@ from planner.cost.phase_records import (
     PHASES,
     LayerMaxima,
     Pass,
-)
-from planner.cost.phases import (
-    at_rest,
-    exists,
-    passes,
-    phase_terms,
     weighed_bytes,
 )
+from planner.cost.phases import at_rest, phase_terms
 from planner.cost.schedule import copies_of_model, held_microbatches
 from planner.cost.stage import fill_stage, layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs

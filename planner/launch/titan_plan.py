@@ -33,13 +33,6 @@ TORCH_SCHEDULES = (
 )
 
 
-def schedule_problem(name: str) -> str | None:
-    """Why torch has no pipeline schedule of that name; None if it has."""
-    if name.lower() in (torch_schedule.lower() for torch_schedule in TORCH_SCHEDULES):
-        return None
-    return f"pipeline_parallel_schedule {name!r} is none of " + ", ".join(TORCH_SCHEDULES)
-
-
 @dataclass(frozen=True, slots=True)
 class TitanMesh:
     """Data-parallel degrees: replicate · shard = dp; parameters are sharded over shard · cp."""
