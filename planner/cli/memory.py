@@ -78,7 +78,6 @@ _SHARED = (
 @click.option(
     "--stage",
     default="heaviest",
-    show_default=True,
     type=types.STAGE,
     help="Pipeline stage to show: heaviest, all, or a number from 0 on.",
 )
