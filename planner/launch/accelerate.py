@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from planner.job.job import Job
 from planner.job.modules import Module
-from planner.launch.accelerate_schema import accelerate_problems
 from planner.launch.checkpoints import folder_variable
 from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
 from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
@@ -76,10 +75,6 @@ def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """accelerate.yaml, train.py and the model's config.json."""
-    config = as_document(launch)
-    problems = accelerate_problems(config)
-    if problems:
-        raise ValueError(f"{CONFIG}: " + "; ".join(problems))
     model = launch.job.model
     head = f"# accelerate 1.15, FSDP2: {model.name} on {launch.plan.degrees.gpus} GPUs\n"
     title = f"{model.name} with accelerate and FSDP2."

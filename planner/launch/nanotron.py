@@ -13,7 +13,6 @@ from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking
 from planner.launch.nanotron_run import PROGRAM, TRIAL_STEPS, VARIABLES, program
-from planner.launch.nanotron_schema import nanotron_problems
 from planner.launch.options import NANOTRON as OPTIONS
 from planner.launch.options import last
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
@@ -110,9 +109,6 @@ def _recompute_refusals(plan: Plan) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """The YAML file, and the program that puts the user's variables into it."""
-    problems = nanotron_problems(as_document(launch))
-    if problems:
-        raise ValueError(f"{CONFIG}: " + "; ".join(problems))
     head = f"# nanotron (2026-04): {launch.job.model.name} on {launch.plan.degrees.gpus} GPUs\n"
     return {CONFIG: head + yaml_text(sections(launch)), PROGRAM: program(launch)}
 

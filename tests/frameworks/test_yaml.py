@@ -8,7 +8,6 @@ from types import ModuleType
 import pytest
 
 from planner.launch import accelerate, nanotron
-from planner.launch.nanotron_schema import nanotron_problems
 from tests.launch import accelerate_cases, test_nanotron
 from tests.launch.torch_plans import Case, launch_of
 
@@ -22,7 +21,6 @@ def test_nanotron(case: Case, needs: Needs) -> None:
     launch = launch_of(case, "nanotron", "nanotron")
     read = needs("yaml").safe_load(nanotron.files(launch)["nanotron.yaml"])
     assert read == nanotron.as_document(launch)
-    assert nanotron_problems(read) == ()
 
 
 @pytest.mark.parametrize("case", accelerate_cases.MATRIX, ids=lambda item: item.name)
