@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.job.quantities import GIB, gib, percent_sure
+from planner.predict.command_line import evaluate_command, search_command
 from planner.predict.plan import Plan
 from planner.predict.plan_text import recompute_text
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.charts.heat import heat_chart
-from planner.report.command_line import evaluate_command, search_command
 from planner.report.figures.candidates import Candidates, candidates, costed_or_reason
 from planner.report.figures.heat import HeatMap, heat_map
 from planner.report.figures.plan import front_plans, riskier_plans
