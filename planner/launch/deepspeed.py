@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
-from planner.job.modules import Module
-from planner.launch.checkpoints import folder_variable, save_steps
+from planner.launch.checkpoints import save_steps
 from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
 from planner.launch.hf_config import config_text, hf_config, model_refusals
 from planner.launch.hf_rules import hf_job_refusals, hf_refusals
-from planner.launch.hf_train import DATA_VARIABLES, MODEL_FOLDER, attention, trainer_script
+from planner.launch.hf_train import ENVIRONMENT, MODEL_FOLDER, VARIABLES, attention, trainer_script
 from planner.launch.options import DEEPSPEED, last
 from planner.predict.ops import pieces
 from planner.predict.ops.context import OpContext
@@ -191,7 +190,7 @@ def command(launch: Launch) -> Command:
     """train.py with the Trainer's arguments."""
     return Command(
         argv=(SCRIPT, *_arguments(launch)),
-        variables=(*DATA_VARIABLES, folder_variable("DATASET")),
+        variables=VARIABLES,
         branches=(
             Branch("DATASET", ("--dataset", "${DATASET}")),
             Branch(
@@ -207,7 +206,7 @@ def command(launch: Launch) -> Command:
                 ("--save_strategy", "no", "--output_dir", "outputs"),
             ),
         ),
-        environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
+        environment=ENVIRONMENT,
     )
 
 
@@ -229,7 +228,7 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
         "weight_decay": str(_WEIGHT_DECAY),
         **_optimizer_arguments(launch),
     }
-    if _recomputes(launch):
+    if launch.recomputes_layers:
         values |= {
             "activation_checkpointing": "true",
             "activation_checkpointing_kwargs": json.dumps({"use_reentrant": False}),
@@ -246,11 +245,6 @@ def _optimizer_arguments(launch: Launch) -> dict[str, str]:
     if _optimizer_kind(launch.job) == "deepspeed":
         return named
     return {"optim": "adamw_torch_fused" if kernel == "fused" else "adamw_torch"} | named
-
-
-def _recomputes(launch: Launch) -> bool:
-    mode = launch.job.framework.recompute_mode(launch.plan.recompute)
-    return Module.FULL in mode.mask and any(launch.plan.layout.recomputed)
 
 
 def choices(launch: Launch) -> tuple[Choice, ...]:
@@ -294,7 +288,7 @@ def _choices(launch: Launch) -> Iterator[Choice]:
             f"{launch.job.optimizer_offload:.0%} of optimizer state and update on the CPU; "
             "CPU-Adam is built at the first start and needs a compiler",
         )
-    if _recomputes(launch):
+    if launch.recomputes_layers:
         yield Choice("--activation_checkpointing", "each layer keeps its input and runs again")
     yield Choice(
         f"{MODEL_FOLDER}/config.json",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from planner.job.models.catalog import load_model
 from planner.launch import nanotron
@@ -23,7 +24,7 @@ def launch(item: Case) -> Launch:
 @pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
 def test_says_what_the_plan_says(entry: Case) -> None:
     assert_complete(nanotron, launch(entry))
-    read: Any = nanotron.as_document(launch(entry))
+    read: Any = yaml.safe_load(nanotron.files(launch(entry))["nanotron.yaml"])
     degrees, given, tokens = launch(entry).plan.degrees, read["parallelism"], read["tokens"]
     ranks = given["dp"] * given["tp"] * given["pp"] * given["context_parallel_size"]
     assert ranks == degrees.gpus
@@ -80,7 +81,7 @@ def test_pipelines_are_placed_by_nanotron() -> None:
 def test_a_pipeline_takes_the_stages_that_nanotron_makes() -> None:
     found = launch(PIPELINE)
     assert found.plan.layout.block_layers == stage_split(found.job.model, 2) == (18, 14)
-    read: Any = nanotron.as_document(found)
+    read: Any = yaml.safe_load(nanotron.files(found)["nanotron.yaml"])
     assert nanotron.refusals(found) == ()
     assert read["parallelism"]["pp_engine"] == "1f1b"
 

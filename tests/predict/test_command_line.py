@@ -21,7 +21,8 @@ REQUESTS = {
     "switches": Request(
         model="8b", gpus="8xH100", gbs=64, seq=4096, precision="fp8", cuda_graphs=True,
         sequence_parallel=False, bias=False, hbm_reserve="5%", fit_probability=0.9,
-        optimizer="lion", allow_tp_across_domains=True, without=("bf16-gradients", "fused-dispatch"),
+        optimizer="lion", allow_tp_across_domains=True,
+        without=("bf16-gradients", "fused-dispatch"),
     ),
     "limits": Request(
         model="mixtral-8x7b", gpus="32xH100", gbs=256, recompute=("none", "full"),
