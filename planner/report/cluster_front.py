@@ -9,7 +9,7 @@ from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.report.plan_table import plan_table
 from planner.report.search import error_note
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData, headings
 
 _WEIGHED = {
     "tokens_per_s": "tokens/s",
@@ -106,14 +106,8 @@ def _near(numbered: Numbered) -> list[int]:
 
 
 def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:
-    columns = (
-        Column("cluster", "left"),
-        Column("GPUs"),
-        Column("plans"),
-        Column("on the\nfront"),
-        Column("proven", "left"),
-        Column("USD a GPU\nand hour"),
-        Column("price of", "left", wrap=True),
+    columns = headings(
+        "<cluster | GPUs | plans | on the\nfront | <proven | USD a GPU\nand hour | ~price of"
     )
     rows = tuple(
         (
