@@ -82,6 +82,7 @@ _SHARED: Mapping[str, tuple[str, str]] = {
     "deterministic": ("deterministic", "deterministic mode"),
     "sequential-experts": ("sequential experts", "experts issued one by one, not grouped"),
     "eager-blocks": ("eager blocks", "blocks run without torch.compile"),
+    "uncompiled-loss": ("uncompiled loss", "loss in plain torch, on fp32 copies of the logits"),
 }
 
 
