@@ -101,7 +101,7 @@ def test_no_training_command(folder: ReadFolder) -> None:
 def test_a_program_in_a_variable_is_named(folder: ReadFolder) -> None:
     """As Google's recipes start NeMo; the test of an argument that nobody gives is decided."""
     script = 'if [[ ${1} != "slurm" ]]; then torchrun --nnodes 2 ${PROGRAM} --factory "f()"; fi\n'
-    with pytest.raises(CannotTellError, match=r"line 1 starts is \$PROGRAM, which the files do not"):
+    with pytest.raises(CannotTellError, match=r"line 1 starts is \$PROGRAM, which the files"):
         folder({"run.sh": script})
 
 
