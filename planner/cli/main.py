@@ -130,7 +130,11 @@ def _demand_text(argument: str) -> None:
 @click.group(
     cls=LazyGroup,
     epilog=_EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(__version__, prog_name="planner", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show a traceback when something unexpected happens.")

@@ -55,13 +55,11 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
     "--batch",
     type=click.Choice(["fixed", "scaled", "both"]),
     default="both",
-    show_default=True,
     help="Strong scaling: the batch stays; weak: it grows with the GPUs from the first number on.",
 )
 @click.option(
     "--tokens",
     default="1T",
-    show_default=True,
     type=types.TRAINED_TOKENS,
     help="Tokens to train on.",
 )

@@ -3,7 +3,8 @@ optimizer. The model's shape is in `planner.launch.megatron_model`."""
 
 from __future__ import annotations
 
-from planner.launch.contract import Launch
+from planner.launch.checkpoints import TRAIN_STEPS, folder_variable
+from planner.launch.contract import Launch, Variable
 from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
 from planner.launch.options import MEGATRON
@@ -23,6 +24,13 @@ FSDP_SHARDING = {stage: MEGATRON["sharding"].text(stage) for stage in (2, 3)}
 _WEIGHTS_SHARDED = 3
 _SIXTEEN_BITS = 2.0
 TECHNIQUES = "techniques"
+VARIABLES = (
+    Variable("DATA_PATH", "", "prefix of your tokenized data (.bin and .idx); empty: mock data"),
+    Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
+    folder_variable("DATA_PATH"),
+    Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
+    TRAIN_STEPS,
+)
 
 
 def is_fsdp(launch: Launch) -> bool:

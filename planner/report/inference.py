@@ -11,7 +11,7 @@ from planner.job.quantities import GIB, gib, plural, share
 from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import Change, Solved
 from planner.predict.memory.serving.stage import StageMemory
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 Terms = tuple[tuple[str, float, str], ...]
 
@@ -95,12 +95,7 @@ def _identity(result: InferenceMemory, model: ResolvedModel) -> tuple[tuple[str,
 
 def _terms_table(result: InferenceMemory) -> TableData:
     stage = result.heaviest
-    columns = (
-        Column("term", "left"),
-        Column("GiB"),
-        Column("of budget"),
-        Column("from", "left", wrap=True),
-    )
+    columns = headings("<term | GiB | of budget | ~from")
     rows = [_row(stage, *term) for term in stage_terms(stage)]
     rows.append(_row(stage, "KV cache, as asked", stage.kv_needed, "op table, blocks"))
     rows.append(_row(stage, "total", stage.fixed + stage.kv_needed, ""))
@@ -163,7 +158,7 @@ def _verdict(result: InferenceMemory, solved: Solved | None) -> tuple[str, str]:
 def _advice(advice: Sequence[Change], result: InferenceMemory) -> Block:
     fitting = [change for change in advice if change.fits]
     if fitting:
-        columns = (Column("change", "left", wrap=True), Column("GiB to spare"))
+        columns = headings("~change | GiB to spare")
         rows = tuple((c.options, gib(-c.missing, 2)) for c in fitting)
         return TableData(columns, rows, "What would fit")
     if not advice:

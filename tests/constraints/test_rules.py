@@ -41,6 +41,7 @@ CASES = [
     Case("user-gbs", {"gbs": 4}, {"gbs": 5}, context(limits={"gbs": "4"})),
     Case("heads-by-tp", {"tp": 2}, {"tp": 5}, context()),
     Case("kv-heads-by-tp", {"tp": 8}, {"tp": 3}, context()),
+    Case("kv-heads-by-tp", {"tp": 2}, {"tp": 6}, context()),
     Case("kv-heads-by-tp", {"tp": 4}, {"tp": 8}, context(kv_heads_rule="tp-divides")),
     Case("ffn-by-tp", {"tp": 3}, {"tp": 5}, context()),
     Case("ffn-by-tp", {"tp": 5}, {"tp": 3}, context(model=MOE)),
