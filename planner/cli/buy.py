@@ -24,7 +24,8 @@ from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import compile_if_first_run, watched
-from planner.job.errors import UsageError, unknown_name
+from planner.cli.table_options import by_spelling, option_of, option_value
+from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.compare.buying import Buying, TrainingRun
@@ -192,21 +193,18 @@ def _tables(path: Path) -> list[dict[str, Any]]:
 
 def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:
     """The values of a table, as the options of the same names take them."""
-    known = {
-        parameter.name: parameter
-        for parameter in command.params
-        if parameter.name in _job_options()
+    known = by_spelling(one for one in command.params if one.name in _job_options())
+
+    def refuse(_key: str, text: str) -> NoReturn:
+        _refuse(path, number, text)
+
+    return {
+        str((option := option_of(key, known, refuse)).name): option_value(
+            option, key, value, refuse
+        )
+        for key, value in table.items()
+        if key != "name"
     }
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name == "name":
-            continue
-        if name not in known:
-            names = ("name", *sorted(known))
-            _refuse(path, number, str(unknown_name("field", key, names, ", ".join(names))))
-        found[name] = _converted(path, number, known[name], value)
-    return found
 
 
 def _job_options() -> set[str]:
@@ -214,16 +212,6 @@ def _job_options() -> set[str]:
     from planner.job.request import Request
 
     return {"tokens", *Request.model_fields} - {"gpus", "cluster", "limits"}
-
-
-def _converted(path: Path, number: int, parameter: click.Parameter, value: Any) -> Any:
-    if isinstance(value, bool) and not isinstance(parameter.type, click.types.BoolParamType):
-        _refuse(path, number, f"{parameter.name} = {str(value).lower()}: give a value")
-    text = value if isinstance(value, bool) else str(value)
-    try:
-        return parameter.type.convert(text, parameter, None)
-    except click.UsageError as error:
-        _refuse(path, number, f"{parameter.name}: {error.message}")
 
 
 def _refuse(path: Path, number: int, text: str) -> NoReturn:

@@ -75,7 +75,7 @@ def run_searches(
         # Once for all processes.
         warm_up()
         context = multiprocessing.get_context("spawn")
-        with context.Pool(processes, _start_worker, (_threads(processes),)) as pool:
+        with context.Pool(processes, start_worker, (threads_of(processes),)) as pool:
             for key, outcome in pool.imap_unordered(_run_keyed, work[here:]):
                 found[key] = outcome
                 _tell(progress, chosen[key][1], len(found), len(work))
@@ -102,11 +102,11 @@ def _key(task: Task) -> str:
     return f"{text} {task.request.model_dump_json()}"
 
 
-def _threads(processes: int) -> int:
+def threads_of(processes: int) -> int:
     return max(1, (os.cpu_count() or 1) // processes)
 
 
-def _start_worker(threads: int) -> None:
+def start_worker(threads: int) -> None:
     """Leave Ctrl-C to the parent, and share the cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["NUMBA_NUM_THREADS"] = str(threads)
