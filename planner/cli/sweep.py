@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Mapping
 from datetime import date
 from itertools import product
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from planner.compare.offers import Offer
     from planner.compare.sweep.grid import Grid, Pricing, Value
     from planner.compare.sweep.journal import Journal
+    from planner.job.request import Request
 
 MOST_SEARCHES = 10_000_000
 # Axes that every sweep has.
@@ -80,23 +82,16 @@ def command(**options: Any) -> None:
     folder = Path(options["output"]) if options["output"] else path.with_suffix(".sweep")
     if options["engine"] == "local" and options["address"]:
         raise UsageError(f"--address {options['address']}: give --engine ray or dask with it")
-    if options["report"]:
-        journal = read_only(folder)
-        _print(_grid(path, _today(journal)), journal, style)
-        return
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; give the name of a folder to -o")
-    grid = _grid(path, date.today())
+    grid = _grid(path)
+    if options["report"]:
+        journal = read_only(folder)
+        _print(grid, journal, style)
+        return
     with opened(folder, anew=options["force"]) as journal:
-        if journal.header and _today(journal) != date.today():
-            grid = _grid(path, _today(journal))
         _run(grid, journal, folder, options)
         _print(grid, journal, style)
-
-
-def _today(journal: Journal) -> date:
-    """The day that the prices' ages refer to: when the sweep began."""
-    return date.fromisoformat(str(journal.header["today"]))
 
 
 def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) -> None:
@@ -109,6 +104,8 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
 
     demand_arrow()
     journal.begin(head := header(date.today()))
+    # The prices' ages refer to the day when the sweep began.
+    grid = grid.on(date.fromisoformat(str(journal.header["today"])))
     if options["engine"] == "local":
         compile_if_first_run(options["quiet"])
     common = Common(grid.pricings, LAUNCH_NOTES, head["planner"], head["sources"])
@@ -137,7 +134,7 @@ def _print(grid: Grid, journal: Journal, style: str) -> None:
 
         from planner.compare.sweep.results import columns, rows
 
-        table = csv.DictWriter(click.get_text_stream("stdout"), columns(grid), lineterminator="\n")
+        table = csv.DictWriter(sys.stdout, columns(grid), lineterminator="\n")
         table.writeheader()
         table.writerows(rows(grid, journal))
     else:
@@ -184,7 +181,7 @@ class _File:
         raise UsageError(f"{self.path}, line {lines[-1] if lines else 1}: {text}")
 
 
-def _grid(path: Path, today: date) -> Grid:
+def _grid(path: Path) -> Grid:
     """The grid of a file. UsageError with file and line."""
     from planner.compare.sweep.grid import Grid, check
 
@@ -209,13 +206,13 @@ def _grid(path: Path, today: date) -> Grid:
     if not prices and defaults[_TOKENS] is None:
         file.refuse(_TOKENS, 'give tokens = "1T", or a list in [grid]')
 
-    def build(chosen: Mapping[str, Any]) -> Any:
-        return comparing_request(defaults | chosen), chosen["offer"]
+    def build(chosen: Mapping[str, Any]) -> tuple[Request, Offer]:
+        return comparing_request({**defaults, **chosen}), chosen["offer"]
 
     fixed = {key: value for key, value in file.fixed.items() if key not in ("gpus", "clusters")}
     labels = {name: [label for label, _ in values] for name, values in prices.items()}
     text = repr((sorted(fixed.items()), _hashes(fixed.values()), sorted(labels.items())))
-    grid = Grid(axes, tuple(prices), _pricings(file, defaults, prices, today), build, text)
+    grid = Grid(axes, tuple(prices), _pricings(file, defaults, prices), build, text)
     if len(grid) > MOST_SEARCHES:
         raise UsageError(f"{path}: {len(grid):,} searches; at most {MOST_SEARCHES:,} at a time")
     check(grid)
@@ -223,17 +220,17 @@ def _grid(path: Path, today: date) -> Grid:
 
 
 def _parameters() -> tuple[dict[str, click.Parameter], dict[str, click.Parameter]]:
-    """Options of the job and of money, by their names."""
+    """Options of planner compare that say what is searched, and those that turn it into money."""
+    from planner.cli.compare import command as compare
 
-    def declared(decorate: Any) -> list[click.Parameter]:
-        found: list[click.Parameter] = decorate(lambda: None).__dict__["__click_params__"]
-        return found
+    def declared(decorate: Any) -> set[str]:
+        return {str(one.name) for one in decorate(lambda: None).__dict__["__click_params__"]}
 
-    job = declared(lambda function: job_options(condition_options(function)))
-    tokens = click.Option(["--tokens"], type=types.TRAINED_TOKENS)
+    money = declared(money_options) | {_TOKENS}
+    job = declared(lambda function: job_options(condition_options(function))) | {"recompute"}
     return (
-        by_spelling(one for one in job if one.name not in ("gpus", "cluster")),
-        by_spelling([*declared(money_options), tokens]),
+        by_spelling(one for one in compare.params if one.name in job - {"gpus"}),
+        by_spelling(one for one in compare.params if one.name in money),
     )
 
 
@@ -250,7 +247,7 @@ def _fixed(file: _File, known: dict[str, click.Parameter]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in file.fixed.items():
         if key not in ("gpus", "clusters"):
-            option = option_of(key, known | dict.fromkeys(("gpus", "clusters")), file.refuse)  # type: ignore[arg-type]
+            option = option_of(key, known, file.refuse)
             found[str(option.name)] = option_value(option, key, value, file.refuse)
     return found
 
@@ -260,14 +257,14 @@ def _values(
 ) -> tuple[Value, ...]:
     """The values of an axis, each different from the others."""
     option = option_of(key, known, file.refuse)
-    found: list[Value] = []
+    found: dict[Any, Value] = {}
     for value in values:
-        given = {str(option.name): option_value(option, key, value, file.refuse)}
-        if given in [options for _, options in found]:
+        converted = option_value(option, key, value, file.refuse)
+        if converted in found:
             file.refuse(key, f"{key}: {value} is given twice")
         label = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-        found.append((label, given))
-    return tuple((label, given | _hashes([label])) for label, given in found)
+        found[converted] = label, {str(option.name): converted, **_hashes([label])}
+    return tuple(found.values())
 
 
 def _hashes(values: Any) -> dict[str, str]:
@@ -293,26 +290,22 @@ def _clusters(file: _File) -> tuple[Value, ...]:
     if not offers:
         file.refuse("gpus", 'give gpus = ["64xH100"] in [grid], or clusters = "OFFERS.toml"')
     demand_distinct(offers)
-    return tuple(
-        (offer.label, {"offer": offer} | _hashes([offer.cluster])) for offer in offers
-    )
+    return tuple((offer.label, {"offer": offer} | _hashes([offer.cluster])) for offer in offers)
 
 
 def _pricings(
-    file: _File, defaults: dict[str, Any], prices: dict[str, tuple[Value, ...]], today: date
+    file: _File, defaults: dict[str, Any], prices: dict[str, tuple[Value, ...]]
 ) -> tuple[Pricing, ...]:
     """Every combination of prices and tokens."""
     from planner.compare.comparison import check_tokens
-    from planner.compare.sweep.grid import Pricing
+    from planner.compare.sweep.grid import Pricing, merged
 
     found = []
     for values in product(*prices.values()):
-        options = defaults | {"quiet": True}
-        for _, given in values:
-            options |= given
+        options = defaults | {"quiet": True} | merged(values)
         if options[_TOKENS] is None:
             file.refuse(_TOKENS, 'give tokens = "1T", or a list in [grid]')
         check_tokens(options[_TOKENS])
-        settings = build_settings(options).model_copy(update={"today": today})
-        found.append(Pricing(tuple(label for label, _ in values), options[_TOKENS], settings))
+        labels = tuple(label for label, _ in values)
+        found.append(Pricing(labels, options[_TOKENS], build_settings(options)))
     return tuple(found)

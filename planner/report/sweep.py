@@ -87,20 +87,20 @@ def _best(grid: Grid, journal: Journal) -> TableData | None:
                 found[key] = row
     if not found:
         return None
-    others = [name for name in (*grid.axes, *grid.price_axes) if name not in ("model", "cluster")]
     names = {"cost": "cheapest", "days": "fastest"}
     columns = (
-        Column("model", "left", wrap=True), Column("", "left"), Column("cluster", "left", wrap=True),
-        *(Column(name, "left", wrap=True) for name in others),
+        Column("model", "left", wrap=True), Column("", "left"), Column("with", "left", wrap=True),
         Column("days"), Column("cost"), Column("plan", "left", wrap=True),
     )  # fmt: skip
     lines = tuple(
         (
-            model, names[figure], row["cluster"], *(row[name] for name in others),
+            model,
+            names[figure],
+            ", ".join(row[name] for name in (*grid.axes, *grid.price_axes) if name != "model"),
             days_text(row["days"]),
             NONE if row.get("cost") is None else f"{money(row['cost'])} {row['currency']}",
             row["plan"],
         )
         for (model, figure), row in sorted(found.items())
-    )  # fmt: skip
+    )
     return TableData(columns, lines, "Best of what is done")

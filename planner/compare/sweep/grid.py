@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
 from math import prod
 from typing import Any
 
@@ -17,6 +18,9 @@ from planner.job.request import Request
 
 # A label of an axis and the options that it stands for.
 Value = tuple[str, Mapping[str, Any]]
+
+# Names that a catalogue may lack come in lists of this length at most; numbers may come in longer.
+_TRIED = 100
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,15 @@ class Grid:
 
     def point(self, index: int) -> Point:
         """A combination as a search. UsageError for options that contradict each other."""
-        options = {key: value for _, given in self._values(index) for key, value in given.items()}
-        return Point(self.key(index), self.labels(index), *self.build(options))
+        return Point(self.key(index), self.labels(index), *self.build(merged(self._values(index))))
+
+    def on(self, today: date) -> Grid:
+        """The same with prices that are as old as they are on a day."""
+        pricings = (
+            replace(one, settings=one.settings.model_copy(update={"today": today}))
+            for one in self.pricings
+        )
+        return replace(self, pricings=tuple(pricings))
 
     def _values(self, index: int) -> list[Value]:
         found = []
@@ -77,21 +88,30 @@ class Grid:
         return found[::-1]
 
 
+def merged(values: Iterable[Value]) -> dict[str, Any]:
+    """The options of several values."""
+    return {key: value for _, options in values for key, value in options.items()}
+
+
 def check(grid: Grid) -> None:
-    """UsageError for what is wrong everywhere: each value of an axis is tried on every cluster,
-    with the first values of the other axes; nothing is searched."""
+    """UsageError for what is wrong everywhere: the first values of each axis are tried on every
+    cluster, with the first values of the other axes; nothing is searched."""
     clusters = grid.axes["cluster"]
     for name, values in grid.axes.items():
-        for value in values if name != "cluster" else values[:1]:
+        for value in values[: _TRIED if name != "cluster" else 1]:
             chosen = {other: one[0] for other, one in grid.axes.items()} | {name: value}
             raise_common_problem([_entered(grid, chosen | {"cluster": one}) for one in clusters])
-    entries = [_entered(grid, {name: one[0] for name, one in grid.axes.items()} | {"cluster": one})
-               for one in clusters]
+    entries = [
+        _entered(grid, {name: one[0] for name, one in grid.axes.items()} | {"cluster": one})
+        for one in clusters
+    ]
     for pricing in grid.pricings:
         check_providers(pricing.settings, [entry.offer for entry in entries])
         check_currencies(entries, pricing.settings)
 
 
 def _entered(grid: Grid, chosen: Mapping[str, Value]) -> Entry:
-    request, offer = grid.build({k: v for _, options in chosen.values() for k, v in options.items()})
+    request, offer = grid.build(
+        {k: v for _, options in chosen.values() for k, v in options.items()}
+    )
     return enter(offer, with_batch(request)[0], None, None)
