@@ -95,5 +95,5 @@ def test_engines_and_folders_that_are_not_there(
     monkeypatch.setitem(sys.modules, "distributed", sys)
     assert "--address" in run("sweep", str(path), "--engine", "dask").stderr
     silent = run("sweep", str(path), "--engine", "dask", "--address", "127.0.0.1:9")
-    assert silent.exit_code == 3 and "nothing answers at 127.0.0.1:9" in silent.stderr
+    assert silent.exit_code == 3 and "no cluster answers at 127.0.0.1:9" in silent.stderr
     assert run("sweep", str(path), "-o", str(path)).exit_code == 2

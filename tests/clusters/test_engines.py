@@ -206,4 +206,4 @@ def test_something_else_that_listens(tmp_path: Path) -> None:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         for name in ("dask", "ray"):
             sweep = Sweep(tmp_path / name, ("--engine", name, "--address", address))
-            assert "nothing answers" in sweep.run(3, 90.0)
+            assert "no cluster answers" in sweep.run(3, 90.0)

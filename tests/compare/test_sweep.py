@@ -225,7 +225,7 @@ def test_more_values_search_only_what_is_new(tmp_path: Path) -> None:
 
 def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.compare.sweep.engines.ANSWERS_WITHIN_S", 0.2)
-    with pytest.raises(CannotTellError, match=r"nothing answers at 127\.0\.0\.1:9"):
+    with pytest.raises(CannotTellError, match=r"no cluster answers at 127\.0\.0\.1:9"):
         demand_answer("127.0.0.1:9")
     for address in ("nowhere", "host:port", "http://[", ""):
         with pytest.raises(UsageError, match="write HOST:PORT"):

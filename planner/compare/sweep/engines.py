@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +27,8 @@ from planner.job.errors import CannotTellError, UsageError
 EngineName = Literal["local", "ray", "dask"]
 # A cluster that is there answers within this time.
 ANSWERS_WITHIN_S = 10.0
+# What listens there has let this process in within this time, if it is such a cluster at all.
+_LETS_IN_WITHIN_S = 40.0
 # Tasks handed out for each that runs on another machine, so that no worker waits for the next.
 _AHEAD = 4
 
@@ -78,11 +81,31 @@ def demand_answer(address: str) -> None:
         raise _silent(address, error) from None
 
 
-def _silent(address: str, error: BaseException) -> CannotTellError:
+def _silent(address: str, error: object) -> CannotTellError:
     return CannotTellError(
-        f"nothing answers at {address} within {ANSWERS_WITHIN_S:.0f} s ({error}); what is done is "
-        "kept: start the cluster, or correct --address, and give the same command again"
+        f"no cluster answers at {address} ({error}); what is done is kept: start the cluster, or "
+        "correct --address, and give the same command again"
     )
+
+
+def _let_in(connect: Callable[[], Any], address: str) -> Any:
+    """What `connect` returns, in time: both libraries may wait without end for a port that is
+    open and silent. CannotTellError."""
+    found: Future[Any] = Future()
+
+    def attempt() -> None:
+        try:
+            found.set_result(connect())
+        except BaseException as error:  # noqa: BLE001 (raised again by who waits)
+            found.set_exception(error)
+
+    threading.Thread(target=attempt, daemon=True).start()
+    try:
+        return found.result(_LETS_IN_WITHIN_S)
+    except TimeoutError:
+        raise _silent(address, f"no word within {_LETS_IN_WITHIN_S:.0f} s") from None
+    except (OSError, RuntimeError) as error:
+        raise _silent(address, error) from None
 
 
 @contextmanager
@@ -118,10 +141,7 @@ def _local(common: Common, processes: int) -> Iterator[Engine]:
 def _ray(common: Common, address: str) -> Iterator[Engine]:
     import ray
 
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, TimeoutError) as error:
-        raise _silent(address, error) from None
+    _let_in(partial(ray.init, address, log_to_driver=False, logging_level="ERROR"), address)
     try:
         shared = ray.put(common)
         task = ray.remote(num_cpus=1, max_retries=3)(search_point)
@@ -139,11 +159,8 @@ def _ray(common: Common, address: str) -> Iterator[Engine]:
 def _dask(common: Common, address: str) -> Iterator[Engine]:
     import distributed
 
-    try:
-        client = distributed.Client(address, timeout=ANSWERS_WITHIN_S, set_as_default=False)
-    except (OSError, TimeoutError) as error:
-        raise _silent(address, error) from None
-    with client:
+    connect = partial(distributed.Client, address, timeout=ANSWERS_WITHIN_S, set_as_default=False)
+    with _let_in(connect, address) as client:
         # One object for all workers, and results that nobody finds again by their arguments.
         shared = client.scatter(common, broadcast=True, hash=False)
         run: Any = partial(client.get_executor(pure=False).submit, search_point, shared)
