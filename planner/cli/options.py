@@ -118,8 +118,8 @@ def job_options(function: Command) -> Command:
                 default="adamw",
                 show_default=True,
                 metavar="NAME[:KEY=TYPE,...]",
-                help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, lion, "
-                "muon, sgd; types as adamw:exp_avg=fp8,master=fp16 or "
+                help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, "
+                "adafactor-momentum, lion, muon, sgd; types as adamw:exp_avg=fp8,master=fp16 or "
                 "sgd:momentum=none.",
             ),
             click.option(
