@@ -23,6 +23,7 @@ from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.table_options import by_spelling, option_of, option_value
 from planner.job.errors import UsageError
@@ -88,6 +89,7 @@ def _job_options_may_lie_in_a_file(function: Any) -> Any:
     metavar="N",
     help="Searches at a time. [default: by their number]",
 )
+@plot_option("cost against time")
 @limits_options
 @_job_options_may_lie_in_a_file
 @comparing_options
@@ -100,6 +102,7 @@ def command(**options: Any) -> None:
     """  # fmt: skip
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
+    check_plot(options["plot"], options["force"], output)
     limits, settings = build_limits(options), build_settings(options)
     runs, offers = tuple(_runs(options)), _offers(options)
     compile_if_first_run(options["quiet"])
@@ -126,9 +129,20 @@ def command(**options: Any) -> None:
         from planner.search.plan_file import write_text
 
         write_text(output, buying.model_dump_json(indent=1) + "\n")
+    _draw(options["plot"], buying)
     _print(buying, style)
     if buying.decision is None or buying.decision.best is None:
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+
+
+def _draw(plot: Path | None, buying: Buying) -> None:
+    if plot is None:
+        return
+    from planner.report.charts.curves import curves_chart
+    from planner.report.figures.curves import buying_figure
+    from planner.report.pages.studies import buying_page
+
+    write_plot(plot, lambda: curves_chart(buying_figure(buying)), lambda: buying_page(buying))
 
 
 def _print(buying: Buying, style: str) -> None:
@@ -143,12 +157,12 @@ def _print(buying: Buying, style: str) -> None:
 
 
 def _offers(options: dict[str, Any]) -> tuple[Offer, ...]:
-    from planner.compare.buying import offers_of
+    from planner.compare.buying import each_size, offers_of
     from planner.compare.offers import read_offers
 
     offers = offers_of(options["gpus"])
     if options["clusters"] is not None:
-        offers += read_offers(Path(options["clusters"]))
+        offers += each_size(read_offers(Path(options["clusters"])))
     if not offers:
         raise UsageError(
             "no cluster to choose from: give --gpus 64..512xH100, or --clusters FILE.toml"

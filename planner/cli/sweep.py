@@ -278,7 +278,7 @@ def _hashes(values: Any) -> dict[str, str]:
 
 def _clusters(file: _File) -> tuple[Value, ...]:
     """The clusters of `gpus` and of the file that `clusters` names."""
-    from planner.compare.buying import offers_of
+    from planner.compare.buying import each_size, offers_of
     from planner.compare.offers import demand_distinct, read_offers
 
     texts = file.grid.get("gpus", file.fixed.get("gpus", []))
@@ -286,7 +286,7 @@ def _clusters(file: _File) -> tuple[Value, ...]:
         texts = [texts]
     offers: tuple[Offer, ...] = offers_of([str(text) for text in texts])
     if (name := file.fixed.get("clusters")) is not None:
-        offers += read_offers(file.path.parent / str(name))
+        offers += each_size(read_offers(file.path.parent / str(name)))
     if not offers:
         file.refuse("gpus", 'give gpus = ["64xH100"] in [grid], or clusters = "OFFERS.toml"')
     demand_distinct(offers)

@@ -122,6 +122,19 @@ def offers_of(texts: Sequence[str]) -> tuple[Offer, ...]:
     return tuple(Offer(gpus=name) for name in dict.fromkeys(names))
 
 
+def each_size(offers: Sequence[Offer]) -> tuple[Offer, ...]:
+    """Offers of a file with every size that their `gpus` name, as `offers_of` reads them."""
+    return tuple(
+        offer.model_copy(
+            update={"gpus": size, "name": offer.name and f"{offer.name} {size}", "cluster": None}
+        )
+        if offer.gpus is not None and ".." in offer.gpus
+        else offer
+        for offer in offers
+        for size in (_sizes(offer.gpus) if offer.gpus else ("",))
+    )
+
+
 def _sizes(text: str) -> list[str]:
     text = _ANY if text.strip().lower() == "any" else text
     match = _RANGE.match(text)

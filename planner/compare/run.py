@@ -53,7 +53,7 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
         return None
     ideal = ideal_days(plan, placed.tokens)
     days = with_interruptions(ideal, one_goodput)
-    billed = cluster.num_gpus + one_goodput.spares * cluster.gpus_per_node
+    billed = placed.offer.ordered(cluster.num_gpus + one_goodput.spares * cluster.gpus_per_node)
     hours = days.times(HOURS_PER_DAY * billed)
     power = power_of(cluster, settings)
     rentals, missing = _rentals(placed, hours)

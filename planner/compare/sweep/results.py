@@ -21,7 +21,7 @@ PROVENANCE: Mapping[str, tuple[str, str, str]] = {
     "seconds": ("float64", "s", "that the task took"),
     "ended_at": ("string", "", "when, UTC"),
 }
-_GROUP = 20_000
+_GROUP = 5_000
 
 
 def demand_arrow() -> None:
