@@ -106,8 +106,8 @@ job_options = together(
         "--optimizer",
         default="adamw",
         metavar="NAME[:KEY=TYPE,...]",
-        help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, lion, "
-        "muon, sgd; types as adamw:exp_avg=fp8,master=fp16 or "
+        help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, "
+        "adafactor-momentum, lion, muon, sgd; types as adamw:exp_avg=fp8,master=fp16 or "
         "sgd:momentum=none.",
     ),
     click.option(
