@@ -89,7 +89,7 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
         )
     names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
     given = {name: options[name] for name in names}
-    by_accumulation = options["gbs"] is None and options["gbs_tokens"] is None
+    by_accumulation = not any(options.get(name) for name in ("gbs", "gbs_tokens", "batch_ramp"))
     if by_accumulation and options["grad_acc"] is None:
         raise UsageError("give the global batch: --gbs-tokens 4M, --gbs 512 or --grad-acc 32")
     job = build_request(options | ({"gbs": 1} if by_accumulation else {})).resolve()

@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from constraints import ConstraintError, parse_degree_limit
+from planner.job.batch_ramp import read_ramp
 from planner.job.errors import UsageError
 from planner.job.request import LONGEST_SEQ, MOST_SEQUENCES, parse_tokens
 from planner.job.specs import MOST_LAYERS, WIDEST
@@ -109,6 +110,14 @@ def _measured_share(text: str) -> float:
     if not 0.0 < share <= 1.0:
         raise UsageError(f"{text!r}: write a share above 0 and up to 1, as 0.41 or 41%")
     return share
+
+
+def _ramp(text: str) -> str:
+    """The text, read once: Megatron's form with a batch that suits, which is given elsewhere."""
+    words = text.split()
+    suits = len(words) == 3 and all(word.isdecimal() and len(word) < 19 for word in words)
+    read_ramp(text, int(words[0]) + int(words[1]) if suits else None)
+    return text
 
 
 def _sequence(text: str) -> int:
@@ -263,6 +272,7 @@ FRACTION = Parsed("fraction", _fraction, "0.5", "1")
 PROBABILITY = Parsed("probability", _probability, "80%", "0.8")
 MEASURED_SHARE = Parsed("share", _measured_share, "0.41", "41%")
 TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
+RAMP = Parsed("ramp", _ramp, "64..512/469B", "4Mi:252M,8Mi:2.87T,16Mi", "16 8 300000")
 TRAINED_TOKENS = Parsed("tokens", _trained_tokens, "15T", "300B")
 SEQUENCE = Parsed("tokens", _sequence, "8192", "8Ki")
 LAYERS = Parsed("layers", _layers, "19,20,20,21", "4,5x14,4", "16")

@@ -89,6 +89,13 @@ def job_options(function: Command) -> Command:
                 help="Share by which a plan's batch may differ from --gbs-tokens.",
             ),
             click.option(
+                "--batch-ramp",
+                metavar="RAMP",
+                type=types.RAMP,
+                help="Batch that grows: 3072..15360/469B, or 4M:252M,8M:2.87T,16M (batch:tokens); "
+                "its last is the global batch.",
+            ),
+            click.option(
                 "--seq",
                 metavar="TOKENS",
                 type=types.SEQUENCE,
@@ -417,6 +424,7 @@ _REQUEST_OPTIONS = (
     "gbs_tokens",
     "gbs",
     "gbs_tolerance",
+    "batch_ramp",
     "seq",
     "framework",
     "precision",

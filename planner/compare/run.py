@@ -81,12 +81,9 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
 
 def ideal_days(plan: Plan, tokens: int) -> Range:
     """Days at the predicted step time, and at the ends of its interval."""
-    per_second = tokens / plan.gbs_tokens / DAY_S
-    return Range(
-        value=plan.step_time_s * per_second,
-        low=plan.step_time.low * per_second,
-        high=plan.step_time.high * per_second,
-    )
+    step = plan.step_time
+    share = plan.training_s(tokens) / DAY_S / plan.step_time_s
+    return Range(value=plan.step_time_s, low=step.low, high=step.high).times(share)
 
 
 def with_interruptions(ideal: Range, goodput: Goodput) -> Range:

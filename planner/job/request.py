@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, load_cluster_file
+from planner.job.batch_ramp import Batch, read_ramp
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.job.frameworks.names import profile_named
@@ -21,7 +22,14 @@ from planner.job.frameworks.profile import (
 )
 from planner.job.frameworks.switches import Switches, switched, with_techniques
 from planner.job.frameworks.techniques import Decision, decide
-from planner.job.job import BatchTarget, HbmReserve, Job, offered_exchanges, searched_modes
+from planner.job.job import (
+    BatchTarget,
+    HbmReserve,
+    Job,
+    RampBatch,
+    offered_exchanges,
+    searched_modes,
+)
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.offload import (
     OPTION,
@@ -101,7 +109,8 @@ class Request(BaseModel):
     """A planning request in the user's words; `resolve` turns it into a `Job`.
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
-    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
+    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences), or `batch_ramp`
+    (`planner.job.batch_ramp`), whose last batch it is. `dtype`: weights in 16
     bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `attention`:
     None as the framework has it. `schedule`:
     name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
@@ -129,6 +138,7 @@ class Request(BaseModel):
     gbs_tokens: Annotated[int, Field(gt=0)] | None = None
     gbs: Annotated[int, Field(gt=0)] | None = None
     gbs_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    batch_ramp: str | None = None
     seq: Annotated[int, Field(gt=0, le=LONGEST_SEQ)] | None = None
     framework: str = "megatron-core"
     precision: str = "bf16"
@@ -203,12 +213,14 @@ class Request(BaseModel):
         if self.recompute is None:
             modes = usable_modes(profile, offload, modes, precision) or modes
             modes = unrefused_modes(offered, decision.used, modes) or modes
+        batch, ramp = self._batches(seq)
         return Job(
             model=model,
             cluster=cluster,
             framework=profile,
             optimizer=load_optimizer(self.optimizer),
-            batch=self._batch(seq),
+            batch=batch,
+            ramp=ramp,
             seq=seq,
             precision=precision,
             dtype=dtype,
@@ -357,6 +369,27 @@ class Request(BaseModel):
     def job_cluster(self, profile: FrameworkProfile) -> Cluster:
         """The machine, with what its switches do for the framework. UsageError, HardwareError."""
         return framework_sharp(self.find_cluster(), profile, self.sharp)
+
+    def _batches(self, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
+        """The global batch, and those that a ramp has before it."""
+        if self.batch_ramp is None:
+            return self._batch(seq), ()
+        ramp = read_ramp(self.batch_ramp, self.gbs)
+        *before, last = ramp.batches
+        given = self.gbs_tokens if last.in_tokens else self.gbs
+        other = self.gbs if last.in_tokens else self.gbs_tokens
+        if other is not None or given not in (None, last.number):
+            said = f"--gbs {self.gbs}" if self.gbs else f"--gbs-tokens {self.gbs_tokens}"
+            raise UsageError(
+                f"--batch-ramp {self.batch_ramp!r} ends with {last}, not {said}; leave that out"
+            )
+        targets = [self._with_batch(batch)._batch(seq) for batch in (*before, last)]
+        until = ramp.until_tokens(seq)
+        return targets[-1], tuple(map(RampBatch, targets, until))
+
+    def _with_batch(self, batch: Batch) -> Request:
+        name, other = ("gbs_tokens", "gbs") if batch.in_tokens else ("gbs", "gbs_tokens")
+        return self.model_copy(update={name: batch.number, other: None})
 
     def _batch(self, seq: int) -> BatchTarget:
         if (self.gbs_tokens is None) == (self.gbs is None):
