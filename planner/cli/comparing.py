@@ -11,7 +11,13 @@ import click
 from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
 from hardware.prices import LARGEST_PRICE
 from planner.cli import option_types as types
-from planner.cli.options import condition_options, job_options, limit_options, time_limit_option
+from planner.cli.options import (
+    condition_options,
+    job_options,
+    limit_options,
+    ramp_option,
+    time_limit_option,
+)
 from planner.job.errors import UsageError
 from planner.job.request import Request
 
@@ -51,7 +57,7 @@ def without(function: Command, *names: str) -> Command:
 
 def comparing_options(function: Command) -> Command:
     """What both commands take beside their own: the job without its cluster, money, limits."""
-    function = money_options(limit_options(search_options(function)))
+    function = ramp_option(money_options(limit_options(search_options(function))))
     return without(job_options(condition_options(function)), "gpus", "cluster")
 
 

@@ -15,6 +15,7 @@ from planner.cli.options import (
     job_options,
     output_format,
     output_options,
+    ramp_option,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.pictures import check_plot, plot_option, write_plan_plot
@@ -35,6 +36,7 @@ from planner.search.result import Counts, SearchResult
     ),
 )
 @job_options
+@ramp_option
 @configuration_options
 @condition_options
 @plot_option("memory, time and schedule")

@@ -12,7 +12,8 @@ import click
 GROUPS: dict[str, tuple[str, ...]] = {
     "Job": (
         "model", "gpus", "gpu", "cluster", "clusters", "first", "last", "counts", "tokens",
-        "jobs_file", "jobs", "gbs_tokens", "gbs", "gbs_tolerance", "batch", "batch_ramp", "seq", "framework",
+        "jobs_file", "jobs", "gbs_tokens", "gbs", "gbs_tolerance", "batch", "batch_ramp", "seq",
+        "framework",
         "precision", "precision_fallback", "plan",
     ),
     "Degrees": (

@@ -89,13 +89,6 @@ def job_options(function: Command) -> Command:
                 help="Share by which a plan's batch may differ from --gbs-tokens.",
             ),
             click.option(
-                "--batch-ramp",
-                metavar="RAMP",
-                type=types.RAMP,
-                help="Batch that grows: 3072..15360/469B, or 4M:252M,8M:2.87T,16M (batch:tokens); "
-                "its last is the global batch.",
-            ),
-            click.option(
                 "--seq",
                 metavar="TOKENS",
                 type=types.SEQUENCE,
@@ -259,6 +252,15 @@ def job_options(function: Command) -> Command:
             ),
         ],
     )
+
+
+ramp_option = click.option(
+    "--batch-ramp",
+    metavar="RAMP",
+    type=types.RAMP,
+    help="A batch that grows: 3072..15360/469B, or 4M:252M,8M:2.87T,16M (batch:tokens until which "
+    "it holds); its last is the global batch.",
+)
 
 
 def configuration_options(function: Command) -> Command:

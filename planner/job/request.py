@@ -381,7 +381,8 @@ class Request(BaseModel):
         if other is not None or given not in (None, last.number):
             said = f"--gbs {self.gbs}" if self.gbs else f"--gbs-tokens {self.gbs_tokens}"
             raise UsageError(
-                f"--batch-ramp {self.batch_ramp!r} ends with {last}, not {said}; leave that out"
+                f"--batch-ramp {self.batch_ramp!r} ends with {last}, and {said} is given: let it "
+                "end with that batch, in the same unit, or leave one out"
             )
         targets = [self._with_batch(batch)._batch(seq) for batch in (*before, last)]
         until = ramp.until_tokens(seq)

@@ -176,7 +176,10 @@ def _ramp(
     job = cost_model.job
     if not job.ramp:
         return ()
-    rules, one = rule_context(job), {name: column[row : row + 1] for name, column in columns.items()}
+    rules, one = (
+        rule_context(job),
+        {name: column[row : row + 1] for name, column in columns.items()},
+    )
     batches = []
     for entry, goal in zip(job.ramp, rules.ramp, strict=True):
         at = ramp_columns(one, rules, goal)

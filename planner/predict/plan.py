@@ -266,6 +266,12 @@ class Plan(_Frozen):
     # The smaller batches that a ramp starts with; empty for one batch throughout.
     ramp: tuple[PlanBatch, ...] = ()
 
+    @property
+    def ramp_text(self) -> str:
+        """The ramp as `planner.job.batch_ramp` reads it, in sequences; empty for none."""
+        steps = [f"{batch.gbs}:{batch.until_tokens}" for batch in self.ramp]
+        return ",".join((*steps, str(self.gbs))) if steps else ""
+
     def steps_of(self, tokens: float) -> Iterator[tuple[int, float, float]]:
         """(batch in tokens, seconds a step, steps) of a training on so many tokens, by batch of
         the ramp; a last step that is not full counts in part."""

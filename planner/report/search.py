@@ -23,6 +23,7 @@ from planner.predict.plan_text import (
     blocks_text,
     error_text,
     layers_text,
+    ramp_rows,
     shared_techniques,
 )
 from planner.report.full_memory import full_memory_note
@@ -127,6 +128,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, st
         *asked,
         *((("with", f"{techniques}, every plan"),) if techniques else ()),
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
+        *ramp_rows(result.plans[max(0, result.recommended - 1)]),
         ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
          "(--fit-probability)"),
         ("searched", searched_text(result.counts)),
