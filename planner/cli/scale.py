@@ -54,9 +54,8 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
 @click.option(
     "--batch",
     type=click.Choice(["fixed", "scaled", "both"]),
-    default="both",
-    show_default=True,
-    help="Strong scaling: the batch stays; weak: it grows with the GPUs from the first number on.",
+    help="Strong scaling: the batch stays; weak: it grows with the GPUs from the first number on. "
+    "[default: both, fixed with --batch-ramp]",
 )
 @click.option(
     "--tokens",
@@ -85,7 +84,8 @@ def command(**options: Any) -> None:
     from planner.compare.scaling import BATCHES, scale
     from planner.launch.registry import LAUNCH_NOTES
 
-    batches = BATCHES if options["batch"] == "both" else (options["batch"],)
+    batch = options["batch"] or ("fixed" if options["batch_ramp"] else "both")
+    batches = BATCHES if batch == "both" else (batch,)
     with watched(options["quiet"]) as progress:
         scaling = scale(
             request,

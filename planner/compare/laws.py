@@ -53,9 +53,8 @@ class LossLaw(_Frozen):
         value = at(self.estimates)
         own = hypot(DEVIATIONS_80 * self._deviation(at), self.spread * value)
         fewer, more = at(self.estimates, tokens.low), at(self.estimates, tokens.high)
-        return Range(
-            value=value, low=value - hypot(own, value - more), high=value + hypot(own, fewer - value)
-        )
+        down, up = hypot(own, value - more), hypot(own, fewer - value)
+        return Range(value=value, low=value - down, high=value + up)
 
     def best_parameters(self, flop: float) -> Range:
         """N of least loss for 6·N·D = flop, with its 80 % interval.

@@ -26,6 +26,7 @@ from planner.predict.plan_text import (
     ramp_rows,
     shared_techniques,
 )
+from planner.report.batch import search_note
 from planner.report.full_memory import full_memory_note
 from planner.report.plan_table import plan_table
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
@@ -251,6 +252,8 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
             + _standalone_vocab_note(plans)
         )
     notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
+    largest = max((plan.gbs_tokens for plan in plans), default=0)
+    notes += search_note(job, largest) if largest else ()
     return (*notes, *_assumed_note(result), *job.notes, *result.notes)
 
 
