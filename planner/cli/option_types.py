@@ -18,8 +18,9 @@ from click.shell_completion import CompletionItem
 from constraints import ConstraintError, parse_degree_limit
 from planner.job.batch_ramp import read_ramp
 from planner.job.errors import UsageError
-from planner.job.request import LONGEST_SEQ, MOST_SEQUENCES, parse_tokens
+from planner.job.request import LONGEST_SEQ, MOST_SEQUENCES
 from planner.job.specs import MOST_LAYERS, WIDEST
+from planner.job.tokens import parse_tokens
 from planner.predict.plan import LARGEST_DEGREE, MOST_MICRO_BATCHES
 
 # Blocks of a pipeline that a list of layers may name.

@@ -85,7 +85,7 @@ def command(**options: Any) -> None:
     from planner.launch.registry import LAUNCH_NOTES
 
     batch = options["batch"] or ("fixed" if options["batch_ramp"] else "both")
-    batches = BATCHES if batch == "both" else (batch,)
+    batches = tuple(one for one in BATCHES if batch in (one, "both"))
     with watched(options["quiet"]) as progress:
         scaling = scale(
             request,

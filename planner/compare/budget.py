@@ -273,7 +273,7 @@ class _Study:
             spec = request.find_model().spec
             active = parameter_count(spec).active
         else:
-            spec = shaped(self.ask.parameters if wanted is None else wanted)
+            spec = shaped(wanted or self.ask.parameters or LEAST)
             active = parameter_count(spec).total
             fields = self.request.model_dump() | {"model": spec.name}
             request = ShapedRequest(**fields, shape=spec)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from planner.job.errors import UsageError
 from planner.job.quantities import plural
+from planner.job.tokens import parse_tokens
 
 # More are no ramp that anyone ran: GPT-3's of Megatron's examples have 100.
 MOST_BATCHES = 1024
@@ -61,9 +62,9 @@ def read_ramp(text: str, gbs: int | None = None) -> BatchRamp:
         return _checked(text, _linear(text, Batch(start), Batch(gbs), increment, samples, True))
     if match := _LINEAR.match(words):
         first, last, by, tokens = match.groups()
-        start, end = _batch(text, first), _batch(text, last)
-        increment = _batch(text, by).number if by else start.number
-        return _checked(text, _linear(text, start, end, increment, _tokens(text, tokens), False))
+        low, high = _batch(text, first), _batch(text, last)
+        step = _batch(text, by).number if by else low.number
+        return _checked(text, _linear(text, low, high, step, _tokens(text, tokens), False))
     return _checked(text, _steps(text, words))
 
 
@@ -104,8 +105,6 @@ def _batch(text: str, item: str) -> Batch:
 
 
 def _tokens(text: str, item: str) -> int:
-    from planner.job.request import parse_tokens
-
     try:
         return parse_tokens(item)
     except UsageError:

@@ -69,8 +69,8 @@ def _run_facts(found: Budget, currency: str, basis: CostBasis) -> Iterator[tuple
         return
     yield (
         "days",
-        f"{days_text(run.days.value)} {spread_text(run.days)} for {short_count(found.tokens.value)} "
-        "tokens, interruptions included",
+        f"{days_text(run.days.value)} {spread_text(run.days)} for "
+        f"{short_count(found.tokens.value)} tokens, interruptions included",
     )
     yield "useful", f"{run.goodput.share * 100:.1f} % of the time"
     yield "tokens/s", f"{run.plan.tokens_per_s:,.0f}, MFU {run.plan.mfu * 100:.1f} %"
