@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cache
-from math import exp, log
+from math import exp, gcd, log
 
 from planner.job.errors import UsageError
 from planner.job.models.catalog import ResolvedModel, load_model
@@ -44,7 +44,7 @@ def shaped(parameters: float) -> ModelSpec:
     ratio = _between(parameters, [(size, spec.ffn / spec.hidden) for size, spec in _family()])
     heads = hidden // _HEAD
     update = {
-        "hidden": hidden, "heads": heads, "head_dim": _HEAD, "kv_heads": min(8, heads),
+        "hidden": hidden, "heads": heads, "head_dim": _HEAD, "kv_heads": gcd(8, heads),
         "ffn": _width(hidden * ratio),
     }  # fmt: skip
     one, two = (_size(base.model_copy(update=update | {"layers": n})) for n in (1, 2))
