@@ -49,5 +49,9 @@ def critical_text(price: BatchPrice) -> str:
 
 def share_text(extra: Range) -> str:
     """`12 % (3 to 14 %)`."""
-    low, value, high = (f"{part * 100:.2g}" for part in (extra.low, extra.value, extra.high))
-    return f"{value} % ({low} to {high} %)"
+    return f"{percent(extra.value)} % ({percent(extra.low)} to {percent(extra.high)} %)"
+
+
+def percent(part: float) -> str:
+    """Two digits of a share, all of those before the point."""
+    return f"{part * 100:.0f}" if part >= 0.1 else f"{part * 100:.2g}"

@@ -9,7 +9,7 @@ from planner.compare.run import HOURS_PER_DAY
 from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
-from planner.report.batch import runs_note
+from planner.report.batch import percent, runs_note
 from planner.report.comparison import BASIS_NAMES, NONE, spread_text
 from planner.report.comparison_trace import money
 from planner.report.decision import days_text, decision_facts
@@ -79,7 +79,7 @@ def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tup
         NONE if point.efficiency is None else f"{point.efficiency * 100:.0f}",
         f"{days_text(run.days.value)} {spread_text(run.days)}",
         NONE if cost is None else money(cost.value),
-        NONE if run.batch_price is None else f"{run.batch_price.extra.value * 100:.2g}",
+        NONE if run.batch_price is None else percent(run.batch_price.extra.value),
         "◄ knee" if point.num_gpus == knee else "",
     )
 
