@@ -51,6 +51,7 @@ from constraints.pipeline import (
     mtp_whole,
     tied_embeddings_whole,
 )
+from constraints.ramp import batch_ramp
 from constraints.rule import ShapeRule
 from constraints.schedule import (
     schedule_chunks,
@@ -115,6 +116,7 @@ RULES: tuple[ShapeRule, ...] = (
     offload_chunks,
     world_size,
     whole_nodes,
+    batch_ramp,
 )
 
 

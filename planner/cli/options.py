@@ -288,6 +288,15 @@ limit_options = together(
 )
 
 
+ramp_option = click.option(
+    "--batch-ramp",
+    metavar="RAMP",
+    type=types.RAMP,
+    help="A batch that grows: 3072..15360/469B, or 4M:252M,8M:2.87T,16M (batch:tokens until which "
+    "it holds); its last is the global batch.",
+)
+
+
 # Conditions on a configuration, in the user's own words; each may be given several times.
 condition_options = together(
     click.option(

@@ -8,6 +8,7 @@ from planner.launch.contract import Launch, Variable
 from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
 from planner.launch.options import MEGATRON
+from planner.launch.ramp import schedule_flag
 from planner.predict.sharp import sharp_use
 
 # Precision of the plan -> Megatron's recipe. fp8 scales a tensor at a time, from its own values.
@@ -66,7 +67,7 @@ def batch_flags(launch: Launch) -> tuple[Flag, ...]:
     plan = launch.plan
     return (
         _option("mbs", plan.degrees.mbs),
-        _option("gbs", plan.gbs),
+        schedule_flag(plan) if plan.ramp else _option("gbs", plan.gbs),
         _option("seq", plan.seq),
         *switches((_NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
     )

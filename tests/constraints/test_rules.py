@@ -56,6 +56,18 @@ CASES = [
     Case("low-precision-multiple", {"tp": 4}, {"tp": 8}, context(model=WIDE, precision="fp8")),
     Case("low-precision-multiple", {"tp": 2}, {"tp": 4}, context(model=WIDE, precision="mxfp8")),
     Case("low-precision-multiple", {"cp": 4}, {"cp": 8}, context(model=WIDE, precision="fp8")),
+    Case(
+        "batch-ramp",
+        {"dp": 2, "grad_acc": 2},
+        {"dp": 4, "grad_acc": 1},
+        replace(context(), ramp=(BatchGoal(2, 0.0, True),)),
+    ),
+    Case(
+        "batch-ramp",
+        {"vpp": 2, "pp": 2},
+        {"vpp": 2, "pp": 4},
+        replace(context(), ramp=(BatchGoal(2, 0.0, True),)),
+    ),
     Case("batch-size", {"gbs": 4}, {"gbs": 8, "grad_acc": 8}, context()),
     Case(
         "batch-size",
