@@ -39,10 +39,6 @@ RING_STEP_PASSES = 13.0
 # put in order, cut for two chunks of queries, and what two kernels lose. From the same benchmark,
 # all_gather against a2a with FlashAttention; with cuDNN gathering took another 5 to 30 % longer.
 GATHER_PASSES = 10.0
-# Share of the 16-bit peak that the products of a recurrence in chunks reach: tiles of 64 to 128
-# with masks and exponentials between them. A physical prior, known within a factor of two: most of
-# a scan's time is what it streams.
-SCAN_EFFICIENCY = 0.3
 
 
 @jit
@@ -228,7 +224,7 @@ def scan_seconds(
     op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float]:
     """Forward and backward seconds of a recurrence in chunks: what its kernels stream, and their
-    products, which the same kernels compute at `SCAN_EFFICIENCY` of the 16-bit peak.
+    products, which the same kernels compute at `scan_efficiency` of the 16-bit peak.
 
     Backward runs most of forward again and has two products for each: three times the products.
     Heads are split over tp, and over the ranks of context parallelism, which exchange them: a rank
@@ -237,7 +233,7 @@ def scan_seconds(
     forward, backward = memory_seconds(op, key, job, framework, gpu)
     rows = local_tokens(key, job) * shard_factor(int(op.tokens_shard), key, job.kv_heads)
     flop = 2.0 * rows * op.in_width * op.out_width * op.groups
-    products = flop / (SCAN_EFFICIENCY * gpu.matmul16_flop_per_s)
+    products = flop / (gpu.scan_efficiency * gpu.matmul16_flop_per_s)
     return forward + products, backward + 3.0 * products
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from planner.job.models.errors import ModelError
-from planner.job.specs import AttentionKind, FfnKind, LayerKind
+from planner.job.specs import AttentionKind, FfnKind, LayerKind, ModelSpec
 
 
 def layer_kinds(
@@ -43,6 +43,17 @@ def hybrid_kinds(pattern: str, where: str) -> tuple[LayerKind, ...]:
     if "M" in pattern and "G" in pattern:
         raise ModelError(f"{where}: Mamba (M) and gated delta nets (G) in one model are not costed")
     return tuple(SYMBOLS[symbol] for symbol in pattern)
+
+
+def layer_pattern(model: ModelSpec) -> str:
+    """The pattern of a model whose mixers and blocks are layers of their own, or empty."""
+    delta = model.state_space is not None and model.state_space.kind == "gated_delta"
+    symbols = {kind: symbol for symbol, kind in reversed(SYMBOLS.items())}
+    if not set(model.kinds) <= set(symbols):
+        return ""
+    changed = {"M": "G" if delta else "M", "*": "+" if model.mla else "*"}
+    found = [symbols[kind] for kind in model.kind_sequence]
+    return "".join(changed.get(symbol, symbol) for symbol in found)
 
 
 def moe_layers(layers: int, first_k_dense: int = 0, every: int = 1) -> list[bool]:
