@@ -6,6 +6,7 @@ from __future__ import annotations
 from planner.launch.contract import Launch
 from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
+from planner.launch.megatron_states import hybrid_flags, is_hybrid
 from planner.launch.options import MEGATRON
 from planner.predict.sharp import sharp_use
 
@@ -48,8 +49,10 @@ def degree_flags(launch: Launch) -> tuple[Flag, ...]:
     if launch.job.model.moe is not None:
         # Without it experts would be split like the rest of the layer.
         flags += [_option("ep", degrees.ep), _option("etp", degrees.etp)]
-    mtp = launch.job.model.mtp_layers
-    flags += layout_flags(launch.plan.layout, degrees.pp, degrees.vpp, mtp)
+    model, layout = launch.job.model, launch.plan.layout
+    if is_hybrid(model):
+        return (*flags, *hybrid_flags(model, layout, degrees.pp))
+    flags += layout_flags(layout, degrees.pp, degrees.vpp, model.mtp_layers)
     return tuple(flags)
 
 

@@ -20,6 +20,7 @@ from planner.launch.architecture import (
 )
 from planner.launch.megatron_positions import POSITIONS
 from planner.launch.megatron_row import MegatronRow, mla, moe, row, unless, without, yes
+from planner.launch.megatron_states import STATES, is_hybrid
 
 # What `F.gelu` under Megatron's fused bias is: the tanh approximation.
 _GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh")
@@ -74,7 +75,8 @@ def _no_norm(model: ModelSpec) -> str | None:
 
 
 _TRUNK = (
-    row("layers", "--num-layers", "num_layers", lambda m: m.layers),
+    row("layers", "--num-layers", "num_layers", lambda m: m.layers,
+        when=lambda m: not is_hybrid(m)),
     row("hidden", "--hidden-size", "hidden_size", lambda m: m.hidden),
     row("ffn", "--ffn-hidden-size", "ffn_hidden_size", _width),
     row("gated activation", "--swiglu", "", lambda m: yes(_activation(m) == "silu"), None,
@@ -273,7 +275,7 @@ _EXPERTS = (
     row("moe.ffn", "--moe-ffn-hidden-size", "moe_ffn_hidden_size", moe("ffn"), when=has_moe),
     row("layer_kinds", "--moe-layer-freq", "moe_layer_freq", lambda m: pattern(expert_marks(m)),
         bridge=lambda m: [int(mark) for mark in expert_marks(m)],
-        when=lambda m: has_moe(m) and not all(expert_marks(m))),
+        when=lambda m: has_moe(m) and not all(expert_marks(m)) and not is_hybrid(m)),
     row("layer_kinds", "", "moe_layer_freq", lambda _: 1,
         when=lambda m: has_moe(m) and all(expert_marks(m))),
     row("moe.shared_ffn", "--moe-shared-expert-intermediate-size",
@@ -324,6 +326,7 @@ _EXPERTS = (
 GROUPS: tuple[tuple[str, tuple[MegatronRow, ...]], ...] = (
     ("model", (*_TRUNK, *POSITIONS)),
     ("attention", _ATTENTION),
+    ("state spaces", STATES),
     ("experts", _EXPERTS),
 )
 MEGATRON: tuple[MegatronRow, ...] = tuple(entry for _, rows in GROUPS for entry in rows)

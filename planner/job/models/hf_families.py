@@ -106,7 +106,7 @@ def qwen3_moe(fields: Fields) -> SpecFields:
 
 
 def qwen3_next(fields: Fields) -> SpecFields:
-    """Gated delta nets, every fourth layer full attention with a gate; experts with a shared one."""
+    """Gated delta nets, in every fourth layer attention with a gate; experts with a shared one."""
     layers = fields.positive("num_hidden_layers")
     period = fields.positive("full_attention_interval")
     stated = fields.strings("layer_types", layers)

@@ -116,7 +116,7 @@ class Fields:
 
     def names(self, key: str) -> list[str] | None:
         """A list of strings of any length, or None where it is null or absent."""
-        found, value = self._find(key)
+        _, value = self._find(key)
         return self.strings(key, len(value)) if isinstance(value, list) else self.strings(key, 0)
 
     def optional_rank(self, key: str) -> int | None:

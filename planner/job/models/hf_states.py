@@ -210,9 +210,7 @@ def granite_hybrid(fields: Fields) -> SpecFields:
         "ffn": shared,
     }
     if fields.non_negative("num_experts"):
-        found["moe"] = experts(
-            fields, ffn=fields.positive("intermediate_size"), shared_ffn=shared
-        )
+        found["moe"] = experts(fields, ffn=fields.positive("intermediate_size"), shared_ffn=shared)
     return found
 
 
