@@ -12,7 +12,7 @@ from collections.abc import Callable
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
 from planner.launch.megatron_flags import Flag, flag
-from planner.launch.megatron_row import MegatronRow, moe, row, yes
+from planner.launch.megatron_row import MegatronRow, moe, pattern, row, yes
 from planner.launch.settings_text import Value
 from planner.predict.plan import LayerLayout
 
@@ -76,8 +76,8 @@ def _chunk(model: ModelSpec) -> str | None:
     return f"its scans are in chunks of {chunk} tokens, not of {space.chunk}: the same result"
 
 
-def _marks(model: ModelSpec) -> list[int]:
-    return [int(kind.attention == "state") for kind in model.kind_sequence]
+def _marks(model: ModelSpec) -> list[bool]:
+    return [kind.attention == "state" for kind in model.kind_sequence]
 
 
 _ALL = "kind heads head_dim groups state conv conv_bias projection_bias chunk gated_norm"
@@ -97,7 +97,7 @@ STATES: tuple[MegatronRow, ...] = (
     row("state_space.kind", "--experimental-attention-variant", "experimental_attention_variant",
         lambda _: "gated_delta_net", when=_is_delta),
     row("layer_kinds", "--linear-attention-freq", "linear_attention_freq",
-        lambda m: "(" + "+".join(f"[{mark}]" for mark in _marks(m)) + ")", bridge=_marks,
+        lambda m: pattern(_marks(m)), bridge=lambda m: [int(mark) for mark in _marks(m)],
         when=_is_delta),
     row("state_space.conv", "--linear-conv-kernel-dim", "linear_conv_kernel_dim", _space("conv"),
         when=_is_delta),

@@ -7,8 +7,6 @@ Flags and defaults: megatron-core 0.19, `megatron/training/arguments.py`, `argum
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import (
     Row,
@@ -19,7 +17,7 @@ from planner.launch.architecture import (
     nothing,
 )
 from planner.launch.megatron_positions import POSITIONS
-from planner.launch.megatron_row import MegatronRow, mla, moe, row, unless, without, yes
+from planner.launch.megatron_row import MegatronRow, mla, moe, pattern, row, unless, without, yes
 from planner.launch.megatron_states import STATES, is_hybrid
 
 # What `F.gelu` under Megatron's fused bias is: the tanh approximation.
@@ -186,24 +184,6 @@ _ATTENTION = (
 def expert_marks(model: ModelSpec) -> list[bool]:
     """Which layers have experts."""
     return [kind.ffn == "moe" for kind in model.kind_sequence]
-
-
-def pattern(marks: list[bool]) -> str:
-    """A mark a layer as Megatron evaluates it: `([0]*3+[1]*58)`."""
-    runs = [(int(mark), len(list(run))) for mark, run in groupby(marks)]
-    period = _period(marks)
-    if period is not None:
-        unit = ",".join(str(int(mark)) for mark in marks[:period])
-        return f"([{unit}]*{len(marks) // period})"
-    return "(" + "+".join(f"[{mark}]*{count}" for mark, count in runs) + ")"
-
-
-def _period(marks: list[bool]) -> int | None:
-    """Smallest number of layers after which all marks repeat, if they do so exactly."""
-    for period in range(2, len(marks) // 2 + 1):
-        if len(marks) % period == 0 and marks == marks[:period] * (len(marks) // period):
-            return period
-    return None
 
 
 # --- experts --------------------------------------------------------------------------------
