@@ -189,6 +189,11 @@ class LayerKind(_Frozen):
     attention: AttentionKind = "full"
     ffn: FfnKind = "dense"
 
+    @property
+    def parts(self) -> str:
+        """What it has, in words: `full/dense`, `state`."""
+        return "/".join(part for part in (self.attention, self.ffn) if part != "none")
+
 
 class ModelSpec(_Frozen):
     """Shape of a decoder-only transformer. Widths in elements, lengths in tokens.
