@@ -263,7 +263,8 @@ def _switches(setup: Setup, job: Job) -> Iterator[Candidate]:
         return
     for name, words in _REMOVABLE.items():
         if name in request.variations:
-            left = tuple(variation for variation in request.variations if variation != name)
+            gone = {name, "uncompiled-loss"} if name == "eager-blocks" else {name}
+            left = tuple(other for other in request.variations if other not in gone)
             yield Candidate(words, _with_variations(setup, request, left))
     compiled = "eager-blocks" not in request.variations
     for technique in _untried(setup, job) if compiled else ():

@@ -393,6 +393,8 @@ class TorchtitanReader:
         components = self.document.get("compile.components", ["model", "loss"])
         if not (compiled and "model" in components):
             names.append("eager-blocks")
+        if not (compiled and "loss" in components):
+            names.append("uncompiled-loss")
         # The second place since 0.3.
         places = (f"{_P}.enable_async_tensor_parallel", "compile.enable_async_tensor_parallel")
         stated = [self.document.get(place, False) for place in places]
