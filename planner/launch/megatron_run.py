@@ -7,6 +7,7 @@ from planner.launch.checkpoints import TRAIN_STEPS, folder_variable
 from planner.launch.contract import Launch, Variable
 from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
+from planner.launch.megatron_states import hybrid_flags, is_hybrid
 from planner.launch.options import MEGATRON
 from planner.launch.ramp import schedule_flag
 from planner.predict.sharp import sharp_use
@@ -57,8 +58,10 @@ def degree_flags(launch: Launch) -> tuple[Flag, ...]:
     if launch.job.model.moe is not None:
         # Without it experts would be split like the rest of the layer.
         flags += [_option("ep", degrees.ep), _option("etp", degrees.etp)]
-    mtp = launch.job.model.mtp_layers
-    flags += layout_flags(launch.plan.layout, degrees.pp, degrees.vpp, mtp)
+    model, layout = launch.job.model, launch.plan.layout
+    if is_hybrid(model):
+        return (*flags, *hybrid_flags(model, layout, degrees.pp))
+    flags += layout_flags(layout, degrees.pp, degrees.vpp, model.mtp_layers)
     return tuple(flags)
 
 
