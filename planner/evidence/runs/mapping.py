@@ -27,6 +27,7 @@ from planner.evidence.runs.variants import (
     memory_gap,
     offloaded_modules,
     optimizer_name,
+    optimizer_share,
     states_dropout,
 )
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
@@ -99,6 +100,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         recompute=(mode,),
         dropout=profile.saved.dropout if dropout is None else dropout,
         schedule=_schedule(row, degrees),
+        optimizer_offload=optimizer_share(row),
         activation_offload=offloaded_modules(row),
         context_kinds=_context_kinds(row, profile, model),
     )

@@ -243,6 +243,13 @@ _VARIANTS = (
         says("loss", "^te-fused"),
         {"kernels": {"loss_traffic": load_framework(_BRIDGE).kernels.loss_traffic}},
     ),
+    # NeMo had it from 25.04 on.
+    Variant(
+        "Megatron's cross-entropy",
+        (_BRIDGE,),
+        says("software", r"^nemo (2[0-4]\.|25\.0[0-3])"),
+        {"kernels": {"loss_traffic": load_framework("megatron-core").kernels.loss_traffic}},
+    ),
     # `--deterministic-mode` needs CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB for each of two handles.
     Variant(
         "deterministic",
@@ -289,16 +296,6 @@ _VARIANTS = (
         _TORCHTITAN,
         says("overlap", r"(?<!no-)\basync_tp\b"),
         _technique("async-tp", "torchtitan"),
-    ),
-    # XTuner trains Hugging Face's models as they are.
-    Variant(
-        "eager blocks",
-        ("deepspeed",),
-        says("framework", "xtuner"),
-        {
-            "saved": _EAGER_BLOCKS["saved"],
-            "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
-        },
     ),
     # Blocks as torchtitan's.
     Variant(
@@ -430,7 +427,8 @@ def varied_profile(
         if (not variant.profiles or name in variant.profiles) and variant.applies(row)
     )
     mixed = row.says("state_precision", "^fp32") or row.says("precision", r"\bamp|mixed")
-    return _profile(name, applied, sequence_parallel, precision, unfamiliar, mixed)
+    hosted = optimizer_share(row) > 0.0
+    return _profile(name, applied, sequence_parallel, precision, unfamiliar, mixed, hosted)
 
 
 @cache
@@ -441,6 +439,7 @@ def _profile(
     precision: str,
     unfamiliar: bool,
     mixed: bool,
+    hosted: bool,
 ) -> FrameworkProfile:
     """One object per distinct variant, so that rows which share it are costed together."""
     profile = load_framework(name)
@@ -454,6 +453,8 @@ def _profile(
         changes["parallelism"] = profile.parallelism.model_copy(update={"sequence_parallel": value})
     if precision not in profile.precisions:
         changes["precisions"] = (*profile.precisions, precision)
+    if hosted and profile.optimizer.offload != "share":
+        changes["optimizer"] = profile.optimizer.model_copy(update={"offload": "share"})
     return profile.model_copy(update=changes)
 
 
@@ -471,9 +472,15 @@ def _changed(profile: FrameworkProfile, variant: Variant) -> FrameworkProfile:
 
 def memory_gap(row: MeasuredRow) -> str | None:
     """Why the row's memory is not predicted: it moves tensors to the host; None otherwise."""
-    if row.says("offload", r"^(parameters|optimizer)|layers"):
-        return "tensors offloaded to the host are not modelled"
+    if row.says("offload", r"^parameters|layers"):
+        return "parameters and single layers on the host are not modelled"
     return None
+
+
+def optimizer_share(row: MeasuredRow) -> float:
+    """Share of the optimizer's states and update that the row has on the host."""
+    stated = re.search(r"\boptimizer(?: (\d+) ?%)?", row.fact("offload"))
+    return 0.0 if stated is None else float(stated[1] or 100.0) / 100.0
 
 
 def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:

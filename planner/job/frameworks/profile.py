@@ -329,6 +329,9 @@ class OptimizerRules(Frozen):
     """Gradients of offloaded parameters leave the GPU as soon as they are reduced."""
     offload_overlap: Share = 0.0
     """Share of their way to the host that runs beside backward."""
+    offload_host_share: Share = 1.0
+    """Rate of the update on the host over that of CPU-Adam alone
+    (`planner.predict.optimizer_terms.CPU_ADAM_BYTES_PER_S_PER_NODE`)."""
     offload_least_zero: int = 0
     """Lowest ZeRO stage that offload works with."""
     offload_part_least_zero: int = 0
