@@ -107,7 +107,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
     demand_possible(row, job, degrees)
     return MappedRow(
         row, job, degrees, mode, block_layers(row), assumed, memory_gap(row),
-        recomputed_share(row, mode),
+        recomputed_share(row, mode, job),
     )  # fmt: skip
 
 
