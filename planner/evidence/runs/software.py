@@ -130,7 +130,7 @@ def by_mechanism(row: MeasuredRow) -> str:
         # Shards of single parameters, which FSDP2 brought, compose with degrees and float8.
         if by_degrees or low or row.says("zero", "fsdp2"):
             return "torchtitan"
-        return "fsdp1" if row.says("zero", "fsdp|full_shard") else "deepspeed"
+        return "fsdp1" if row.says("zero", "[fh]sdp|full_shard|hybrid_?shard") else "deepspeed"
     if low:
         # 8-bit products under other degrees come from Transformer Engine.
         return "megatron-bridge"
