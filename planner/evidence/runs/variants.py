@@ -148,6 +148,11 @@ def _gradients(bits: str, size: float) -> Variant:
     )
 
 
+def _exchange(name: str, pattern: str, **shares: float) -> Variant:
+    """What of data parallelism's exchanges runs beside compute, as stated."""
+    return Variant(name, (), says("overlap", pattern), {"overlap": shares})
+
+
 _GRAPHS: Tables = {"kernels": {"issue_s": 0.0}}
 _EXCHANGE_OVERLAPPED = _technique("ep-overlap")
 
@@ -159,6 +164,11 @@ _VARIANTS = (
         says("overlap", r"(?<![-\w])tp\b"),
         _technique("tp-overlap"),
     ),
+    # What a row says of gradients and parameters, whatever its framework usually does.
+    _exchange("gradients overlapped", r"(?<![-\w])(dp|grad_reduce)\b", gradient_reduction=1.0),
+    _exchange("gradients exposed", r"\bno-(dp|grad_reduce)\b", gradient_reduction=0.0),
+    _exchange("parameters overlapped", r"(?<![-\w])(dp|param_gather)\b", parameter_gather=1.0),
+    _exchange("parameters exposed", r"\bno-(dp|param_gather)\b", parameter_gather=0.0),
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _captures, _GRAPHS),
     # scripts/performance of Megatron-Bridge: cuda_graphs (0.1), cuda_graph_impl (later) on NVL72.
