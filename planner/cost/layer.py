@@ -6,6 +6,8 @@ key is costed once and gathered by all the shapes that share it.
 
 from __future__ import annotations
 
+import math
+
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.inputs import GpuInputs
@@ -60,6 +62,13 @@ def exposed_copies(copied: float, window_s: float, gpu: GpuInputs, network: Rows
     return late_s + copied / gpu.hbm_bytes_per_s
 
 
+# Ranks of a tensor-parallel group meet at every collective and wait for the host thread that is
+# last, the later the more they are: so much of the issue's time for each doubling. Steps that wait
+# for the CPU, of dense models, over their prediction at tp 2, 4 and 8, tp 1 being 1: vTrain's 253 on
+# A100 1.06, 1.06 and 1.22; 126 tests of Megatron-Core on A100, H100 and GB200 1.10, 1.13 and 1.28.
+_HOST_SPREAD = 0.06
+
+
 @jit
 def issue_seconds(
     kernels: float, chunks: float, key: Row, framework: FrameworkInputs, network: Rows
@@ -69,7 +78,7 @@ def issue_seconds(
     `chunks`: products whose exchanges over tp a pipeline between domains slows, each at least so
     long (`pipeline_exchange_s`).
     """
-    issue = kernels * framework.issue_s
+    issue = kernels * framework.issue_s * (1.0 + _HOST_SPREAD * math.log2(key.tp))
     if key.pipelined > 0.0 and key.tp > 1.0:
         issue += chunks * key.tp * framework.pipeline_exchange_s
         if key.tp > network[0].scale_up_domain:
@@ -82,8 +91,7 @@ def waited_seconds(device: float, issue: float, framework: FrameworkInputs) -> f
     """Seconds that the GPU waits for the CPU in a pass of `device` seconds.
 
     A pass takes at least the time to issue its kernels, or that and the kernels' own where the CPU
-    waits for each. Collectives cost it next to nothing (vTrain's single-node rows take as long at
-    tp 2 and 4 as at tp 1).
+    waits for each. Collectives themselves cost it next to nothing.
     """
     if framework.blocking_launches > 0.0:
         return issue
