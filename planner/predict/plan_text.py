@@ -56,10 +56,14 @@ def blocks_text(plan: Plan) -> str:
 
 
 def stage_gpus_text(plan: Plan) -> str:
-    """GPU type of the stages, where there are several: `stages 0-1 H100-SXM5-80GB, 2 A100…`."""
+    """GPU type of the stages, where there are several: `stages 0-1 H100, 2 A100`; whole names
+    where their first words do not tell them apart."""
+    kinds = set(plan.stage_gpus)
+    short = {gpu: gpu.partition("-")[0] for gpu in kinds}
+    names = short if len(set(short.values())) == len(kinds) else {gpu: gpu for gpu in kinds}
     parts = []
     for gpu, members in groupby(range(plan.degrees.pp), key=lambda index: plan.stage_gpus[index]):
-        parts.append(f"{number_ranges(list(members))} {gpu}")
+        parts.append(f"{number_ranges(list(members))} {names[gpu]}")
     return "stages " + ", ".join(parts)
 
 

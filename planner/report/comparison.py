@@ -11,9 +11,10 @@ from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import CostBasis
 from planner.job.quantities import plural, short_count
+from planner.predict.plan_text import shared_techniques
 from planner.report.comparison_trace import Chapter, Step, money
 from planner.report.decision import days_text, decision_facts
-from planner.report.plan_table import plan_table
+from planner.report.plan_table import plan_table, techniques_row
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
 BASIS_NAMES: dict[CostBasis, str] = {
@@ -49,10 +50,12 @@ def comparison_report(comparison: Comparison) -> Report:
 
 def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     count = plural(len(comparison.rows), "cluster")
+    plans = [row.run.plan for row in comparison.rows if row.run is not None]
     return (
         ("model", f"{comparison.model}, {short_count(comparison.parameters)} parameters"),
         ("tokens", short_count(comparison.tokens)),
         ("clusters", f"{count}, each after a full search ({comparison.framework})"),
+        *techniques_row(shared_techniques(plans)),
     )
 
 
@@ -157,7 +160,9 @@ def _price_text(rental: Rental | None) -> str:
 def _plan_table(runs: Runs) -> TableData:
     names = [row.name for row, _ in runs]
     first = [(Column("cluster", "left", wrap=True), names)]
-    return plan_table([run.plan for _, run in runs], None, first=first, title="Plans")
+    plans = [run.plan for _, run in runs]
+    said = shared_techniques(plans)
+    return plan_table(plans, None, first=first, title="Plans", said=said)
 
 
 def _failures(rows: Sequence[ComparisonRow]) -> Iterator[str]:

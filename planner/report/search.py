@@ -26,7 +26,7 @@ from planner.predict.plan_text import (
     shared_techniques,
 )
 from planner.report.full_memory import full_memory_note
-from planner.report.plan_table import plan_table
+from planner.report.plan_table import plan_table, techniques_row
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.search.exact_front import MEMORY_BYTES, TIME
 from planner.search.front import ALIKE
@@ -122,10 +122,9 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, st
         if conditions
         else ()
     )
-    techniques = ", ".join(_techniques_of_all(result))
     return (
         *asked,
-        *((("with", f"{techniques}, every plan"),) if techniques else ()),
+        *techniques_row(_techniques_of_all(result)),
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
         ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
          "(--fit-probability)"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from planner.cli.main import COMMANDS
@@ -26,6 +26,7 @@ def test_hostile_inputs(
         derandomize=True,
         database=None,
         deadline=None,
+        phases=(Phase.explicit, Phase.generate),  # to shrink a failure may take minutes
         suppress_health_check=list(HealthCheck),
     )
     quiet(given(inputs)(promise))()
