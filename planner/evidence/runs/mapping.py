@@ -23,7 +23,7 @@ from planner.evidence.runs.spellings import (
     yes_or_no,
     zero_stage_named,
 )
-from planner.evidence.runs.variants import (
+from planner.evidence.runs.training import (
     memory_gap,
     offloaded_modules,
     optimizer_name,
