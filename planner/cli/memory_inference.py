@@ -94,7 +94,7 @@ def run(options: dict[str, Any]) -> int:
         solved_deployment,
         with_grouped_queries,
     )
-    from planner.predict.memory.serving.splits import splits
+    from planner.predict.memory.serving_splits import splits
     from planner.report.inference import (
         Tuning,
         inference_csv,

@@ -10,7 +10,7 @@ from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import GIB, gib, plural, share
 from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import Change, Solved
-from planner.predict.memory.serving.splits import Split
+from planner.predict.memory.serving_splits import Split
 from planner.predict.memory.serving.stage import StageMemory
 from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
@@ -203,7 +203,7 @@ def _tuning(result: InferenceMemory, advice: Sequence[Change], tuning: Tuning) -
         )
     ]
     listed = [*advice, *([tuning.grouped] if tuning.grouped else [])]
-    columns = (Column("change", "left", wrap=True), Column("GiB saved"), Column("GiB to spare"))
+    columns = headings("~change | GiB saved | GiB to spare")
     rows = tuple(
         (one.options, gib(stage.missing - one.missing, 2), gib(-one.missing, 2))
         for one in sorted(listed, key=lambda one: one.missing)
@@ -228,11 +228,9 @@ def _splits(found: Sequence[Split]) -> TableData:
     fitting = [one for one in found if one.memory.fits]
     quickest = min(fitting, key=lambda one: one.token_s, default=None)
     widest = max(fitting, key=lambda one: one.tokens_per_s, default=None)
-    columns = (
-        Column("split", "left"), Column("weights\nGiB"), Column("sequences\nheld"),
-        Column("read\nms"), Column("reduce\nms"), Column("ms\na token"), Column("tokens/s"),
-        Column("", "left", wrap=True),
-    )  # fmt: skip
+    columns = headings(
+        "<split | weights\nGiB | sequences\nheld | read\nms | reduce\nms | ms\na token | tokens/s | ~"
+    )
     rows = tuple(
         (
             f"tp{one.memory.deployment.tp} dp{one.memory.deployment.dp}",

@@ -231,7 +231,7 @@ def minimax(fields: Fields) -> SpecFields:
     layers, read = fields.positive("num_hidden_layers"), trunk(fields)
     every_other: list[AttentionKind] = ["state" if i % 2 else "full" for i in range(layers)]
     marks = fields.binary("attn_type_list", layers)
-    listed: list[AttentionKind] | None = marks and ["full" if mark else "state" for mark in marks]
+    listed: list[AttentionKind] = ["full" if mark else "state" for mark in marks or ()]
     space = StateSpaceSpec(
         kind="lightning",
         heads=read["heads"],

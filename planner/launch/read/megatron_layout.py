@@ -56,10 +56,10 @@ def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
     counted = arguments.has(_EMBEDDING) + arguments.has(_LOSS)
     _read_even(arguments, layers + counted, pp, split)
     if counted and split.blocks:
-        blocks = list(split.blocks)
-        blocks[0] -= arguments.has(_EMBEDDING)
-        blocks[-1] -= arguments.has(_LOSS)
-        split.blocks = tuple(blocks)
+        counts = list(split.blocks)
+        counts[0] -= arguments.has(_EMBEDDING)
+        counts[-1] -= arguments.has(_LOSS)
+        split.blocks = tuple(counts)
     return split
 
 

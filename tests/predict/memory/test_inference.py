@@ -31,7 +31,7 @@ from planner.predict.memory.serving.solve import (
     solve,
     with_grouped_queries,
 )
-from planner.predict.memory.serving.splits import splits
+from planner.predict.memory.serving_splits import splits
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 from planner.predict.ops import parameter_count
 
