@@ -25,6 +25,7 @@ adamw-4bit 1.0625 - -
 lion 4 - -
 muon 4 - -
 adafactor 0 - -
+adafactor-momentum 4 - -
 sgd 4 - -
 sgd:momentum=none 0 - -
 sgd:momentum=bf16 2 - -

@@ -12,7 +12,8 @@ from planner.job.errors import UsageError
 from planner.job.specs import ModelSpec
 from planner.launch import torchtitan, torchtitan_toml
 from planner.launch.contract import Launch
-from planner.launch.titan_plan import TORCH_SCHEDULES, mesh_of
+from planner.launch.read.torchtitan_layout import SCHEDULES
+from planner.launch.titan_plan import mesh_of
 from planner.predict.configuration import evaluate
 from planner.predict.plan import Degrees
 from tests.launch.golden_files import check_golden
@@ -92,7 +93,7 @@ def test_module_says_what_the_plan_says(entry: Case) -> None:
     assert_degrees(parallelism, training, launch(entry))
     assert_layers(parallelism.get("module_fqns_per_model_part"), "lm_head", launch(entry))
     name = parallelism.get("pipeline_parallel_schedule", "1F1B")
-    assert name in TORCH_SCHEDULES
+    assert name in SCHEDULES
 
 
 @pytest.mark.parametrize("entry", (*MATRIX, EVERY_SECOND), ids=lambda item: item.name)
