@@ -205,7 +205,7 @@ def buy(
         left = sorted(ready, key=lambda number: ready[number].promise)
         total = len(left)
         while left:
-            wave = left[: _AHEAD * processes]
+            wave = left[: 1 if pool is None else _AHEAD * processes]
             outcomes = run_searches(
                 [replace(task, request=pairs[number][1].request) for number in wave],
                 [f"{pairs[number][0].name} on {pairs[number][1].offer.label}" for number in wave],
