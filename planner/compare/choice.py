@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from planner.compare.interval import Range
+from planner.compare.settings import CostBasis
 
 Objective = Literal["cost", "time", "energy"]
 Order = Literal["one-after-another", "side-by-side"]
@@ -31,7 +32,8 @@ class Limits(_Frozen):
 
 
 class Choice(_Frozen):
-    """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility."""
+    """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility;
+    `basis`: the kind of price; `provider`: whose, empty where bought or without a price."""
 
     job: str
     cluster: str
@@ -40,6 +42,8 @@ class Choice(_Frozen):
     cost: Range | None
     mwh: Range
     power_kw: float
+    basis: CostBasis = "on_demand"
+    provider: str = ""
 
 
 class Taken(_Frozen):

@@ -31,6 +31,7 @@ _SOLVE_S = 20.0
 
 def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis) -> Choice:
     """A run as a choice, at one kind of price."""
+    rental = None if basis == "owned" else run.rental(basis)
     return Choice(
         job=job,
         cluster=cluster,
@@ -39,6 +40,8 @@ def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis)
         cost=run.cost(basis),
         mwh=run.energy.mwh,
         power_kw=facility_kw(run.energy.drawn_w, num_gpus),
+        basis=basis,
+        provider="" if rental is None else rental.price.provider,
     )
 
 

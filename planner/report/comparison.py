@@ -9,19 +9,12 @@ from planner.compare.interval import Range
 from planner.compare.quotes import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.run import KIND_NAMES
-from planner.compare.settings import CostBasis
 from planner.job.quantities import plural, short_count
 from planner.report.comparison_trace import Chapter, Step, money
-from planner.report.decision import days_text, decision_facts
+from planner.report.decision import BASIS_NAMES, days_text, decision_facts
 from planner.report.plan_table import plan_table
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
-BASIS_NAMES: dict[CostBasis, str] = {
-    "on_demand": "on demand",
-    "reserved": "reserved",
-    "spot": "spot",
-    "owned": "owned",
-}
 FRONT = "●"
 MOST_NEEDS = 3
 NONE = "-"

@@ -9,9 +9,9 @@ from planner.compare.run import HOURS_PER_DAY
 from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
-from planner.report.comparison import BASIS_NAMES, NONE, spread_text
+from planner.report.comparison import NONE, spread_text
 from planner.report.comparison_trace import money
-from planner.report.decision import days_text, decision_facts
+from planner.report.decision import BASIS_NAMES, days_text, decision_facts
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
 TITLES: dict[Batch, str] = {
