@@ -50,7 +50,10 @@ then a table [grid] of lists, of which every combination is searched:
 
 \b
 The same command goes on where it was stopped, and tries again what failed.
-Exit status 3 if some failed; planner sweep FILE.toml --report says why."""
+Exit status 3 if some failed; --report says why.
+
+\b
+Example: planner sweep grid.toml --processes 8"""
 
 
 @click.command("sweep", cls=GroupedCommand, epilog=_EPILOG)
@@ -61,7 +64,7 @@ Exit status 3 if some failed; planner sweep FILE.toml --report says why."""
 )  # fmt: skip
 @click.option("--report", is_flag=True, help="Search nothing; say what is done, failed and left.")
 @click.option(
-    "--engine", type=click.Choice(["local", "ray", "dask"]), default="local", show_default=True,
+    "--engine", "runs_on", type=click.Choice(["local", "ray", "dask"]), default="local", show_default=True,
     help="Processes of this machine, or your Ray or Dask cluster.",
 )  # fmt: skip
 @click.option("--address", metavar="HOST:PORT", help="Of the cluster of --engine.")
@@ -80,7 +83,7 @@ def command(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     path = Path(options["file"])
     folder = Path(options["output"]) if options["output"] else path.with_suffix(".sweep")
-    if options["engine"] == "local" and options["address"]:
+    if options["runs_on"] == "local" and options["address"]:
         raise UsageError(f"--address {options['address']}: give --engine ray or dask with it")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; give the name of a folder to -o")
@@ -106,7 +109,7 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
     journal.begin(head := header(date.today()))
     # The prices' ages refer to the day when the sweep began.
     grid = grid.on(date.fromisoformat(str(journal.header["today"])))
-    if options["engine"] == "local":
+    if options["runs_on"] == "local":
         compile_if_first_run(options["quiet"])
     common = Common(grid.pricings, LAUNCH_NOTES, head["planner"], head["sources"])
     processes = options["processes"] or os.cpu_count() or 1
@@ -115,7 +118,7 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
         with (
             watched(options["quiet"], kept) as progress,
             started(
-                options["engine"], common, address=options["address"], processes=processes
+                options["runs_on"], common, address=options["address"], processes=processes
             ) as engine,
         ):
             run(grid, journal, engine, progress)
