@@ -18,17 +18,19 @@ leaves them out, for the test that the pages are true.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
 from pathlib import Path
 
+from click.testing import CliRunner
+from planner.cli import cli
+
 from page_references import command_reference, docstrings
-from page_tables import accuracy, errors_by_family, headline, memory_accuracy
+from page_tables import accuracy, constants, errors_by_family, headline, memory_accuracy
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -99,19 +101,12 @@ def _parts(output: str, parts: Sequence[str]) -> Iterator[str]:
 
 def planner_output(arguments: Sequence[str], folder: Path) -> str:
     """What the command prints into a pipe: its answer, or why there is none."""
-    environment = os.environ | {"COLUMNS": str(COLUMNS), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "planner", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env=environment,
-    )
+    with chdir(folder):
+        done = CliRunner(env={"COLUMNS": str(COLUMNS)}).invoke(cli, arguments, prog_name="planner")
     # 1 says that a configuration does not fit, 2 that rules contradict, which some examples show.
     shown = done.stdout or done.stderr
-    if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr or not shown:
-        raise RuntimeError(f"planner {' '.join(arguments)}: {done.stderr}")
+    if done.exit_code not in (0, 1, 2) or not shown:
+        raise RuntimeError(f"planner {' '.join(arguments)}: {done.stderr}") from done.exception
     return shown
 
 
@@ -121,6 +116,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "headline": headline,
     "accuracy": accuracy,
     "memory": memory_accuracy,
+    "constants": constants,
 }
 
 

@@ -79,7 +79,6 @@ def _job_options_may_lie_in_a_file(function: Any) -> Any:
     "--order",
     type=click.Choice(["side-by-side", "one-after-another"]),
     default="side-by-side",
-    show_default=True,
     help="Several jobs: each on a cluster at the same time, or all on one in turn.",
 )
 @click.option(

@@ -79,7 +79,6 @@ _SHARED = (
 @click.option(
     "--stage",
     default="heaviest",
-    show_default=True,
     type=types.STAGE,
     help="Pipeline stage to show: heaviest, all, or a number from 0 on.",
 )
@@ -329,7 +328,8 @@ def _instead(options: dict[str, Any]) -> str:
     ctx = click.get_current_context()
     if any(_is_given(ctx, name) for name in _CHOICES) or not _is_given(ctx, "gpus"):
         return ""
-    from planner.cli.fit import fit_request, search_command
+    from planner.cli.fit import fit_request
+    from planner.predict.command_line import search_command
     from planner.predict.plan_text import configuration_text
     from planner.search.fit import fitting_plan
 

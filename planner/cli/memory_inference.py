@@ -8,20 +8,18 @@ as_json and as_csv. Missing keys count as None.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from planner.cli import option_types as types
+from planner.cli.options import output_format, together
 from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from hardware import Cluster
     from planner.job.models.catalog import ResolvedModel
     from planner.predict.memory.serving.deployment import Deployment
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Values of --solve that belong to --inference.
 SOLVE_CHOICES = ("batch", "context")
@@ -31,61 +29,55 @@ DEFAULT_BLOCK = 16
 DEFAULT_CONTEXT = 4096
 
 
-def inference_options(function: Command) -> Command:
-    """Options that only serving has; absent ones are None or False."""
-    options = [
-        click.option("--inference", is_flag=True, help="Memory of serving instead of training."),
-        click.option("--batch", type=types.SERVED, help="Sequences served at once. [default: 1]"),
-        click.option(
-            "--context",
-            type=types.SEQUENCE,
-            metavar="TOKENS",
-            help="Tokens a sequence, prompt and answer: 32Ki = 32768. [default: 4096]",
-        ),
-        click.option(
-            "--weights",
-            metavar="FORMAT",
-            help="bf16, fp16, fp32, fp8, fp8-block, int8, int4 (awq, gptq), mxfp4, nvfp4. "
-            "[default: bf16]",
-        ),
-        click.option(
-            "--kv-cache",
-            metavar="DTYPE",
-            help="bf16, fp16, fp8, int8, int4. [default: 16 bits, fp32 with fp32 weights]",
-        ),
-        click.option("--engine", help="vllm, vllm-0.19 or vllm-0.16. [default: vllm]"),
-        click.option(
-            "--gpu-memory-utilization",
-            type=types.Number(0, 1, low_open=True),
-            help="Share of the HBM that the engine may fill. [default: 0.9]",
-        ),
-        click.option("--block-size", type=types.SERVED, help="Tokens a KV block. [default: 16]"),
-        click.option(
-            "--max-num-batched-tokens",
-            type=types.SEQUENCE,
-            metavar="TOKENS",
-            help="Tokens of one prefill chunk. [default: as vLLM on this GPU]",
-        ),
-        click.option(
-            "--max-num-seqs",
-            type=types.SERVED,
-            help="Sequences for which the engine reserves. [default: as vLLM on this GPU]",
-        ),
-        click.option(
-            "--logits",
-            type=click.Choice(["sampled", "all"]),
-            help="Positions of a chunk that get logits. [default: sampled]",
-        ),
-        click.option("--enforce-eager", is_flag=True, help="No CUDA graphs."),
-        click.option(
-            "--disable-hybrid-kv-cache-manager",
-            is_flag=True,
-            help="Sliding-window layers keep every token, too.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+# Options that only serving has; absent ones are None or False.
+inference_options = together(
+    click.option("--inference", is_flag=True, help="Memory of serving instead of training."),
+    click.option("--batch", type=types.SERVED, help="Sequences served at once. [default: 1]"),
+    click.option(
+        "--context",
+        type=types.SEQUENCE,
+        help="Tokens a sequence, prompt and answer: 32Ki = 32768. [default: 4096]",
+    ),
+    click.option(
+        "--weights",
+        metavar="FORMAT",
+        help="bf16, fp16, fp32, fp8, fp8-block, int8, int4 (awq, gptq), mxfp4, nvfp4. "
+        "[default: bf16]",
+    ),
+    click.option(
+        "--kv-cache",
+        metavar="DTYPE",
+        help="bf16, fp16, fp8, int8, int4. [default: 16 bits, fp32 with fp32 weights]",
+    ),
+    click.option("--engine", help="vllm, vllm-0.19 or vllm-0.16. [default: vllm]"),
+    click.option(
+        "--gpu-memory-utilization",
+        type=types.Number(0, 1, low_open=True),
+        help="Share of the HBM that the engine may fill. [default: 0.9]",
+    ),
+    click.option("--block-size", type=types.SERVED, help="Tokens a KV block. [default: 16]"),
+    click.option(
+        "--max-num-batched-tokens",
+        type=types.SEQUENCE,
+        help="Tokens of one prefill chunk. [default: as vLLM on this GPU]",
+    ),
+    click.option(
+        "--max-num-seqs",
+        type=types.SERVED,
+        help="Sequences for which the engine reserves. [default: as vLLM on this GPU]",
+    ),
+    click.option(
+        "--logits",
+        type=click.Choice(["sampled", "all"]),
+        help="Positions of a chunk that get logits. [default: sampled]",
+    ),
+    click.option("--enforce-eager", is_flag=True, help="No CUDA graphs."),
+    click.option(
+        "--disable-hybrid-kv-cache-manager",
+        is_flag=True,
+        help="Sliding-window layers keep every token, too.",
+    ),
+)
 
 
 def run(options: dict[str, Any]) -> int:
@@ -93,7 +85,6 @@ def run(options: dict[str, Any]) -> int:
 
     `advise`: every change and every split of the GPUs, also where it fits.
     """
-    from planner.cli.options import output_format
     from planner.cli.output import print_report
     from planner.job.models.catalog import load_model
     from planner.predict.memory.inference import inference_memory
@@ -103,7 +94,7 @@ def run(options: dict[str, Any]) -> int:
         solved_deployment,
         with_grouped_queries,
     )
-    from planner.predict.memory.serving.splits import splits
+    from planner.predict.memory.serving_splits import splits
     from planner.report.inference import (
         Tuning,
         inference_csv,

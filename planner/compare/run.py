@@ -9,6 +9,7 @@ from hardware import PRICE_KINDS, Cluster, PriceKind
 from planner.compare.energy import W_PER_MW, Power, Purchase, power_of, purchase_of
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
 from planner.compare.interval import Range
+from planner.compare.laws import BatchPrice, price_of
 from planner.compare.limits import time_shares
 from planner.compare.money import OwnedHour, owned_hour
 from planner.compare.offers import Offer
@@ -76,17 +77,21 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
             Share(resource=one.resource, traffic=one.traffic, share=one.share, text=one.text)
             for one in time_shares(plan, used)
         ),
+        batch_price=_batch_price(plan, placed.tokens),
     )
+
+
+def _batch_price(plan: Plan, tokens: int) -> BatchPrice:
+    """What the plan's batch costs in further tokens; a ramp counts with its mean."""
+    mean = sum(size * size * steps for size, _, steps in plan.steps_of(tokens)) / tokens
+    return price_of(mean, plan.gbs_tokens, tokens)
 
 
 def ideal_days(plan: Plan, tokens: int) -> Range:
     """Days at the predicted step time, and at the ends of its interval."""
-    per_second = tokens / plan.gbs_tokens / DAY_S
-    return Range(
-        value=plan.step_time_s * per_second,
-        low=plan.step_time.low * per_second,
-        high=plan.step_time.high * per_second,
-    )
+    step = plan.step_time
+    share = plan.training_s(tokens) / DAY_S / plan.step_time_s
+    return Range(value=plan.step_time_s, low=step.low, high=step.high).times(share)
 
 
 def with_interruptions(ideal: Range, goodput: Goodput) -> Range:

@@ -10,7 +10,7 @@ from planner.job.quantities import plural
 from planner.report.comparison import NONE, spread_text
 from planner.report.comparison_trace import money
 from planner.report.decision import BASIS_NAMES, days_text, decision_facts, taken_text
-from planner.report.tables import Block, Column, Notes, Report, TableData
+from planner.report.tables import Block, Notes, Report, TableData, headings
 
 _BEYOND = {
     "deadline": "over the deadline",
@@ -45,10 +45,7 @@ def _decision_blocks(decision: Decision, currency: str) -> list[Block]:
 
 
 def _front(decision: Decision, currency: str) -> TableData:
-    columns = (
-        Column("take", "left", wrap=True), Column("days"), Column(currency), Column("MWh"),
-        Column("kW"),
-    )  # fmt: skip
+    columns = headings(f"~take | days | {currency} | MWh | kW")  # fmt: skip
     rows = tuple(
         (
             taken_text(one),
@@ -64,15 +61,7 @@ def _front(decision: Decision, currency: str) -> TableData:
 
 
 def _table(buying: Buying) -> TableData:
-    columns = (
-        Column("job", "left", wrap=True),
-        Column("cluster", "left", wrap=True),
-        Column("days"),
-        Column(buying.currency),
-        Column("MWh"),
-        Column("kW"),
-        Column("plan", "left", wrap=True),
-    )
+    columns = headings(f"~job | ~cluster | days | {buying.currency} | MWh | kW | ~plan")
     rows = tuple(
         (
             row.job,

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
 from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.report.plan_table import plan_table
+from planner.predict.plan_text import shared_techniques
+from planner.report.plan_table import plan_table, techniques_row
 from planner.report.search import error_note
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData, headings
 
 _WEIGHED = {
     "tokens_per_s": "tokens/s",
@@ -55,7 +56,12 @@ def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
     if front.stopped:
         why = "the time limit" if front.stopped == "time-limit" else "Ctrl-C"
         state += f", cut by {why}"
-    return (*job, ("searched", clusters), ("front over", weighed), ("front", state))
+    techniques = techniques_row(_techniques_of_all(front))
+    return (*job, *techniques, ("searched", clusters), ("front over", weighed), ("front", state))
+
+
+def _techniques_of_all(front: ClusterFront) -> tuple[str, ...]:
+    return shared_techniques([front.plan_of(point) for point in front.points])
 
 
 def _table(front: ClusterFront, numbered: Numbered) -> TableData:
@@ -65,7 +71,8 @@ def _table(front: ClusterFront, numbered: Numbered) -> TableData:
     ]
     if "usd_per_billion_tokens" in front.dimensions:
         first.append((Column("USD per\n1 B tok"), [_usd_text(point) for _, point in numbered]))
-    return plan_table([front.plan_of(point) for _, point in numbered], None, first=first)
+    plans = [front.plan_of(point) for _, point in numbered]
+    return plan_table(plans, None, first=first, said=_techniques_of_all(front))
 
 
 def _usd_text(point: ClusterPoint) -> str:
@@ -106,14 +113,8 @@ def _near(numbered: Numbered) -> list[int]:
 
 
 def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:
-    columns = (
-        Column("cluster", "left"),
-        Column("GPUs"),
-        Column("plans"),
-        Column("on the\nfront"),
-        Column("proven", "left"),
-        Column("USD a GPU\nand hour"),
-        Column("price of", "left", wrap=True),
+    columns = headings(
+        "<cluster | GPUs | plans | on the\nfront | <proven | USD a GPU\nand hour | ~price of"
     )
     rows = tuple(
         (

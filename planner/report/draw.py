@@ -7,6 +7,7 @@ spaces; without a terminal the page has 80 columns (or COLUMNS).
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -19,8 +20,6 @@ from planner.report.tables import Block, Facts, Notes, Report, TableData
 PIPE_COLUMNS = 80
 # Widths that a page can have; COLUMNS may say anything.
 _NARROWEST, _WIDEST = 40, 1000
-# Columns that are broken into lines keep a word or so on each.
-_LEAST_WRAPPED = 10
 
 
 def console(stream: TextIO, no_color: bool = False) -> Console:
@@ -97,30 +96,47 @@ def _width(data: TableData, place: int) -> int:
 
 
 def _least_width(data: TableData, place: int, whole: bool) -> int:
-    """Characters that a column takes at least: numbers are never cut; nothing is if `whole`."""
-    width = _width(data, place)
-    return width if whole or not data.columns[place].wrap else min(width, _LEAST_WRAPPED)
+    """Characters that a column takes at least: words are never cut; if `whole`, no lines either."""
+    if whole or not data.columns[place].wrap:
+        return _width(data, place)
+    texts = (data.columns[place].title, *(row[place] for row in data.rows))
+    return max(cell_len(word) for text in texts for word in (text.split() or " "))
+
+
+def _hyphens_broken(data: TableData) -> TableData:
+    """The same with a new line after each hyphen of the columns that may be broken."""
+
+    def cells(row: tuple[str, ...]) -> tuple[str, ...]:
+        pairs = zip(data.columns, row, strict=True)
+        return tuple(text.replace("-", "-\n") if column.wrap else text for column, text in pairs)
+
+    return replace(data, rows=tuple(map(cells, data.rows)))
 
 
 def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
     if data.title:
         onto.print(Text(data.title, style="bold"))
     places = range(len(data.columns)) if wide else fitting_columns(data, onto.width)
+    least = [_least_width(data, place, wide) for place in places]
+    if sum(least) + len(least) - 1 > onto.width and not wide:
+        data = _hyphens_broken(data)
+        least = [_least_width(data, place, wide) for place in places]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for column in (data.columns[place] for place in places):
+    for place, width in zip(places, least, strict=True):
+        column = data.columns[place]
         table.add_column(
             column.title,
             justify=column.align,
             no_wrap=not column.wrap,
             overflow="fold",
             vertical="top",
-            min_width=_LEAST_WRAPPED if column.wrap else None,
+            min_width=width if column.wrap else None,
         )
     for row in data.rows:
         style = "bold" if row[0].startswith("→") else ""
         table.add_row(*(Text(row[place], style=style) for place in places))
     page = onto.width
-    onto.width = max(page, sum(_least_width(data, place, wide) + 1 for place in places) - 1)
+    onto.width = max(page, sum(least) + len(least) - 1)
     onto.print(table)
     onto.width = page
 

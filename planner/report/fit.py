@@ -6,9 +6,14 @@ from collections.abc import Iterator
 
 from planner.job.quantities import gib, percent_sure, plural, share
 from planner.predict.plan import Plan
-from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
+from planner.predict.plan_text import (
+    batch_sentence,
+    configuration_text,
+    shared_techniques,
+    step_time_text,
+)
 from planner.report.infeasible import nothing_fits_report
-from planner.report.plan_table import plan_table
+from planner.report.plan_table import plan_table, techniques_row
 from planner.report.search import error_note, job_facts
 from planner.report.tables import Block, Column, Facts, Notes, Report
 from planner.search.fit import WHAT, FitAnswer, Largest
@@ -37,19 +42,23 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
         f"YES: {gib(fastest.peak_bytes)} of {gib(fastest.usable_bytes)} GiB, with a probability of "
         f"{percent_sure(fastest.fit_probability)}"
     )
+    named = [("→ fastest", fastest)] + ([("lightest", lightest)] if lightest != fastest else [])
+    plans = [plan for _, plan in named]
+    said = shared_techniques(plans)
     yield Facts(
         (
             *job_facts(result.job),
+            *techniques_row(said),
             ("batch", batch_sentence(fastest, result.job.batch_target_sequences)),
             ("fits", verdict),
         )
     )
-    named = [("→ fastest", fastest)] + ([("lightest", lightest)] if lightest != fastest else [])
     yield plan_table(
-        [plan for _, plan in named],
+        plans,
         result.job.usable_bytes,
         first=[(Column("plan", "left"), [name for name, _ in named])],
-        title="With",
+        title="Plans",
+        said=said,
     )
 
 

@@ -10,9 +10,9 @@ from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import GIB, gib, plural, share
 from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import Change, Solved
-from planner.predict.memory.serving.splits import Split
 from planner.predict.memory.serving.stage import StageMemory
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.predict.memory.serving_splits import Split
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,7 @@ def _identity(result: InferenceMemory, model: ResolvedModel) -> tuple[tuple[str,
 
 def _terms_table(result: InferenceMemory) -> TableData:
     stage = result.heaviest
-    columns = (
-        Column("term", "left"),
-        Column("GiB"),
-        Column("of budget"),
-        Column("from", "left", wrap=True),
-    )
+    columns = headings("<term | GiB | of budget | ~from")
     rows = [_row(stage, *term) for term in stage_terms(stage)]
     rows.append(_row(stage, "KV cache, as asked", stage.kv_needed, "op table, blocks"))
     rows.append(_row(stage, "total", stage.fixed + stage.kv_needed, ""))
@@ -176,7 +171,7 @@ def _verdict(result: InferenceMemory, solved: Solved | None) -> tuple[str, str]:
 def _advice(advice: Sequence[Change], result: InferenceMemory) -> Block:
     fitting = [change for change in advice if change.fits]
     if fitting:
-        columns = (Column("change", "left", wrap=True), Column("GiB to spare"))
+        columns = headings("~change | GiB to spare")
         rows = tuple((c.options, gib(-c.missing, 2)) for c in fitting)
         return TableData(columns, rows, "What would fit")
     if not advice:
@@ -208,7 +203,7 @@ def _tuning(result: InferenceMemory, advice: Sequence[Change], tuning: Tuning) -
         )
     ]
     listed = [*advice, *([tuning.grouped] if tuning.grouped else [])]
-    columns = (Column("change", "left", wrap=True), Column("GiB saved"), Column("GiB to spare"))
+    columns = headings("~change | GiB saved | GiB to spare")
     rows = tuple(
         (one.options, gib(stage.missing - one.missing, 2), gib(-one.missing, 2))
         for one in sorted(listed, key=lambda one: one.missing)
@@ -233,11 +228,10 @@ def _splits(found: Sequence[Split]) -> TableData:
     fitting = [one for one in found if one.memory.fits]
     quickest = min(fitting, key=lambda one: one.token_s, default=None)
     widest = max(fitting, key=lambda one: one.tokens_per_s, default=None)
-    columns = (
-        Column("split", "left"), Column("weights\nGiB"), Column("sequences\nheld"),
-        Column("read\nms"), Column("reduce\nms"), Column("ms\na token"), Column("tokens/s"),
-        Column("", "left", wrap=True),
-    )  # fmt: skip
+    columns = headings(
+        "<split | weights\nGiB | sequences\nheld | read\nms",
+        "reduce\nms | ms\na token | tokens/s | ~",
+    )
     rows = tuple(
         (
             f"tp{one.memory.deployment.tp} dp{one.memory.deployment.dp}",

@@ -112,6 +112,11 @@ def _layers(plan: Plan) -> str:
     return layers_text(plan) or blocks_text(plan)
 
 
+def techniques_row(said: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The fact that names the techniques of every plan, if there are any."""
+    return (("with", f"{', '.join(said)}, every plan"),) if said else ()
+
+
 def _also(plan: Plan, said: Sequence[str]) -> str:
     """What most plans have not: another schedule or exchange, techniques but those that are `said`,
     offloading, GPUs of several types."""

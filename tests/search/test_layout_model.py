@@ -132,7 +132,7 @@ cases = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(cases)
 def test_one_kind_equals_exhaustion(case: tuple[object, ...]) -> None:
     seed, (pp, vpp), layers, limit_gib, recomputation, layouts, traffic = case  # type: ignore[misc]
@@ -151,7 +151,7 @@ def test_two_kinds_equal_exhaustion(case: tuple[object, ...], order: list[int]) 
     agree(terms, LayoutContext(pp, vpp, kinds, layouts, recomputation, memory))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(1, 1), (2, 1), (2, 2)]),
@@ -180,7 +180,7 @@ def with_heavy_vocab(terms: ShapeTerms, embedding: float, head: float) -> ShapeT
     return replace(terms, stage=stage)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     cases,
     st.sampled_from([(0.0, 3.0), (2.0, 0.0), (2.0, 2.5)]),
@@ -231,7 +231,7 @@ def test_a_second_mode_pays_where_memory_is_just_short() -> None:
     assert (solution.layout.recomputed, solution.layout.others) == ((0,), ((1,),))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.37, 0.8]), st.booleans())
 def test_other_schedules_equal_exhaustion(seed: int, share: float, all_forward: bool) -> None:
     """A bubble share that is no simple fraction, GPipe, and blocks that lie in a V."""

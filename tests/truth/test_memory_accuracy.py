@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -98,14 +99,6 @@ def test_tables_name_the_worst_row_and_count_the_fit() -> None:
     assert "quiet" not in text
 
 
-def test_command_prints_tables_and_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(FOLDER)])
-    tables = capsys.readouterr().out
-    assert "| FSDP2: peak of a step | 23 |" in tables
-    main(["--toml", str(FOLDER)])
-    assert len(from_toml(capsys.readouterr().out).counted) == len(load().counted)
-
-
 def test_folder_without_counts_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match=r"holds none of params\.csv"):
         counted_accuracy(tmp_path)
@@ -119,6 +112,21 @@ def write_row(folder: Path, file: str, **changes: str) -> None:
     row = COUNTS[file][0] | changes
     text = ",".join(row) + "\n" + ",".join(row.values()) + "\n"
     (folder / file).write_text(text, encoding="utf-8")
+
+
+def test_command_prints_tables_and_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_row(tmp_path, "activations.csv")
+    measured = tmp_path / "measured"
+    measured.mkdir()
+    shutil.copy(PUBLISHED / "torchtune_memory.csv", measured)
+    arguments = [str(tmp_path), str(measured)]
+    main(arguments)
+    tables = capsys.readouterr().out
+    assert "| kept for backward: layer" in tables and "torchtune-memory" in tables
+    main(["--toml", *arguments])
+    assert len(from_toml(capsys.readouterr().out).counted) == 1
 
 
 def test_blank_cells_were_not_counted(tmp_path: Path) -> None:

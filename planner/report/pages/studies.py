@@ -14,7 +14,7 @@ from planner.report.figures import memory
 from planner.report.figures.curves import Figure, buying_figure, comparison_figure, scaling_figure
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.scaling import scaling_report
-from planner.report.tables import Column, Report, TableData
+from planner.report.tables import Report, TableData, headings
 
 
 def scaling_page(scaling: Scaling) -> Page:
@@ -68,9 +68,8 @@ def _numbers(panel: memory.Panel) -> TableData:
         for index, group in enumerate(memory.GROUPS)
         if any(bar.sizes[index] for bar in panel.bars)
     ]
-    left = (Column("step", "left"), Column("phase", "left"))
     return TableData(
-        (*left, *(Column(name) for _, name in used), Column("total")),
+        headings("<step | <phase", *(name for _, name in used), "total"),
         tuple(
             (
                 bar.step,
