@@ -167,9 +167,12 @@ class _File:
         for key, values in self.grid.items():
             if not isinstance(values, list) or not values:
                 self.refuse(key, f"{key}: a list with at least one value, as {key} = [...]")
-            if key in self.fixed:
-                self.refuse(key, f"{key} stands above and in [grid]; leave one of them out")
-        given = {key.replace("_", "-") for key in (*self.fixed, *self.grid)}
+        given: set[str] = set()
+        for key in (*self.fixed, *self.grid):
+            name = key.replace("_", "-")
+            if name in given:
+                self.refuse(key, f"{key} is given twice; leave one of them out")
+            given.add(name)
         if {"gbs", "gbs-tokens"} <= given:
             self.refuse("gbs", "gbs and gbs-tokens both say the batch; leave one of them out")
 
@@ -212,10 +215,10 @@ def _grid(path: Path) -> Grid:
     def build(chosen: Mapping[str, Any]) -> tuple[Request, Offer]:
         return comparing_request({**defaults, **chosen}), chosen["offer"]
 
+    pricings = _pricings(file, defaults, prices)
     fixed = {key: value for key, value in file.fixed.items() if key not in ("gpus", "clusters")}
-    labels = {name: [label for label, _ in values] for name, values in prices.items()}
-    text = repr((sorted(fixed.items()), _hashes(fixed.values()), sorted(labels.items())))
-    grid = Grid(axes, tuple(prices), _pricings(file, defaults, prices), build, text)
+    text = repr((sorted(fixed.items()), _hashes(fixed.values()), [one.text for one in pricings]))
+    grid = Grid(axes, tuple(prices), pricings, build, text)
     if len(grid) > MOST_SEARCHES:
         raise UsageError(f"{path}: {len(grid):,} searches; at most {MOST_SEARCHES:,} at a time")
     check(grid)
@@ -251,8 +254,14 @@ def _fixed(file: _File, known: dict[str, click.Parameter]) -> dict[str, Any]:
     for key, value in file.fixed.items():
         if key not in ("gpus", "clusters"):
             option = option_of(key, known, file.refuse)
-            found[str(option.name)] = option_value(option, key, value, file.refuse)
+            found[str(option.name)] = _located(option_value(option, key, value, file.refuse))
     return found
+
+
+def _located(value: Any) -> Any:
+    """The name of a file as it is called everywhere: workers may run in another folder."""
+    is_file = isinstance(value, str) and Path(value).is_file()
+    return str(Path(value).resolve()) if is_file else value
 
 
 def _values(
@@ -262,7 +271,7 @@ def _values(
     option = option_of(key, known, file.refuse)
     found: dict[Any, Value] = {}
     for value in values:
-        converted = option_value(option, key, value, file.refuse)
+        converted = _located(option_value(option, key, value, file.refuse))
         if converted in found:
             file.refuse(key, f"{key}: {value} is given twice")
         label = " ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -289,7 +298,7 @@ def _clusters(file: _File) -> tuple[Value, ...]:
         texts = [texts]
     offers: tuple[Offer, ...] = offers_of([str(text) for text in texts])
     if (name := file.fixed.get("clusters")) is not None:
-        offers += each_size(read_offers(file.path.parent / str(name)))
+        offers += each_size(read_offers(file.path.resolve().parent / str(name)))
     if not offers:
         file.refuse("gpus", 'give gpus = ["64xH100"] in [grid], or clusters = "OFFERS.toml"')
     demand_distinct(offers)

@@ -253,6 +253,8 @@ def _answer(
 
 
 def _check(runs: Sequence[TrainingRun], offers: Sequence[Offer], settings: Settings) -> None:
+    if not runs:
+        raise UsageError("no training run to buy for: give --model and --tokens, or --jobs FILE")
     if not offers:
         raise UsageError("no cluster to choose from: give --gpus 64..1024xH100, or --clusters FILE")
     if len(runs) * len(offers) > MOST_SEARCHES:

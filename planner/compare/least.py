@@ -44,6 +44,7 @@ class Least:
 
 
 def least_of(entry: Entry, tokens: int, settings: Settings, kinds: Iterable[CostBasis]) -> Least:
+    """The bounds of a job on a cluster, its GPUs at the lowest of these kinds of price."""
     gpus, price = entry.cluster.num_gpus, gpu_hour(entry, settings, kinds)
     days = least_days(entry.job, tokens) if entry.job is not None else 0.0
     power_kw = facility_kw(power_of(entry.cluster, settings).drawn_w, gpus)
