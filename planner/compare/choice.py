@@ -68,7 +68,8 @@ class Decision(_Frozen):
     """The choice to take, the front of money against time, or what would have to give.
 
     `least`: where nothing keeps all limits, the smallest value of each limit with which something
-    does while the others hold, None where no value helps; `front` then holds for no limits.
+    does while the others hold, None where no value helps; `alone`: the smallest value without the
+    others, where none of them helps by itself; `front` then holds for no limits.
     """
 
     limits: Limits
@@ -77,4 +78,5 @@ class Decision(_Frozen):
     best: Taken | None
     front: tuple[Taken, ...] = ()
     least: dict[str, float | None] = Field(default_factory=dict)
+    alone: dict[str, float | None] = Field(default_factory=dict)
     reason: str = ""

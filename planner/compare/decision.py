@@ -177,9 +177,17 @@ def decide(
     if solution is None:
         least = {name: _least(table, order, limits, name) for name in _given(limits)}
         free = Limits(certainty=limits.certainty)
+        alone: dict[str, float | None] = {}
+        if all(value is None for value in least.values()):
+            alone = {name: _least(table, order, free, name) for name in least}
         reason = "nothing keeps all limits"
         return basis.model_copy(
-            update={"reason": reason, "least": least, "front": _front(table, order, free)}
+            update={
+                "reason": reason,
+                "least": least,
+                "alone": alone,
+                "front": _front(table, order, free),
+            }
         )
     best = _taken(table, order, limits, *solution)
     return basis.model_copy(update={"best": best, "front": _front(table, order, limits)})

@@ -35,6 +35,16 @@ def test_what_would_be_needed_is_said_and_is_enough(run: Run) -> None:
     assert again.exit_code == 0, again.stdout
 
 
+def test_where_two_limits_must_give_each_is_said_without_the_others(run: Run) -> None:
+    words = (*SIZES, "--deadline", "1d", "--budget", "100")
+    decision = json.loads(run(*words, "--json").stdout)["decision"]
+    assert decision["least"] == {"time": None, "cost": None}
+    front = decision["front"]
+    assert decision["alone"]["time"] == pytest.approx(min(one["days"] for one in front), rel=1e-3)
+    assert decision["alone"]["cost"] == pytest.approx(min(one["cost"] for one in front), rel=1e-3)
+    assert "the others lifted, too" in run(*words).stdout
+
+
 def test_what_no_cluster_could_keep_is_not_searched(run: Run) -> None:
     words = (*SMALL, "--gpus", "8xV100", "--gpus", "64xH100", "--deadline", "20d")
     rows = {row["cluster"]: row for row in json.loads(run(*words, "--json").stdout)["rows"]}
