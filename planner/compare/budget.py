@@ -7,6 +7,7 @@ on GPUs they follow from the step time of the best plan of a search, interruptio
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf, sqrt
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -29,10 +30,9 @@ from planner.search.launchable import SILENT, LaunchNotes
 
 # Sizes tried until the best one is met to this share, which is less than shapes differ by.
 CLOSE = 0.03
-MOST_SEARCHES = 8
+MOST_SEARCHES = 12
 # Share of the peak that a first guess takes for granted; searches put their plans in its place.
 _GUESS = 0.4
-_SMALLER = 0.6
 # How fast the right size follows what the searches say: D falls as 1/N, its best grows as N.
 _DAMPING = 0.5
 _REFERENCE_TOKENS = 10**12
@@ -120,10 +120,8 @@ def budget(
     `ask.model` is set. `time_limit_s`: of each search. UsageError for what contradicts itself,
     NothingFitsError where nothing runs."""
     _check(ask)
-    study = _Study(
-        request, ask, settings or Settings(), prepare, Task(request, seed, time_limit_s,
-        launch=launch), progress,
-    )  # fmt: skip
+    task = Task(request, seed, time_limit_s, only_plans=True, launch=launch)
+    study = _Study(request, ask, settings or Settings(), prepare, task, progress)
     return study.answer()
 
 
@@ -201,23 +199,20 @@ class _Study:
             sized = self._searched(self._size(None), 1)
             return self._budget(self._goal(), sized, _inverse(sized.days_a_token(), days))
         found: list[_Sized] = []
-        wanted = self._first_guess(days)
+        low, high, wanted = LEAST, inf, self._first_guess(days)
         for number in range(1, MOST_SEARCHES + 1):
             sized = self._searched(self._size(wanted), number)
-            if sized.run is None:
-                smaller = [one.parameters for one in found if one.run is not None]
-                if wanted * _SMALLER < LEAST or (smaller and number == MOST_SEARCHES):
-                    break
-                found.append(sized)
-                wanted *= _SMALLER
-                continue
-            too_large = [one.parameters for one in found if one.run is None]
             found.append(sized)
-            ratio = self._ratio(sized, days)
-            wanted = sized.parameters * ratio
-            if too_large and wanted >= min(too_large) * (1.0 - CLOSE):
-                break
-            if abs(ratio - 1.0) <= CLOSE or self._is_same(wanted, sized):
+            if sized.run is None:
+                high, better = min(high, sized.parameters), inf
+            else:
+                low, ratio = max(low, sized.parameters), self._ratio(sized, days)
+                better = sized.parameters * ratio
+                if abs(ratio - 1.0) <= CLOSE:
+                    break
+            # What memory leaves is halved, in logarithms; else the speed just seen says the size.
+            wanted = better if better < high else sqrt(low * high)
+            if self._is_same(wanted, sized) or high <= low * (1.0 + CLOSE):
                 break
         return self._closest(found, days)
 
@@ -228,6 +223,10 @@ class _Study:
             return tokens / self.ask.tokens
         return float((tokens / load_laws()[0].best_tokens(sized.parameters).value) ** _DAMPING)
 
+    def _loss(self, sized: _Sized, days: float) -> float:
+        tokens = _inverse(sized.days_a_token(), days)
+        return load_laws()[0].loss(sized.parameters, tokens).value
+
     def _closest(self, found: list[_Sized], days: float) -> Budget:
         """The answer among the sizes that were searched. NothingFitsError if none runs."""
         running = [sized for sized in found if sized.run is not None]
@@ -235,17 +234,17 @@ class _Study:
             found[-1].days_a_token()
         if isinstance(self.ask.tokens, int):
             enough = [one for one in running if self._ratio(one, days) >= 1.0 - CLOSE]
-            best = max(enough or running, key=lambda one: one.parameters * bool(enough))
-            if not enough:
-                best = min(running, key=lambda one: one.parameters)
+            best = max(enough or running[-1:], key=lambda one: one.parameters)
         else:
-            best = min(running, key=lambda one: abs(self._ratio(one, days) - 1.0))
+            best = min(running, key=lambda one: self._loss(one, days))
         tokens = _inverse(best.days_a_token(), days)
-        short = max((one.parameters for one in found if one.run is None), default=None)
         note = ""
-        if short is not None and self._ratio(best, days) > 1.0 + CLOSE:
-            reason = next(one.reason for one in found if one.run is None)
-            note = f"Memory limits the size: {short:.3g} parameters were tried ({reason})."
+        failed = min(
+            (one for one in found if one.run is None), key=lambda one: one.parameters, default=None
+        )
+        if failed is not None and self._ratio(best, days) > 1.0 + CLOSE:
+            why = failed.reason.partition(". ")[0]
+            note = f"No larger one runs: {failed.spec.name} was tried ({why})."
         return self._budget(self._goal(), best, tokens, (note,) if note else ())
 
     def _is_same(self, wanted: float, sized: _Sized) -> bool:

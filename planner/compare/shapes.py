@@ -52,8 +52,9 @@ def shaped(parameters: float) -> ModelSpec:
     # From here on a pipeline cuts them into 2 or 4 equal parts.
     layers = layers if layers < 32 else round(layers / 4) * 4
     spec = base.model_copy(update=update | {"layers": layers})
-    name = f"dense-{_size(spec) / 1e9:.3g}b"
-    return spec.model_copy(update={"name": name})
+    size = _size(spec)
+    name = f"{size / 1e12:.3g}t" if size >= 1e12 else f"{size / 1e9:.3g}b"
+    return spec.model_copy(update={"name": f"dense-{name}"})
 
 
 @cache

@@ -37,7 +37,7 @@ def _facts(found: Budget) -> Iterator[tuple[str, str]]:
     each = "" if found.why_no_loss == "" else " active per token"
     yield "parameters", f"{short_count(found.parameters)}{each}"
     ratio = found.tokens.value / found.parameters
-    yield "tokens", f"{_text(found.tokens)}; {ratio:.3g} a parameter"
+    yield "tokens", f"{_text(found.tokens)}; {ratio:,.1f} a parameter"
     yield "FLOP", f"{found.flop.value:.3g} (6·N·D)"
     if found.loss is None:
         yield "loss", f"cannot tell: {found.why_no_loss}"

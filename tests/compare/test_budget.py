@@ -67,6 +67,13 @@ def test_the_largest_model_in_time(in_time: Budget) -> None:
     assert found.tokens.value >= 0.95 * tokens
 
 
+def test_memory_limits_the_size() -> None:
+    """Ten years on one GPU would pay for more parameters than it holds."""
+    found = budget(BASE, Ask(days=3000.0, gpus="1xH100", tokens=10**10))
+    assert 1e9 < found.parameters < 6e9
+    assert any("No larger one runs: dense-" in note for note in found.notes)
+
+
 def test_shapes_of_the_familys_sizes_are_its_models() -> None:
     for name in FAMILY[2:4]:
         spec = load_model(name).spec
