@@ -24,6 +24,7 @@ from constraints.divisibility import (
     low_precision_multiple,
     sequence_by_cp,
     sequence_by_tp_cp,
+    state_heads_by_ranks,
     vocabulary_by_tp,
 )
 from constraints.framework import (
@@ -73,6 +74,7 @@ RULES: tuple[ShapeRule, ...] = (
     *USER_RULES,
     heads_by_tp,
     kv_heads_by_tp,
+    state_heads_by_ranks,
     ffn_by_tp,
     vocabulary_by_tp,
     experts_needed,

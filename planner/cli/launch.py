@@ -42,7 +42,6 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
     "--nodes-as",
     type=click.Choice(get_args(NodesAs)),
     default="torchrun",
-    show_default=True,
     help="What starts the processes on the nodes.",
 )
 @click.option(

@@ -60,7 +60,6 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
 @click.option(
     "--tokens",
     default="1T",
-    show_default=True,
     type=types.TRAINED_TOKENS,
     help="Tokens to train on.",
 )

@@ -311,7 +311,7 @@ def _batches(ctx: RuleContext, shape: Shape) -> Shape:
 
 def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
     """Adds rows for values that the user names but that no row has by derivation."""
-    missing = sorted({*_named(ctx, name)} - set(np.unique(shape[name]).tolist()))
+    missing = sorted({*_named(ctx, name)} - set(shape[name].tolist()))
     if not missing:
         return shape
     forced = _cross({key: column for key, column in shape.items() if key != name}, name, missing)

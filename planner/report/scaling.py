@@ -13,7 +13,7 @@ from planner.report.batch import percent, runs_note
 from planner.report.comparison import BASIS_NAMES, NONE, spread_text
 from planner.report.comparison_trace import money
 from planner.report.decision import days_text, decision_facts
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 TITLES: dict[Batch, str] = {
     "fixed": "Strong scaling: the batch stays",
@@ -45,18 +45,9 @@ def scaling_report(scaling: Scaling) -> Report:
 
 def _table(scaling: Scaling, batch: Batch) -> TableData:
     knee = scaling.knees.get(batch)
-    columns = (
-        Column("GPUs"),
-        Column("batch\ntokens"),
-        Column("tokens/s"),
-        Column("MFU\n%"),
-        Column("bubble\n%"),
-        Column("useful\n%"),
-        Column("efficiency\n%"),
-        Column("days"),
-        Column(f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]}"),
-        Column("more tokens\n%"),
-        Column("", "left"),
+    columns = headings(
+        "GPUs | batch\ntokens | tokens/s | MFU\n% | bubble\n% | useful\n% | efficiency\n% | days",
+        f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]} | more tokens\n% | <",
     )
     rows = tuple(
         _row(point, point.run, scaling, knee)
@@ -86,10 +77,7 @@ def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tup
 
 def _plan_table(scaling: Scaling) -> TableData:
     batches = [batch for batch in TITLES if scaling.series(batch)]
-    columns = (
-        Column("GPUs"),
-        *(Column(f"{batch} batch: degrees, mbs×grad_acc", "left", wrap=True) for batch in batches),
-    )
+    columns = headings("GPUs", *(f"~{batch} batch: degrees, mbs×grad_acc" for batch in batches))
     counts = sorted({point.num_gpus for point in scaling.points})
     by_place = {(point.batch, point.num_gpus): point.run for point in scaling.points}
     rows = tuple(

@@ -27,6 +27,7 @@ WIDE = replace(DENSE, query_width=64, hidden=64, ffn=64, seq=32)
 HOST = replace(context(), offloaded={"tp": 1e3}, host_bytes_per_gpu=5e4)
 # h = hidden: 5 layers of 4·h² + 3·f·h.
 LARGE_HEAD = 5 * (4 * DENSE.hidden + 3 * DENSE.ffn)
+STATES = replace(DENSE, state_heads=16, state_groups=2)
 CASES = [
     Case("user-tp", {"tp": 2}, {"tp": 3}, context(limits={"tp": "2,4"})),
     Case("user-pp", {"pp": 2}, {"pp": 1}, context(limits={"pp": "2.."})),
@@ -41,7 +42,10 @@ CASES = [
     Case("user-gbs", {"gbs": 4}, {"gbs": 5}, context(limits={"gbs": "4"})),
     Case("heads-by-tp", {"tp": 2}, {"tp": 5}, context()),
     Case("kv-heads-by-tp", {"tp": 8}, {"tp": 3}, context()),
+    Case("kv-heads-by-tp", {"tp": 2}, {"tp": 6}, context()),
     Case("kv-heads-by-tp", {"tp": 4}, {"tp": 8}, context(kv_heads_rule="tp-divides")),
+    Case("state-heads-by-ranks", {"tp": 2, "cp": 4}, {"tp": 4}, context(model=STATES)),
+    Case("state-heads-by-ranks", {"cp": 8}, {"cp": 3}, context(model=STATES)),
     Case("ffn-by-tp", {"tp": 3}, {"tp": 5}, context()),
     Case("ffn-by-tp", {"tp": 5}, {"tp": 3}, context(model=MOE)),
     Case("vocabulary-by-tp", {"tp": 2}, {"tp": 3}, context(vocabulary_padded=False)),
