@@ -62,7 +62,7 @@ class Ask:
 
 class Budget(BaseModel):
     """The answer. `parameters`: per token, where experts choose; `loss` None with `why_no_loss`
-    for models that the law says nothing of; `best_parameters`: of least loss for the same FLOP.
+    for models that the law says nothing of (experts, state-space layers); `best_parameters`: of least loss for the same FLOP.
 
     `run`: on the GPUs, None without any; `shape`: a model file where the catalogue has none such.
     """
@@ -302,15 +302,15 @@ class _Study:
             run, _ = run_of(sized.entry, sized.outcome, round(tokens.value), self.settings)
             batch_note = with_batch(sized.request)[1]
             notes = (*notes, *((batch_note,) if batch_note else ()))
-        mixture = sized.spec.moe is not None
+        is_known = sized.spec.moe is None and not sized.spec.has_states
         return Budget(
             goal=goal,
             model=sized.spec.name,
             parameters=sized.parameters,
             tokens=tokens,
             flop=tokens.times(per_token),
-            loss=None if mixture else law.loss(sized.parameters, tokens),
-            why_no_loss="the law is of dense models" if mixture else "",
+            loss=law.loss(sized.parameters, tokens) if is_known else None,
+            why_no_loss="" if is_known else "the law is of dense transformers",
             beyond=law.beyond(sized.parameters, tokens.value),
             best_parameters=law.best_parameters(tokens.value * per_token),
             law=law.name,

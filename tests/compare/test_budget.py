@@ -32,10 +32,11 @@ def test_without_gpus_the_law_alone_answers() -> None:
     assert most.goal == "most tokens" and most.flop.value == pytest.approx(1e22)
 
 
-def test_experts_have_no_loss() -> None:
-    found = budget(BASE, Ask(flops=1e22, model="mixtral-8x7b"))
-    assert found.loss is None and "dense" in found.why_no_loss
-    assert found.parameters < 14e9
+def test_experts_and_state_spaces_have_no_loss() -> None:
+    for name in ("mixtral-8x7b", "mamba2-2.7b"):
+        found = budget(BASE, Ask(flops=1e22, model=name))
+        assert found.loss is None and "dense" in found.why_no_loss
+        assert found.parameters < 14e9
 
 
 @pytest.fixture(scope="module")
