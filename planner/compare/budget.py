@@ -61,10 +61,9 @@ class Ask:
 
 
 class Budget(BaseModel):
-    """The answer. `parameters`: per token, where experts choose; `loss` None with `why_no_loss`
-    for models that the law says nothing of (experts, state-space layers); `best_parameters`: of least loss for the same FLOP.
-
-    `run`: on the GPUs, None without any; `shape`: a model file where the catalogue has none such.
+    """The answer. `parameters`: that a token uses, all but those of other experts; `loss` None with
+    `why_no_loss` for models that the law says nothing of; `best_parameters`: of least loss for the
+    same FLOP. `run`: on the GPUs, None without any; `shape`: the model, where none was given.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
