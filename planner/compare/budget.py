@@ -38,7 +38,7 @@ _DAMPING = 0.5
 _REFERENCE_TOKENS = 10**12
 _DAY_S = 86400.0
 
-Goal = Literal["least loss", "most tokens", "largest model", "compute-optimal"]
+Goal = Literal["least loss", "most tokens", "largest model", "compute-optimal", "as given"]
 
 
 @dataclass(frozen=True)
@@ -162,30 +162,26 @@ class _Study:
         ask, law = self.ask, load_laws()[0]
         if ask.days is not None:
             return self._in_time(ask.days)
-        tokens = float(ask.tokens) if isinstance(ask.tokens, int) else None
-        flop, goal = ask.flops, self._goal()
+        given = float(ask.tokens) if isinstance(ask.tokens, int) else None
+        each = None if ask.flops is None else ask.flops / FLOP_PER_PARAMETER_AND_TOKEN
         if ask.has_size:
-            sized = self._size(None)
-            if flop is not None:
-                tokens = flop / FLOP_PER_PARAMETER_AND_TOKEN / sized.parameters
-            elif tokens is None:
-                tokens = law.best_tokens(sized.parameters).value
+            wanted = None
+        elif given is None:
+            wanted = law.best_parameters(ask.flops or 0.0).value
         else:
-            if flop is None and tokens is not None:
-                wanted = law.best_size(tokens).value
-            elif flop is not None and tokens is not None:
-                wanted = flop / FLOP_PER_PARAMETER_AND_TOKEN / tokens
-            else:
-                wanted = law.best_parameters(flop or 0.0).value
-            sized = self._size(wanted)
-            if flop is not None and ask.tokens is None:
-                tokens = flop / FLOP_PER_PARAMETER_AND_TOKEN / sized.parameters
-        trained = tokens or law.best_tokens(sized.parameters).value
-        exact = Range(value=trained, low=trained, high=trained)
-        return self._budget(goal, self._searched(sized, 1) if ask.gpus else sized, exact)
+            wanted = each / given if each else law.best_size(given).value
+        sized = self._size(wanted)
+        tokens = given or (
+            each / sized.parameters if each else law.best_tokens(sized.parameters).value
+        )
+        exact = Range(value=tokens, low=tokens, high=tokens)
+        searched = self._searched(sized, 1) if ask.gpus else sized
+        return self._budget(self._goal(), searched, exact)
 
     def _goal(self) -> Goal:
         ask = self.ask
+        if ask.has_size and isinstance(ask.tokens, int):
+            return "as given"
         if ask.tokens == "chinchilla" or (ask.flops is None and ask.days is None):
             return "compute-optimal"
         if ask.has_size:

@@ -28,6 +28,7 @@ def test_without_gpus_the_law_alone_answers() -> None:
     large = budget(BASE, Ask(flops=1e22, tokens=10**11))
     assert large.goal == "largest model"
     assert large.parameters == pytest.approx(1e22 / 6e11, rel=0.05)
+    assert budget(BASE, Ask(tokens=10**12, model="llama-3-70b")).goal == "as given"
     most = budget(BASE, Ask(flops=1e22, parameters=1e9))
     assert most.goal == "most tokens" and most.flop.value == pytest.approx(1e22)
 
