@@ -16,6 +16,7 @@ from planner.cli.options import (
     condition_options,
     job_options,
     limit_options,
+    ramp_option,
     time_limit_option,
     together,
 )
@@ -121,7 +122,7 @@ search_options = together(
 
 def comparing_options(function: Command) -> Command:
     """What commands that compare share: the job without its cluster, money, limits."""
-    function = money_options(limit_options(search_options(function)))
+    function = ramp_option(money_options(limit_options(search_options(function))))
     return without(job_options(condition_options(function)), "gpus", "cluster")
 
 

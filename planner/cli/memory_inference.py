@@ -1,8 +1,8 @@
 """`planner memory --inference`: its own options, and what it prints.
 
 `planner memory` owns the options that training and serving share and passes all of them on:
-model (required), gpus, tp, pp, ep, dp (None: 1), solve (None, `batch` or `context`), as_json and
-as_csv. Missing keys count as None.
+model (required), gpus, tp, pp, ep, dp (None: 1), solve (None, `batch` or `context`), advise,
+as_json and as_csv. Missing keys count as None.
 """
 
 from __future__ import annotations
@@ -81,12 +81,26 @@ inference_options = together(
 
 
 def run(options: dict[str, Any]) -> int:
-    """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1."""
+    """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1.
+
+    `advise`: every change and every split of the GPUs, also where it fits.
+    """
     from planner.cli.output import print_report
     from planner.job.models.catalog import load_model
     from planner.predict.memory.inference import inference_memory
-    from planner.predict.memory.serving.solve import changes, solve, solved_deployment
-    from planner.report.inference import inference_csv, inference_document, inference_report
+    from planner.predict.memory.serving.solve import (
+        changes,
+        solve,
+        solved_deployment,
+        with_grouped_queries,
+    )
+    from planner.predict.memory.serving_splits import splits
+    from planner.report.inference import (
+        Tuning,
+        inference_csv,
+        inference_document,
+        inference_report,
+    )
 
     style = output_format(bool(options.get("as_json")), bool(options.get("as_csv")))
     model = load_model(options["model"])
@@ -97,14 +111,20 @@ def run(options: dict[str, Any]) -> int:
         solved = solve(deployment, options["solve"], result.spread)
         deployment = solved_deployment(deployment, solved)
         result = inference_memory(deployment)
-    advice = () if result.fits else changes(deployment)
+    full = bool(options.get("advise"))
+    advice = changes(deployment) if full or not result.fits else ()
+    tuning = None
+    if full:
+        links = _cluster(options, deployment.gpus)
+        tuning = Tuning(splits(deployment, links), with_grouped_queries(deployment))
     match style:
         case "json":
-            click.echo(json.dumps(inference_document(result, solved, advice), indent=2))
+            click.echo(json.dumps(inference_document(result, solved, advice, tuning), indent=2))
         case "csv":
             click.echo(inference_csv(result), nl=False)
         case "text":
-            print_report(inference_report(result, model, solved, advice, _warnings(deployment)))
+            warnings = _warnings(deployment)
+            print_report(inference_report(result, model, solved, advice, warnings, tuning))
     return 0 if result.fits else 1
 
 

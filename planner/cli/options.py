@@ -106,8 +106,8 @@ job_options = together(
         "--optimizer",
         default="adamw",
         metavar="NAME[:KEY=TYPE,...]",
-        help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, lion, "
-        "muon, sgd; types as adamw:exp_avg=fp8,master=fp16 or "
+        help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, "
+        "adafactor-momentum, lion, muon, sgd; types as adamw:exp_avg=fp8,master=fp16 or "
         "sgd:momentum=none.",
     ),
     click.option(
@@ -285,6 +285,15 @@ limit_options = together(
         )
         for name, text in LIMITS.items()
     )
+)
+
+
+ramp_option = click.option(
+    "--batch-ramp",
+    metavar="RAMP",
+    type=types.RAMP,
+    help="A batch that grows: 3072..15360/469B, or 4M:252M,8M:2.87T,16M (batch:tokens until which "
+    "it holds); its last is the global batch.",
 )
 
 

@@ -19,6 +19,7 @@ from planner.cli.options import (
     limit_options,
     output_format,
     output_options,
+    ramp_option,
     time_limit_option,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
@@ -47,6 +48,7 @@ SORTS = {
 )
 @several_gpus
 @job_options
+@ramp_option
 @click.option(
     "--recompute",
     type=types.NAMES,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from planner.compare.goodput import goodput, run_of
-from planner.compare.settings import Settings
 from planner.launch.contract import Launch, Variable
 
 FOLDER = "CHECKPOINTS"
@@ -14,6 +12,10 @@ TRAIN_STEPS = Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the d
 
 def save_steps(launch: Launch) -> int:
     """Steps between checkpoints."""
+    # A search asks writers what they could not launch, and needs none of this.
+    from planner.compare.goodput import goodput, run_of
+    from planner.compare.settings import Settings
+
     interval_s = goodput(run_of(launch.job), Settings()).interval_s
     return max(1, round(interval_s / launch.plan.step_time_s))
 

@@ -36,8 +36,10 @@ from planner.launch.megatron_run import (
     technique_flags,
     with_techniques,
 )
+from planner.launch.megatron_states import is_hybrid
 
 PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
+HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
 
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
@@ -56,10 +58,10 @@ def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
 
 
 def command(launch: Launch) -> Command:
-    """`pretrain_gpt.py` with the plan's flags."""
+    """`pretrain_gpt.py`, or a hybrid's `pretrain_hybrid.py`, with the plan's flags."""
     words, comments = as_argv(groups(launch))
     return Command(
-        argv=(PROGRAM, *words),
+        argv=(HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM, *words),
         variables=(
             *VARIABLES,
             Variable("LEARNING_RATE", "1e-4", "PLACEHOLDER: yours"),

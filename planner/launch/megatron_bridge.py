@@ -17,6 +17,7 @@ from planner.launch.megatron_bridge_schema import wrong_overrides
 from planner.launch.megatron_model import model_refusals
 from planner.launch.megatron_rules import attention_refusals, run_refusals
 from planner.launch.megatron_run import VARIABLES, is_fsdp, sharp_group
+from planner.launch.ramp import ramp_refusals
 
 SCRIPT = "bridge_pretrain.py"
 
@@ -28,7 +29,13 @@ def refusals(launch: Launch) -> tuple[Refusal, ...]:
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
     """What Megatron-Bridge cannot express of the job."""
-    items = [*model_refusals(job.model, job.seq, bridge=True), *attention_refusals(job)]
+    items = [
+        *model_refusals(job.model, job.seq, bridge=True),
+        *attention_refusals(job),
+        *ramp_refusals(
+            job, "Megatron-Bridge 0.6", "hands its ramp to a megatron-core that ignores it"
+        ),
+    ]
     if job.optimizer.family not in ("adamw", "sgd"):
         items.append(
             Refusal(

@@ -7,7 +7,9 @@ from planner.launch.checkpoints import TRAIN_STEPS, folder_variable
 from planner.launch.contract import Launch, Variable
 from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
+from planner.launch.megatron_states import hybrid_flags, is_hybrid
 from planner.launch.options import MEGATRON
+from planner.launch.ramp import schedule_flag
 from planner.predict.sharp import sharp_use
 
 # Precision of the plan -> Megatron's recipe. fp8 scales a tensor at a time, from its own values.
@@ -56,8 +58,10 @@ def degree_flags(launch: Launch) -> tuple[Flag, ...]:
     if launch.job.model.moe is not None:
         # Without it experts would be split like the rest of the layer.
         flags += [_option("ep", degrees.ep), _option("etp", degrees.etp)]
-    mtp = launch.job.model.mtp_layers
-    flags += layout_flags(launch.plan.layout, degrees.pp, degrees.vpp, mtp)
+    model, layout = launch.job.model, launch.plan.layout
+    if is_hybrid(model):
+        return (*flags, *hybrid_flags(model, layout, degrees.pp))
+    flags += layout_flags(layout, degrees.pp, degrees.vpp, model.mtp_layers)
     return tuple(flags)
 
 
@@ -66,7 +70,7 @@ def batch_flags(launch: Launch) -> tuple[Flag, ...]:
     plan = launch.plan
     return (
         _option("mbs", plan.degrees.mbs),
-        _option("gbs", plan.gbs),
+        schedule_flag(plan) if plan.ramp else _option("gbs", plan.gbs),
         _option("seq", plan.seq),
         *switches((_NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
     )

@@ -15,6 +15,7 @@ from planner.launch.model_traits import lacking
 from planner.launch.nanotron_run import PROGRAM, VARIABLES, program
 from planner.launch.options import NANOTRON as OPTIONS
 from planner.launch.options import last
+from planner.launch.ramp import ramp_refusals
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
 from planner.predict.layouts import model_costs
 from planner.predict.plan import Plan
@@ -28,6 +29,7 @@ def job_refusals(job: Job) -> tuple[Refusal, ...]:
     return (
         *architecture_refusals(NANOTRON, model, "nanotron", "--framework megatron-core"),
         *_run_refusals(job),
+        *ramp_refusals(job, "nanotron"),
     )
 
 

@@ -52,11 +52,17 @@ class CannotExpressError(UsageError):
 
 
 def launch_of(
-    plan: Plan, request: Request, target: Target, nodes_as: NodesAs, gpus: int | None = None
+    plan: Plan,
+    request: Request,
+    target: Target,
+    nodes_as: NodesAs,
+    gpus: int | None = None,
+    ramp: str | None = None,
 ) -> Launch:
     """The plan for a target, costed under the target's profile.
 
-    `gpus`: how many of the request's the plan uses. CannotExpressError, a UsageError, names each
+    `gpus`: how many of the request's the plan uses; `ramp`: a batch ramp in place of the plan's,
+    with which it is costed anew. CannotExpressError, a UsageError, names each
     thing that the target cannot run, and the nearest plan that it can. UsageError for a plan on
     GPUs of several types: how such a job is started was not found out for any framework.
     """
@@ -68,7 +74,9 @@ def launch_of(
         )
     request_for = _request_for(plan, request, target, gpus)
     try:
-        if request_for.framework == request.framework:
+        if ramp is not None:
+            request_for = request_for.model_copy(update={"batch_ramp": ramp})
+        if request_for.framework == request.framework and ramp is None:
             launch = Launch(plan, request_for, request_for.resolve(), target.name, nodes_as)
         else:
             _demand_same_recompute(plan, request, request_for)
@@ -122,6 +130,7 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         "framework": request.framework if same else target.profile,
         "gbs": plan.gbs,
         "gbs_tokens": None,
+        "batch_ramp": plan.ramp_text or None,
         "limits": {},
         "recompute": None,
         "optimizer_kernel": request.optimizer_kernel if same else None,
@@ -171,6 +180,8 @@ def _variation(plan: Plan) -> Variation:
 def _varied(request: Request, variation: Variation) -> Request:
     """The request with what a configuration says of the job."""
     changes: dict[str, object] = {"schedule": variation.schedule, "gbs": variation.degrees.gbs}
+    if request.gbs != variation.degrees.gbs:
+        changes["batch_ramp"] = None
     if variation.precision:
         dtype = None if request.dtype == "fp32" else request.dtype
         changes |= {"precision": variation.precision, "dtype": dtype}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from planner.job.job import Job
 from planner.job.modules import Module
 from planner.launch.contract import Launch, Refusal
+from planner.launch.ramp import ramp_refusals
 from planner.predict.plan import Degrees
 
 # planner.job.schedules -> torch.distributed.pipelining.schedules.get_schedule_class
@@ -167,6 +168,7 @@ def run_refusals(job: Job) -> Iterator[Refusal]:
         yield Refusal("torchtitan has no eager attention", "--attention flash")
     if job.dropout:
         yield Refusal("torchtitan's models have no dropout", "a job without --dropout")
+    yield from ramp_refusals(job, "torchtitan")
 
 
 def recompute_kind(launch: Launch) -> str:

@@ -18,6 +18,7 @@ from planner.predict.plan_text import (
     batch_text,
     degrees_text,
     error_text,
+    ramp_rows,
     recompute_text,
     step_time_text,
 )
@@ -105,7 +106,7 @@ def _head_facts(
         rows.append(("degrees", degrees_text(setup.degrees)))
         target = float(setup.request.gbs or setup.degrees.gbs)
         if plan is not None:
-            rows.append(("batch", batch_sentence(plan, target)))
+            rows += [("batch", batch_sentence(plan, target)), *ramp_rows(plan)]
         rows.append(("mbs×acc", batch_text(setup.degrees)))
         rows.append(("recompute", recompute_text(plan) if plan else setup.recompute))
         if plan and plan.activation_offload:

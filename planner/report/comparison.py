@@ -12,6 +12,7 @@ from planner.compare.run import KIND_NAMES
 from planner.compare.settings import CostBasis
 from planner.job.quantities import plural, short_count
 from planner.predict.plan_text import shared_techniques
+from planner.report.batch import runs_note
 from planner.report.comparison_trace import Chapter, Step, money
 from planner.report.decision import days_text, decision_facts
 from planner.report.plan_table import plan_table, techniques_row
@@ -181,6 +182,7 @@ def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
         "the interval of days allows for people who restart it, in 5 hours as OPT-175B."
     )
     yield from _front_notes(runs, comparison)
+    yield from runs_note((run for _, run in runs), comparison.tokens)
     yield from _price_notes(runs)
     yield from comparison.notes
     first = runs[0][0].name

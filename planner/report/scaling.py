@@ -9,6 +9,7 @@ from planner.compare.run import HOURS_PER_DAY
 from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
+from planner.report.batch import percent, runs_note
 from planner.report.comparison import BASIS_NAMES, NONE, spread_text
 from planner.report.comparison_trace import money
 from planner.report.decision import days_text, decision_facts
@@ -46,7 +47,7 @@ def _table(scaling: Scaling, batch: Batch) -> TableData:
     knee = scaling.knees.get(batch)
     columns = headings(
         "GPUs | batch\ntokens | tokens/s | MFU\n% | bubble\n% | useful\n% | efficiency\n% | days",
-        f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]} | <",
+        f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]} | more tokens\n% | <",
     )
     rows = tuple(
         _row(point, point.run, scaling, knee)
@@ -69,6 +70,7 @@ def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tup
         NONE if point.efficiency is None else f"{point.efficiency * 100:.0f}",
         f"{days_text(run.days.value)} {spread_text(run.days)}",
         NONE if cost is None else money(cost.value),
+        NONE if run.batch_price is None else percent(run.batch_price.extra.value),
         "◄ knee" if point.num_gpus == knee else "",
     )
 
@@ -144,8 +146,11 @@ def _notes(scaling: Scaling) -> Iterator[str]:
     )
     families = dict.fromkeys(run.plan.step_time.family for run in runs)
     yield f"Step times: from {'; '.join(families)}."
-    if scaling.series("scaled"):
-        yield "A larger batch needs more tokens for the same loss beyond its critical size."
+    yield (
+        "more tokens: that the batch needs for the same loss, against a small one; days and cost "
+        "do not count them."
+    )
+    yield from runs_note(runs, scaling.tokens)
     prices = dict.fromkeys(
         f"{rental.per_gpu_hour:.2f} {scaling.currency} ({rental.price.provider}, {rental.age})"
         for run in runs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from planner.job.frameworks import FrameworkProfile, load_framework
-from planner.job.frameworks.profile import Overlap
+from planner.job.frameworks.execution import Overlap
 from planner.job.frameworks.switches import NO_SEQUENCE_PARALLEL, Tables, with_tables
 from planner.job.frameworks.techniques import technique_of
 
@@ -79,6 +79,7 @@ _SHARED: Mapping[str, tuple[str, str]] = {
     "cuda-graphs": ("CUDA graphs", "kernels issued as CUDA graphs"),
     "fused-dispatch": ("fused dispatch", "experts' exchange fused with permutation"),
     "fused-cross-entropy": ("fused cross-entropy", "cross-entropy fused by torch's compiler"),
+    "fused-linear-loss": ("fused linear cross-entropy", "head and loss in one kernel (Liger)"),
     "deterministic": ("deterministic", "deterministic mode"),
     "sequential-experts": ("sequential experts", "experts issued one by one, not grouped"),
     "eager-blocks": ("eager blocks", "blocks run without torch.compile"),

@@ -208,6 +208,8 @@ class Found:
     mbs: int = 1
     gbs: int | None = None
     grad_acc: int | None = None
+    # A batch ramp that ends with `gbs` (`planner.job.batch_ramp`).
+    batch_ramp: str | None = None
     seq: int | None = None
     block_layers: tuple[int, ...] | None = None
     mtp_standalone: bool = False

@@ -33,6 +33,7 @@ from planner.launch.read.megatron_layout import (
 )
 from planner.launch.read.megatron_model import read_model
 from planner.launch.read.megatron_offload import read_offload
+from planner.launch.read.megatron_ramp import RAMPS, read_megatron_ramp
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
 from planner.launch.read.megatron_sharp import read_sharp
 from planner.launch.read.megatron_unmodelled import AS_COSTED, UNMODELLED, UNPREDICTABLE
@@ -120,6 +121,10 @@ class MegatronReader:
         self.problems += exchange.problems
         sharp = read_sharp(self.arguments, environment, place)
         self.problems += sharp.problems
+        ramp = read_megatron_ramp(self.arguments, degrees["gbs"], degrees["seq"])
+        self.problems += eased(list(ramp.problems), self.dialect)
+        hinted = self.hints.gbs is not None
+        degrees["gbs"] = degrees["gbs"] if hinted else ramp.gbs or degrees["gbs"]
         training = self._training(degrees)
         self._modes_beyond()
         unmodelled = exchange.unmodelled + tuple(
@@ -127,6 +132,7 @@ class MegatronReader:
             for name in UNMODELLED
             if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
+            and not (name in RAMPS and ramp.text)
         )
         self.problems += eased(self.arguments.problems, self.dialect)
         self.problems = as_sure_as_read(self.problems, self.arguments)
@@ -151,6 +157,7 @@ class MegatronReader:
             cp_comm_type=exchange.kind if degrees["cp"] > 1 else None,
             cp_sizes=exchange.sizes if degrees["cp"] > 1 else (),
             sharp=sharp.on,
+            batch_ramp=None if hinted else ramp.text,
             **degrees,
             **training,
         )

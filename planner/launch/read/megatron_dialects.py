@@ -46,10 +46,10 @@ _OF_2022 = (
 )  # fmt: skip
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
 # Programs whose options are pretrain_gpt.py's and no others.
-_CORE_PROGRAMS = ("", "pretrain_gpt.py")
+_CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
 # Parts of a program's name that say that it trains no decoder of text.
 _OTHER_MODELS = re.compile(
-    r"(^|_)(bert|t5|ict|retro|vlm|vision|mamba|hybrid|esm\d?|evo|multimodal|mimo|vit|biencoder|"
+    r"(^|_)(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|"
     r"reward|ppo|grpo|dpo|rl|eval|generate|server|inference)(_|\.|$)"
 )
 # Options of others without a prediction, and why.

@@ -9,8 +9,10 @@ from typing import Any
 
 from constraints.layout import even_split
 from planner.launch.megatron_layout import layout_text
+from planner.launch.megatron_states import PATTERN
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
+from planner.launch.read.megatron_states import read_blocks
 
 _PER_STAGE = "num-layers-per-virtual-pipeline-stage"
 _STAGES = "num-virtual-stages-per-pipeline-rank"
@@ -36,6 +38,9 @@ class Split:
 def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
     """Chunks a stage and layers a block; what Megatron would refuse."""
     split = Split()
+    if blocks := read_blocks(arguments):
+        _read_hybrid(arguments, blocks, pp, split)
+        return split
     chunked = [name for name in (_PER_STAGE, _STAGES, _LAYOUT) if arguments.has(name)]
     if len(chunked) > 1:
         _refuse(
@@ -51,11 +56,22 @@ def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
     counted = arguments.has(_EMBEDDING) + arguments.has(_LOSS)
     _read_even(arguments, layers + counted, pp, split)
     if counted and split.blocks:
-        blocks = list(split.blocks)
-        blocks[0] -= arguments.has(_EMBEDDING)
-        blocks[-1] -= arguments.has(_LOSS)
-        split.blocks = tuple(blocks)
+        counts = list(split.blocks)
+        counts[0] -= arguments.has(_EMBEDDING)
+        counts[-1] -= arguments.has(_LOSS)
+        split.blocks = tuple(counts)
     return split
+
+
+def _read_hybrid(arguments: Arguments, blocks: tuple[int, ...], pp: int, split: Split) -> None:
+    """The pipes of a hybrid's pattern."""
+    if len(blocks) % pp:
+        _refuse(
+            split, arguments, "layout-stages",
+            f"--{PATTERN} has {len(blocks)} segments, not a multiple of pp {pp}", PATTERN,
+        )  # fmt: skip
+        return
+    split.vpp, split.blocks = len(blocks) // pp, blocks
 
 
 def _refuse(

@@ -307,7 +307,9 @@ def test_ranks_of_latent_attention_are_no_lora() -> None:
         ({"framework": "torchtitan FSDP2", "tp": "8", "variant": "compile"}, 14.0),
     ],
 )
-def test_the_loss_is_compiled_where_torchtitan_compiles_it(cells: dict[str, str], peak: float) -> None:
+def test_the_loss_is_compiled_where_torchtitan_compiles_it(
+    cells: dict[str, str], peak: float
+) -> None:
     common = {"pp": "1", "vpp": "1", "zero": "fsdp-zero3", "precision": "bf16", "flash": "y"}
     profile = map_row(row(**(common | cells))).job.framework
     assert profile.saved.logits_peak_bytes == peak
