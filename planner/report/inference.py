@@ -10,8 +10,8 @@ from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import GIB, gib, plural, share
 from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import Change, Solved
-from planner.predict.memory.serving_splits import Split
 from planner.predict.memory.serving.stage import StageMemory
+from planner.predict.memory.serving_splits import Split
 from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 
@@ -229,7 +229,8 @@ def _splits(found: Sequence[Split]) -> TableData:
     quickest = min(fitting, key=lambda one: one.token_s, default=None)
     widest = max(fitting, key=lambda one: one.tokens_per_s, default=None)
     columns = headings(
-        "<split | weights\nGiB | sequences\nheld | read\nms | reduce\nms | ms\na token | tokens/s | ~"
+        "<split | weights\nGiB | sequences\nheld | read\nms | reduce\nms | ms\na token "
+        "| tokens/s | ~"
     )
     rows = tuple(
         (

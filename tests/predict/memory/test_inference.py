@@ -31,8 +31,8 @@ from planner.predict.memory.serving.solve import (
     solve,
     with_grouped_queries,
 )
-from planner.predict.memory.serving_splits import splits
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
+from planner.predict.memory.serving_splits import splits
 from planner.predict.ops import parameter_count
 
 GIB = 2**30
