@@ -229,8 +229,8 @@ def _splits(found: Sequence[Split]) -> TableData:
     quickest = min(fitting, key=lambda one: one.token_s, default=None)
     widest = max(fitting, key=lambda one: one.tokens_per_s, default=None)
     columns = headings(
-        "<split | weights\nGiB | sequences\nheld | read\nms | reduce\nms | ms\na token "
-        "| tokens/s | ~"
+        "<split | weights\nGiB | sequences\nheld | read\nms",
+        "reduce\nms | ms\na token | tokens/s | ~",
     )
     rows = tuple(
         (
