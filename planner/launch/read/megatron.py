@@ -344,7 +344,8 @@ class MegatronReader:
         if granularity == "selective":
             return selective_name(arguments.many("recompute-modules") or ("core_attn",))
         layers = arguments.number("recompute-num-layers") or 1
-        method = arguments.text("recompute-method") or "uniform"
+        # Another method is refused by name, as every value that an option does not have.
+        method = "block" if arguments.text("recompute-method") == "block" else "uniform"
         return "full" if (method, layers) == ("uniform", 1) else f"full:{method}={layers}"
 
     def _optimizer(self) -> str:
