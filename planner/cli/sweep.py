@@ -50,7 +50,10 @@ then a table [grid] of lists, of which every combination is searched:
 
 \b
 The same command goes on where it was stopped, and tries again what failed.
-Exit status 3 if some failed; planner sweep FILE.toml --report says why."""
+Exit status 3 if some failed; planner sweep FILE.toml --report says why.
+
+\b
+Example: planner sweep grid.toml -o results"""
 
 
 @click.command("sweep", cls=GroupedCommand, epilog=_EPILOG)
@@ -61,7 +64,7 @@ Exit status 3 if some failed; planner sweep FILE.toml --report says why."""
 )  # fmt: skip
 @click.option("--report", is_flag=True, help="Search nothing; say what is done, failed and left.")
 @click.option(
-    "--engine", type=click.Choice(["local", "ray", "dask"]), default="local", show_default=True,
+    "--engine", type=click.Choice(["local", "ray", "dask"]), default="local",
     help="Processes of this machine, or your Ray or Dask cluster.",
 )  # fmt: skip
 @click.option("--address", metavar="HOST:PORT", help="Of the cluster of --engine.")
