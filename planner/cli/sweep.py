@@ -65,7 +65,7 @@ Example: planner sweep grid.toml --processes 8"""
 @click.option("--report", is_flag=True, help="Search nothing; say what is done, failed and left.")
 @click.option(
     "--engine", "runs_on", type=click.Choice(["local", "ray", "dask"]), default="local",
-    show_default=True, help="Processes of this machine, or your Ray or Dask cluster.",
+    help="Processes of this machine, or your Ray or Dask cluster.",
 )  # fmt: skip
 @click.option("--address", metavar="HOST:PORT", help="Of the cluster of --engine.")
 @click.option(
