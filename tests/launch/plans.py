@@ -171,7 +171,7 @@ BRIDGE = {
     name: replace(case, request={**case.request, "framework": "megatron-bridge"})
     for name, case in MEGATRON.items()
     if name not in ("no-overlap", "local", "lion", "muon", "fp8-states", "gpt3")
-    and not name.startswith("hybrid")
+    and not name.startswith(("hybrid", "linear"))
     and case.request.get("framework") != "megatron-fsdp"
 }
 

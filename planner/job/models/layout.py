@@ -48,7 +48,7 @@ def hybrid_kinds(pattern: str, where: str) -> tuple[LayerKind, ...]:
 def layer_pattern(model: ModelSpec) -> str:
     """The pattern of a model whose mixers and blocks are layers of their own, or empty."""
     delta = model.state_space is not None and model.state_space.kind == "gated_delta"
-    symbols = {kind: symbol for symbol, kind in reversed(SYMBOLS.items())}
+    symbols = {kind: symbol for symbol, kind in reversed(tuple(SYMBOLS.items()))}
     if not set(model.kinds) <= set(symbols):
         return ""
     changed = {"M": "G" if delta else "M", "*": "+" if model.mla else "*"}
