@@ -52,6 +52,7 @@ from constraints.pipeline import (
     mtp_whole,
     tied_embeddings_whole,
 )
+from constraints.ramp import batch_ramp
 from constraints.rule import ShapeRule
 from constraints.schedule import (
     schedule_chunks,
@@ -117,6 +118,7 @@ RULES: tuple[ShapeRule, ...] = (
     offload_chunks,
     world_size,
     whole_nodes,
+    batch_ramp,
 )
 
 

@@ -99,6 +99,24 @@ def memory_accuracy() -> str:
     return markdown(load())
 
 
+def constants() -> str:
+    """What every constant of whole steps rests on, single sources first."""
+    text = (ROOT / "planner/evidence/data/held_out.toml").read_text(encoding="utf-8")
+    found = sorted(
+        tomllib.loads(text)["constant"].items(), key=lambda item: (len(item[1]["sources"]), item[0])
+    )
+    rows = [
+        (
+            name,
+            *(f"{one[figure]:.3g}" for figure in ("value", "fitted", "prior", "shrunk")),
+            ", ".join(one["sources"]) if len(one["sources"]) < 4 else str(len(one["sources"])),
+        )
+        for name, one in found
+    ]
+    titles = ("constant", "ships", "best fit", "prior", "by the rule", "sources")
+    return markdown_table(titles, rows) + "\n"
+
+
 def _totals(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Sources, then all rows, then all rows in two parts."""
     return [*content["source"], content, content["stated"], content["unstated"]]

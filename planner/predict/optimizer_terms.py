@@ -52,7 +52,10 @@ def trained_profile(profile: FrameworkProfile, setting: OptimizerSetting) -> Fra
         changes["gradient_bytes"] = gradient
     if state.master_bytes:
         changes["master_bytes"] = _master_bytes(profile, setting) * (1.0 - setting.offload)
-    changes["optimizer_temporary_bytes"] = foreach_temporary_bytes(profile, setting)
+    temporaries = foreach_temporary_bytes(profile, setting)
+    changes["optimizer_temporary_bytes"] = temporaries + state.update_cast_bytes * (
+        1.0 - setting.offload
+    )
     kernels = profile.kernels
     if gradient is not None:
         kernels = kernels.model_copy(update={"gradient_communication_bytes": gradient})
@@ -124,7 +127,7 @@ def offload_seconds_per_parameter(
     down_s = (1.0 - rules.offload_overlap) * gradient / host_bytes_per_s
     up_s = state.weight_bytes / host_bytes_per_s
     cpu_bytes = _FP32 + 2.0 * (setting.optimizer.state_bytes + _master_bytes(profile, setting))
-    cpu_s = cpu_bytes / (CPU_ADAM_BYTES_PER_S_PER_NODE / gpus_per_node)
+    cpu_s = cpu_bytes * gpus_per_node / (CPU_ADAM_BYTES_PER_S_PER_NODE * rules.offload_host_share)
     return setting.offload * (down_s + cpu_s + up_s)
 
 

@@ -9,21 +9,13 @@ from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import plural, short_count
 from planner.job.specs import BIASES, ModelSpec
 from planner.predict.ops import ParameterCount, flop_per_token
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 
 def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Report:
     """The list of models."""
-    columns = (
-        Column("model", "left"),
-        Column("parameters"),
-        Column("active"),
-        Column("layers"),
-        Column("hidden"),
-        Column("heads"),
-        Column("kv"),
-        Column("experts"),
-        Column("seq"),
+    columns = headings(
+        "<model | parameters | active | layers | hidden | heads | kv | experts | seq"
     )
     rows = tuple(_model_row(model.spec, count) for model, count in entries)
     return Report(

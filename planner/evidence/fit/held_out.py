@@ -77,6 +77,25 @@ class SourceErrors:
     factors: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class ConstantEvidence:
+    """What a constant rests on: the value that ships, the one that fits all runs best, what it
+    would be without runs, and the sources that have a say in it."""
+
+    value: float
+    fitted: float
+    prior: float
+    sources: tuple[str, ...]
+
+    @property
+    def shrunk(self) -> float:
+        """The value to ship: of one source's fit half, in logs, towards the prior; two sources that
+        agree are believed. Without any, the prior."""
+        if len(self.sources) > 1:
+            return self.fitted
+        return math.sqrt(self.fitted * self.prior) if self.sources else self.prior
+
+
 @dataclass(frozen=True)
 class _Runs:
     """Runs for the fit: ln(measured / predicted), its derivatives by constant, their sources."""
@@ -160,6 +179,23 @@ def rests_on(runs: _Runs) -> dict[str, list[str]]:
     }
 
 
+def evidence_of(runs: _Runs) -> dict[str, ConstantEvidence]:
+    """Every constant by name, as all runs have it."""
+    everything = np.ones(len(runs.residuals), dtype=bool)
+    limits = np.array([_limit(constant) for constant in CONSTANTS])
+    whole = np.exp(least_absolute(runs.residuals, runs.slopes, _weights(runs, everything), limits))
+    sources = rests_on(runs)
+    return {
+        one.name: ConstantEvidence(
+            one.shipped(),
+            one.shipped() * float(factor),
+            one.prior or _of_its_like(one),
+            tuple(sources[one.name]),
+        )
+        for one, factor in zip(CONSTANTS, whole, strict=True)
+    }
+
+
 def fitted_factors(
     predictions: Sequence[Prediction], runs: _Runs | None = None
 ) -> dict[str, dict[str, float]]:
@@ -185,7 +221,8 @@ def fitted_factors(
 
 def _factor(constant: Constant, fitted: float, *, decided: bool) -> float:
     """The fitted factor within the constant's limit; without any run, that of its like."""
-    factor = fitted if decided else _of_its_like(constant) / constant.shipped()
+    prior = constant.prior or _of_its_like(constant)
+    factor = fitted if decided else prior / constant.shipped()
     return round(min(factor, constant.most / constant.shipped()), 4)
 
 
@@ -266,13 +303,15 @@ def least_absolute(residuals: Array, slopes: Array, weights: Array, limits: Arra
 
 
 def render(
-    found: Mapping[str, SourceErrors], sources: Mapping[str, Sequence[str]] | None = None
+    found: Mapping[str, SourceErrors], constants: Mapping[str, ConstantEvidence] | None = None
 ) -> str:
-    """The TOML file; `sources`: those that each constant rests on."""
+    """The TOML file; `constants`: what each rests on."""
     lines = [
         "# Errors of predicted step times by source, with the shipped constants, which saw most",
         "# sources, and with constants fitted on all others (planner/evidence/fit/held_out.py).",
         "# |predicted / measured - 1|; bias is its signed median. `factors`: on the shipped value.",
+        "# `constant`: the value that ships, the best fit of all runs, what it would be without",
+        "# runs, and what to ship by `ConstantEvidence.shrunk`: one source's fit half way back.",
         f'date = "{datetime.now(UTC):%Y-%m-%d}"',
         f'command = "{COMMAND}"',
     ]
@@ -283,9 +322,13 @@ def render(
         pairs = ", ".join(f"{name} = {by:g}" for name, by in item.factors.items())
         lines.append(f"factors = {{{pairs}}}")
     known = {constant.name: constant for constant in CONSTANTS}
-    for name, names in (sources or {}).items():
+    for name, one in (constants or {}).items():
         lines += ["", f"[constant.{name}]", f'file = "{known[name].file}"']
-        lines += [f"value = {known[name].shipped():.4g}", f"sources = {json.dumps(list(names))}"]
+        lines += [
+            f"{figure} = {getattr(one, figure):.4g}"
+            for figure in ("value", "fitted", "prior", "shrunk")
+        ]
+        lines.append(f"sources = {json.dumps(list(one.sources))}")
     return "\n".join(lines) + "\n"
 
 
@@ -308,7 +351,7 @@ def main(paths: Sequence[str]) -> None:
     """Write the file to standard output."""
     predictions = predict_rows(measured_rows(paths))
     runs = linearised(predictions)
-    sys.stdout.write(render(held_out(predictions, runs), rests_on(runs)))
+    sys.stdout.write(render(held_out(predictions, runs), evidence_of(runs)))
 
 
 if __name__ == "__main__":

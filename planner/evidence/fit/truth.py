@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hardware import parse_gpus
 from planner.cost.piece_memory import weight_elements
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, load_framework
-from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
 from planner.job.job import BatchTarget, Job
 from planner.job.models.catalog import load_model
 from planner.job.modules import Module
@@ -67,17 +67,9 @@ _BUILT: dict[str, tuple[str, dict[str, object]]] = {
     "gpt-22b": ("megatron-22b", {"vocab": 51200, "tied_embeddings": False}),
     "gpt-175b": ("gpt3-175b", {"vocab": 51200}),
 }
-_CHECKPOINTING = {
-    "none": Module.NOTHING,
-    "selective": Module.CORE_ATTENTION,
-    "full": Module.FULL,
-}
+_CHECKPOINTING = {"none": Module.NOTHING, "selective": Module.CORE_ATTENTION, "full": Module.FULL}
 _MODES: dict[str, DtypeModeName] = {"bf16": "bf16", "amp": "amp", "fp32": "fp32"}
-_KERNELS: dict[str, Literal["foreach", "fused", "forloop"]] = {
-    "foreach": "foreach",
-    "fused": "fused",
-    "forloop": "forloop",
-}
+_KERNEL: dict[str, OptimizerKernel] = {"foreach": "foreach", "fused": "fused", "forloop": "forloop"}
 _DDP_SWITCHES = ("gradient_as_bucket_view", "zero_grad_set_to_none")
 # The largest parameter of the model that was counted under DDP, as a share of all of it: what
 # its first step peaks above one copy of the gradients.
@@ -335,7 +327,7 @@ def step_job(row: Row) -> tuple[Job, Degrees]:
         context.model, context.profile, context.seq, context.mode,
         gpus=f"{ranks}xH100",
         attention=context.attention,
-        optimizer_kernel=_KERNELS[row["optimizer"] or "foreach"],
+        optimizer_kernel=_KERNEL[row["optimizer"] or "foreach"],
         recompute=(RecomputeMode(name=mode, modules=tuple(module.name for module in modules)),),
     )  # fmt: skip
     zero = int((row.get("shard") or "zero0").removeprefix("zero"))

@@ -23,10 +23,11 @@ from planner.evidence.runs.spellings import (
     yes_or_no,
     zero_stage_named,
 )
-from planner.evidence.runs.variants import (
+from planner.evidence.runs.training import (
     memory_gap,
     offloaded_modules,
     optimizer_name,
+    optimizer_share,
     states_dropout,
 )
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
@@ -99,13 +100,14 @@ def map_row(row: MeasuredRow) -> MappedRow:
         recompute=(mode,),
         dropout=profile.saved.dropout if dropout is None else dropout,
         schedule=_schedule(row, degrees),
+        optimizer_offload=optimizer_share(row),
         activation_offload=offloaded_modules(row),
         context_kinds=_context_kinds(row, profile, model),
     )
     demand_possible(row, job, degrees)
     return MappedRow(
         row, job, degrees, mode, block_layers(row), assumed, memory_gap(row),
-        recomputed_share(row, mode),
+        recomputed_share(row, mode, job),
     )  # fmt: skip
 
 
@@ -268,6 +270,10 @@ _NARROW_HEADS = 128
 _BEFORE_WIDE_HEADS = r"\b(v|nemo )25\.0[1-6]"
 
 
+# FlashAttention-2 is of July 2023 (arXiv 2307.08691).
+_BEFORE_FLASH2 = r"\b(20(1\d|2[0-2])|2023-0[1-6])\b"
+
+
 def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> bool:
     """Whether Transformer Engine had no fused kernel for the model's heads on the row's GPU."""
     if model.mla is None or cluster.gpu.architecture != "blackwell":
@@ -291,7 +297,8 @@ def _attention_kernel(
 def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster) -> str:
     """A fused kernel by its name here, whether or not the GPU has it."""
     stated = f"{row.text('kernel') or ''} {row.text('flash') or ''}".lower()
-    if "v1" in stated or "fa1" in stated or cluster.gpu.architecture == "volta":
+    old = row.says("software", _BEFORE_FLASH2) or cluster.gpu.architecture == "volta"
+    if "v1" in stated or "fa1" in stated or old:
         return "flash1"
     if re.search(r"fa-?3|flash_?attention-?_?3|cudnn", stated):
         return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"

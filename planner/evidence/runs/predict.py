@@ -216,6 +216,7 @@ def _group_key(job: Job) -> object:
         job.attention,
         job.attention_kernel,
         job.recompute,
+        job.optimizer_offload,
         job.activation_offload,
         job.optimizer,
         job.dropout,

@@ -8,6 +8,7 @@ from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.spellings import recompute_named
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.job import Job
 
 # Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
 # row on 128 A100 has HFU 0.59 at MFU 0.51, a third of what full recompute adds to its 34B and 70B
@@ -26,10 +27,28 @@ def _usual_recompute(row: MeasuredRow) -> str:
     return "full" if row.says("framework", _FULL) else "none"
 
 
-def recomputed_share(row: MeasuredRow, mode: RecomputeMode) -> float:
+def recomputed_share(row: MeasuredRow, mode: RecomputeMode, job: Job) -> float:
     """Share of a stage's layers that the mode holds for, where the mode itself does not say."""
-    share = row.number("recompute_share") or 1.0
+    share = row.number("recompute_share") or kept_products_share(row, job)
     return min(1.0, max(0.0, share)) if mode.modules and mode.every == 1 else 1.0
+
+
+def kept_products_share(row: MeasuredRow, job: Job) -> float:
+    """Of the weights whose products full recomputation runs again, the share that is left of them
+    by a policy which keeps some, as MaxText's `full(but qkv and out_proj)`: as many layers that
+    recompute all take as long."""
+    kept = row.fact("recompute").partition("but ")[2]
+    if not kept:
+        return 1.0
+    model = job.model
+    width_ffn = float(model.ffn)
+    again = {
+        "qkv": float(model.query_width + 2 * model.kv_width),
+        "out_proj": float(model.attention_out_width),
+        "up": width_ffn * (2.0 if model.gated else 1.0),
+        "mlpwo": 0.0 if job.framework.recomputing.stops_early else width_ffn,
+    }
+    return 1.0 - sum(width for name, width in again.items() if name in kept) / sum(again.values())
 
 
 def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:

@@ -7,7 +7,8 @@ import re
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.spellings import zero_stage_named
-from planner.evidence.runs.variants import Condition, replaced_profile, says, varied_profile
+from planner.evidence.runs.variant import Condition, says
+from planner.evidence.runs.variants import replaced_profile, varied_profile
 from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
 
 UNFUSED_MEGATRON = "megatron-lm-2022"
@@ -130,7 +131,7 @@ def by_mechanism(row: MeasuredRow) -> str:
         # Shards of single parameters, which FSDP2 brought, compose with degrees and float8.
         if by_degrees or low or row.says("zero", "fsdp2"):
             return "torchtitan"
-        return "fsdp1" if row.says("zero", "fsdp|full_shard") else "deepspeed"
+        return "fsdp1" if row.says("zero", "[fh]sdp|full_shard|hybrid_?shard") else "deepspeed"
     if low:
         # 8-bit products under other degrees come from Transformer Engine.
         return "megatron-bridge"

@@ -7,25 +7,14 @@ into the mechanism; nothing here depends on who measured, on a size or on a meas
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.torch_variants import TORCH_VARIANTS
+from planner.evidence.runs.training import optimizer_share
+from planner.evidence.runs.variant import Condition, Tables, Variant, says, technique_tables
 from planner.job.frameworks import FrameworkProfile, load_framework
-from planner.job.frameworks.techniques import technique_of
 from planner.predict.uncertainty.families import UNFAMILIAR
-
-Tables = dict[str, Mapping[str, Any]]
-
-
-Condition = Callable[[MeasuredRow], bool]
-
-
-def says(column: str, pattern: str) -> Condition:
-    """Rows whose column has words that match."""
-    return lambda row: row.says(column, pattern)
 
 
 def _shards_with_fsdp(row: MeasuredRow) -> bool:
@@ -50,37 +39,7 @@ def replaced_profile(name: str, row: MeasuredRow) -> str:
     return next(found, name)
 
 
-# Eager torch blocks: an unfused RMSNorm keeps an fp32 input and the normalised tensor, SwiGLU the
-# gate's activation beside gate and up.
-_EAGER_BLOCKS: Tables = {
-    "saved": {"norm_input_bytes": 4.0, "norm_extra_bytes": 2.0, "gated_activation_tensors": 3.0}
-}
-# Cross-entropy on fp32 logits in torch: the log-softmax is kept in fp32, and at the peak the
-# 16-bit logits, their fp32 copy, the log-softmax and its gradient live at once.
-_PLAIN_LOSS: Tables = {
-    "saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 12.0, "logits_forward_bytes": 4.0}
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A rule: under `profiles` (all if empty), rows for which `applies` holds change `tables`."""
-
-    name: str
-    profiles: tuple[str, ...]
-    applies: Condition
-    tables: Tables
-
-
-def _technique(name: str, profile: str = "megatron-core") -> Tables:
-    """What a technique of a framework changes (`planner.job.frameworks.techniques`)."""
-    technique = technique_of(load_framework(profile), name)
-    if technique is None:
-        raise KeyError(name)
-    return dict(technique.changes(used=True))
-
-
-_FUSED_DISPATCH = _technique("fused-dispatch")
+_FUSED_DISPATCH = technique_tables("fused-dispatch")
 
 # Megatron's deterministic mode filled every tensor that was allocated until pull request 7093
 # (2026-09; torch.utils.deterministic.fill_uninitialized_memory): a further kernel for each, and
@@ -97,25 +56,7 @@ _FILLED_MEMORY: Tables = {"kernels": {"issue_s": 2.4e-4, "memory_traffic": 2.25}
 # data-parallel rank without experts; not fitted on, the other 22 err by 20 %.
 _SLOW_STORAGE: Tables = {"outside": {"sample_load_s": 0.055}}
 
-# Torch's loss on whole logits unless a row says otherwise.
-_TORCH = ("hf-transformers", "hf-fsdp2", "fsdp1", "deepspeed", "generic-3d", "torch-3d")
-_TORCHTITAN = ("torchtitan", "torchtitan-2024")
 _BRIDGE = "megatron-bridge"
-
-
-def _is_eager(row: MeasuredRow) -> bool:
-    """torchtitan compiles nothing unless told to (`compile.enable`, off in its configurations);
-    float8 and asynchronous TP are of use in compiled blocks alone (its docs/float8.md and pull
-    request 429), so rows that name them compile."""
-    if not row.says("framework", "torchtitan") or row.says("compile", "y"):
-        return False
-    compiles = row.says("overlap", r"(?<!no-)async_tp") or row.says("precision", "fp8")
-    return row.says("compile", "n") or not compiles
-
-
-def _splits_loss(row: MeasuredRow) -> bool:
-    """torchtitan splits the logits and runs the loss on them uncompiled."""
-    return (row.integer("tp") or 1) > 1 and row.says("framework", "fsdp2")
 
 
 def _recipe_on_nvl72(column: str) -> Condition:
@@ -148,8 +89,13 @@ def _gradients(bits: str, size: float) -> Variant:
     )
 
 
+def _exchange(name: str, pattern: str, **shares: float) -> Variant:
+    """What of data parallelism's exchanges runs beside compute, as stated."""
+    return Variant(name, (), says("overlap", pattern), {"overlap": shares})
+
+
 _GRAPHS: Tables = {"kernels": {"issue_s": 0.0}}
-_EXCHANGE_OVERLAPPED = _technique("ep-overlap")
+_EXCHANGE_OVERLAPPED = technique_tables("ep-overlap")
 
 _VARIANTS = (
     # Userbuffers.
@@ -157,8 +103,13 @@ _VARIANTS = (
         "TP overlap",
         ("megatron-core",),
         says("overlap", r"(?<![-\w])tp\b"),
-        _technique("tp-overlap"),
+        technique_tables("tp-overlap"),
     ),
+    # What a row says of gradients and parameters, whatever its framework usually does.
+    _exchange("gradients overlapped", r"(?<![-\w])(dp|grad_reduce)\b", gradient_reduction=1.0),
+    _exchange("gradients exposed", r"\bno-(dp|grad_reduce)\b", gradient_reduction=0.0),
+    _exchange("parameters overlapped", r"(?<![-\w])(dp|param_gather)\b", parameter_gather=1.0),
+    _exchange("parameters exposed", r"\bno-(dp|param_gather)\b", parameter_gather=0.0),
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _captures, _GRAPHS),
     # scripts/performance of Megatron-Bridge: cuda_graphs (0.1), cuda_graph_impl (later) on NVL72.
@@ -199,7 +150,7 @@ _VARIANTS = (
         "pipelines before data parallelism",
         (),
         says("rank_order", "^tp-pp-dp"),
-        _technique("pp-before-dp"),
+        technique_tables("pp-before-dp"),
     ),
     _gradients("fp32", 4.0),
     _gradients("(bf|fp)16", 2.0),
@@ -243,6 +194,13 @@ _VARIANTS = (
         says("loss", "^te-fused"),
         {"kernels": {"loss_traffic": load_framework(_BRIDGE).kernels.loss_traffic}},
     ),
+    # NeMo had it from 25.04 on.
+    Variant(
+        "Megatron's cross-entropy",
+        (_BRIDGE,),
+        says("software", r"^nemo (2[0-4]\.|25\.0[0-3])"),
+        {"kernels": {"loss_traffic": load_framework("megatron-core").kernels.loss_traffic}},
+    ),
     # `--deterministic-mode` needs CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB for each of two handles.
     Variant(
         "deterministic",
@@ -264,95 +222,6 @@ _VARIANTS = (
         says("moe_gemm", "sequential"),
         {"kernels": {"sequential_experts": True}},
     ),
-    Variant(
-        "eager blocks",
-        _TORCHTITAN,
-        _is_eager,
-        {
-            "saved": {**_EAGER_BLOCKS["saved"], "policy_keeps_unread": True},
-            # Norms move 36 bytes an element (see `Kernels.norm_traffic`); 4 times 4 are counted.
-            "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
-        },
-    ),
-    # As before 2025 (see torchtitan-2024.toml): the loss is compiled where the blocks are. Crusoe's
-    # torchtitan runs of Llama 3.1 8B on 12 to 68 GB200 (batch 5, eager): 158.6 to 161.7 GiB
-    # reserved, 160.1 to 166.3 with it, 119.5 without.
-    Variant(
-        "uncompiled loss",
-        ("torchtitan",),
-        _is_eager,
-        {
-            "saved": load_framework("torchtitan-2024").saved.model_dump(
-                include={"logits_saved_bytes", "logits_peak_bytes", "logits_forward_bytes"}
-            )
-        },
-    ),
-    # The loss over logits that tensor parallelism splits was compiled from 2025 on, and then only
-    # with the blocks. Uncompiled (torch/distributed/tensor/parallel/loss.py), 16-bit logits, their
-    # fp32 copy, that less its maximum and the exponential of it live at once.
-    Variant(
-        "loss over split logits",
-        _TORCHTITAN,
-        _splits_loss,
-        {"saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 14.0}},
-    ),
-    # Collectives cut into pieces beside the products that make or use them.
-    Variant(
-        "asynchronous tensor parallelism",
-        _TORCHTITAN,
-        says("overlap", r"(?<!no-)\basync_tp\b"),
-        _technique("async-tp", "torchtitan"),
-    ),
-    # XTuner trains Hugging Face's models as they are.
-    Variant(
-        "eager blocks",
-        ("deepspeed",),
-        says("framework", "xtuner"),
-        {
-            "saved": _EAGER_BLOCKS["saved"],
-            "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
-        },
-    ),
-    # Blocks as torchtitan's.
-    Variant(
-        "compiled blocks",
-        ("fsdp1",),
-        says("compile", "y"),
-        {
-            "saved": {"gated_activation_tensors": 2.0},
-            "kernels": {"memory_traffic": 2.0, "norm_traffic": 1.0},
-        },
-    ),
-    # Weights without an fp32 copy; gradients and AdamW's moments follow them.
-    Variant(
-        "bf16 weights alone",
-        ("torchtitan", "fsdp1"),
-        says("state_precision", "^bf16"),
-        {
-            "state": {
-                "gradient_bytes": 2.0,
-                "master_bytes": 0.0,
-                "optimizer_state_element_bytes": 2.0,
-                "zero3_keeps_weight_shard": True,
-            }
-        },
-    ),
-    # torchao's recipe with a scale for each row: each operand is scaled along its rows for one
-    # product and along its columns for another, and the second kernel reads against the grain.
-    # 16 bytes an element over the tensorwise recipe: the difference of the two without
-    # asynchronous TP on Llama 3.1 8B at TP 8; 70B at TP 8 and 8B under FSDP2 ask for the same.
-    Variant(
-        "rowwise float8",
-        _TORCHTITAN,
-        says("fp8_recipe", "rowwise(?!_with_gw_hp)"),
-        {"kernels": {"cast_traffic_bytes": 20.0, "quantised_gathers": False}},
-    ),
-    Variant(
-        "float8 parameter gathers",
-        _TORCHTITAN,
-        says("fp8_gather", "y"),
-        {"kernels": {"parameter_communication_bytes": 1.0}},
-    ),
     # Layers run in a loop, and XLA moved collectives over its boundary only with the pipelining
     # flags that JAX-Toolbox's guide brought in April 2024 (pull requests 674 and 708; not among
     # those of 345, October 2023). Within an iteration the gather of the first weights has nothing
@@ -363,54 +232,7 @@ _VARIANTS = (
         says("software", r"\b2023\b"),
         {"overlap": {"fsdp_prefetch": 0.75}},
     ),
-    Variant("eager blocks", ("torchtune",), says("compile", "n"), _EAGER_BLOCKS),
-    Variant(
-        "plain loss",
-        ("torchtune", "fsdp1", "torch-3d", "generic-3d"),
-        says("loss", "plain"),
-        _PLAIN_LOSS,
-    ),
-    # Liger's fused linear cross-entropy, or Apple's: logits exist by chunks of tokens, and head and
-    # loss leave gradients alone (Hsu et al. 2024, arXiv 2410.10989, section 3.2: as many tokens
-    # at a time as make logits as large as the hidden states).
-    Variant(
-        "fused linear cross-entropy",
-        _TORCH,
-        says("loss", "liger|linear|cut"),
-        {
-            "saved": {
-                "logits_saved_bytes": 0.0,
-                "logits_peak_bytes": 0.5,
-                "logits_forward_bytes": 0.5,
-            }
-        },
-    ),
-    # In one kernel that leaves the gradient where the logits were (apex, flash-attention, Liger).
-    Variant(
-        "fused cross-entropy",
-        _TORCH,
-        says("loss", "^fused(?!.*linear)"),
-        {
-            "saved": {
-                "logits_saved_bytes": 2.0,
-                "logits_peak_bytes": 4.0,
-                "logits_forward_bytes": 0.0,
-            }
-        },
-    ),
-    # A chunk of tokens at a time is cast to fp32; its log-softmax is kept.
-    Variant(
-        "chunked loss",
-        _TORCH,
-        says("loss", "^chunked"),
-        {
-            "saved": {
-                "logits_saved_bytes": 6.0,
-                "logits_peak_bytes": 8.0,
-                "logits_forward_bytes": 1.0,
-            }
-        },
-    ),
+    *TORCH_VARIANTS,
     # The optimizer steps as soon as a gradient exists: one layer's gradients at a time.
     Variant(
         "optimizer in backward",
@@ -443,7 +265,8 @@ def varied_profile(
         if (not variant.profiles or name in variant.profiles) and variant.applies(row)
     )
     mixed = row.says("state_precision", "^fp32") or row.says("precision", r"\bamp|mixed")
-    return _profile(name, applied, sequence_parallel, precision, unfamiliar, mixed)
+    hosted = optimizer_share(row) > 0.0
+    return _profile(name, applied, sequence_parallel, precision, unfamiliar, mixed, hosted)
 
 
 @cache
@@ -454,6 +277,7 @@ def _profile(
     precision: str,
     unfamiliar: bool,
     mixed: bool,
+    hosted: bool,
 ) -> FrameworkProfile:
     """One object per distinct variant, so that rows which share it are costed together."""
     profile = load_framework(name)
@@ -467,6 +291,8 @@ def _profile(
         changes["parallelism"] = profile.parallelism.model_copy(update={"sequence_parallel": value})
     if precision not in profile.precisions:
         changes["precisions"] = (*profile.precisions, precision)
+    if hosted and profile.optimizer.offload != "share":
+        changes["optimizer"] = profile.optimizer.model_copy(update={"offload": "share"})
     return profile.model_copy(update=changes)
 
 
@@ -480,59 +306,6 @@ def _changed(profile: FrameworkProfile, variant: Variant) -> FrameworkProfile:
         norm_traffic = 1.0 / profile.kernels.memory_traffic
         tables["kernels"] = profile.kernels.model_copy(update={"norm_traffic": norm_traffic})
     return profile.model_copy(update=tables)
-
-
-def memory_gap(row: MeasuredRow) -> str | None:
-    """Why the row's memory is not predicted: it moves tensors to the host; None otherwise."""
-    if row.says("offload", r"^(parameters|optimizer)|layers"):
-        return "tensors offloaded to the host are not modelled"
-    return None
-
-
-def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
-    """Modules whose activations the row keeps on the host, as `planner.predict.ops.offload` names
-    them."""
-    offloaded = row.fact("offload")
-    if offloaded == "checkpoints":
-        return ("checkpoints",) if row.says("recompute", "^full") else ()
-    return tuple(offloaded.removeprefix("activations:").split()) if ":" in offloaded else ()
-
-
-def states_dropout(row: MeasuredRow) -> bool | None:
-    """Whether dropout is on, where the row says so."""
-    hidden = re.search(r"hidden ([\d.]+)", row.fact("dropout"))
-    return None if hidden is None else float(hidden[1]) > 0.0
-
-
-# Words of `state_precision`, and the keys of an optimizer's spelling.
-_STATE_KEYS = {
-    "main_grads": "grad", "main_params": "master", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq",
-}  # fmt: skip
-
-
-def optimizer_name(row: MeasuredRow) -> str:
-    """Optimizer, AdamW unless the row says otherwise, with the types that it states by part."""
-    stated = re.match(r"(?:paged )?([\w-]+)", row.fact("optimizer"))
-    # The states of a paged one are counted by its variant.
-    name = "adamw" if stated is None or row.says("optimizer", "paged") else stated[1]
-    types = _stated_types(row) if name == "adamw" else ""
-    return f"{name}:{types}" if types else name
-
-
-def _stated_types(row: MeasuredRow) -> str:
-    """`grad=bf16,exp_avg=bf16` of `main_grads bf16 exp_avg bf16`; both moments are of one type
-    where one is named, and in 16 bits where they are `below fp32`."""
-    fact = row.fact("state_precision")
-    if "moments below fp32" in fact:
-        return "exp_avg=bf16,exp_avg_sq=bf16"
-    types = {
-        _STATE_KEYS[part]: dtype
-        for part, dtype in re.findall(r"([a-z_]+) ((?:bf|fp)\d+)", fact)
-        if part in _STATE_KEYS and dtype != "fp32"
-    }
-    if "exp_avg" in types:
-        types.setdefault("exp_avg_sq", types["exp_avg"])
-    return ",".join(f"{key}={dtype}" for key, dtype in types.items())
 
 
 def tables_of(name: str, profile: str) -> Tables:

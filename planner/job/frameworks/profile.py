@@ -17,20 +17,12 @@ from pydantic import BeforeValidator, ValidationError
 from constraints.context_kinds import ContextKind
 from hardware.curves import AttentionKernel
 from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.execution import FullMemory, Kernels, Outside, Overlap
 from planner.job.frameworks.names import framework_names, profile_named
 from planner.job.frameworks.offloading import ActivationOffload
 from planner.job.frameworks.techniques import Techniques
 from planner.job.frameworks.tensors import SavedTensors, TrainingState
-from planner.job.frameworks.units import (
-    Bytes,
-    ElementBytes,
-    Frozen,
-    NonNegative,
-    ParameterBytes,
-    Ratio,
-    Seconds,
-    Share,
-)
+from planner.job.frameworks.units import Frozen, Share
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
 from planner.job.unmodelled import refuse_unmodelled
 
@@ -124,149 +116,6 @@ class Parallelism(Frozen):
     after. Source: Qi et al. 2024, arXiv 2401.10241, section 4."""
 
 
-class Overlap(Frozen):
-    """What the framework hides: shares of a collective that may run beside compute."""
-
-    gradient_reduction: Share = 1.0
-    """Reduction of gradients beside backward."""
-    parameter_gather: Share = 1.0
-    """Gather of updated parameters beside forward."""
-    fsdp_prefetch: Share = 1.0
-    """Gathers and reductions of ZeRO-3, layer by layer."""
-    tensor_backward: Share = 1.0
-    """Collectives of tensor parallelism that stand beside independent products of backward."""
-    tensor: Share = 0.0
-    """Other collectives of tensor parallelism."""
-    expert: Share = 0.0
-    """Exchanges of tokens between experts."""
-    context: Share = 1.0
-    """Exchanges of keys and values of context parallelism."""
-    pipeline: Share = 1.0
-    """Sends between stages, under interleaving."""
-    contention: Share = 0.1
-    """Slow-down of compute while a collective runs beside it (SMs and HBM shared)."""
-
-
-class Kernels(Frozen):
-    """How the framework issues work."""
-
-    blocking_launches: bool = False
-    """The CPU waits for every kernel before it issues the next (CUDA_LAUNCH_BLOCKING=1)."""
-    issue_s: Seconds = 4e-5
-    """CPU time to issue one kernel (Python, autograd and launch) of the op table, which lists fused
-    kernels: a framework that splits them further has a larger one. A piece takes at least the time
-    to issue its kernels. On the reference host (`hardware.schema.Cluster`, `host_speed` 1)."""
-    issue_evidence: str = ""
-    """What `issue_s` was fitted on."""
-    cuda_graph_flags: str = ""
-    """Flags that capture the step as CUDA graphs; empty where the framework has no such option."""
-    sequential_experts: bool = False
-    """The experts of a rank run one after another, each with products of its own."""
-    dispatch_passes: NonNegative = 2.0
-    """Passes over the routed copies around the dispatch: permute before the exchange and sort by
-    expert after it, or one where the exchange itself writes them in order."""
-    dispatch_deduplicates: bool = False
-    """A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
-    for each of its experts."""
-    neighbouring_experts: bool = False
-    """A benchmark's balanced gate sends a token to experts that are neighbours, so to few ranks."""
-    context_balanced: bool = True
-    """Context parallelism hands out chunks of a causal sequence so that ranks compute as much;
-    otherwise in order, and all wait for the rank with the last. Source: Transformer Engine,
-    context_parallel.py (balanced); 2 - 1/cp otherwise: the last chunk's triangle over the mean."""
-    cast_traffic_bytes: ElementBytes = 4.0
-    """HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
-    written row-wise and column-wise."""
-    pipeline_exchange_s: Seconds = 0.0
-    """A pass takes at least this long for each of the tp exchanges around every tensor-parallel
-    product while a pipeline's stages talk between nodes; 0 where nothing of it was seen."""
-    outer_tensor_step_s: Seconds = 0.0
-    """Time of a step of a ring over a tensor-parallel group that leaves the scale-up domain, beyond
-    the links' latency: the ring advances at the pace of its slowest exchange."""
-    wide_stage_wait_s: Seconds = 0.0
-    """What each send or receive of a pipeline stage waits, whatever its size, where the stage's
-    tensor-parallel group spans more than two scale-up domains."""
-    step_traffic_bytes: ParameterBytes = 0.0
-    """HBM bytes per parameter of a rank, divided by ZeRO or not, of what ends a step beside the
-    optimizer's update: casts, clipping and zeroing of gradients, waiting for their reduction."""
-    update_traffic_bytes: ParameterBytes = 0.0
-    """The same per parameter that a rank updates: passes over its share of gradients and weights
-    beside one read for the norm and the optimizer's own kernel."""
-    slice_copy_s: Seconds = 0.0
-    """CPU time of copying one rank's slice of one tensor between flat buffers and weights or
-    gradients under ZeRO-1, where slices are copied one by one."""
-    quantised_gathers: bool = False
-    """In low precision, activations are cast to 8 bits before they are gathered over tp."""
-    tensor_copy_bytes: ElementBytes = 0.0
-    """HBM bytes per 16-bit element of a sequence that is gathered or scattered over tp: collectives
-    that work along the first dimension alone leave a concatenation along the sequence."""
-    tensor_buffer_bytes: ElementBytes = 0.0
-    """Bytes per element of a micro-batch's hidden activations in the buffers of tensor-parallel
-    exchanges that run beside the products; held where `overlap.tensor` is above 0."""
-    pipeline_scatters: bool = False
-    """Without sequence parallelism a tp rank sends its 1/tp of the activation to the next stage,
-    whose tp ranks gather it; otherwise each sends all of it."""
-    accumulation_traffic_bytes: ParameterBytes = 0.0
-    """HBM bytes per parameter and micro-batch of kernels that add 16-bit weight gradients into
-    another buffer; 0 where the product itself accumulates."""
-    gather_copy_bytes: ParameterBytes = 0.0
-    """HBM bytes per parameter and micro-batch of one ZeRO-3 gather's copy from the flat buffer into
-    weights."""
-    reduce_copy_bytes: ParameterBytes = 0.0
-    """The same of the copy of gradients into the buffer that is reduced."""
-    memory_traffic: Ratio = 1.0
-    """HBM traffic of elementwise rows over that of one fused kernel each."""
-    norm_traffic: Ratio = 1.0
-    """The same for norms: written in torch with an fp32 upcast, an RMSNorm reads and writes 36
-    bytes an element where a fused kernel moves 4."""
-    loss_traffic: Ratio = 1.0
-    """HBM traffic of the loss over one fused pass: 14 bytes forward and 8 backward a logit."""
-    fused_projections: bool = True
-    """Query, key and value (and gate and up) as one product, or one each."""
-    gradient_communication_bytes: ParameterBytes = 4
-    """Bytes of a gradient as it is reduced over data-parallel ranks."""
-    parameter_communication_bytes: ParameterBytes = 2
-    """Bytes of a parameter as it is gathered over data-parallel ranks."""
-
-
-class Outside(Frozen):
-    """Memory outside live tensors; each with its evidence in the framework's file."""
-
-    fragmentation: Share = 0.06
-    """Reserved over allocated, minus one, of what a step allocates and frees: activations, working
-    set, logits, gathered weights. What is held from step to step is made once and leaves no gaps.
-    Source: three SimuMax runs on B200 reserve 2.8 to 6.5 % more than they allocate, 23 of
-    nanotron 2.3 %."""
-    communicator_bytes: Bytes = 1.5e8
-    """NCCL buffers of one communicator. Source: assumption: a ring of 16 channels, each with a
-    receiving connection of 4 MiB (NCCL_BUFFSIZE, NCCL's documentation), 4.7 MiB (LL128) and 0.5 MiB
-    (LL)."""
-    workspace_bytes: Bytes | None = None
-    """cuBLAS workspaces and other library scratch, allocated like tensors; None: torch's two, of
-    the size that it has on the GPU (`planner.job.frameworks.workspaces`)."""
-    host_step_s: Seconds = 0.01
-    """Time of a step outside kernels and collectives: data loading, logging, scheduler. On the
-    reference host."""
-    sample_load_s: Seconds = 0.0
-    """Time in which a data-parallel rank reads one sequence, beside compute: a step takes at least
-    as long as its batch does. 0 where storage and loaders keep up."""
-    evidence: str = ""
-    """Where this table's figures come from."""
-
-
-class FullMemory(Frozen):
-    """What runs did whose allocator had next to nothing left
-    (`planner.predict.uncertainty.full_memory`)."""
-
-    allocator: Literal["torch", "other"] = "torch"
-    """Torch's caching allocator frees its cache and asks again before it gives up; others do
-    not."""
-    exchange_s: Seconds = 0.0
-    """Seconds that each send or receive of a pipeline stage then takes more; 0: no such runs."""
-    evidence: str = ""
-    """Where this table's figures come from."""
-
-
 def _pairs(table: object) -> object:
     """A table as sorted pairs: profiles are hashable."""
     return tuple(sorted(table.items())) if isinstance(table, dict) else table
@@ -329,6 +178,9 @@ class OptimizerRules(Frozen):
     """Gradients of offloaded parameters leave the GPU as soon as they are reduced."""
     offload_overlap: Share = 0.0
     """Share of their way to the host that runs beside backward."""
+    offload_host_share: Share = 1.0
+    """Rate of the update on the host over that of CPU-Adam alone
+    (`planner.predict.optimizer_terms.CPU_ADAM_BYTES_PER_S_PER_NODE`)."""
     offload_least_zero: int = 0
     """Lowest ZeRO stage that offload works with."""
     offload_part_least_zero: int = 0

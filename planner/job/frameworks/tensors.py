@@ -196,5 +196,7 @@ class TrainingState(Frozen):
     """Weights that the root module gathers for the whole forward and backward: embedding, head."""
     optimizer_temporary_bytes: ParameterBytes = 0
     """Optimizer temporaries, in bytes per (sharded) parameter: foreach makes a copy."""
+    update_cast_bytes: ParameterBytes = 0
+    """fp32 copy of a rank's share of the gradients, which the update makes whatever its kernel."""
     bucket_bytes: Bytes = 0
     """ZeRO-2: the bucket of gradients on their way."""

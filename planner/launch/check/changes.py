@@ -205,6 +205,8 @@ def _jumps(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
 
 def _batches(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
     """The nearest global batches that the degrees divide."""
+    if job.ramp:
+        return  # the other batches of the ramp would have to follow
     one_degrees = setup.degrees
     grouped = one_degrees.vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"
     step = one_degrees.mbs * one_degrees.dp * (one_degrees.pp if grouped else 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from planner.job.frameworks import FrameworkProfile, load_framework
-from planner.job.frameworks.profile import Overlap
+from planner.job.frameworks.execution import Overlap
 from planner.job.frameworks.switches import NO_SEQUENCE_PARALLEL, Tables, with_tables
 from planner.job.frameworks.techniques import technique_of
 

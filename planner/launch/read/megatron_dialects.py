@@ -99,7 +99,7 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
     found = [] if experts is None else [("num-experts", "DeepSpeed's experts are not modelled")]
     found += [(name, why) for name, why in _UNPREDICTABLE.items() if arguments.has(name)]
     return [
-        Problem("not-predictable", f"--{name}: {why}", "warning", arguments.place(name))
+        arguments.unpredictable(f"--{name}: {why}", name)
         for name, why in found
         if str(arguments.given[name].value) not in ("1", "0", "none")
     ]

@@ -68,8 +68,9 @@ def read_model(
         first = error.errors(include_url=False)[0]
         text = first["msg"].removeprefix("Value error, ")
         field = ".".join(str(part) for part in first["loc"])
-        places = arguments.place(*(name for words, name in _SHAPING if words in f"{field} {text}"))
-        return None, [Problem("model-shape", f"{field}: {text}" if field else text, places=places)]
+        shaping = [name for words, name in _SHAPING if words in f"{field} {text}"]
+        text = f"{field}: {text}" if field else text
+        return None, [arguments.problem("model-shape", text, *shaping)]
 
 
 def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
@@ -250,8 +251,7 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
     if match is None or int(match[1]) < 0:
         if match is None:
             reason = f"--window-size {text}: needs left,right"
-            place = arguments.place("window-size")
-            arguments.problems.append(Problem("option-value", reason, places=place))
+            arguments.problems.append(arguments.wrong(reason, "window-size"))
         return None, []
     skips = arguments.text("window-attn-skip-freq")
     if skips is None:
@@ -268,14 +268,9 @@ def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool
     pattern = read_pattern(text)
     if pattern is not None and len(pattern) == layers:
         return [bool(item) for item in pattern]
-    arguments.problems.append(
-        Problem(
-            name,
-            f"--{name} {text}: needs a number or a list of {layers} zeros and ones"
-            + (f"; this one has {len(pattern)}" if pattern is not None else ""),
-            places=arguments.place(name),
-        )
-    )
+    has = f"; this one has {len(pattern)}" if pattern is not None else ""
+    needs = f"--{name} {text}: needs a number or a list of {layers} zeros and ones{has}"
+    arguments.problems.append(arguments.problem(name, needs, name))
     return None
 
 

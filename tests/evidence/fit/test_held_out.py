@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from planner.evidence.fit.held_out import (
+    ConstantEvidence,
     SourceErrors,
     held_out,
     least_absolute,
@@ -79,6 +81,21 @@ def test_a_row_is_predicted_with_the_factors_of_its_own_source(
 def test_the_file_is_read_as_it_was_written() -> None:
     source_errors = SourceErrors(3, 0.1, 0.2, -0.1, 0.15, 0.25, -0.12, {RATE: 0.95})
     assert parse(render({"a b": source_errors})) == {"a b": source_errors}
+
+
+def test_what_one_source_says_counts_half() -> None:
+    alone = ConstantEvidence(4.24, 4.5, 4.0, ("one",))
+    assert alone.shrunk == pytest.approx((4.5 * 4.0) ** 0.5)
+    assert replace(alone, sources=("one", "two")).shrunk == 4.5
+    assert replace(alone, sources=()).shrunk == 4.0
+
+
+def test_constants_of_one_source_ship_as_the_rule_has_it() -> None:
+    constants = tomllib.loads(PUBLISHED.with_name("held_out.toml").read_text())["constant"]
+    alone = {name: one for name, one in constants.items() if len(one["sources"]) == 1}
+    assert "torch-3d-traffic" in alone
+    for name, one in alone.items():
+        assert one["value"] == pytest.approx(one["shrunk"], rel=0.06), name
 
 
 def test_the_shipped_file_names_constants_that_exist() -> None:

@@ -1,0 +1,170 @@
+"""What a measured row says of a stack in plain torch: eager or compiled blocks, its loss, float8.
+
+As `planner.evidence.runs.variants`, which puts these rules after the general ones.
+"""
+
+from __future__ import annotations
+
+from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.variant import Tables, Variant, says, technique_tables
+from planner.job.frameworks import load_framework
+
+# Eager torch blocks: an unfused RMSNorm keeps an fp32 input and the normalised tensor, SwiGLU the
+# gate's activation beside gate and up.
+_EAGER_BLOCKS: Tables = {
+    "saved": {"norm_input_bytes": 4.0, "norm_extra_bytes": 2.0, "gated_activation_tensors": 3.0}
+}
+# Cross-entropy on fp32 logits in torch: the log-softmax is kept in fp32, and at the peak the
+# 16-bit logits, their fp32 copy, the log-softmax and its gradient live at once.
+_PLAIN_LOSS: Tables = {
+    "saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 12.0, "logits_forward_bytes": 4.0}
+}
+# Torch's loss on whole logits unless a row says otherwise.
+_TORCH = ("hf-transformers", "hf-fsdp2", "fsdp1", "deepspeed", "generic-3d", "torch-3d")
+_TORCHTITAN = ("torchtitan", "torchtitan-2024")
+
+
+def _is_eager(row: MeasuredRow) -> bool:
+    """torchtitan compiles nothing unless told to (`compile.enable`, off in its configurations);
+    float8 and asynchronous TP are of use in compiled blocks alone (its docs/float8.md and pull
+    request 429), so rows that name them compile."""
+    if not row.says("framework", "torchtitan") or row.says("compile", "y"):
+        return False
+    compiles = row.says("overlap", r"(?<!no-)async_tp") or row.says("precision", "fp8")
+    return row.says("compile", "n") or not compiles
+
+
+def _splits_loss(row: MeasuredRow) -> bool:
+    """torchtitan splits the logits and runs the loss on them uncompiled."""
+    return (row.integer("tp") or 1) > 1 and row.says("framework", "fsdp2")
+
+
+TORCH_VARIANTS = (
+    Variant(
+        "eager blocks",
+        _TORCHTITAN,
+        _is_eager,
+        {
+            "saved": {**_EAGER_BLOCKS["saved"], "policy_keeps_unread": True},
+            # Norms move 36 bytes an element (see `Kernels.norm_traffic`); 4 times 4 are counted.
+            "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
+        },
+    ),
+    # As before 2025 (see torchtitan-2024.toml): the loss is compiled where the blocks are. Crusoe's
+    # torchtitan runs of Llama 3.1 8B on 12 to 68 GB200 (batch 5, eager): 158.6 to 161.7 GiB
+    # reserved, 160.1 to 166.3 with it, 119.5 without.
+    Variant(
+        "uncompiled loss",
+        ("torchtitan",),
+        _is_eager,
+        {
+            "saved": load_framework("torchtitan-2024").saved.model_dump(
+                include={"logits_saved_bytes", "logits_peak_bytes", "logits_forward_bytes"}
+            )
+        },
+    ),
+    # The loss over logits that tensor parallelism splits was compiled from 2025 on, and then only
+    # with the blocks. Uncompiled (torch/distributed/tensor/parallel/loss.py), 16-bit logits, their
+    # fp32 copy, that less its maximum and the exponential of it live at once.
+    Variant(
+        "loss over split logits",
+        _TORCHTITAN,
+        _splits_loss,
+        {"saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 14.0}},
+    ),
+    # Collectives cut into pieces beside the products that make or use them.
+    Variant(
+        "asynchronous tensor parallelism",
+        _TORCHTITAN,
+        says("overlap", r"(?<!no-)\basync_tp\b"),
+        technique_tables("async-tp", "torchtitan"),
+    ),
+    # Blocks as torchtitan's.
+    Variant(
+        "compiled blocks",
+        ("fsdp1",),
+        says("compile", "y"),
+        {
+            "saved": {"gated_activation_tensors": 2.0},
+            "kernels": {"memory_traffic": 2.0, "norm_traffic": 1.0},
+        },
+    ),
+    # Weights without an fp32 copy; gradients and AdamW's moments follow them.
+    Variant(
+        "bf16 weights alone",
+        ("torchtitan", "fsdp1"),
+        says("state_precision", "^bf16"),
+        {
+            "state": {
+                "gradient_bytes": 2.0,
+                "master_bytes": 0.0,
+                "optimizer_state_element_bytes": 2.0,
+                "zero3_keeps_weight_shard": True,
+            }
+        },
+    ),
+    # torchao's recipe with a scale for each row: each operand is scaled along its rows for one
+    # product and along its columns for another, and the second kernel reads against the grain.
+    # 16 bytes an element over the tensorwise recipe: the difference of the two without
+    # asynchronous TP on Llama 3.1 8B at TP 8; 70B at TP 8 and 8B under FSDP2 ask for the same.
+    Variant(
+        "rowwise float8",
+        _TORCHTITAN,
+        says("fp8_recipe", "rowwise(?!_with_gw_hp)"),
+        {"kernels": {"cast_traffic_bytes": 20.0, "quantised_gathers": False}},
+    ),
+    Variant(
+        "float8 parameter gathers",
+        _TORCHTITAN,
+        says("fp8_gather", "y"),
+        {"kernels": {"parameter_communication_bytes": 1.0}},
+    ),
+    Variant("eager blocks", ("torchtune",), says("compile", "n"), _EAGER_BLOCKS),
+    Variant(
+        "plain loss",
+        ("torchtune", "fsdp1", "torch-3d", "generic-3d"),
+        says("loss", "plain"),
+        _PLAIN_LOSS,
+    ),
+    # Liger's fused linear cross-entropy, or Apple's: logits exist by chunks of tokens, and head and
+    # loss leave gradients alone (Hsu et al. 2024, arXiv 2410.10989, section 3.2: as many tokens
+    # at a time as make logits as large as the hidden states).
+    Variant(
+        "fused linear cross-entropy",
+        _TORCH,
+        says("loss", "liger|linear|cut"),
+        {
+            "saved": {
+                "logits_saved_bytes": 0.0,
+                "logits_peak_bytes": 0.5,
+                "logits_forward_bytes": 0.5,
+            }
+        },
+    ),
+    # In one kernel that leaves the gradient where the logits were (apex, flash-attention, Liger).
+    Variant(
+        "fused cross-entropy",
+        _TORCH,
+        says("loss", "^fused(?!.*linear)"),
+        {
+            "saved": {
+                "logits_saved_bytes": 2.0,
+                "logits_peak_bytes": 4.0,
+                "logits_forward_bytes": 0.0,
+            }
+        },
+    ),
+    # A chunk of tokens at a time is cast to fp32; its log-softmax is kept.
+    Variant(
+        "chunked loss",
+        _TORCH,
+        says("loss", "^chunked"),
+        {
+            "saved": {
+                "logits_saved_bytes": 6.0,
+                "logits_peak_bytes": 8.0,
+                "logits_forward_bytes": 1.0,
+            }
+        },
+    ),
+)

@@ -1,0 +1,148 @@
+"""Rows of a dense feed-forward network: up (and gate), activation, down; also of shared experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.job.modules import Module
+from planner.predict.ops.attention import tp_entry, tp_exit
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs
+from planner.predict.ops.rows import Op, OpKind, ParamShard, Saved, Shard
+
+
+def gate_factor(context: OpContext) -> float:
+    """Matrices between hidden and FFN width on the way up: gate and up, or one."""
+    return 2.0 if context.model.gated else 1.0
+
+
+def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op, ...]:
+    model = context.model
+    gates = gate_factor(context)
+    hidden = float(model.hidden)
+    bias = 1.0 if model.mlp_bias else 0.0
+    # Recomputing the norm as well brings its output back, which else is the checkpoint; inside
+    # a recomputed MoE layer the shared experts need none of their own.
+    value = owner & ~Module.MOE
+    freed = WHOLE_LAYER | Module.LAYERNORM | (owner & Module.MOE)
+    checkpoint = Saved(f"{name}/checkpoint", 2 * hidden, Shard.SEQUENCE, freed, only_with=value)
+    # torchtitan's policy keeps every second matmul's output: the gate's of gate and up.
+    kept_output = Saved(
+        f"{name}/up_output", 2 * width, Shard.TP, Module.NOTHING, only_with=Module.SELECTIVE_OP
+    )
+    products = 1 if context.applies(context.saved.fused_gate_up_families) else int(gates)
+    inputs = linear_inputs(
+        context, f"{name}/up", hidden, Shard.SEQUENCE, products, Module.LAYERNORM | owner
+    )
+    if context.saved.linear_inputs_shared and _input_is_kept_elsewhere(context, name):
+        inputs = ()
+    up = Op(
+        name=f"{name}/up",
+        kind=OpKind.GEMM,
+        out_width=gates * width,
+        out_shard=Shard.TP,
+        in_width=hidden,
+        parameters=((gates * width * (hidden + bias), ParamShard.TP),),
+        saved=(*inputs, checkpoint, kept_output),
+        collectives=tp_entry(context, f"{name}/up", hidden, WHOLE_LAYER | owner),
+        rerun_with=Module.FULL | owner,
+    )
+    ups = (up,) if context.profile.kernels.fused_projections or gates == 1 else _split(up, name)
+    down = Op(
+        name=f"{name}/down",
+        kind=OpKind.GEMM,
+        out_width=hidden,
+        in_width=width,
+        in_shard=Shard.TP,
+        parameters=((width * hidden, ParamShard.TP), (bias * hidden, ParamShard.NONE)),
+        saved=(
+            *down_input(context, f"{name}/down", width, Shard.TP, owner, 1.0),
+            *_down_output(context, f"{name}/down_output"),
+        ),
+        collectives=tp_exit(f"{name}/down", hidden, Module.FULL | owner),
+        rerun_with=Module.FULL | owner,
+    )
+    activation = activation_row(context, name, width, Shard.TP, 1.0, owner)
+    return (*ups, activation, down)
+
+
+def _input_is_kept_elsewhere(context: OpContext, name: str) -> bool:
+    """One norm feeds attention and the block, or a router and the shared experts beside it."""
+    if name == "shared_experts":
+        saved = context.saved
+        return saved.shared_experts_share_input and saved.router_input_bytes is None
+    return context.model.block == "single"
+
+
+def _down_output(context: OpContext, name: str) -> tuple[Saved, ...]:
+    """The block's output, kept by the per-op policy because a product made it."""
+    if not context.saved.policy_keeps_unread:
+        return ()
+    size = 2.0 * context.model.hidden
+    return (Saved(name, size, Shard.SEQUENCE, Module.NOTHING, only_with=Module.SELECTIVE_OP),)
+
+
+def down_input(
+    context: OpContext, name: str, width: float, shard: Shard, owner: Module, factor: float
+) -> tuple[Saved, ...]:
+    """The activation's output, kept by the down projection; `owner`: what recomputes it."""
+    if not context.saved.down_input:
+        return ()
+    return linear_inputs(context, name, width, shard, 1, owner, factor)
+
+
+def _split(up: Op, name: str) -> tuple[Op, Op]:
+    """Gate and up as two products that share their input; a per-op policy runs up again."""
+    ((count, shard),) = up.parameters
+    gate = replace(
+        up, name=f"{name}/gate", out_width=up.out_width / 2, parameters=((count / 2, shard),)
+    )
+    other = replace(
+        up,
+        out_width=gate.out_width,
+        parameters=gate.parameters,
+        saved=(),
+        collectives=(),
+        rerun_with=up.rerun_with | Module.SELECTIVE_OP,
+    )
+    return gate, other
+
+
+def activation_row(
+    context: OpContext, name: str, width: float, shard: Shard, factor: float, owner: Module
+) -> Op:
+    """Activation between the projections: reads gate and up, writes one; backward the reverse."""
+    gated = context.model.gated
+    saved = context.saved
+    kept = Saved(
+        f"{name}/activation_input",
+        _activation_bytes(context) * width * factor,
+        shard,
+        WHOLE_LAYER | owner,
+    )
+    forward, backward = (3.0, 5.0) if gated else (2.0, 3.0)
+    return Op(
+        name=f"{name}/activation",
+        kind=OpKind.MEMORY,
+        tokens=shard,
+        tokens_factor=factor,
+        forward_bytes=forward * saved.activation_bytes * width,
+        backward_bytes=backward * saved.activation_bytes * width,
+        backward_kernels=1,
+        saved=(kept,),
+        rerun_with=WHOLE_LAYER | owner | _activation_module(owner),
+    )
+
+
+def _activation_module(owner: Module) -> Module:
+    """The module `moe_act`: activations of routed experts alone (Megatron-Core, experts.py)."""
+    return Module.ACTIVATION if owner == Module.MOE else Module.NOTHING
+
+
+def _activation_bytes(context: OpContext) -> float:
+    """Bytes per unit of FFN width that the activation keeps besides its output."""
+    saved = context.saved
+    if context.model.gated:
+        return saved.gated_activation_tensors * saved.activation_bytes
+    if context.model.activation == "gelu_new" and saved.unfused_gelu_bytes is not None:
+        return saved.unfused_gelu_bytes
+    return saved.plain_activation_tensors * saved.activation_bytes

@@ -1,0 +1,375 @@
+"""Rows of experts: router, dispatch, grouped products, combine, shared experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.job.modules import Module
+from planner.job.specs import MoeSpec
+from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs, present
+from planner.predict.ops.mlp import activation_row, down_input, gate_factor, mlp_rows
+from planner.predict.ops.rows import (
+    Collective,
+    CollectiveKind,
+    Group,
+    Hidden,
+    Op,
+    OpKind,
+    ParamShard,
+    Saved,
+    Shard,
+)
+
+
+def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Rows of one layer's experts."""
+    hidden, latent = float(context.model.hidden), float(moe.latent or 0)
+    return (
+        _router(context, moe),
+        *(_latent(context, "moe/latent_down", hidden, latent) if latent else ()),
+        *_dispatch(context, moe),
+        *_experts(context, moe),
+        *_combine(context, moe),
+        *(_latent(context, "moe/latent_up", latent, hidden) if latent else ()),
+        *(_shared_experts(context, moe) if moe.shared_ffn else ()),
+    )
+
+
+def _expert_hidden(context: OpContext, moe: MoeSpec) -> float:
+    """Width of what is sent to experts."""
+    return float(moe.latent or context.model.hidden)
+
+
+def _latent(context: OpContext, name: str, into: float, out: float) -> tuple[Op, ...]:
+    """Projection to the experts' latent width or back, the same on every tp rank (Megatron-Core,
+    transformer/moe/moe_layer.py, `fc1_latent_proj`)."""
+    return (
+        Op(
+            name=name,
+            kind=OpKind.GEMM,
+            tokens=Shard.SEQUENCE,
+            out_width=out,
+            in_width=into,
+            parameters=((into * out, ParamShard.NONE),),
+            # The router keeps the input of the way down.
+            saved=()
+            if name.endswith("down")
+            else linear_inputs(context, name, into, Shard.SEQUENCE, 1, Module.MOE),
+            rerun_with=WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _copies(context: OpContext, moe: MoeSpec) -> float:
+    """Copies of a token that experts compute: one for each it was routed to, or one for each."""
+    if context.saved.experts_see_all_tokens:
+        return float(moe.experts)
+    return moe.top_k * context.expert_imbalance
+
+
+def _routed(context: OpContext, moe: MoeSpec) -> float:
+    """Copies of a token that the router makes, however they fall on experts."""
+    return float(moe.experts if context.saved.experts_see_all_tokens else moe.top_k)
+
+
+def _router(context: OpContext, moe: MoeSpec) -> Op:
+    """Router: logits over all experts, replicated over tp, with its fp32 softmax and top-k."""
+    hidden = float(context.model.hidden)
+    experts = float(moe.experts)
+    bias = experts if moe.router_bias else 0.0
+    saved = context.saved
+    type_bytes = saved.router_input_bytes
+    inputs = linear_inputs(
+        context, "moe/router", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM, low_precision=False
+    )
+    if type_bytes is not None:
+        inputs = (replace(inputs[0], bytes_per_token=type_bytes * hidden),)
+    copy = Saved(
+        "moe/router/weight",
+        0.0,
+        Shard.NONE,
+        WHOLE_LAYER | Module.MOE,
+        fixed_bytes=saved.router_weight_copy_bytes * experts * hidden,
+    )
+    return Op(
+        name="moe/router",
+        kind=OpKind.GEMM,
+        tokens=Shard.SEQUENCE,
+        out_width=experts,
+        in_width=hidden,
+        parameters=((experts * hidden + bias, ParamShard.NONE),),
+        saved=(
+            *inputs,
+            *present((copy,)),
+            # By default fp32 scores, probabilities and the routing map (one byte each).
+            Saved(
+                "moe/routing",
+                saved.routing_bytes_per_expert * experts
+                + saved.routing_bytes_per_group * moe.groups
+                + saved.routing_bytes_per_top_group * moe.top_groups
+                + saved.routing_bytes_per_token * moe.normalised,
+                Shard.SEQUENCE,
+                WHOLE_LAYER | Module.MOE,
+            ),
+        ),
+        low_precision=False,
+        forward_kernels=6,
+        backward_kernels=6,
+        rerun_with=WHOLE_LAYER | Module.MOE,
+    )
+
+
+def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Permutation by expert and the all-to-all that takes each token to its experts' ranks."""
+    hidden = _expert_hidden(context, moe)
+    copies = _copies(context, moe)
+    element = context.saved.activation_bytes
+    passes = context.profile.kernels.dispatch_passes
+    per_copy = (
+        context.saved.routing_bytes_per_copy
+        + context.saved.normalised_bytes_per_copy * moe.normalised
+    )
+    return (
+        Op(
+            name="moe/dispatch",
+            kind=OpKind.MEMORY,
+            tokens=Shard.SEQUENCE,
+            # Each a read and a write of the routed copies.
+            forward_bytes=2 * passes * element * hidden * copies,
+            backward_bytes=2 * passes * element * hidden * copies,
+            forward_kernels=4,
+            backward_kernels=4,
+            saved=(
+                Saved(
+                    "moe/permutation",
+                    per_copy * _routed(context, moe),
+                    Shard.SEQUENCE,
+                    WHOLE_LAYER | Module.MOE,
+                    fixed_bytes=context.saved.expert_offset_bytes * moe.experts,
+                ),
+                Saved(
+                    "moe/checkpoint",
+                    2.0 * context.model.hidden,
+                    Shard.SEQUENCE,
+                    WHOLE_LAYER | Module.LAYERNORM,
+                    only_with=Module.MOE,
+                ),
+            ),
+            collectives=(
+                *_exchange("moe/dispatch", hidden, copies),
+                *_expert_tensor("moe/dispatch", hidden, copies),
+            ),
+            rerun_with=WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _exchange(name: str, hidden: float, copies: float) -> tuple[Collective, ...]:
+    """All-to-all over the expert group: bytes of the routed copies a rank sends."""
+    return (
+        Collective(
+            f"{name}/all_to_all",
+            CollectiveKind.ALL_TO_ALL,
+            Group.EP,
+            2.0 * hidden * copies,
+            1,
+            1,
+            Shard.SEQUENCE,
+            Hidden.EP_OVERLAP,
+            Hidden.EP_OVERLAP,
+            WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _expert_tensor(name: str, hidden: float, copies: float) -> tuple[Collective, ...]:
+    """Gather of the routed tokens over expert-tp (its mirror image follows the experts)."""
+    return (
+        Collective(
+            f"{name}/etp_gather",
+            CollectiveKind.ALL_GATHER,
+            Group.ETP,
+            2.0 * hidden * copies,
+            1,
+            1,
+            Shard.ROUTED,
+            rerun_with=WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Grouped GEMMs of the routed experts."""
+    hidden, width = _expert_hidden(context, moe), float(moe.ffn)
+    gates = gate_factor(context)
+    copies = _copies(context, moe)
+    bias = 1.0 if moe.expert_bias else 0.0
+    experts = float(moe.experts)
+    autocasts = context.saved.expert_bytes in (None, context.saved.activation_bytes)
+    up = Op(
+        name="moe/experts_up",
+        kind=OpKind.GROUPED_GEMM,
+        tokens=Shard.ROUTED,
+        tokens_factor=copies,
+        out_width=gates * width,
+        out_shard=Shard.EXPERT_TP,
+        in_width=hidden,
+        groups=experts,
+        parameters=((experts * gates * width * (hidden + bias), ParamShard.EXPERT),),
+        saved=_in_expert_type(
+            context,
+            linear_inputs(context, "moe/experts_up", hidden, Shard.ROUTED, 1, Module.MOE, copies),
+        ),
+        autocasts=autocasts,
+        rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
+    )
+    activation = activation_row(context, "moe", width, Shard.ROUTED_TP, copies, Module.MOE)
+    activation = replace(activation, saved=_in_expert_type(context, activation.saved))
+    down = Op(
+        name="moe/experts_down",
+        kind=OpKind.GROUPED_GEMM,
+        tokens=Shard.ROUTED,
+        tokens_factor=copies,
+        out_width=hidden,
+        in_width=width,
+        in_shard=Shard.EXPERT_TP,
+        groups=experts,
+        parameters=((experts * hidden * (width + bias), ParamShard.EXPERT),),
+        saved=_in_expert_type(
+            context,
+            down_input(
+                context,
+                "moe/experts_down",
+                width,
+                Shard.ROUTED_TP,
+                Module.MOE | Module.ACTIVATION,
+                copies,
+            ),
+        ),
+        autocasts=autocasts,
+        rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
+    )
+    return (up, activation, down, *_expert_bias(context, moe))
+
+
+def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
+    """Tensors in the type of the experts' products instead of that of others."""
+    type_bytes = context.saved.expert_bytes
+    if type_bytes is None:
+        return saved
+    factor = type_bytes / context.saved.activation_bytes
+    return tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in saved)
+
+
+def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """The bias of the experts' outputs, times the probabilities, which are fp32, so as its sum.
+
+    Bytes of a routed element, operation by operation (Megatron-Core, transformer/moe/experts.py,
+    `_apply_bias`): product 4, sum 10, concatenation 8, cast 6; backward casts 12, concatenation 4,
+    and a product and a sum each for the gradients of biases and probabilities, 24. The bias of the
+    first product is added by its kernel.
+    """
+    if not moe.expert_bias:
+        return ()
+    copies = _copies(context, moe)
+    hidden = _expert_hidden(context, moe)
+    return (
+        Op(
+            name="moe/experts_bias",
+            kind=OpKind.MEMORY,
+            tokens=Shard.ROUTED,
+            tokens_factor=copies,
+            forward_bytes=28.0 * hidden / context.profile.kernels.memory_traffic,
+            backward_bytes=40.0 * hidden / context.profile.kernels.memory_traffic,
+            forward_kernels=2,
+            backward_kernels=4,
+            rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
+        ),
+    )
+
+
+def _expert_output_bytes(context: OpContext) -> float:
+    """Bytes per element of what is weighted: the experts' outputs, or their inputs, which are of
+    the residual's type."""
+    saved = context.saved
+    if saved.experts_see_all_tokens:
+        return saved.residual_bytes
+    return saved.activation_bytes if saved.expert_bytes is None else saved.expert_bytes
+
+
+def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Reverse exchange and weighted sum of the experts' outputs."""
+    hidden = _expert_hidden(context, moe)
+    copies = _copies(context, moe)
+    element = context.saved.activation_bytes
+    passes = context.profile.kernels.dispatch_passes
+    kept = (
+        (
+            Saved(
+                "moe/scaled_input" if context.saved.experts_see_all_tokens else "moe/expert_output",
+                _expert_output_bytes(context) * hidden * copies,
+                Shard.SEQUENCE,
+                WHOLE_LAYER | Module.MOE,
+            ),
+        )
+        if context.saved.moe_keeps_expert_output
+        else ()
+    )
+    return (
+        Op(
+            name="moe/combine",
+            kind=OpKind.MEMORY,
+            tokens=Shard.SEQUENCE,
+            # A fused dispatcher's combine adds up the copies as it receives them.
+            forward_bytes=element * hidden * ((2 * passes - 1) * copies + 1),
+            backward_bytes=element * hidden * (2 * passes * copies + 1),
+            forward_kernels=4,
+            backward_kernels=4,
+            saved=kept,
+            collectives=(
+                Collective(
+                    "moe/combine/etp_scatter",
+                    CollectiveKind.REDUCE_SCATTER,
+                    Group.ETP,
+                    2.0 * hidden * copies,
+                    1,
+                    1,
+                    Shard.ROUTED,
+                    rerun_with=WHOLE_LAYER | Module.MOE,
+                ),
+                *_exchange("moe/combine", hidden, copies),
+            ),
+            rerun_with=WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _shared_experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Shared experts: a dense MLP beside the routed ones, with Qwen2-MoE's scalar gate."""
+    owner = Module.SHARED_EXPERTS | Module.MOE
+    rows = mlp_rows(context, "shared_experts", float(moe.shared_ffn), owner)
+    if not moe.shared_gate:
+        return rows
+    hidden = float(context.model.hidden)
+    inputs = linear_inputs(
+        context, "shared_experts/gate", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM | Module.MOE
+    )
+    gate = Op(
+        name="shared_experts/gate",
+        kind=OpKind.MEMORY,
+        tokens=Shard.SEQUENCE,
+        forward_bytes=2 * context.saved.activation_bytes * hidden,
+        backward_bytes=3 * context.saved.activation_bytes * hidden,
+        parameters=((hidden, ParamShard.NONE),),
+        saved=(
+            *(() if context.saved.linear_inputs_shared else inputs),
+            Saved(
+                "shared_experts/gated",
+                context.saved.activation_bytes * (hidden + 1.0),
+                Shard.SEQUENCE,
+                WHOLE_LAYER | Module.MOE,
+            ),
+        ),
+        rerun_with=WHOLE_LAYER | Module.MOE,
+    )
+    return (*rows, gate)

@@ -1,0 +1,139 @@
+"""Stacks that no row of the large tables has: fine-tuning under DeepSpeed and accelerate, stated
+exchanges, old kernels. Published figures are those of `finetuning_stacks.csv`."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from planner.evidence.runs.mapping import map_row
+from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.evidence.runs.recomputing import kept_products_share
+from planner.evidence.runs.report import memory_error, time_error
+from planner.evidence.runs.rows import PUBLISHED, read_rows
+from planner.job.frameworks import load_framework
+from tests.evidence.runs.rows_for_tests import row
+
+DEEPSPEED = {
+    "framework": "DeepSpeed + HF transformers", "model": "LLaMA-7B", "layers": "32",
+    "hidden": "4096", "ffn": "11008", "heads": "32", "kv_heads": "32", "vocab": "32000",
+    "act": "swiglu", "seq": "4096", "gpu": "A800-80GB", "num_gpus": "8", "tp": "1", "pp": "1",
+    "vpp": "1", "zero": "zero3", "mbs": "2", "gbs": "64", "precision": "bf16", "flash": "y",
+    "step_time_s": "",
+}  # fmt: skip
+
+
+@cache
+def published(source: str) -> list[Prediction]:
+    rows = read_rows(PUBLISHED / "finetuning_stacks.csv")
+    return predict_rows(one for one in rows if one.source == source)
+
+
+def predict(**cells: str) -> Prediction:
+    (found,) = predict_rows([row(**{**DEEPSPEED, **cells})])
+    assert found.error is None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "time", "memory"),
+    [
+        ("qwen-finetuning", 0.12, 0.25),
+        ("internlm-scaling", 0.13, None),
+        ("hf-accelerate-granite", 0.10, None),
+        # Its optimizer on the host takes twice as long as predicted, the rest 1.4 times.
+        ("deepspeed-zero-a800", 0.57, 0.46),
+    ],
+)
+def test_published_runs_of_fine_tuning_stacks(
+    source: str, time: float, memory: float | None
+) -> None:
+    for prediction in published(source):
+        assert abs(time_error(prediction) or 0.0) < time
+        if memory is not None:
+            assert abs(memory_error(prediction) or 0.0) < memory
+
+
+def test_an_optimizer_on_the_host_leaves_the_gpu_and_takes_the_cpus_time() -> None:
+    on_gpu, on_host = predict(recompute="full"), predict(recompute="full", offload="optimizer")
+    half = predict(recompute="full", offload="optimizer 50%")
+    sizes = [one.memory_bytes() or 0.0 for one in (on_gpu, half, on_host)]
+    assert sizes[0] > sizes[1] > sizes[2]
+    # fp32 master weights, two moments and the gradients of an eighth of the parameters.
+    assert sizes[0] - sizes[2] == pytest.approx(14 * 6.74e9 / 8, rel=0.1)
+    times = [one.step_time_s or 0.0 for one in (on_gpu, half, on_host)]
+    assert times[2] - times[0] == pytest.approx(2.0 * (times[1] - times[0]), rel=0.05)
+
+
+def test_deepspeeds_update_casts_gradients_of_the_ranks_share() -> None:
+    """16 bytes of weights, gradients and states, and 4 of the cast, whatever the kernel."""
+    (small, *_) = published("qwen-finetuning")
+    parameters = 1.84e9
+    assert small.memory_bytes() == pytest.approx(20 * parameters, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("cells", "share"),
+    [
+        ({"recompute": "full"}, 1.0),
+        ({"recompute": "full(but qkv)"}, 1.0 - 12288 / (12288 + 4096 + 3 * 11008)),
+        ({"recompute": "full(but qkv and out_proj)", "framework": "MaxText (JAX)"},
+         1.0 - 16384 / (16384 + 2 * 11008)),
+    ],
+)  # fmt: skip
+def test_products_that_recomputation_keeps(cells: dict[str, str], share: float) -> None:
+    found = row(**{**DEEPSPEED, "framework": "nanotron", "zero": "zero1", **cells})
+    mapped = map_row(found)
+    assert kept_products_share(found, mapped.job) == pytest.approx(share)
+    assert (mapped.memory_gap is None) == (share == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("software", "kernel"),
+    [
+        ("2023-04", "flash1"),
+        ("2022", "flash1"),
+        ("2023-08", "flash2"),
+        ("nanotron 2024-07", "flash2"),
+    ],
+)
+def test_fused_attention_by_the_age_of_the_software(software: str, kernel: str) -> None:
+    mapped = map_row(row(**{**DEEPSPEED, "software": software, "gpu": "A100-80GB"}))
+    assert mapped.job.attention_kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("overlap", "reduction", "gather"),
+    [("", 0.5, 0.0), ("grad_reduce", 1.0, 0.0), ("dp", 1.0, 1.0), ("no-dp", 0.0, 0.0),
+     ("tp param_gather no-grad_reduce", 0.0, 1.0)],
+)  # fmt: skip
+def test_stated_exchanges_of_data_parallelism(
+    overlap: str, reduction: float, gather: float
+) -> None:
+    cells = {**DEEPSPEED, "framework": "Colossal-AI", "zero": "zero1", "overlap": overlap}
+    found = map_row(row(**cells)).job.framework.overlap
+    assert (found.gradient_reduction, found.parameter_gather) == (reduction, gather)
+
+
+@pytest.mark.parametrize(
+    ("software", "like"),
+    [("NeMo 24.12", "megatron-core"), ("NeMo 25.02", "megatron-core"),
+     ("NeMo 25.04", "megatron-bridge"), ("", "megatron-bridge")],
+)  # fmt: skip
+def test_nemos_loss_by_its_release(software: str, like: str) -> None:
+    cells = {**DEEPSPEED, "framework": "NeMo", "zero": "dist-optimizer", "software": software}
+    kernels = map_row(row(**cells)).job.framework.kernels
+    assert kernels.loss_traffic == load_framework(like).kernels.loss_traffic
+
+
+def test_sharding_within_nodes_is_fsdps_even_without_a_name() -> None:
+    cells = {**DEEPSPEED, "zero": "hsdp(zero3 within node, DDP across)"}
+    assert map_row(row(**cells).unnamed).job.framework.name == "fsdp1"
+
+
+def test_hosts_of_more_tensor_parallel_ranks_wait_longer() -> None:
+    """Steps that launches bind: one sequence of 256 tokens."""
+    cells = {"framework": "nanotron", "zero": "none", "seq": "256", "mbs": "1", "gbs": "64"}
+    times = {tp: predict(**cells, tp=str(tp), num_gpus=str(tp)).step_time_s or 0.0 for tp in (2, 8)}
+    assert times[8] / times[2] == pytest.approx((1 + 7 * 0.024) / (1 + 0.024), rel=0.05)
