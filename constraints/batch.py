@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.context import RuleContext
-from constraints.numbers import Columns, Mask
+from constraints.numbers import Columns, IntArray, Mask
 from constraints.rule import shape_rule
 
 
@@ -32,3 +32,24 @@ def batch_size(columns: Columns, ctx: RuleContext) -> Mask:
     made = columns["mbs"] * columns["grad_acc"] * columns["dp"] == columns["gbs"]
     mask: Mask = made & (difference <= ctx.batch.largest_difference)
     return mask
+
+
+def accumulation(columns: Columns, ctx: RuleContext) -> IntArray:
+    """Micro-batches per step that bring the batch nearest to the goal.
+
+    Interleaved schedules that run groups of pp get the nearest multiple of pp, where that
+    stays within the tolerance.
+    """
+    step = columns["mbs"] * columns["dp"]
+    nearest = _nearest_multiple(ctx.batch.sequences, step)
+    if ctx.framework.interleaved_microbatches == "any":
+        return nearest
+    grouped = columns["pp"] * _nearest_multiple(ctx.batch.sequences, step * columns["pp"])
+    close = np.abs(grouped * step - ctx.batch.sequences) <= ctx.batch.largest_difference
+    return np.where((columns["vpp"] > 1) & close, grouped, nearest)
+
+
+def _nearest_multiple(goal: int, step: IntArray) -> IntArray:
+    """The factor, at least 1, whose multiple of `step` is nearest to `goal`."""
+    counts: IntArray = np.maximum(1, (2 * goal + step) // (2 * step))
+    return counts

@@ -48,6 +48,8 @@ class RuleContext:
     # the all-to-all inside `a2a+p2p` that are asked for; 0: any.
     context_kinds: tuple[ContextKind, ...] = ("p2p",)
     context_inner: int = 0
+    # The global batches of a ramp before the last, which is `batch`.
+    ramp: tuple[BatchGoal, ...] = ()
 
     def named(self, degree: str) -> tuple[int, ...]:
         """Numbers that the user's limit and conditions name: the search tries them."""

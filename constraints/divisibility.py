@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from constraints.context import RuleContext
 from constraints.numbers import Columns, Mask, divides
 from constraints.rule import shape_rule
@@ -52,6 +54,28 @@ def kv_heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
         mask: Mask = cut | (tp % kv_heads == 0)
         return mask
     return cut
+
+
+@shape_rule(
+    "state-heads-by-ranks",
+    "tp·cp divides the heads of state-space layers, tp their groups, and cp goes into the groups "
+    "of a rank or is a multiple of them: each rank computes whole heads of the whole sequence",
+    source="Megatron-LM core 0.19, core/ssm/mamba_mixer.py, mamba_context_parallel.py",
+    wording=lambda ctx: (
+        f"state-space layers: tp·cp must divide {ctx.model.state_heads} heads, tp "
+        f"{ctx.model.state_groups or 'any'} groups, and cp fit the groups of a rank"
+    ),
+)
+def state_heads_by_ranks(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    heads, groups = ctx.model.state_heads, ctx.model.state_groups
+    if not heads:
+        return True
+    tp, cp = columns["tp"], columns["cp"]
+    whole = divides(tp * cp, heads)
+    if not groups:
+        return whole
+    left = np.maximum(1, groups // tp)
+    return np.asarray(whole & divides(tp, groups) & (divides(cp, left) | (cp % left == 0)))
 
 
 def _ffn_wording(ctx: RuleContext) -> str:

@@ -55,6 +55,9 @@ class ModelNumbers:
     sliding_window: bool = False
     attention_sinks: bool = False
     mtp_layers: int = 0
+    # Heads of state-space layers, and those that share keys.
+    state_heads: int = 0
+    state_groups: int = 0
 
 
 @dataclass(frozen=True)

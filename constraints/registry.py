@@ -24,6 +24,7 @@ from constraints.divisibility import (
     low_precision_multiple,
     sequence_by_cp,
     sequence_by_tp_cp,
+    state_heads_by_ranks,
     vocabulary_by_tp,
 )
 from constraints.framework import (
@@ -51,6 +52,7 @@ from constraints.pipeline import (
     mtp_whole,
     tied_embeddings_whole,
 )
+from constraints.ramp import batch_ramp
 from constraints.rule import ShapeRule
 from constraints.schedule import (
     schedule_chunks,
@@ -72,6 +74,7 @@ RULES: tuple[ShapeRule, ...] = (
     *USER_RULES,
     heads_by_tp,
     kv_heads_by_tp,
+    state_heads_by_ranks,
     ffn_by_tp,
     vocabulary_by_tp,
     experts_needed,
@@ -115,6 +118,7 @@ RULES: tuple[ShapeRule, ...] = (
     offload_chunks,
     world_size,
     whole_nodes,
+    batch_ramp,
 )
 
 

@@ -9,25 +9,24 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hardware.errors import HardwareError
-from hardware.load import (
-    cluster_names,
-    gpu_names,
-    load_cluster_file,
-    load_cluster_shape,
-    load_gpu,
-    parse_gpus,
-)
-from hardware.records import ClusterShape
-from hardware.schema import Cluster, Gpu
-from hardware.sharp import with_sharp
-from hardware.units import Quantity
-
 if TYPE_CHECKING:
     from hardware.economics import Economics, Figure, load_economics
+    from hardware.errors import HardwareError
     from hardware.facts import Fact, Source, cluster_facts, gpu_facts, load_sources
+    from hardware.load import (
+        cluster_names,
+        gpu_names,
+        load_cluster_file,
+        load_cluster_shape,
+        load_gpu,
+        parse_gpus,
+    )
     from hardware.prices import PRICE_KINDS, Price, PriceKind, load_prices
+    from hardware.records import ClusterShape
+    from hardware.schema import Cluster, Gpu
+    from hardware.sharp import with_sharp
     from hardware.skypilot import load_skypilot
+    from hardware.units import Quantity
 
 # `hardware` is a name that other distributions use too; `planner` checks whose this one is.
 __distribution__ = "trainplan"
@@ -60,13 +59,22 @@ __all__ = [
     "with_sharp",
 ]
 
-# What searches do without is imported when it is first asked for.
+# Imported when first asked for: `planner --help` needs none of it.
 _LATER = {
     "hardware.economics": ("Economics", "Figure", "load_economics"),
+    "hardware.errors": ("HardwareError",),
     "hardware.facts": ("Fact", "Source", "cluster_facts", "gpu_facts", "load_sources"),
+    "hardware.load": (
+        "cluster_names", "gpu_names", "load_cluster_file", "load_cluster_shape", "load_gpu",
+        "parse_gpus",
+    ),
     "hardware.prices": ("PRICE_KINDS", "Price", "PriceKind", "load_prices"),
+    "hardware.records": ("ClusterShape",),
+    "hardware.schema": ("Cluster", "Gpu"),
+    "hardware.sharp": ("with_sharp",),
     "hardware.skypilot": ("load_skypilot",),
-}
+    "hardware.units": ("Quantity",),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -104,6 +104,8 @@ class ArchitectureCurves(_Curve):
     """Grouped GEMM: share of the HBM rate."""
     group_start_s: Parameter
     """Grouped GEMM: time to start one group's product."""
+    scan_efficiency: Parameter
+    """State-space scans in chunks: share of the 16-bit peak that their products reach."""
     hbm_efficiency: Parameter
     """Memory-bound kernels: share of the HBM rate at large sizes."""
     kernel_floor_s: Parameter

@@ -23,8 +23,10 @@ from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.cli.progress import compile_if_first_run, watched
-from planner.job.errors import UsageError, unknown_name
+from planner.cli.table_options import by_spelling, option_of, option_value
+from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.compare.buying import Buying, TrainingRun
@@ -77,7 +79,6 @@ def _job_options_may_lie_in_a_file(function: Any) -> Any:
     "--order",
     type=click.Choice(["side-by-side", "one-after-another"]),
     default="side-by-side",
-    show_default=True,
     help="Several jobs: each on a cluster at the same time, or all on one in turn.",
 )
 @click.option(
@@ -87,6 +88,7 @@ def _job_options_may_lie_in_a_file(function: Any) -> Any:
     metavar="N",
     help="Searches at a time. [default: by their number]",
 )
+@plot_option("cost against time")
 @limits_options
 @_job_options_may_lie_in_a_file
 @comparing_options
@@ -99,6 +101,7 @@ def command(**options: Any) -> None:
     """  # fmt: skip
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
+    check_plot(options["plot"], options["force"], output)
     limits, settings = build_limits(options), build_settings(options)
     runs, offers = tuple(_runs(options)), _offers(options)
     compile_if_first_run(options["quiet"])
@@ -125,9 +128,20 @@ def command(**options: Any) -> None:
         from planner.search.plan_file import write_text
 
         write_text(output, buying.model_dump_json(indent=1) + "\n")
+    _draw(options["plot"], buying)
     _print(buying, style)
     if buying.decision is None or buying.decision.best is None:
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
+
+
+def _draw(plot: Path | None, buying: Buying) -> None:
+    if plot is None:
+        return
+    from planner.report.charts.curves import curves_chart
+    from planner.report.figures.curves import buying_figure
+    from planner.report.pages.studies import buying_page
+
+    write_plot(plot, lambda: curves_chart(buying_figure(buying)), lambda: buying_page(buying))
 
 
 def _print(buying: Buying, style: str) -> None:
@@ -142,12 +156,12 @@ def _print(buying: Buying, style: str) -> None:
 
 
 def _offers(options: dict[str, Any]) -> tuple[Offer, ...]:
-    from planner.compare.buying import offers_of
+    from planner.compare.buying import each_size, offers_of
     from planner.compare.offers import read_offers
 
     offers = offers_of(options["gpus"])
     if options["clusters"] is not None:
-        offers += read_offers(Path(options["clusters"]))
+        offers += each_size(read_offers(Path(options["clusters"])))
     if not offers:
         raise UsageError(
             "no cluster to choose from: give --gpus 64..512xH100, or --clusters FILE.toml"
@@ -192,21 +206,18 @@ def _tables(path: Path) -> list[dict[str, Any]]:
 
 def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:
     """The values of a table, as the options of the same names take them."""
-    known = {
-        parameter.name: parameter
-        for parameter in command.params
-        if parameter.name in _job_options()
+    known = by_spelling(one for one in command.params if one.name in _job_options())
+
+    def refuse(_key: str, text: str) -> NoReturn:
+        _refuse(path, number, text)
+
+    return {
+        str((option := option_of(key, known, refuse)).name): option_value(
+            option, key, value, refuse
+        )
+        for key, value in table.items()
+        if key != "name"
     }
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name == "name":
-            continue
-        if name not in known:
-            names = ("name", *sorted(known))
-            _refuse(path, number, str(unknown_name("field", key, names, ", ".join(names))))
-        found[name] = _converted(path, number, known[name], value)
-    return found
 
 
 def _job_options() -> set[str]:
@@ -214,16 +225,6 @@ def _job_options() -> set[str]:
     from planner.job.request import Request
 
     return {"tokens", *Request.model_fields} - {"gpus", "cluster", "limits"}
-
-
-def _converted(path: Path, number: int, parameter: click.Parameter, value: Any) -> Any:
-    if isinstance(value, bool) and not isinstance(parameter.type, click.types.BoolParamType):
-        _refuse(path, number, f"{parameter.name} = {str(value).lower()}: give a value")
-    text = value if isinstance(value, bool) else str(value)
-    try:
-        return parameter.type.convert(text, parameter, None)
-    except click.UsageError as error:
-        _refuse(path, number, f"{parameter.name}: {error.message}")
 
 
 def _refuse(path: Path, number: int, text: str) -> NoReturn:

@@ -39,9 +39,7 @@ Further ones:
     "Megatron-LM, torchtitan, DeepSpeed, nanotron, MLPerf, a trainer_state.json, a profiler's "
     "trace, nccl-tests' output, or a table of benchmarks. May be given again.",
 )
-@click.option(
-    "-o", "--output", type=types.FILE, metavar="FILE", help="Write the calibrated cluster file."
-)
+@click.option("-o", "--output", type=types.FILE, help="Write the calibrated cluster file.")
 @click.option(
     "--launch",
     "launch",
@@ -50,14 +48,11 @@ Further ones:
     metavar="FILE|DIR",
     help="Launch files that logs given by --from are of, as `planner check` reads them.",
 )
-@click.option(
-    "--plan-file", type=types.FILE, metavar="FILE", help="The plan that logs are of, instead."
-)
+@click.option("--plan-file", type=types.FILE, help="The plan that logs are of, instead.")
 @click.option("--gpus", help="The machine of the launch files, and of the file to write: 64xH100.")
 @click.option(
     "--cluster",
     type=types.FILE,
-    metavar="FILE",
     help="Instead: a cluster file, whose description the new one keeps.",
 )
 @click.option("--gpu", metavar="NAME", help="Only runs on this GPU, where files hold several.")

@@ -54,7 +54,7 @@ Example: planner check pretrain.sh --gpus 64xH100
 )
 @click.option("--model", help="The model, where the files do not describe it.")
 @click.option("--vocab", type=types.WIDTH, help="Vocabulary, where the files do not say.")
-@click.option("--seq", type=types.SEQUENCE, metavar="TOKENS", help="Sequence length in tokens.")
+@click.option("--seq", type=types.SEQUENCE, help="Sequence length in tokens.")
 @click.option("--mbs", type=types.DEGREE, help="Micro-batch, sequences.")
 @click.option("--gbs", type=types.SEQUENCES, help="Global batch, sequences.")
 @click.option("--grad-acc", type=types.MICRO_BATCHES, help="Micro-batches per step.")
@@ -64,7 +64,6 @@ Example: planner check pretrain.sh --gpus 64xH100
     "env",
     type=types.VARIABLE,
     multiple=True,
-    metavar="NAME=VALUE",
     help="A shell variable.",
 )
 @click.option("--plan", type=types.PLAN_NUMBER, default=1, help="Which plan of a plan file.")
@@ -74,9 +73,7 @@ Example: planner check pretrain.sh --gpus 64xH100
 @click.option(
     "--measured-step-time", type=types.MEASURED_S, metavar="SECONDS", help="Compare: s per step."
 )
-@click.option(
-    "--measured-mfu", type=types.MEASURED_SHARE, metavar="SHARE", help="Compare: 0.41 or 41%."
-)
+@click.option("--measured-mfu", type=types.MEASURED_SHARE, help="Compare: 0.41 or 41%.")
 @click.option(
     "--measured-memory", type=types.MEASURED_GIB, metavar="GIB", help="Compare: peak GiB of a GPU."
 )

@@ -64,7 +64,6 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
     "--sort",
     type=click.Choice(["days", "cost", "tokens_per_s", "mfu", "energy", "given"]),
     default="days",
-    show_default=True,
 )
 @click.option("--explain", metavar="CLUSTER", help="From the plan to dollars, step by step.")
 @click.option(

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
 from hardware.prices import LARGEST_PRICE
 from planner.cli import option_types as types
-from planner.cli.options import condition_options, job_options, limit_options, time_limit_option
+from planner.cli.options import (
+    Command,
+    build_request,
+    condition_options,
+    job_options,
+    limit_options,
+    ramp_option,
+    time_limit_option,
+    together,
+)
 from planner.job.errors import UsageError
 from planner.job.request import Request
 
@@ -20,8 +28,6 @@ if TYPE_CHECKING:
     from planner.compare.choice import Limits
     from planner.compare.comparison import Prepare
     from planner.compare.settings import Settings
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Option -> figure of hardware/catalog/economics.toml that it replaces, factor to its unit, help.
 _FIGURES: dict[str, tuple[str, str]] = {
@@ -49,53 +55,6 @@ def without(function: Command, *names: str) -> Command:
     return function
 
 
-def comparing_options(function: Command) -> Command:
-    """What both commands take beside their own: the job without its cluster, money, limits."""
-    function = money_options(limit_options(search_options(function)))
-    return without(job_options(condition_options(function)), "gpus", "cluster")
-
-
-def money_options(function: Command) -> Command:
-    """Prices, ownership, energy, interruptions."""
-    decorators = [
-        click.option("--prices", type=types.FILE, multiple=True, metavar="FILE.csv",
-        help="Your own price list; goes before the catalogue. Columns: see below."),
-        click.option("--skypilot", type=types.FILE, multiple=True, metavar="PATH",
-        help="SkyPilot catalogue: a vms.csv, a cloud's folder, or catalogs/v8."),
-        click.option("--provider", "providers", multiple=True, metavar="NAME",
-        help="Only this provider's list prices; may be given again."),
-        click.option("--currency", type=types.CURRENCY, default="USD", show_default=True,
-        metavar="CODE",        help="Currency of the answer."),
-        click.option("--rate", "rates", type=types.RATE, multiple=True, metavar="EUR=1.10",
-        help="US dollars for one unit of a currency."),
-        click.option("--price-kind", "basis",
-        type=click.Choice(["on_demand", "reserved", "spot", "owned"]),
-        default="on_demand", show_default=True, help="Price that the front and --sort cost use."),
-        click.option("--capex", type=types.Number(0, LARGEST_PRICE, low_open=True), metavar="USD",
-        help="Purchase price of a GPU with its share of host and network."),
-        *(
-            click.option(f"--{name}", type=_figure_type(key), metavar="NUMBER",
-            help=f"{text} {_default(key)}")
-            for name, (key, text) in _FIGURES.items()
-        ),
-        click.option("--carbon", type=types.Number(0, 1e4), metavar="G/KWH",
-        help="CO2 of the electricity: adds a column."),
-        click.option("--restart-time", type=types.DURATION, metavar="TIME",
-        help="From an interruption until the checkpoint is read: 10min. [default: 10min]"),
-        click.option("--repair-time", type=types.DURATION, metavar="TIME",
-        help="Until a broken node is back, with --spares. [default: 7d]"),
-        click.option("--checkpoint-interval", type=types.DURATION, metavar="TIME",
-        help="Between checkpoints. [default: what loses least time]"),
-        click.option("--checkpoint-async", "asynchronous", is_flag=True,
-        help="Checkpoints are written beside training."),
-        click.option("--spares", type=types.NODES, metavar="NODES",
-        help="Nodes kept ready and paid for. [default: the provider replaces broken nodes]"),
-    ]  # fmt: skip
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
-
-
 def _figure_type(key: str) -> types.Number:
     """The range of a figure."""
     return types.Number(*FIGURE_RANGES[key], low_open=key in FIGURES_ABOVE_LEAST)
@@ -108,45 +67,77 @@ def _default(key: str) -> str:
     return f"[default: {load_economics().figures[key].value:g}]"
 
 
-def search_options(function: Command) -> Command:
-    """How the searches run, and how the answer is printed."""
-    decorators = [
-        click.option("--recompute", type=types.NAMES, metavar="MODES",
-        help="Modes to try, comma-separated, as in "
-        "planner search. [default: those of the framework]"),
-        click.option("--jobs", type=types.PROCESSES, metavar="N",
-        help="Searches at a time. [default: by their number]"),
-        click.option("--seed", type=types.SEED, default=0, show_default=True,
-        help="Of the solver."),
-        time_limit_option("Seconds for each search; what is not proven by then says so."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else."),
-        click.option("--csv", "as_csv", is_flag=True, help="Print one row each."),
-        click.option("-o", "--output", type=types.FILE, help="Write the JSON to a file as well."),
-        click.option("--force", is_flag=True, help="Overwrite files."),
-        click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-    ]  # fmt: skip
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+# Prices, ownership, energy, interruptions.
+money_options = together(
+    click.option("--prices", type=types.FILE, multiple=True, metavar="FILE.csv",
+    help="Your own price list; goes before the catalogue. Columns: see below."),
+    click.option("--skypilot", type=types.FILE, multiple=True, metavar="PATH",
+    help="SkyPilot catalogue: a vms.csv, a cloud's folder, or catalogs/v8."),
+    click.option("--provider", "providers", multiple=True, metavar="NAME",
+    help="Only this provider's list prices; may be given again."),
+    click.option("--currency", type=types.CURRENCY, default="USD", help="Currency of the answer."),
+    click.option("--rate", "rates", type=types.RATE, multiple=True, metavar="EUR=1.10",
+    help="US dollars for one unit of a currency."),
+    click.option("--price-kind", "basis",
+    type=click.Choice(["on_demand", "reserved", "spot", "owned"]),
+    default="on_demand", help="Price that the front and --sort cost use."),
+    click.option("--capex", type=types.Number(0, LARGEST_PRICE, low_open=True), metavar="USD",
+    help="Purchase price of a GPU with its share of host and network."),
+    *(
+        click.option(f"--{name}", type=_figure_type(key), metavar="NUMBER",
+        help=f"{text} {_default(key)}")
+        for name, (key, text) in _FIGURES.items()
+    ),
+    click.option("--carbon", type=types.Number(0, 1e4), metavar="G/KWH",
+    help="CO2 of the electricity: adds a column."),
+    click.option("--restart-time", type=types.DURATION,
+    help="From an interruption until the checkpoint is read: 10min. [default: 10min]"),
+    click.option("--repair-time", type=types.DURATION,
+    help="Until a broken node is back, with --spares. [default: 7d]"),
+    click.option("--checkpoint-interval", type=types.DURATION,
+    help="Between checkpoints. [default: what loses least time]"),
+    click.option("--checkpoint-async", "asynchronous", is_flag=True,
+    help="Checkpoints are written beside training."),
+    click.option("--spares", type=types.NODES, metavar="NODES",
+    help="Nodes kept ready and paid for. [default: the provider replaces broken nodes]"),
+)  # fmt: skip
 
 
-def limits_options(function: Command) -> Command:
-    """What a choice of clusters must keep to, and what it aims at."""
-    decorators = [
-        click.option("--deadline", type=types.DURATION, metavar="TIME",
-        help="The training ends within this time: 90d."),
-        click.option("--budget", type=types.AMOUNT, metavar="AMOUNT",
-        help="It costs at most this, in --currency at --price-kind: 12M."),
-        click.option("--power", type=types.POWER_KW, metavar="POWER",
-        help="The facility draws at most this: 1.2MW."),
-        click.option("--certainty", type=types.PROBABILITY, default="80%", show_default=True,
-        help="How surely each limit is kept, by the error of the predictions; 50% or more."),
-        click.option("--minimise", type=click.Choice(["cost", "time", "energy"]), default="cost",
-        show_default=True, help="Of all that keep the limits, which to take."),
-    ]  # fmt: skip
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+# How the searches run, and how the answer is printed.
+search_options = together(
+    click.option("--recompute", type=types.NAMES, metavar="MODES",
+    help="Modes to try, comma-separated, as in "
+    "planner search. [default: those of the framework]"),
+    click.option("--jobs", type=types.PROCESSES, metavar="N",
+    help="Searches at a time. [default: by their number]"),
+    click.option("--seed", type=types.SEED, default=0, help="Of the solver."),
+    time_limit_option("Seconds for each search; what is not proven by then says so."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else."),
+    click.option("--csv", "as_csv", is_flag=True, help="Print one row each."),
+    click.option("-o", "--output", type=types.FILE, help="Write the JSON to a file as well."),
+    click.option("--force", is_flag=True, help="Overwrite files."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+)  # fmt: skip
+
+
+def comparing_options(function: Command) -> Command:
+    """What commands that compare share: the job without its cluster, money, limits."""
+    function = ramp_option(money_options(limit_options(search_options(function))))
+    return without(job_options(condition_options(function)), "gpus", "cluster")
+
+
+# What a choice of clusters must keep to, and what it aims at.
+limits_options = together(
+    click.option("--deadline", type=types.DURATION,
+    help="The training ends within this time: 90d."),
+    click.option("--budget", type=types.AMOUNT,
+    help="It costs at most this, in --currency at --price-kind: 12M."),
+    click.option("--power", type=types.POWER_KW, help="The facility draws at most this: 1.2MW."),
+    click.option("--certainty", type=types.PROBABILITY, default="80%",
+    help="How surely each limit is kept, by the error of the predictions; 50% or more."),
+    click.option("--minimise", type=click.Choice(["cost", "time", "energy"]), default="cost",
+    help="Of all that keep the limits, which to take."),
+)  # fmt: skip
 
 
 def build_limits(options: dict[str, Any]) -> Limits:
@@ -225,8 +216,6 @@ def _prices(options: dict[str, Any]) -> tuple[Price, ...]:
 
 def comparing_request(options: dict[str, Any]) -> Request:
     """The job without its cluster."""
-    from planner.cli.options import build_request
-
     request = options | {"gpus": None, "cluster": None}
     return build_request(request, recompute=options["recompute"])
 

@@ -66,7 +66,7 @@ def _extras() -> Rows:
 
 
 def _places() -> Rows:
-    from planner.cost._jit import cache_folder, cache_is_writable
+    from planner.cost._machine_code import cache_folder, cache_is_writable
     from planner.predict.warmup import missing
 
     folder = cache_folder()

@@ -15,6 +15,7 @@ from planner.cli.options import (
     job_options,
     output_format,
     output_options,
+    ramp_option,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.pictures import check_plot, plot_option, write_plan_plot
@@ -35,6 +36,7 @@ from planner.search.result import Counts, SearchResult
     ),
 )
 @job_options
+@ramp_option
 @configuration_options
 @condition_options
 @plot_option("memory, time and schedule")
@@ -89,7 +91,7 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
         )
     names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
     given = {name: options[name] for name in names}
-    by_accumulation = options["gbs"] is None and options["gbs_tokens"] is None
+    by_accumulation = not any(options.get(name) for name in ("gbs", "gbs_tokens", "batch_ramp"))
     if by_accumulation and options["grad_acc"] is None:
         raise UsageError("give the global batch: --gbs-tokens 4M, --gbs 512 or --grad-acc 32")
     job = build_request(options | ({"gbs": 1} if by_accumulation else {})).resolve()

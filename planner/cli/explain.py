@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 @click.option(
     "--neighbours/--no-neighbours",
     default=True,
-    show_default=True,
     help="Cost the configurations that differ by one degree.",
 )
 @click.option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from typing import Any
 
@@ -22,6 +21,7 @@ from planner.cli.options import (
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.request import Request
+from planner.predict.command_line import search_command
 
 
 @click.command(
@@ -76,28 +76,3 @@ def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:
     if limits := limit_values(options, first_job(request)):
         request = request.model_copy(update={"limits": limits})
     return request, assumed
-
-
-def search_command(request: Request) -> str:
-    """The command that searches for the same: what differs from the defaults of a request."""
-    given = request.model_dump(exclude_defaults=True, exclude={"limits"})
-    words = ["planner", "search"]
-    for name, value in given.items():
-        for each in value if isinstance(value, tuple) and name != "recompute" else (value,):
-            words += _option(name, each)
-    for name, values in request.limits.items():
-        words += _option("shard_size" if name == "shard" else name, values)
-    return shlex.join(words)
-
-
-def _option(name: str, value: Any) -> list[str]:
-    spelled = "--" + name.replace("domains", "nodes").replace("_", "-")
-    match value:
-        case True:
-            return [spelled]
-        case False:
-            return [f"--no-{spelled.removeprefix('--')}"]
-        case tuple():
-            return [spelled, ",".join(str(item) for item in value)]
-        case _:
-            return [spelled, str(value)]

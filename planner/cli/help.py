@@ -11,8 +11,10 @@ import click
 # Title -> names of options, in the order of the help. What no group has is under "Other".
 GROUPS: dict[str, tuple[str, ...]] = {
     "Job": (
-        "model", "gpus", "gpu", "cluster", "clusters", "first", "last", "counts", "tokens",
-        "jobs_file", "jobs", "gbs_tokens", "gbs", "gbs_tolerance", "batch", "seq", "framework",
+        "model", "gpus", "gpu", "cluster", "clusters", "first", "last", "counts",
+        "flops", "days", "parameters", "tokens",
+        "jobs_file", "jobs", "gbs_tokens", "gbs", "gbs_tolerance", "batch", "batch_ramp", "seq",
+        "framework",
         "precision", "precision_fallback", "plan",
     ),
     "Degrees": (
@@ -52,8 +54,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Files": ("env", "ignored"),
     "The search": ("time_limit", "workers", "seed"),
     "Output": (
-        "output", "as_json", "as_csv", "plot", "top", "whole", "wide", "sort", "verbose", "force",
-        "quiet", "help_all",
+        "output", "as_json", "as_csv", "save_model", "plot", "top", "whole", "wide", "sort",
+        "verbose", "force", "quiet", "help_all",
     ),
 }  # fmt: skip
 OTHER = "Other"
@@ -61,7 +63,7 @@ OTHER = "Other"
 FIRST = frozenset(
     {
         "model", "gpus", "gpu", "clusters", "first", "last", "tokens", "jobs_file", "deadline",
-        "budget", "gbs_tokens", "gbs", "seq",
+        "budget", "flops", "days", "parameters", "gbs_tokens", "gbs", "seq",
         "framework", "precision", "recompute", "require", "prices", "solve", "advise", "inference",
         "measured_step_time", "time_limit", "output", "as_json", "top", "plot", "fixed", "help_all",
     }

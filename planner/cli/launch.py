@@ -10,6 +10,7 @@ import click
 
 from planner.cli import complete
 from planner.cli import option_types as types
+from planner.cli.options import ramp_option
 from planner.cli.progress import compile_if_first_run
 from planner.job.frameworks.names import target_named
 from planner.launch.contract import NodesAs
@@ -41,12 +42,12 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
     "--nodes-as",
     type=click.Choice(get_args(NodesAs)),
     default="torchrun",
-    show_default=True,
     help="What starts the processes on the nodes.",
 )
 @click.option(
     "-o", "--output", type=types.FILE, required=True, metavar="FOLDER", help="The folder to write."
 )
+@ramp_option
 @click.option("--force", is_flag=True, help="Replace a launch folder that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print files and expectations as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
@@ -56,6 +57,7 @@ def command(
     framework: str | None,
     nodes_as: NodesAs,
     output: str,
+    batch_ramp: str | None,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -76,7 +78,7 @@ def command(
     plan = pick_plan(result, number)
     target = named or target_named(result.request.framework)
     compile_if_first_run(quiet)
-    launch = launch_of(plan, result.request, target, nodes_as, result.job.used_gpus)
+    launch = launch_of(plan, result.request, target, nodes_as, result.job.used_gpus, batch_ramp)
     folder = launch_folder(launch)
     write_folder(path, folder.files, force)
     if as_json:

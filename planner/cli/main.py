@@ -25,6 +25,8 @@ COMMANDS = {
     "explain": "Show where a plan's memory and time go, and why not its neighbours.",
     "compare": "Compare clusters for a training run, in days, money and energy.",
     "buy": "Choose GPUs, how many and at which price, within deadline, budget and power.",
+    "sweep": "Search a grid of jobs, clusters and prices, resumable, on one machine or many.",
+    "budget": "Find the size, tokens and loss that a compute budget gives, with a plan.",
     "scale": "Show throughput, days and money against the number of GPUs.",
     "launch": "Write a folder that starts a plan under a training framework.",
     "report": "Make a page of figures of a plan file, a comparison or a scaling study.",
@@ -130,7 +132,11 @@ def _demand_text(argument: str) -> None:
 @click.group(
     cls=LazyGroup,
     epilog=_EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(__version__, prog_name="planner", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show a traceback when something unexpected happens.")

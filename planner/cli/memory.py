@@ -63,7 +63,8 @@ _NO_CONDITIONS: dict[str, Any] = {"require": (), "forbid": (), "fix": ()}
 _SECONDS_INSTEAD = 20.0
 # Options that training and serving share.
 _SHARED = (
-    "model", "gpus", "tp", "pp", "dp", "ep", "solve", "as_json", "as_csv", "quiet",
+    "model", "gpus", "tp", "pp", "dp", "ep", "solve", "advise", "as_json", "as_csv",
+    "quiet",
 )  # fmt: skip
 
 
@@ -78,7 +79,6 @@ _SHARED = (
 @click.option(
     "--stage",
     default="heaviest",
-    show_default=True,
     type=types.STAGE,
     help="Pipeline stage to show: heaviest, all, or a number from 0 on.",
 )
@@ -106,6 +106,8 @@ def command(**options: Any) -> None:
     multiply to, with --gpus H200 as many of those. Exit status 1 if it does not fit.
     """
     ctx = click.get_current_context()
+    if options["advise"] and options["solve"] is not None:
+        raise UsageError("give --solve or --advise, not both")
     if options["inference"]:
         from planner.cli.memory_inference import run
 
@@ -118,8 +120,6 @@ def command(**options: Any) -> None:
 def _train(options: dict[str, Any], style: str) -> int:
     """Account, solve and advise as asked; write and print; the exit status."""
     output, plot = _checked_files(options)
-    if options["advise"] and options["solve"] is not None:
-        raise UsageError("give --solve or --advise, not both")
     found = _findings(options)
     if output is not None:
         write_text(output, _document(found))
@@ -328,7 +328,8 @@ def _instead(options: dict[str, Any]) -> str:
     ctx = click.get_current_context()
     if any(_is_given(ctx, name) for name in _CHOICES) or not _is_given(ctx, "gpus"):
         return ""
-    from planner.cli.fit import fit_request, search_command
+    from planner.cli.fit import fit_request
+    from planner.predict.command_line import search_command
     from planner.predict.plan_text import configuration_text
     from planner.search.fit import fitting_plan
 

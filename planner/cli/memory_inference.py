@@ -1,27 +1,25 @@
 """`planner memory --inference`: its own options, and what it prints.
 
 `planner memory` owns the options that training and serving share and passes all of them on:
-model (required), gpus, tp, pp, ep, dp (None: 1), solve (None, `batch` or `context`), as_json and
-as_csv. Missing keys count as None.
+model (required), gpus, tp, pp, ep, dp (None: 1), solve (None, `batch` or `context`), advise,
+as_json and as_csv. Missing keys count as None.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from planner.cli import option_types as types
+from planner.cli.options import output_format, together
 from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from hardware import Cluster
     from planner.job.models.catalog import ResolvedModel
     from planner.predict.memory.serving.deployment import Deployment
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Values of --solve that belong to --inference.
 SOLVE_CHOICES = ("batch", "context")
@@ -31,71 +29,78 @@ DEFAULT_BLOCK = 16
 DEFAULT_CONTEXT = 4096
 
 
-def inference_options(function: Command) -> Command:
-    """Options that only serving has; absent ones are None or False."""
-    options = [
-        click.option("--inference", is_flag=True, help="Memory of serving instead of training."),
-        click.option("--batch", type=types.SERVED, help="Sequences served at once. [default: 1]"),
-        click.option(
-            "--context",
-            type=types.SEQUENCE,
-            metavar="TOKENS",
-            help="Tokens a sequence, prompt and answer: 32Ki = 32768. [default: 4096]",
-        ),
-        click.option(
-            "--weights",
-            metavar="FORMAT",
-            help="bf16, fp16, fp32, fp8, fp8-block, int8, int4 (awq, gptq), mxfp4, nvfp4. "
-            "[default: bf16]",
-        ),
-        click.option(
-            "--kv-cache",
-            metavar="DTYPE",
-            help="bf16, fp16, fp8, int8, int4. [default: 16 bits, fp32 with fp32 weights]",
-        ),
-        click.option("--engine", help="vllm, vllm-0.19 or vllm-0.16. [default: vllm]"),
-        click.option(
-            "--gpu-memory-utilization",
-            type=types.Number(0, 1, low_open=True),
-            help="Share of the HBM that the engine may fill. [default: 0.9]",
-        ),
-        click.option("--block-size", type=types.SERVED, help="Tokens a KV block. [default: 16]"),
-        click.option(
-            "--max-num-batched-tokens",
-            type=types.SEQUENCE,
-            metavar="TOKENS",
-            help="Tokens of one prefill chunk. [default: as vLLM on this GPU]",
-        ),
-        click.option(
-            "--max-num-seqs",
-            type=types.SERVED,
-            help="Sequences for which the engine reserves. [default: as vLLM on this GPU]",
-        ),
-        click.option(
-            "--logits",
-            type=click.Choice(["sampled", "all"]),
-            help="Positions of a chunk that get logits. [default: sampled]",
-        ),
-        click.option("--enforce-eager", is_flag=True, help="No CUDA graphs."),
-        click.option(
-            "--disable-hybrid-kv-cache-manager",
-            is_flag=True,
-            help="Sliding-window layers keep every token, too.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+# Options that only serving has; absent ones are None or False.
+inference_options = together(
+    click.option("--inference", is_flag=True, help="Memory of serving instead of training."),
+    click.option("--batch", type=types.SERVED, help="Sequences served at once. [default: 1]"),
+    click.option(
+        "--context",
+        type=types.SEQUENCE,
+        help="Tokens a sequence, prompt and answer: 32Ki = 32768. [default: 4096]",
+    ),
+    click.option(
+        "--weights",
+        metavar="FORMAT",
+        help="bf16, fp16, fp32, fp8, fp8-block, int8, int4 (awq, gptq), mxfp4, nvfp4. "
+        "[default: bf16]",
+    ),
+    click.option(
+        "--kv-cache",
+        metavar="DTYPE",
+        help="bf16, fp16, fp8, int8, int4. [default: 16 bits, fp32 with fp32 weights]",
+    ),
+    click.option("--engine", help="vllm, vllm-0.19 or vllm-0.16. [default: vllm]"),
+    click.option(
+        "--gpu-memory-utilization",
+        type=types.Number(0, 1, low_open=True),
+        help="Share of the HBM that the engine may fill. [default: 0.9]",
+    ),
+    click.option("--block-size", type=types.SERVED, help="Tokens a KV block. [default: 16]"),
+    click.option(
+        "--max-num-batched-tokens",
+        type=types.SEQUENCE,
+        help="Tokens of one prefill chunk. [default: as vLLM on this GPU]",
+    ),
+    click.option(
+        "--max-num-seqs",
+        type=types.SERVED,
+        help="Sequences for which the engine reserves. [default: as vLLM on this GPU]",
+    ),
+    click.option(
+        "--logits",
+        type=click.Choice(["sampled", "all"]),
+        help="Positions of a chunk that get logits. [default: sampled]",
+    ),
+    click.option("--enforce-eager", is_flag=True, help="No CUDA graphs."),
+    click.option(
+        "--disable-hybrid-kv-cache-manager",
+        is_flag=True,
+        help="Sliding-window layers keep every token, too.",
+    ),
+)
 
 
 def run(options: dict[str, Any]) -> int:
-    """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1."""
-    from planner.cli.options import output_format
+    """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1.
+
+    `advise`: every change and every split of the GPUs, also where it fits.
+    """
     from planner.cli.output import print_report
     from planner.job.models.catalog import load_model
     from planner.predict.memory.inference import inference_memory
-    from planner.predict.memory.serving.solve import changes, solve, solved_deployment
-    from planner.report.inference import inference_csv, inference_document, inference_report
+    from planner.predict.memory.serving.solve import (
+        changes,
+        solve,
+        solved_deployment,
+        with_grouped_queries,
+    )
+    from planner.predict.memory.serving_splits import splits
+    from planner.report.inference import (
+        Tuning,
+        inference_csv,
+        inference_document,
+        inference_report,
+    )
 
     style = output_format(bool(options.get("as_json")), bool(options.get("as_csv")))
     model = load_model(options["model"])
@@ -106,14 +111,20 @@ def run(options: dict[str, Any]) -> int:
         solved = solve(deployment, options["solve"], result.spread)
         deployment = solved_deployment(deployment, solved)
         result = inference_memory(deployment)
-    advice = () if result.fits else changes(deployment)
+    full = bool(options.get("advise"))
+    advice = changes(deployment) if full or not result.fits else ()
+    tuning = None
+    if full:
+        links = _cluster(options, deployment.gpus)
+        tuning = Tuning(splits(deployment, links), with_grouped_queries(deployment))
     match style:
         case "json":
-            click.echo(json.dumps(inference_document(result, solved, advice), indent=2))
+            click.echo(json.dumps(inference_document(result, solved, advice, tuning), indent=2))
         case "csv":
             click.echo(inference_csv(result), nl=False)
         case "text":
-            print_report(inference_report(result, model, solved, advice, _warnings(deployment)))
+            warnings = _warnings(deployment)
+            print_report(inference_report(result, model, solved, advice, warnings, tuning))
     return 0 if result.fits else 1
 
 

@@ -16,9 +16,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from constraints import ConstraintError, parse_degree_limit
+from planner.job.batch_ramp import read_ramp
 from planner.job.errors import UsageError
-from planner.job.request import LONGEST_SEQ, MOST_SEQUENCES, parse_tokens
+from planner.job.request import LONGEST_SEQ, MOST_SEQUENCES
 from planner.job.specs import MOST_LAYERS, WIDEST
+from planner.job.tokens import parse_tokens
 from planner.predict.plan import LARGEST_DEGREE, MOST_MICRO_BATCHES
 
 # Blocks of a pipeline that a list of layers may name.
@@ -111,6 +113,14 @@ def _measured_share(text: str) -> float:
     return share
 
 
+def _ramp(text: str) -> str:
+    """The text, read once: Megatron's form with a batch that suits, which is given elsewhere."""
+    words = text.split()
+    suits = len(words) == 3 and all(word.isdecimal() and len(word) < 19 for word in words)
+    read_ramp(text, int(words[0]) + int(words[1]) if suits else None)
+    return text
+
+
 def _sequence(text: str) -> int:
     try:
         given = parse_tokens(text)
@@ -130,6 +140,10 @@ def _trained_tokens(text: str) -> int:
         raise UsageError(
             f"{text!r}: give the tokens to train on, a whole number above 0, as 15T or 300B"
         ) from None
+
+
+def _budget_tokens(text: str) -> int | str:
+    return "chinchilla" if text.strip().lower() == "chinchilla" else _trained_tokens(text)
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -263,7 +277,9 @@ FRACTION = Parsed("fraction", _fraction, "0.5", "1")
 PROBABILITY = Parsed("probability", _probability, "80%", "0.8")
 MEASURED_SHARE = Parsed("share", _measured_share, "0.41", "41%")
 TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
+RAMP = Parsed("ramp", _ramp, "64..512/469B", "4Mi:252M,8Mi:2.87T,16Mi", "16 8 300000")
 TRAINED_TOKENS = Parsed("tokens", _trained_tokens, "15T", "300B")
+BUDGET_TOKENS = Parsed("tokens", _budget_tokens, "15T", "chinchilla")
 SEQUENCE = Parsed("tokens", _sequence, "8192", "8Ki")
 LAYERS = Parsed("layers", _layers, "19,20,20,21", "4,5x14,4", "16")
 DURATION = Parsed("time", _duration_s, "90s", "10min", "3h", "2d")
@@ -276,6 +292,13 @@ POWER_KW = Parsed(
     "power", _scaled({"kw": 1.0, "mw": 1e3, "gw": 1e6}, 0.1, 1e8, "a power, as 1.2MW or 800kW"),
     "1.2MW", "800kW",
 )  # fmt: skip
+PARAMETERS = Parsed(
+    "parameters",
+    _scaled({"": 1.0, "m": 1e6, "b": 1e9, "t": 1e12}, 1e8, 2e13, "a size, as 13B, up to 20T"),
+    "13B", "500M",
+)  # fmt: skip
+FLOP = Number(1e15, 1e35)
+DAYS = Number(0, 3650, low_open=True)
 STAGE = Parsed("stage", _stage, "heaviest", "all", "0")
 RATE = Parsed("rate", _rate, "EUR=1.10")
 CURRENCY = Parsed("code", _currency, "USD", "EUR")

@@ -44,355 +44,296 @@ _DEGREES: tuple[tuple[str, int | None, str], ...] = (
 MOST_IMBALANCE = 4096
 
 
-def _apply(function: Command, decorators: list[Callable[[Command], Command]]) -> Command:
-    """The function under all decorators; the first is listed first in --help."""
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+def together(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Several decorators as one; the first is listed first in --help."""
+
+    def decorate(function: Any) -> Any:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
 
 
-def job_options(function: Command) -> Command:
-    """What is trained, on what, with which framework and batch."""
-    return _apply(
-        function,
-        [
-            click.option(
-                "--model",
-                required=True,
-                shell_complete=complete.models,
-                help="Name or alias (70b), or path to a Hugging Face config.json or a model .toml.",
-            ),
-            click.option(
-                "--gpus",
-                shell_complete=complete.gpus,
-                help="64xH100, or nodes x GPUs: 8x8xH100.",
-            ),
-            click.option(
-                "--cluster",
-                type=types.FILE,
-                help="Instead of --gpus: a TOML file that describes it.",
-            ),
-            click.option(
-                "--gbs-tokens",
-                metavar="TOKENS",
-                type=types.TOKENS,
-                help="Global batch in tokens: 4M = 4·10^6, 4Mi = 4·2^20.",
-            ),
-            click.option(
-                "--gbs", type=types.SEQUENCES, help="Instead: global batch in sequences, exact."
-            ),
-            click.option(
-                "--gbs-tolerance",
-                type=types.Number(0, 1, high_open=True),
-                default=0.05,
-                show_default=True,
-                help="Share by which a plan's batch may differ from --gbs-tokens.",
-            ),
-            click.option(
-                "--seq",
-                metavar="TOKENS",
-                type=types.SEQUENCE,
-                help="Sequence length in tokens. [default: the model's pretraining length]",
-            ),
-            click.option(
-                "--framework",
-                shell_complete=complete.frameworks,
-                default="megatron-core",
-                show_default=True,
-                help="See: planner frameworks.",
-            ),
-            click.option(
-                "--precision",
-                show_default="bf16",
-                help="bf16, fp16, fp8, mxfp8, nvfp4, or fp32 and tf32, whose weights and "
-                "gradients are fp32: as GPU and framework have them.",
-            ),
-            click.option(
-                "--dtype",
-                type=click.Choice(["bf16", "amp", "fp32"]),
-                help="Weights in 16 bits, in fp32 under autocast, or fp32 throughout. "
-                "[default: the framework's usual one]",
-            ),
-            click.option(
-                "--optimizer",
-                default="adamw",
-                show_default=True,
-                metavar="NAME[:KEY=TYPE,...]",
-                help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, lion, "
-                "muon, sgd; types as adamw:exp_avg=fp8,master=fp16 or "
-                "sgd:momentum=none.",
-            ),
-            click.option(
-                "--optimizer-kernel",
-                type=click.Choice(["fused", "foreach", "forloop"]),
-                help="How torch updates parameters. [default: as the framework does]",
-            ),
-            click.option(
-                "--optimizer-offload",
-                metavar="SHARE|search",
-                default="0",
-                type=types.SHARE,
-                show_default=True,
-                help="Share of optimizer state and update on the CPU; search: the best for each "
-                "plan.",
-            ),
-            click.option(
-                "--activation-offload",
-                metavar="off|all|search|MODULES",
-                default="off",
-                type=types.MODULES,
-                show_default=True,
-                help="Activations kept on the host, by module, as core_attn,attn_proj; search: the "
-                "best for each plan.",
-            ),
-            click.option(
-                "--activation-offload-fraction",
-                metavar="FRACTION",
-                default="1",
-                type=types.FRACTION,
-                show_default=True,
-                help="Of the layers' activations that can leave the GPU; searches take 1.",
-            ),
-            click.option(
-                "--attention",
-                type=click.Choice(["flash", "eager"]),
-                help="Fused attention kernels, or scores kept in memory. [default: the "
-                "framework's, flash but for textbooks]",
-            ),
-            click.option(
-                "--schedule",
-                metavar="NAME",
-                help="Pipeline schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v, dualpipe, "
-                "dualpipev. [default: the framework's usual]",
-            ),
-            click.option(
-                "--cp-comm-type",
-                type=click.Choice(["p2p", "all_gather", "a2a", "a2a+p2p"]),
-                help="How context parallelism exchanges. [default: the fastest in a search, else "
-                "the framework's usual]",
-            ),
-            click.option(
-                "--cuda-graphs",
-                is_flag=True,
-                help="The step is captured as CUDA graphs: no CPU time per kernel.",
-            ),
-            click.option(
-                "--with",
-                "use",
-                metavar="TECHNIQUE",
-                multiple=True,
-                help="A technique of the framework that every plan uses (planner frameworks NAME "
-                "lists them); may be given again.",
-            ),
-            click.option(
-                "--without",
-                metavar="TECHNIQUE",
-                multiple=True,
-                help="A technique of the framework that no plan uses; may be given again.",
-            ),
-            click.option(
-                "--sharp",
-                is_flag=True,
-                help="InfiniBand switches reduce gradients (SHARP): Megatron's --use-sharp.",
-            ),
-            click.option(
-                "--sequence-parallel/--no-sequence-parallel",
-                default=True,
-                show_default=True,
-                help="Activations outside the tensor-parallel products are split over tp.",
-            ),
-            click.option(
-                "--gradient-as-bucket-view",
-                is_flag=True,
-                help="DDP: gradients are views of the buckets, not copies.",
-            ),
-            click.option(
-                "--set-to-none/--no-set-to-none",
-                default=True,
-                show_default=True,
-                help="zero_grad frees gradients, or zeroes them in place.",
-            ),
-            click.option(
-                "--cublas-workspace-config",
-                metavar=":KIB:COUNT",
-                help="CUBLAS_WORKSPACE_CONFIG of the run. [default: torch's for the GPU]",
-            ),
-            click.option(
-                "--bias/--no-bias",
-                default=True,
-                show_default=True,
-                help="Biases of linear layers and norms, where the model has them.",
-            ),
-            click.option("--dropout", is_flag=True, help="The model trains with dropout."),
-            click.option(
-                "--expert-imbalance",
-                type=types.Number(1, MOST_IMBALANCE),
-                default=1.0,
-                show_default=True,
-                help="Load of the busiest expert rank over the mean.",
-            ),
-            click.option(
-                "--hbm-reserve",
-                default="0",
-                show_default=True,
-                help="HBM to keep free: a share (0.05, 5%) or a size (4GiB).",
-            ),
-            click.option(
-                "--fit-probability",
-                default="80%",
-                show_default=True,
-                type=types.PROBABILITY,
-                help="How surely a plan must fit its GPUs, by the error of memory predictions; "
-                "faster plans that fit less surely are listed apart.",
-            ),
-            click.option(
-                "--allow-tp-across-nodes",
-                is_flag=True,
-                help="Let TP groups leave the NVLink domain.",
-            ),
-        ],
+# What is trained, on what, with which framework and batch.
+job_options = together(
+    click.option(
+        "--model",
+        required=True,
+        shell_complete=complete.models,
+        help="Name or alias (70b), or path to a Hugging Face config.json or a model .toml.",
+    ),
+    click.option(
+        "--gpus", shell_complete=complete.gpus, help="64xH100, or nodes x GPUs: 8x8xH100."
+    ),
+    click.option(
+        "--cluster", type=types.FILE, help="Instead of --gpus: a TOML file that describes it."
+    ),
+    click.option(
+        "--gbs-tokens", type=types.TOKENS, help="Global batch in tokens: 4M = 4·10^6, 4Mi = 4·2^20."
+    ),
+    click.option("--gbs", type=types.SEQUENCES, help="Instead: global batch in sequences, exact."),
+    click.option(
+        "--gbs-tolerance",
+        type=types.Number(0, 1, high_open=True),
+        default=0.05,
+        help="Share by which a plan's batch may differ from --gbs-tokens.",
+    ),
+    click.option(
+        "--seq",
+        type=types.SEQUENCE,
+        help="Sequence length in tokens. [default: the model's pretraining length]",
+    ),
+    click.option(
+        "--framework",
+        shell_complete=complete.frameworks,
+        default="megatron-core",
+        help="See: planner frameworks.",
+    ),
+    click.option(
+        "--precision",
+        show_default="bf16",
+        help="bf16, fp16, fp8, mxfp8, nvfp4, or fp32 and tf32, whose weights and "
+        "gradients are fp32: as GPU and framework have them.",
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(["bf16", "amp", "fp32"]),
+        help="Weights in 16 bits, in fp32 under autocast, or fp32 throughout. "
+        "[default: the framework's usual one]",
+    ),
+    click.option(
+        "--optimizer",
+        default="adamw",
+        metavar="NAME[:KEY=TYPE,...]",
+        help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, "
+        "adafactor-momentum, lion, muon, sgd; types as adamw:exp_avg=fp8,master=fp16 or "
+        "sgd:momentum=none.",
+    ),
+    click.option(
+        "--optimizer-kernel",
+        type=click.Choice(["fused", "foreach", "forloop"]),
+        help="How torch updates parameters. [default: as the framework does]",
+    ),
+    click.option(
+        "--optimizer-offload",
+        metavar="SHARE|search",
+        default="0",
+        type=types.SHARE,
+        help="Share of optimizer state and update on the CPU; search: the best for each plan.",
+    ),
+    click.option(
+        "--activation-offload",
+        metavar="off|all|search|MODULES",
+        default="off",
+        type=types.MODULES,
+        help="Activations kept on the host, by module, as core_attn,attn_proj; search: the "
+        "best for each plan.",
+    ),
+    click.option(
+        "--activation-offload-fraction",
+        default="1",
+        type=types.FRACTION,
+        help="Of the layers' activations that can leave the GPU; searches take 1.",
+    ),
+    click.option(
+        "--attention",
+        type=click.Choice(["flash", "eager"]),
+        help="Fused attention kernels, or scores kept in memory. [default: the "
+        "framework's, flash but for textbooks]",
+    ),
+    click.option(
+        "--schedule",
+        metavar="NAME",
+        help="Pipeline schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v, dualpipe, "
+        "dualpipev. [default: the framework's usual]",
+    ),
+    click.option(
+        "--cp-comm-type",
+        type=click.Choice(["p2p", "all_gather", "a2a", "a2a+p2p"]),
+        help="How context parallelism exchanges. [default: the fastest in a search, else "
+        "the framework's usual]",
+    ),
+    click.option(
+        "--cuda-graphs",
+        is_flag=True,
+        help="The step is captured as CUDA graphs: no CPU time per kernel.",
+    ),
+    click.option(
+        "--with",
+        "use",
+        metavar="TECHNIQUE",
+        multiple=True,
+        help="A technique of the framework that every plan uses (planner frameworks NAME "
+        "lists them); may be given again.",
+    ),
+    click.option(
+        "--without",
+        metavar="TECHNIQUE",
+        multiple=True,
+        help="A technique of the framework that no plan uses; may be given again.",
+    ),
+    click.option(
+        "--sharp",
+        is_flag=True,
+        help="InfiniBand switches reduce gradients (SHARP): Megatron's --use-sharp.",
+    ),
+    click.option(
+        "--sequence-parallel/--no-sequence-parallel",
+        default=True,
+        help="Activations outside the tensor-parallel products are split over tp.",
+    ),
+    click.option(
+        "--gradient-as-bucket-view",
+        is_flag=True,
+        help="DDP: gradients are views of the buckets, not copies.",
+    ),
+    click.option(
+        "--set-to-none/--no-set-to-none",
+        default=True,
+        help="zero_grad frees gradients, or zeroes them in place.",
+    ),
+    click.option(
+        "--cublas-workspace-config",
+        metavar=":KIB:COUNT",
+        help="CUBLAS_WORKSPACE_CONFIG of the run. [default: torch's for the GPU]",
+    ),
+    click.option(
+        "--bias/--no-bias",
+        default=True,
+        help="Biases of linear layers and norms, where the model has them.",
+    ),
+    click.option("--dropout", is_flag=True, help="The model trains with dropout."),
+    click.option(
+        "--expert-imbalance",
+        type=types.Number(1, MOST_IMBALANCE),
+        default=1.0,
+        help="Load of the busiest expert rank over the mean.",
+    ),
+    click.option(
+        "--hbm-reserve", default="0", help="HBM to keep free: a share (0.05, 5%) or a size (4GiB)."
+    ),
+    click.option(
+        "--fit-probability",
+        default="80%",
+        type=types.PROBABILITY,
+        help="How surely a plan must fit its GPUs, by the error of memory predictions; "
+        "faster plans that fit less surely are listed apart.",
+    ),
+    click.option(
+        "--allow-tp-across-nodes", is_flag=True, help="Let TP groups leave the NVLink domain."
+    ),
+)
+
+
+# One given configuration: degrees, batch, where layers live and which recompute.
+configuration_options = together(
+    *(
+        click.option(f"--{name}", type=types.DEGREE, default=default, help=text)
+        for name, default, text in _DEGREES
+    ),
+    click.option(
+        "--zero", type=click.IntRange(0, 3), help="ZeRO stage. [default: the framework's usual one]"
+    ),
+    click.option("--mbs", type=types.DEGREE, default=1, help="Micro-batch, sequences."),
+    click.option(
+        "--grad-acc",
+        type=types.MICRO_BATCHES,
+        help="Micro-batches per step; without --gbs and --gbs-tokens it sets the batch.",
+    ),
+    click.option(
+        "--layers-per-stage",
+        type=types.LAYERS,
+        help="Uneven layers, one number for each of the pp·vpp blocks: 19,20,20,21 or 4,5x14,4.",
+    ),
+    click.option(
+        "--mtp-standalone",
+        is_flag=True,
+        help="Multi-token prediction in the block before the last, which then holds head "
+        "and loss alone (0 layers).",
+    ),
+    click.option(
+        "--shard-size",
+        type=types.SHARD,
+        default=0,
+        help="Ranks that share a parameter under ZeRO (HSDP). 0: all of dp·cp.",
+    ),
+    click.option(
+        "--recompute",
+        default="none",
+        metavar="MODE",
+        help="none, full, selective, modules (layernorm,moe_act), full/2 (every 2nd "
+        "layer), full:uniform=4, full:block=4, budget=0.5: as the framework has them.",
+    ),
+    click.option(
+        "--recompute-layers",
+        type=types.LAYERS,
+        help="Layers of each stage that recompute. [default: all]",
+    ),
+)
+
+
+# Limits on the degrees that a search may use.
+limit_options = together(
+    *(
+        click.option(
+            f"--{_OPTION_NAMES.get(name, name)}",
+            name,
+            metavar="VALUES",
+            type=types.degree_limit(name),
+            help=text,
+        )
+        for name, text in LIMITS.items()
     )
+)
 
 
-def configuration_options(function: Command) -> Command:
-    """One given configuration: degrees, batch, where layers live and which recompute."""
-    return _apply(
-        function,
-        [
-            *(
-                click.option(
-                    f"--{name}",
-                    type=types.DEGREE,
-                    default=default,
-                    show_default=default is not None,
-                    help=text,
-                )
-                for name, default, text in _DEGREES
-            ),
-            click.option(
-                "--zero",
-                type=click.IntRange(0, 3),
-                help="ZeRO stage. [default: the framework's usual one]",
-            ),
-            click.option(
-                "--mbs",
-                type=types.DEGREE,
-                default=1,
-                show_default=True,
-                help="Micro-batch, sequences.",
-            ),
-            click.option(
-                "--grad-acc",
-                type=types.MICRO_BATCHES,
-                help="Micro-batches per step; without --gbs and --gbs-tokens it sets the batch.",
-            ),
-            click.option(
-                "--layers-per-stage",
-                metavar="LAYERS",
-                type=types.LAYERS,
-                help="Uneven layers, one number for each of the pp·vpp blocks: 19,20,20,21 or "
-                "4,5x14,4.",
-            ),
-            click.option(
-                "--mtp-standalone",
-                is_flag=True,
-                help="Multi-token prediction in the block before the last, which then holds head "
-                "and loss alone (0 layers).",
-            ),
-            click.option(
-                "--shard-size",
-                type=types.SHARD,
-                default=0,
-                show_default=True,
-                help="Ranks that share a parameter under ZeRO (HSDP). 0: all of dp·cp.",
-            ),
-            click.option(
-                "--recompute",
-                default="none",
-                show_default=True,
-                metavar="MODE",
-                help="none, full, selective, modules (layernorm,moe_act), full/2 (every 2nd "
-                "layer), full:uniform=4, full:block=4, budget=0.5: as the framework has them.",
-            ),
-            click.option(
-                "--recompute-layers",
-                metavar="LAYERS",
-                type=types.LAYERS,
-                help="Layers of each stage that recompute. [default: all]",
-            ),
-        ],
-    )
+ramp_option = click.option(
+    "--batch-ramp",
+    metavar="RAMP",
+    type=types.RAMP,
+    help="A batch that grows: 3072..15360/469B, or 4M:252M,8M:2.87T,16M (batch:tokens until which "
+    "it holds); its last is the global batch.",
+)
 
 
-def limit_options(function: Command) -> Command:
-    """Limits on the degrees that a search may use."""
-    return _apply(
-        function,
-        [
-            click.option(
-                f"--{_OPTION_NAMES.get(name, name)}",
-                name,
-                metavar="VALUES",
-                type=types.degree_limit(name),
-                help=text,
-            )
-            for name, text in LIMITS.items()
-        ],
-    )
+# Conditions on a configuration, in the user's own words; each may be given several times.
+condition_options = together(
+    click.option(
+        "--require",
+        multiple=True,
+        type=types.condition("require", "pp <= 4"),
+        help='What a plan must obey, as "pp <= 4" or "tp*cp in (4, 8)". Names: tp, pp, '
+        "vpp, cp, ep, etp, dp, edp, zero, shard, mbs, grad_acc (num_microbatches), gbs, "
+        "gbs_tokens, gpus (world), nodes, gpus_per_node, domain, seq, layers, heads, "
+        "kv_heads, experts.",
+    ),
+    click.option(
+        "--forbid",
+        multiple=True,
+        type=types.condition("forbid", "zero == 3"),
+        help='What no plan may do, as "zero == 3".',
+    ),
+    click.option(
+        "--fix",
+        metavar="NAME=NUMBER",
+        multiple=True,
+        type=types.condition("fix", "mbs=1"),
+        help="One value alone: mbs=1.",
+    ),
+)
 
 
-def condition_options(function: Command) -> Command:
-    """Conditions on a configuration, in the user's own words; each may be given several times."""
-    return _apply(
-        function,
-        [
-            click.option(
-                "--require",
-                metavar="CONDITION",
-                multiple=True,
-                type=types.condition("require", "pp <= 4"),
-                help='What a plan must obey, as "pp <= 4" or "tp*cp in (4, 8)". Names: tp, pp, '
-                "vpp, cp, ep, etp, dp, edp, zero, shard, mbs, grad_acc (num_microbatches), gbs, "
-                "gbs_tokens, gpus (world), nodes, gpus_per_node, domain, seq, layers, heads, "
-                "kv_heads, experts.",
-            ),
-            click.option(
-                "--forbid",
-                metavar="CONDITION",
-                multiple=True,
-                type=types.condition("forbid", "zero == 3"),
-                help='What no plan may do, as "zero == 3".',
-            ),
-            click.option(
-                "--fix",
-                metavar="NAME=NUMBER",
-                multiple=True,
-                type=types.condition("fix", "mbs=1"),
-                help="One value alone: mbs=1.",
-            ),
-        ],
-    )
-
-
-def output_options(function: Command) -> Command:
-    """Where results go, and in which form."""
-    return _apply(
-        function,
-        [
-            click.option(
-                "--json", "as_json", is_flag=True, help="Print the plan file, nothing else."
-            ),
-            click.option("--csv", "as_csv", is_flag=True, help="Print one row a plan, SI units."),
-            click.option(
-                "-o",
-                "--output",
-                type=types.FILE,
-                help="Write a plan file that later commands read.",
-            ),
-            click.option("--force", is_flag=True, help="Overwrite the output file."),
-            click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-        ],
-    )
+# Where results go, and in which form.
+output_options = together(
+    click.option("--json", "as_json", is_flag=True, help="Print the plan file, nothing else."),
+    click.option("--csv", "as_csv", is_flag=True, help="Print one row a plan, SI units."),
+    click.option(
+        "-o", "--output", type=types.FILE, help="Write a plan file that later commands read."
+    ),
+    click.option("--force", is_flag=True, help="Overwrite the output file."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+)
 
 
 def time_limit_option(help_text: str) -> Callable[[Command], Command]:
@@ -410,47 +351,15 @@ def output_format(as_json: bool, as_csv: bool) -> OutputFormat:
     return "json" if as_json else "csv" if as_csv else "text"
 
 
-_REQUEST_OPTIONS = (
-    "model",
-    "gpus",
-    "cluster",
-    "gbs_tokens",
-    "gbs",
-    "gbs_tolerance",
-    "seq",
-    "framework",
-    "precision",
-    "dtype",
-    "optimizer",
-    "optimizer_kernel",
-    "optimizer_offload",
-    "activation_offload",
-    "activation_offload_fraction",
-    "attention",
-    "schedule",
-    "dropout",
-    "cuda_graphs",
-    "use",
-    "without",
-    "sharp",
-    "sequence_parallel",
-    "gradient_as_bucket_view",
-    "set_to_none",
-    "cublas_workspace_config",
-    "bias",
-    "cp_comm_type",
-    "expert_imbalance",
-    "hbm_reserve",
-    "fit_probability",
-    "require",
-    "forbid",
-    "fix",
+# Fields of a request that options of the same names give.
+REQUEST_OPTIONS = tuple(
+    name for name in Request.model_fields if name not in ("recompute", "limits", "cp_sizes")
 )
 
 
 def build_request(options: dict[str, Any], **more: Any) -> Request:
     """The request that the shared options make; a command without some takes their defaults."""
-    fields = {name: options[name] for name in _REQUEST_OPTIONS if name in options}
+    fields = {name: options[name] for name in REQUEST_OPTIONS if name in options}
     if fields["precision"] is None:
         del fields["precision"]
     return Request(**fields, allow_tp_across_domains=options["allow_tp_across_nodes"], **more)

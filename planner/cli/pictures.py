@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 def plot_option(what: str) -> Callable[[Command], Command]:
     """`--plot FILE` of a command that has something to see."""
-    return click.option(
-        "--plot", type=types.PLOT, metavar="FILE", help=f"Draw {what}: FILE.html, .svg or .png."
-    )
+    return click.option("--plot", type=types.PLOT, help=f"Draw {what}: FILE.html, .svg or .png.")
 
 
 def check_plot(path: Path | None, force: bool, output: Path | None = None) -> None:

@@ -24,15 +24,10 @@ With the links of a node:
     "--plan-file",
     type=types.FILE,
     required=True,
-    metavar="FILE",
     help="Measure what this plan needs: its products, attention, collectives.",
 )
-@click.option(
-    "-o", "--output", type=types.FILE, required=True, metavar="FILE", help="The cluster file."
-)
-@click.option(
-    "--raw", type=types.FILE, metavar="FILE", help="The measurements as CSV. [default: FILE.csv]"
-)
+@click.option("-o", "--output", type=types.FILE, required=True, help="The cluster file.")
+@click.option("--raw", type=types.FILE, help="The measurements as CSV. [default: FILE.csv]")
 @click.option("--force", is_flag=True, help="Overwrite the output files.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def command(**options: Any) -> None:

@@ -66,8 +66,9 @@ class _Watch:
 
 
 @contextmanager
-def watched(quiet: bool) -> Iterator[Progress]:
-    """A progress callback: a bar on a terminal's stderr; says on Ctrl-C how far it came."""
+def watched(quiet: bool, kept: str = "") -> Iterator[Progress]:
+    """A progress callback: a bar on a terminal's stderr; says on Ctrl-C how far it came, and what
+    is `kept` of it."""
     watch = _Watch()
     try:
         if quiet or not sys.stderr.isatty():
@@ -77,10 +78,10 @@ def watched(quiet: bool) -> Iterator[Progress]:
                 watch.task = watch.bars.add_task(watch.state, total=None)
                 yield watch
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"interrupted ({watch.state}); nothing was written. --time-limit SECONDS stops "
-            "a search and keeps what it has found"
-        ) from None
+        nothing = (
+            "nothing was written. --time-limit SECONDS stops a search and keeps what it has found"
+        )
+        raise KeyboardInterrupt(f"interrupted ({watch.state}); {kept or nothing}") from None
 
 
 def _bars() -> Bars:

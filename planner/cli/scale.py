@@ -54,14 +54,12 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
 @click.option(
     "--batch",
     type=click.Choice(["fixed", "scaled", "both"]),
-    default="both",
-    show_default=True,
-    help="Strong scaling: the batch stays; weak: it grows with the GPUs from the first number on.",
+    help="Strong scaling: the batch stays; weak: it grows with the GPUs from the first number on. "
+    "[default: both, fixed with --batch-ramp]",
 )
 @click.option(
     "--tokens",
     default="1T",
-    show_default=True,
     type=types.TRAINED_TOKENS,
     help="Tokens to train on.",
 )
@@ -85,7 +83,8 @@ def command(**options: Any) -> None:
     from planner.compare.scaling import BATCHES, scale
     from planner.launch.registry import LAUNCH_NOTES
 
-    batches = BATCHES if options["batch"] == "both" else (options["batch"],)
+    batch = options["batch"] or ("fixed" if options["batch_ramp"] else "both")
+    batches = tuple(one for one in BATCHES if batch in (one, "both"))
     with watched(options["quiet"]) as progress:
         scaling = scale(
             request,

@@ -19,6 +19,7 @@ from planner.cli.options import (
     limit_options,
     output_format,
     output_options,
+    ramp_option,
     time_limit_option,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
@@ -47,6 +48,7 @@ SORTS = {
 )
 @several_gpus
 @job_options
+@ramp_option
 @click.option(
     "--recompute",
     type=types.NAMES,
@@ -62,13 +64,12 @@ SORTS = {
 @click.option(
     "-v", "--verbose", is_flag=True, help="Also what each rule left out, and all assumptions."
 )
-@click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True)
-@click.option("--seed", type=types.SEED, default=0, show_default=True, help="Of the solver.")
+@click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s")
+@click.option("--seed", type=types.SEED, default=0, help="Of the solver.")
 @click.option(
     "--workers",
     type=types.PROCESSES,
     default=1,
-    show_default=True,
     help="Layouts solved at a time, or clusters where --gpus names several; the answer stays.",
 )
 @time_limit_option(

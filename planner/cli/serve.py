@@ -23,7 +23,6 @@ _LIBRARIES = ("starlette", "uvicorn")
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
-    show_default=True,
     help="0: any free one.",
 )
 @time_limit_option("Of each search. [default: 20]")

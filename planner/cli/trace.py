@@ -24,7 +24,7 @@ _EPILOG = "Example: planner trace rank0.json.gz rank1.json.gz --plan-file plan.j
 
 @click.command("trace", epilog=_EPILOG)
 @click.argument("paths", type=types.FILE, metavar="FILE...", nargs=-1, required=True)
-@click.option("--plan-file", type=types.FILE, metavar="FILE", help="Compare with this plan.")
+@click.option("--plan-file", type=types.FILE, help="Compare with this plan.")
 @click.option("--plan", type=types.PLAN_NUMBER, default=1, help="Which plan of the file.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")

@@ -57,7 +57,6 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     "--by",
     "by",
     default="source",
-    show_default=True,
     metavar="COLUMNS",
     help="What makes a family, comma-separated: source, gpu, framework, model, precision, ...",
 )
@@ -94,7 +93,6 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     "--html",
     "plot",
     type=types.PLOT,
-    metavar="FILE",
     help="Draw predicted against measured: FILE.svg or .png; or FILE.html with all rows.",
 )
 @click.option(

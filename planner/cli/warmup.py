@@ -20,7 +20,7 @@ def command(quiet: bool) -> None:
     """
     compile_if_first_run(quiet)
 
-    from planner.cost._jit import cache_folder
+    from planner.cost._machine_code import cache_folder
     from planner.predict.warmup import missing
 
     if missing():

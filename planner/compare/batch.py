@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from planner.job.models.catalog import load_model
 from planner.job.request import Request
 from planner.predict.ops import parameter_count
 
@@ -15,9 +14,9 @@ LARGE_MODEL_PARAMETERS = 1e11
 
 def with_batch(request: Request) -> tuple[Request, str]:
     """The request with a global batch, and a sentence if it had to be assumed."""
-    if request.gbs is not None or request.gbs_tokens is not None:
+    if (request.gbs, request.gbs_tokens, request.batch_ramp) != (None, None, None):
         return request, ""
-    model = load_model(request.model).spec
+    model = request.find_model().spec
     large = parameter_count(model).total >= LARGE_MODEL_PARAMETERS
     tokens = LARGE_TOKENS if large else USUAL_TOKENS
     like = "Llama 3 405B" if large else "Llama 2"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing.pool import Pool
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -20,19 +21,24 @@ from planner.compare.batch import with_batch
 from planner.compare.choice import Choice, Decision, Limits, Objective, Order
 from planner.compare.comparison import Entry, Prepare, check_currencies, check_tokens, enter, run_of
 from planner.compare.decision import choice_of, decide
-from planner.compare.energy import facility_kw, power_of, purchase_of
-from planner.compare.goodput import DAY_S
+from planner.compare.least import (
+    EVEN_SO,
+    Beyond,
+    Least,
+    better,
+    counting,
+    gpu_hour,
+    least_of,
+    over_a_limit,
+)
 from planner.compare.offers import Offer, demand_distinct
-from planner.compare.quotes import check_providers, choose
+from planner.compare.quotes import check_providers
 from planner.compare.results import COMPARISON_VERSION
-from planner.compare.run import HOURS_PER_DAY
 from planner.compare.scaling import counts_between
-from planner.compare.searches import Outcome, Progress, Task, run_searches
+from planner.compare.searches import Outcome, Progress, Task, run_searches, workers
 from planner.compare.settings import CostBasis, Settings
 from planner.job.errors import UsageError
-from planner.job.job import Job
 from planner.job.request import Request
-from planner.predict.ops import flop_per_token
 from planner.predict.plan_text import configuration_text
 from planner.search.launchable import SILENT, LaunchNotes
 
@@ -40,7 +46,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_SEARCHES = 1_000
+# `any` without numbers: every doubling that people rent or buy.
+_ANY = "8..4096xany"
 _RANGE = re.compile(r"^\s*(\d{1,7})\s*\.\.\s*(\d{1,7})\s*[x×*]\s*(\S.*?)\s*$")
+# Searches of a wave for each process; between waves, clusters that cannot win any more go.
+_AHEAD = 2
 _ONE = re.compile(r"^\s*(\d{1,7})\s*[x×*]\s*any\s*$", re.IGNORECASE)
 
 
@@ -60,7 +70,9 @@ class TrainingRun:
 class BuyRow(_Frozen):
     """A job on a cluster: the figures of its best plan, or why there are none.
 
-    `plan`: its degrees, in words. `searched`: False where a bound ruled the cluster out first.
+    `plan`: its degrees, in words. `searched`: False where a bound ruled the cluster out first;
+    `beyond`: which limit that bound breaks, or `another`: one that was searched is better in
+    everything that counts.
     """
 
     job: str
@@ -69,6 +81,7 @@ class BuyRow(_Frozen):
     plan: str = ""
     reason: str = ""
     searched: bool = True
+    beyond: Beyond = ""
 
 
 class Buying(_Frozen):
@@ -103,16 +116,31 @@ def _flat(row: BuyRow) -> dict[str, Any]:
 
 def offers_of(texts: Sequence[str]) -> tuple[Offer, ...]:
     """The clusters that `--gpus` texts name: `64xH100`, `64..1024xH100` (doubled from the first
-    number to the last), and `any` for every GPU of the catalogue. UsageError or HardwareError."""
+    number to the last), `64..1024xany` for every GPU of the catalogue, `any` at every size.
+    UsageError or HardwareError."""
     names = [name for text in texts for name in _sizes(text)]
     return tuple(Offer(gpus=name) for name in dict.fromkeys(names))
 
 
+def each_size(offers: Sequence[Offer]) -> tuple[Offer, ...]:
+    """Offers of a file with every size that their `gpus` name, as `offers_of` reads them."""
+    return tuple(
+        offer.model_copy(
+            update={"gpus": size, "name": offer.name and f"{offer.name} {size}", "cluster": None}
+        )
+        if offer.gpus is not None and ".." in offer.gpus
+        else offer
+        for offer in offers
+        for size in (_sizes(offer.gpus) if offer.gpus else ("",))
+    )
+
+
 def _sizes(text: str) -> list[str]:
+    text = _ANY if text.strip().lower() == "any" else text
     match = _RANGE.match(text)
     one = _ONE.match(text)
     if match is None and one is None:
-        if ".." in text or text.strip().lower() == "any":
+        if ".." in text:
             raise UsageError(f"--gpus {text}: write 64..1024xH100, or 64..1024xany for all GPUs")
         return [text]
     first, last, kind = match.groups() if match else (one[1], one[1], "any") if one else ("",) * 3
@@ -160,29 +188,43 @@ def buy(
     pairs = [(run, entry) for run in runs for entry in _entries(run, offers, prepare, chosen)]
     rows: list[BuyRow | None] = [None] * len(pairs)
 
-    def fill(kept: Limits) -> Buying:
-        """Search what keeps these limits by its bound, then choose."""
+    together = order == "one-after-another" and len(runs) > 1
+    task = Task(pairs[0][1].request, seed, time_limit_s, only_plans=True, launch=launch)
+    sums = counting(limits, objective)
+
+    def fill(kept: Limits, pool: Pool | None) -> Buying:
+        """Search what keeps these limits by its bound, most promising first, then choose."""
         for number, (run, entry) in enumerate(pairs):
             if rows[number] is None or not rows[number].searched:  # type: ignore[union-attr]
                 rows[number] = _ruled_out(run, entry, kept, objective, chosen)
-        ready = [number for number, row in enumerate(rows) if row is None]
-        outcomes = run_searches(
-            [
-                Task(pairs[number][1].request, seed, time_limit_s, only_plans=True, launch=launch)
-                for number in ready
-            ],
-            [f"{pairs[number][0].name} on {pairs[number][1].offer.label}" for number in ready],
-            jobs=processes,
-            progress=progress,
-        )
-        for number, outcome in zip(ready, outcomes, strict=True):
-            rows[number] = _row(*pairs[number], outcome, chosen)
+        ready = {
+            number: least_of(pairs[number][1], pairs[number][0].tokens, chosen)
+            for number, row in enumerate(rows)
+            if row is None
+        }
+        left = sorted(ready, key=lambda number: ready[number].promise)
+        total = len(left)
+        while left:
+            wave = left[: _AHEAD * processes]
+            outcomes = run_searches(
+                [replace(task, request=pairs[number][1].request) for number in wave],
+                [f"{pairs[number][0].name} on {pairs[number][1].offer.label}" for number in wave],
+                progress=_shifted(progress, total - len(left), total),
+                pool=pool,
+            )
+            for number, outcome in zip(wave, outcomes, strict=True):
+                rows[number] = _row(*pairs[number], outcome, chosen)
+            left = left[len(wave) :]
+            for number in () if together else left:
+                rows[number] = _beaten(pairs[number], ready[number], rows, sums, limits)
+            left = [number for number in left if rows[number] is None]
         return _answer(runs, [row for row in rows if row is not None], limits, objective, order)
 
-    answer = fill(limits)
-    if (answer.decision is None or answer.decision.best is None) and limits.any:
-        # What would have to give is a question about the clusters beyond the limits, too.
-        answer = fill(Limits(certainty=limits.certainty))
+    with workers(min(processes, len(pairs))) as pool:
+        answer = fill(limits, pool)
+        if (answer.decision is None or answer.decision.best is None) and limits.any:
+            # What would have to give is a question about the clusters beyond the limits, too.
+            answer = fill(Limits(certainty=limits.certainty), pool)
     return answer.model_copy(update={"currency": chosen.currency, "basis": chosen.basis})
 
 
@@ -238,41 +280,38 @@ def _ruled_out(
     row = BuyRow(job=run.name, cluster=entry.offer.label, searched=False)
     if entry.job is None:
         return row.model_copy(update={"reason": str(entry.problem)})
-    price = _gpu_hour(entry, settings)
+    price = gpu_hour(entry, settings)
     if price is None and (objective == "cost" or limits.budget is not None):
         return row.model_copy(update={"reason": f"no {settings.basis.replace('_', '-')} price"})
-    reason = _over_a_limit(least_days(entry.job, run.tokens), entry, price, limits, settings)
-    return row.model_copy(update={"reason": reason}) if reason else None
+    beyond, reason = over_a_limit(least_of(entry, run.tokens, settings), limits, settings.currency)
+    return row.model_copy(update={"reason": reason, "beyond": beyond}) if reason else None
 
 
-def _gpu_hour(entry: Entry, settings: Settings) -> float | None:
-    """A lower bound on the price of a GPU hour; None where there is no price."""
-    if settings.basis == "owned":
-        return None if purchase_of(entry.offer, entry.cluster, settings) is None else 0.0
-    choice = choose(entry.offer, entry.cluster, settings.basis, settings)
-    return None if choice is None else choice.amount
+def _beaten(
+    pair: tuple[TrainingRun, Entry],
+    least: Least,
+    rows: Sequence[BuyRow | None],
+    sums: Sequence[str],
+    limits: Limits,
+) -> BuyRow | None:
+    """A row without a search where a plan found is better than the cluster could be at best."""
+    run, entry = pair
+    found = [row.choice for row in rows if row and row.job == run.name and row.choice is not None]
+    cluster = better(least, found, sums, limits)
+    reason = f"{cluster} is better than the {least.time:,.3g} days that it takes {EVEN_SO}"
+    label = entry.offer.label
+    return (
+        BuyRow(job=run.name, cluster=label, searched=False, beyond="another", reason=reason)
+        if cluster
+        else None
+    )
 
 
-def _over_a_limit(
-    days: float, entry: Entry, price: float | None, limits: Limits, settings: Settings
-) -> str:
-    """Which limit no plan of at least so many days can keep; empty: a search has to tell."""
-    gpus = entry.cluster.num_gpus
-    power_kw = facility_kw(power_of(entry.cluster, settings).drawn_w, gpus)
-    if limits.power_kw is not None and power_kw > limits.power_kw:
-        return f"draws {power_kw:,.0f} kW"
-    if limits.deadline_days is not None and days > limits.deadline_days:
-        return f"takes {days:,.3g} days even at the GPUs' peak"
-    cost = days * HOURS_PER_DAY * gpus * (price or 0.0)
-    if limits.budget is not None and cost > limits.budget:
-        return f"costs {cost:,.0f} {settings.currency} even at the GPUs' peak"
-    return ""
-
-
-def least_days(job: Job, tokens: int) -> float:
-    """Days below which no plan gets: the model's products at the GPUs' peak, nothing recomputed."""
-    peak = job.cluster.gpu.peak_flop_per_s[job.precision] * job.cluster.num_gpus
-    return tokens * flop_per_token(job.model, job.seq, causal=True) / peak / DAY_S
+def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """Progress of a wave as that of all searches."""
+    if progress is None:
+        return None
+    return lambda what, done, _total: progress(what, before + done, total)
 
 
 def _row(run: TrainingRun, entry: Entry, outcome: Outcome, settings: Settings) -> BuyRow:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 _NORMAL = NormalDist()
 # Ends of an 80 % interval, in standard deviations.
-_END = _NORMAL.inv_cdf(0.9)
+DEVIATIONS_80 = _NORMAL.inv_cdf(0.9)
 
 
 class Range(BaseModel):
@@ -31,7 +31,7 @@ def bound(figure: Range, certainty: float) -> float:
 
     The interval is log-normal with a width of its own on each side.
     """
-    deviations = _NORMAL.inv_cdf(certainty) / _END
+    deviations = _NORMAL.inv_cdf(certainty) / DEVIATIONS_80
     end = figure.high if deviations > 0.0 else figure.low
     return float(figure.value * (end / figure.value) ** abs(deviations))
 
@@ -44,4 +44,4 @@ def chance(figure: Range, limit: float) -> float:
     width = abs(log((figure.high if distance > 0.0 else figure.low) / figure.value))
     if width == 0.0:
         return float(distance >= 0.0)
-    return _NORMAL.cdf(distance / width * _END)
+    return _NORMAL.cdf(distance / width * DEVIATIONS_80)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hardware import Cluster, Price, PriceKind, load_cluster_file
 from hardware.files import read_text, toml_content
+from hardware.load import MOST_GPUS
 from hardware.prices import Date, PriceOfGpu
 from planner.job.errors import UsageError
 from planner.job.pool import parse_one_type
@@ -21,7 +22,9 @@ class Offer(BaseModel):
 
     Either `gpus` (64xH100, 64xaws-p5) or `cluster` (a TOML file that describes it). Optional:
     prices of one's own quote for a GPU and hour, what a GPU costs to buy with all around it,
-    `provider` to take list prices of it alone, `precision` in place of the job's.
+    `provider` to take list prices of it alone, `precision` in place of the job's. `unit`: GPUs
+    that come together, as the 72 of a rack; `minimum`: GPUs of the smallest order. What is ordered
+    beyond the job's GPUs is paid for all the same.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,6 +41,8 @@ class Offer(BaseModel):
     date: Date = ""
     source: str = "own quote"
     capex_per_gpu: PriceOfGpu | None = None
+    unit: Annotated[int, Field(ge=1, le=MOST_GPUS)] = 1
+    minimum: Annotated[int, Field(ge=1, le=MOST_GPUS)] = 1
 
     @model_validator(mode="after")
     def _one_cluster(self) -> Offer:
@@ -55,6 +60,10 @@ class Offer(BaseModel):
         if self.cluster is not None:
             return load_cluster_file(Path(self.cluster))
         return parse_one_type(self.gpus or "")
+
+    def ordered(self, num_gpus: int) -> int:
+        """GPUs that are paid for where so many are wanted: whole units, at least the minimum."""
+        return -(-max(num_gpus, self.minimum) // self.unit) * self.unit
 
     def quotes(self, gpu: str) -> tuple[Price, ...]:
         """Prices of the offer itself."""

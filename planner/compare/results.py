@@ -10,6 +10,7 @@ from hardware import Figure, Price, PriceKind
 from planner.compare.choice import Decision
 from planner.compare.goodput import Goodput
 from planner.compare.interval import Range
+from planner.compare.laws import BatchPrice
 from planner.compare.settings import CostBasis
 from planner.predict.plan import Degrees, Plan
 from planner.search.result import JobSummary
@@ -95,6 +96,8 @@ class Run(_Frozen):
     owning: Owning | None
     missing: tuple[str, ...]
     shares: tuple[Share, ...]
+    # The plan's batch beside the critical one; None in results written before the field existed.
+    batch_price: BatchPrice | None = None
 
     def cost(self, basis: CostBasis) -> Range | None:
         """Cost at one kind of price; None where it is not known."""
@@ -239,6 +242,9 @@ def flat_run(run: Run | None) -> dict[str, Any]:
         **_ranged("mwh", run.energy.mwh),
         **_ranged("co2_t", run.energy.co2_t),
     }
+    if run.batch_price is not None:
+        row |= _ranged("critical_batch_tokens", run.batch_price.critical)
+        row |= _ranged("extra_tokens_share", run.batch_price.extra)
     for kind in ("on_demand", "reserved", "spot"):
         row |= _flat_rental(kind, run.rental(kind))
     if run.owning is not None:

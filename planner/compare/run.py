@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from math import exp, hypot, inf, log, log1p
 
 from hardware import PRICE_KINDS, Cluster, PriceKind
-from planner.compare.energy import W_PER_MW, Power, power_of, purchase_of
+from planner.compare.energy import W_PER_MW, Power, Purchase, power_of, purchase_of
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
 from planner.compare.interval import Range
+from planner.compare.laws import BatchPrice, price_of
 from planner.compare.limits import time_shares
-from planner.compare.money import owned_hour
+from planner.compare.money import OwnedHour, owned_hour
 from planner.compare.offers import Offer
 from planner.compare.quotes import Choice, age_text, choose, is_stale
 from planner.compare.results import Energy, Owning, Rental, Run, Share
@@ -53,7 +54,7 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
         return None
     ideal = ideal_days(plan, placed.tokens)
     days = with_interruptions(ideal, one_goodput)
-    billed = cluster.num_gpus + one_goodput.spares * cluster.gpus_per_node
+    billed = placed.offer.ordered(cluster.num_gpus + one_goodput.spares * cluster.gpus_per_node)
     hours = days.times(HOURS_PER_DAY * billed)
     power = power_of(cluster, settings)
     rentals, missing = _rentals(placed, hours)
@@ -76,17 +77,21 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
             Share(resource=one.resource, traffic=one.traffic, share=one.share, text=one.text)
             for one in time_shares(plan, used)
         ),
+        batch_price=_batch_price(plan, placed.tokens),
     )
+
+
+def _batch_price(plan: Plan, tokens: int) -> BatchPrice:
+    """What the plan's batch costs in further tokens; a ramp counts with its mean."""
+    mean = sum(size * size * steps for size, _, steps in plan.steps_of(tokens)) / tokens
+    return price_of(mean, plan.gbs_tokens, tokens)
 
 
 def ideal_days(plan: Plan, tokens: int) -> Range:
     """Days at the predicted step time, and at the ends of its interval."""
-    per_second = tokens / plan.gbs_tokens / DAY_S
-    return Range(
-        value=plan.step_time_s * per_second,
-        low=plan.step_time.low * per_second,
-        high=plan.step_time.high * per_second,
-    )
+    step = plan.step_time
+    share = plan.training_s(tokens) / DAY_S / plan.step_time_s
+    return Range(value=plan.step_time_s, low=step.low, high=step.high).times(share)
 
 
 def with_interruptions(ideal: Range, goodput: Goodput) -> Range:
@@ -129,18 +134,30 @@ def _rental(placed: Placed, kind: PriceKind, choice: Choice, hours: Range) -> Re
     )
 
 
-def _owning(placed: Placed, hours: Range, power: Power) -> Owning | None:
-    settings = placed.settings
-    purchase = purchase_of(placed.offer, placed.cluster, settings)
+def owned_price(
+    offer: Offer, cluster: Cluster, power: Power, settings: Settings
+) -> tuple[Purchase, OwnedHour] | None:
+    """What the cluster costs to buy, and what an hour of one of its GPUs then costs, in US
+    dollars; None without a purchase price."""
+    purchase = purchase_of(offer, cluster, settings)
     if purchase is None:
         return None
-    usd = owned_hour(
+    hour = owned_hour(
         purchase.hardware.value,
         purchase.around.value,
         power.drawn_w,
         power.rated_w,
         settings.owner_terms,
     )
+    return purchase, hour
+
+
+def _owning(placed: Placed, hours: Range, power: Power) -> Owning | None:
+    settings = placed.settings
+    found = owned_price(placed.offer, placed.cluster, power, settings)
+    if found is None:
+        return None
+    purchase, usd = found
     rate = settings.converted(1.0, "USD")
     cost = hours.times(usd.total * rate)
     return Owning(

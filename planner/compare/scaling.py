@@ -77,6 +77,8 @@ def scale(
     check_tokens(tokens)
     _check_counts(counts, gpu)
     base, batch_note = with_batch(request)
+    if "scaled" in batches and base.batch_ramp is not None:
+        raise UsageError("--batch-ramp says the batch: with it scale takes --batch fixed alone")
     plain = Offer(gpus=f"{counts[0]}x{gpu}")
     check_providers(one_settings, (plain,))
     wanted = [(batch, count) for batch in batches for count in counts]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from multiprocessing.pool import Pool
 
 from hardware import HardwareError
 from planner.job.errors import NothingFitsError, UsageError
@@ -53,12 +55,31 @@ class Task:
     launch: LaunchNotes = SILENT
 
 
+@contextmanager
+def workers(processes: int) -> Iterator[Pool | None]:
+    """Processes that search, for `run_searches`, ended with the block; None: this one does."""
+    if processes <= 1:
+        yield None
+        return
+    # Once for all processes.
+    warm_up()
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes, start_worker, (threads_of(processes),)) as pool:
+        yield pool
+
+
 def run_searches(
-    tasks: Sequence[Task], names: Sequence[str], *, jobs: int = 1, progress: Progress | None = None
+    tasks: Sequence[Task],
+    names: Sequence[str],
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    pool: Pool | None = None,
 ) -> list[Outcome]:
     """One full search a distinct task, `jobs` at a time, each in a process of its own.
 
     With one job everything runs in this process. `progress(name, done, total)` as they end.
+    `pool`: of `workers`, instead of `jobs`, for several calls.
     """
     distinct = list(dict.fromkeys(_key(task) for task in tasks))
     chosen = {_key(task): (task, name) for task, name in zip(tasks, names, strict=True)}
@@ -66,30 +87,24 @@ def run_searches(
     work = [(key, chosen[key][0]) for key in distinct]
     if progress is not None:
         progress("searching", 0, len(work))
-    processes = min(jobs, len(work))
-    here = len(work) if processes <= 1 else 0
-    for key, task in work[:here]:
-        found[key] = _interrupted_before(found) or search_one(task)
-        _tell(progress, chosen[key][1], len(found), len(work))
-    if here < len(work):
-        # Once for all processes.
-        warm_up()
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(processes, _start_worker, (_threads(processes),)) as pool:
-            for key, outcome in pool.imap_unordered(_run_keyed, work[here:]):
-                found[key] = outcome
-                _tell(progress, chosen[key][1], len(found), len(work))
+    with nullcontext(pool) if pool is not None else workers(min(jobs, len(work))) as several:
+        for key, outcome in (
+            _here(work) if several is None else several.imap_unordered(_run_keyed, work)
+        ):
+            found[key] = outcome
+            _tell(progress, chosen[key][1], len(found), len(work))
     return [found[_key(task)] for task in tasks]
 
 
-def _interrupted_before(found: Mapping[str, Outcome]) -> Outcome | None:
-    """What a search gives after Ctrl-C ended one before it."""
-    if any(
-        outcome.result is not None and outcome.result.stopped == "interrupted"
-        for outcome in found.values()
-    ):
-        return Outcome(reason="interrupted before its search", proven=False)
-    return None
+def _here(work: Sequence[tuple[str, Task]]) -> Iterator[tuple[str, Outcome]]:
+    """Searches in this process; after Ctrl-C ended one, none of those behind it."""
+    interrupted = False
+    for key, task in work:
+        outcome = Outcome(reason="interrupted before its search", proven=False)
+        if not interrupted:
+            outcome = search_one(task)
+        interrupted |= outcome.result is not None and outcome.result.stopped == "interrupted"
+        yield key, outcome
 
 
 def _tell(progress: Progress | None, name: str, done: int, total: int) -> None:
@@ -102,11 +117,11 @@ def _key(task: Task) -> str:
     return f"{text} {task.request.model_dump_json()}"
 
 
-def _threads(processes: int) -> int:
+def threads_of(processes: int) -> int:
     return max(1, (os.cpu_count() or 1) // processes)
 
 
-def _start_worker(threads: int) -> None:
+def start_worker(threads: int) -> None:
     """Leave Ctrl-C to the parent, and share the cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["NUMBA_NUM_THREADS"] = str(threads)

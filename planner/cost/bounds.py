@@ -16,9 +16,11 @@ from planner.cost._jit import Row, Rows, jit
 from planner.cost.columns import greatest, weighted
 from planner.cost.inputs import GpuInputs
 from planner.cost.linear import (
+    SCALAR_COLUMNS,
     SCALAR_FIXED_BYTES,
     SCALAR_FIXED_S,
     TERM_BACKWARD,
+    TERM_COLUMNS,
     TERM_FORWARD,
     TERM_OPTIMIZER,
     TERM_RECOMPUTE,
@@ -32,6 +34,7 @@ from planner.cost.linear_memory import (
     stage_layers,
     vocab_counts,
 )
+from planner.cost.phase_passes import exists, fullest_pass
 from planner.cost.phase_records import (
     GROUP_ROW,
     LAYER,
@@ -39,10 +42,6 @@ from planner.cost.phase_records import (
     OPTIMIZER,
     LayerMaxima,
     Pass,
-)
-from planner.cost.phases import (
-    exists,
-    fullest_pass,
 )
 from planner.cost.schedule import (
     Held,
@@ -113,10 +112,9 @@ def layer_bytes(
 @jit
 def layer_columns(
     terms: Array, recompute: int, costs: Rows, key: Row, grid: Row, job: JobInputs,
-    framework: FrameworkInputs,
-) -> Array:  # fmt: skip
-    """LAYER_* of every kind of layer; `recompute` is a RECOMPUTE_* code."""
-    out = np.zeros((job.kinds, LAYER_COLUMNS))
+    framework: FrameworkInputs, out: Array,
+) -> None:  # fmt: skip
+    """Fill LAYER_* of every kind of layer; `recompute` is a RECOMPUTE_* code."""
     counts = np.zeros((job.pieces, 1))
     holds = stage_layers(0, costs, counts, key, grid, job, framework)
     share = microbatch_share(framework.schedule)
@@ -136,7 +134,6 @@ def layer_columns(
         out[kind, LAYER_OPTIMIZER_BYTES] = update
         out[kind, LAYER_GATHER] = gather
         out[kind, LAYER_WEIGHT_SAVED] = cost.weight_saved
-    return out
 
 
 @jit
@@ -152,14 +149,15 @@ def cheapest_layer(layers: Array, first: int, end: int) -> Array:
 
 @jit
 def empty_stages(
-    terms: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
-) -> Array:
-    """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there."""
+    terms: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
+    stages: Array,
+) -> None:  # fmt: skip
+    """Fill STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there.
+    Zero before."""
     pp = int(grid.pp)
     counts = vocab_counts(pp, job, framework.schedule, 0.0)
     share = microbatch_share(framework.schedule)
     zero = no_maxima()
-    stages = np.zeros((pp, STAGE_BOUND_COLUMNS))
     holds = np.zeros(1, GROUP_ROW)[0]
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
@@ -179,7 +177,33 @@ def empty_stages(
         for piece in range(job.kinds, job.pieces):
             seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]
             stages[stage, STAGE_SECONDS] += share * counts[piece, stage] * seconds
-    return stages
+
+
+@jit
+def shape_parts(
+    grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
+    gpu: GpuInputs, network: Rows,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """(terms[piece, TERM_*], scalars[SCALAR_*], stages[stage, STAGE_*], layers[kind, LAYER_*]) of
+    a shape."""
+    terms, scalars = np.zeros((job.pieces, TERM_COLUMNS)), np.zeros(SCALAR_COLUMNS)
+    stages = np.zeros((int(grid.pp), STAGE_BOUND_COLUMNS))
+    layers = np.zeros((job.kinds, LAYER_COLUMNS))
+    fill_shape_parts(
+        grid, recompute, key, costs, job, framework, gpu, network, terms, scalars, stages, layers
+    )
+    return terms, scalars, stages, layers
+
+
+@jit
+def fill_shape_parts(
+    grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
+    gpu: GpuInputs, network: Rows, terms: Array, scalars: Array, stages: Array, layers: Array,
+) -> None:  # fmt: skip
+    """Fill `shape_parts`, zero before."""
+    layout_terms(grid, key, costs, job, framework, gpu, network, terms, scalars)
+    empty_stages(terms, costs, key, grid, job, framework, stages)
+    layer_columns(terms, recompute, costs, key, grid, job, framework, layers)
 
 
 @jit
@@ -322,9 +346,9 @@ def layout_bounds_s(
     network: Rows, out: Array,
 ) -> None:  # fmt: skip
     """Fill one bound per memory limit (reserved bytes, context included), quickest when falling."""
-    terms, scalars = layout_terms(grid, key, costs, job, framework, gpu, network)
-    stages = empty_stages(terms, costs, key, grid, job, framework)
-    layers = layer_columns(terms, recompute, costs, key, grid, job, framework)
+    terms, scalars, stages, layers = shape_parts(
+        grid, recompute, key, costs, job, framework, gpu, network
+    )
     pp, vpp, grad_acc = grid.pp, grid.vpp, grid.grad_acc
     total_s = model_seconds(terms, totals, recompute, job)
     share = shape_bubble_share(grid, terms, totals, total_s, recompute, framework)

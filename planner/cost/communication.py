@@ -200,24 +200,6 @@ def reduce_scatter_time_s(
 
 
 @jit
-def broadcast_time_s(
-    payload_bytes: float,
-    size: float,
-    members_per_domain: float,
-    links: LinkInputs,
-    root_groups: float = 0.0,
-) -> float:
-    """Broadcast of `payload_bytes`, s: a pipelined chain, S on every link, one pass."""
-    if size <= 1 or payload_bytes <= 0.0:
-        return 0.0
-    members = min(float(members_per_domain), float(size))
-    wire_s = two_level_time_s(
-        payload_bytes, payload_bytes, float(size), members, links, root_groups
-    )
-    return links.collective_launch_s + chain_latency_s(float(size), members, links) + wire_s
-
-
-@jit
 def exchange_rate_bytes_per_s(members: float, links: LinkInputs, root_groups: float = 0.0) -> float:
     """Rate at which a GPU sends to the other members of its domain at once, bytes/s.
 

@@ -17,7 +17,7 @@ from planner.cost import (
     stage_sums,
     tight_bounds,
 )
-from planner.cost._jit import Entry
+from planner.cost._entry import Entry
 
 _SHAPE: dict[str, Any] = {
     "grid": fields.SHAPE_ROW,
@@ -50,7 +50,6 @@ cost_shapes = Entry(
 layout_terms = Entry(linear.layout_terms, **_SHAPE)
 memory_phases = Entry(linear_memory.memory_phases, **_SHAPE)
 bound_shapes = Entry(tight_bounds.bound_shapes, **_SHAPES)
-empty_stages = Entry(bounds.empty_stages, **_SHAPE)
-layer_columns = Entry(bounds.layer_columns, **_SHAPE)
-stage_capacity = Entry(bounds.stage_capacity)
-least_together = Entry(stage_sums.least_together)
+fill_shape_parts = Entry(bounds.fill_shape_parts, **_SHAPE)
+stage_capacity = Entry(bounds.stage_capacity, allocates=False)
+least_together = Entry(stage_sums.least_together, allocates=False)

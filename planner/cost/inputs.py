@@ -66,6 +66,7 @@ class GpuInputs(NamedTuple):
     grouped_efficiency_share: float
     grouped_hbm_efficiency: float
     group_start_s: float
+    scan_efficiency: float
     attention_forward_efficiency: float
     attention_backward_efficiency: float
     attention_forward_tile: float

@@ -166,12 +166,11 @@ def layout_terms(
     framework: FrameworkInputs,
     gpu: GpuInputs,
     network: Rows,
-) -> tuple[Array, Array]:
-    """Coefficients of one shape's step time: (terms[piece, TERM_*], scalars[SCALAR_*]).
-
-    Stragglers included (`planner.cost.step.slowdown`)."""
-    terms = np.zeros((job.pieces, TERM_COLUMNS))
-    scalars = np.zeros(SCALAR_COLUMNS)
+    terms: Array,
+    scalars: Array,
+) -> None:
+    """Fill coefficients of one shape's step time: terms[piece, TERM_*], scalars[SCALAR_*], zero
+    before. Stragglers included (`planner.cost.step.slowdown`)."""
     traffic = np.zeros(job.pieces, TRAFFIC_ROW)
     fill_traffic(costs, key, grid, job, framework, network, traffic)
     fill_passes(costs, grid, framework, traffic)
@@ -188,4 +187,3 @@ def layout_terms(
     terms *= factor
     scalars *= factor
     scalars[SCALAR_FIXED_BYTES] = outside_bytes(key, grid, job, framework)
-    return terms, scalars

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.layout import mirror, place_vocab_layers
+from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     GROUP_ROW,
     LAYER_SECOND,
@@ -20,14 +21,9 @@ from planner.cost.phase_records import (
     PHASES,
     LayerMaxima,
     Pass,
-)
-from planner.cost.phases import (
-    at_rest,
-    exists,
-    passes,
-    phase_terms,
     weighed_bytes,
 )
+from planner.cost.phases import at_rest, phase_terms
 from planner.cost.schedule import copies_of_model, held_microbatches
 from planner.cost.stage import fill_stage, layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -167,18 +163,13 @@ def fill_phase(
 
 @jit
 def memory_phases(
-    grid: Row, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs
-) -> MemoryPhases:
-    """Coefficients of every phase of every stage of one shape."""
+    grid: Row, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
+    stage_bytes: Array, layer: Array, freed: Array, working: Array, working_again: Array,
+    gather: Array,
+) -> None:  # fmt: skip
+    """Fill coefficients of every phase of every stage of a shape (`MemoryPhases`), zero before."""
     pp = int(grid.pp)
-    out = MemoryPhases(
-        np.zeros((ROWS, pp)),
-        np.zeros((ROWS, pp, job.kinds)),
-        np.zeros((ROWS, pp, job.kinds)),
-        np.zeros((ROWS, job.kinds)),
-        np.zeros((ROWS, job.kinds)),
-        np.zeros((ROWS, job.kinds)),
-    )
+    out = MemoryPhases(stage_bytes, layer, freed, working, working_again, gather)
     counts = vocab_counts(pp, job, framework.schedule, grid.mtp_standalone)
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
@@ -205,4 +196,3 @@ def memory_phases(
         fill_phase(
             ROWS - 1, OPTIMIZER, one_passes[0], stage, holds, costs, key, grid, job, framework, out
         )
-    return out

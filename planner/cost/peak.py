@@ -9,23 +9,18 @@ from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.keys import local_tokens
+from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     LAYER,
     LAYER_AGAIN,
     PHASES,
     LayerMaxima,
     Pass,
-)
-from planner.cost.phases import (
-    at_rest,
-    bytes_of_activations,
-    bytes_of_parameters,
-    exists,
     moving_bytes,
     packed_bytes,
-    passes,
     resting_bytes,
 )
+from planner.cost.phases import at_rest, bytes_of_activations, bytes_of_parameters
 from planner.cost.schedule import held_microbatches
 from planner.cost.stage import fill_kept, fill_parameters, stage_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs

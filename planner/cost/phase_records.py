@@ -10,6 +10,9 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from planner.cost._jit import jit
+from planner.cost.tables import FrameworkInputs
+
 # Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward); then the
 # optimizer's.
 FORWARD_END = -1
@@ -166,3 +169,56 @@ class LayerParts(NamedTuple):
     made: float
     gathered: float
     casts: float
+
+
+@jit
+def resting_bytes(terms: PhaseTerms) -> float:
+    """Sum of the terms that are the same in every phase."""
+    return (
+        terms.weights
+        + terms.master_weights
+        + terms.optimizer_state
+        + terms.gradient_buckets
+        + terms.buffers
+        + terms.inputs
+        + terms.workspaces
+    )
+
+
+@jit
+def moving_bytes(terms: PhaseTerms) -> float:
+    """Sum of the terms that differ by phase."""
+    return (
+        terms.gradients
+        + terms.activations
+        + terms.weight_casts
+        + terms.recomputed
+        + terms.logits
+        + terms.working
+        + terms.gathered_weights
+        + terms.unsharded_gradients
+        + terms.reduction
+        + terms.optimizer_temporaries
+    )
+
+
+@jit
+def total_bytes(terms: PhaseTerms) -> float:
+    """Sum of the terms."""
+    return resting_bytes(terms) + moving_bytes(terms)
+
+
+@jit
+def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
+    """What a stage holds from step to step, `rest` being its resting terms: made once, side by
+    side, and so without gaps. Gradients too where they have buffers of their own; not inputs."""
+    gradients = rest.gradients if framework.persistent_gradients > 0.0 else 0.0
+    return resting_bytes(rest) - rest.inputs + gradients
+
+
+@jit
+def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInputs) -> float:
+    """Reserved bytes of a phase over 1 + fragmentation: A - P f / (1 + f), A of live tensors and P
+    of `packed_bytes`. So limits on reserved memory are affine in what a stage holds."""
+    share = framework.fragmentation / (1.0 + framework.fragmentation)
+    return total_bytes(terms) - share * packed_bytes(rest, framework)

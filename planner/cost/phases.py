@@ -28,61 +28,8 @@ from planner.cost.phase_records import (
     Pass,
     PhaseTerms,
 )
-from planner.cost.schedule import Held, copies_of_model, splits_backward
+from planner.cost.schedule import copies_of_model, splits_backward
 from planner.cost.tables import FrameworkInputs, JobInputs
-
-
-@jit
-def resting_bytes(terms: PhaseTerms) -> float:
-    """Sum of the terms that are the same in every phase."""
-    return (
-        terms.weights
-        + terms.master_weights
-        + terms.optimizer_state
-        + terms.gradient_buckets
-        + terms.buffers
-        + terms.inputs
-        + terms.workspaces
-    )
-
-
-@jit
-def moving_bytes(terms: PhaseTerms) -> float:
-    """Sum of the terms that differ by phase."""
-    return (
-        terms.gradients
-        + terms.activations
-        + terms.weight_casts
-        + terms.recomputed
-        + terms.logits
-        + terms.working
-        + terms.gathered_weights
-        + terms.unsharded_gradients
-        + terms.reduction
-        + terms.optimizer_temporaries
-    )
-
-
-@jit
-def total_bytes(terms: PhaseTerms) -> float:
-    """Sum of the terms."""
-    return resting_bytes(terms) + moving_bytes(terms)
-
-
-@jit
-def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
-    """What a stage holds from step to step, `rest` being its resting terms: made once, side by
-    side, and so without gaps. Gradients too where they have buffers of their own; not inputs."""
-    gradients = rest.gradients if framework.persistent_gradients > 0.0 else 0.0
-    return resting_bytes(rest) - rest.inputs + gradients
-
-
-@jit
-def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInputs) -> float:
-    """Reserved bytes of a phase over 1 + fragmentation: A - P f / (1 + f), A of live tensors and P
-    of `packed_bytes`. So limits on reserved memory are affine in what a stage holds."""
-    share = framework.fragmentation / (1.0 + framework.fragmentation)
-    return total_bytes(terms) - share * packed_bytes(rest, framework)
 
 
 @jit
@@ -489,55 +436,3 @@ def bytes_of_activations(
         + loss_bytes(phase, holds, framework)
         + working_bytes(phase, holds, most, one_pass, key, grid, job, framework)
     )
-
-
-@jit
-def exists(phase: int, holds: Row, one_pass: Pass, grid: Row) -> bool:
-    """Whether a stage with these contents has the phase, and no other always exceeds it."""
-    inside = LAYER <= phase <= LAYER_LAST
-    if (
-        phase == FORWARD
-        or LAYER <= phase <= LAYER_AGAIN
-        or (one_pass.vocab_parameters == 0.0 and not inside)
-    ):
-        return inside or one_pass.vocab_parameters > 0.0
-    if LOSS <= phase <= HEAD:
-        return holds.head > 0.0
-    if phase == MTP:
-        return holds.mtp_kept > 0.0
-    if phase == EMBEDDING:
-        return holds.embedding_parameters > 0.0
-    if phase == LAYER_SECOND:
-        return is_sharded(grid) and holds.layers > 1.0
-    return one_pass.accumulates == 0.0
-
-
-@jit
-def passes(held: Held, grad_acc: float, framework: FrameworkInputs) -> tuple[Pass, Pass, Pass]:
-    """Passes of the first micro-batch, of the second, and of the one with most weight gradients
-    deferred; `counts` says which can be the heaviest.
-
-    As many micro-batches as there are are in flight at the first backward, one less at the second
-    (Narayanan et al. 2021, arXiv 2104.04473, section 2.2). With as many in flight the second
-    holds all that the first does and the gradients.
-    """
-    buffers = framework.persistent_gradients > 0.0
-    before = 0.0 if framework.gradients_at_backward > 0.0 or not buffers else 1.0
-    after = grad_acc - 1.0
-    later, head = min(held.full, after), max(1.0, min(held.head, after))
-    full, weights = held.full, (held.deferred, held.head_deferred)
-    alone = before > 0.0 or grad_acc <= 1.0
-    item = 1.0 if alone or later < full else 0.0
-    late = 1.0 if held.late_deferred > held.deferred else 0.0
-    return (
-        Pass(full, 1.0 if buffers else 0.0, weights[0], held.head, weights[1], 1.0, item, before),
-        Pass(later, 1.0, weights[0], head, weights[1], 1.0, 0.0 if alone else 1.0, 1.0),
-        Pass(held.late_full, 1.0, held.late_deferred, 1.0, held.head_deferred, 0.0, late, 1.0),
-    )
-
-
-@jit
-def fullest_pass(held: Held, grad_acc: float, framework: FrameworkInputs) -> Pass:
-    """The pass with most gradients: the second micro-batch's if there is one."""
-    first, second, _ = passes(held, grad_acc, framework)
-    return second if second.counts > 0.0 else first

@@ -220,6 +220,24 @@ def memory_seconds(
 
 
 @jit
+def scan_seconds(
+    op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward and backward seconds of a recurrence in chunks: what its kernels stream, and their
+    products, which the same kernels compute at `scan_efficiency` of the 16-bit peak.
+
+    Backward runs most of forward again and has two products for each: three times the products.
+    Heads are split over tp, and over the ranks of context parallelism, which exchange them: a rank
+    has its share of the tokens' work either way.
+    """
+    forward, backward = memory_seconds(op, key, job, framework, gpu)
+    rows = local_tokens(key, job) * shard_factor(int(op.tokens_shard), key, job.kv_heads)
+    flop = 2.0 * rows * op.in_width * op.out_width * op.groups
+    products = flop / (gpu.scan_efficiency * gpu.matmul16_flop_per_s)
+    return forward + products, backward + 3.0 * products
+
+
+@jit
 def op_seconds(
     op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float, float]:
@@ -236,6 +254,8 @@ def op_seconds(
         forward, backward = attention_seconds(op, key, job, framework, gpu)
         copies = context_copies(op, key, job, framework, gpu)
         forward, backward = forward + copies[0], backward + copies[1]
+    elif kind == f.KIND_SCAN:
+        forward, backward = scan_seconds(op, key, job, framework, gpu)
     else:
         forward, backward = memory_seconds(op, key, job, framework, gpu)
     return forward, backward, 0.0

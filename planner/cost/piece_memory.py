@@ -207,11 +207,14 @@ def working_bytes(
     gradients of all of one layer's weights are seen to the tenth of a GiB. Unfused, inside the
     feed-forward block: gradients of its product, of both factors and of the gate's input (of the
     activation's output and input without a gate), three of the residual's width, and one weight's
-    gradient. Logits are accounted for at the loss.
+    gradient. A recurrence holds what its backward makes again. Logits are accounted for at the
+    loss.
     """
-    largest = widest = one_weight = 0.0
+    largest = widest = one_weight = scanned = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
+        if int(op.piece) == piece and int(op.kind) == f.KIND_SCAN:
+            scanned = local_tokens(key, job) * op.work_bytes / key.tp
         is_product = int(op.kind) in (f.KIND_GEMM, f.KIND_GROUPED_GEMM)
         if int(op.piece) != piece or not is_product or op.pads_vocabulary > 0:
             continue
@@ -224,7 +227,8 @@ def working_bytes(
         return 0.0, 0.0
     element, stream = framework.activation_bytes, local_tokens(key, job) * job.hidden
     if framework.unfused_tensors > 0.0:
-        wide = element * framework.unfused_tensors * widest
+        wide = max(element * framework.unfused_tensors * widest, scanned)
         return wide + 3.0 * framework.residual_bytes * stream, element * one_weight
     gathered = framework.gathered_tensors * element * stream if key.tp > 1.0 else 0.0
-    return element * largest + gathered, framework.weight_gradient_bytes * parameters
+    wide = max(element * largest, scanned)
+    return wide + gathered, framework.weight_gradient_bytes * parameters

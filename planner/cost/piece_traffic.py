@@ -201,7 +201,11 @@ def context_stream(kind: int, size_bytes: float, key: Row, job: JobInputs, netwo
     Keys and values are gathered where `exchange` is 0. Otherwise neighbours, `exchange` of them,
     exchange heads, each its 1/cp of the sequence; the cp/exchange groups then hold that part of
     the heads each and pass keys and values round a ring (USP, arXiv 2405.07719, section 3).
+    State-space layers exchange heads over all ranks whatever attention does.
     """
+    if kind == f.COLLECTIVE_HEAD_EXCHANGE:
+        value = size_bytes / key.cp
+        return collective_stream(f.COLLECTIVE_ALL_TO_ALL, key.cp, key.tp, value, job, network)
     if kind == f.COLLECTIVE_ALL_GATHER:
         if key.exchange > 0.0:
             return no_stream()

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from planner.cost._jit import jit
-from planner.cost.inputs import LinkInputs
 
 
 class Group(NamedTuple):
@@ -33,19 +32,6 @@ class Group(NamedTuple):
     domains: int
     groups_per_domain: int
     root_groups: int
-
-
-class Placement(NamedTuple):
-    """The groups of a rank; `dp_cp` reduces dense gradients and shards ZeRO, `edp` experts'."""
-
-    tp: Group
-    cp: Group
-    dp: Group
-    dp_cp: Group
-    pp: Group
-    etp: Group
-    ep: Group
-    edp: Group
 
 
 @jit
@@ -83,25 +69,3 @@ def place_group(size: int, stride: int, domain: int, root_gpus: int, world: int)
     measured = (members - 1) * stride + 1
     root_groups = groups if 0 < root_gpus < measured else 0
     return Group(size, stride, members, domains, groups, root_groups)
-
-
-@jit
-def place_groups(
-    tp: int, cp: int, dp: int, pp: int, ep: int, etp: int, links: LinkInputs
-) -> Placement:
-    """Place all groups of a plan; degrees must satisfy ep * etp | dp * cp * tp."""
-    domain = max(1, int(links.scale_up_domain))
-    root = int(links.root_gpus)
-    stage = tp * cp * dp
-    world = stage * pp
-    edp = stage // (ep * etp)
-    return Placement(
-        tp=place_group(tp, 1, domain, root, world),
-        cp=place_group(cp, tp, domain, root, world),
-        dp=place_group(dp, tp * cp, domain, root, world),
-        dp_cp=place_group(dp * cp, tp, domain, root, world),
-        pp=place_group(pp, stage, domain, root, world),
-        etp=place_group(etp, 1, domain, root, world),
-        ep=place_group(ep, etp, domain, root, world),
-        edp=place_group(edp, etp * ep, domain, root, world),
-    )

@@ -7,6 +7,7 @@ import numpy as np
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.memory import communication_bytes
+from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     FORWARD,
     OPTIMIZER,
@@ -15,22 +16,20 @@ from planner.cost.phase_records import (
     LayerMaxima,
     LayerParts,
     PhaseTerms,
+    moving_bytes,
+    packed_bytes,
+    total_bytes,
 )
 from planner.cost.phases import (
     at_rest,
-    exists,
     gives_back,
     gradient_per_parameter,
     is_sharded,
     keeps_weights,
     logits_elements,
-    moving_bytes,
-    packed_bytes,
-    passes,
     phase_terms,
     reduces_at_once,
     sharded_gradients,
-    total_bytes,
 )
 from planner.cost.schedule import Held, held_microbatches
 from planner.cost.tables import Array, FrameworkInputs, JobInputs

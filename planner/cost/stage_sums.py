@@ -14,12 +14,13 @@ from planner.cost.tables import Array
 
 @jit
 def least_together(
-    options: Array, places: Array, seconds: Array, largest: bool, reached: Array
+    options: Array, places: Array, seconds: Array, largest: bool, reached: Array, chosen: Array
 ) -> None:
-    """Fill reached[n, place]: the least seconds of the first n stages whose places add up to it.
+    """Fill reached[n, place]: the least seconds of the first n stages whose places add up to it,
+    and chosen[stage]: its option where all of them take least together, the first of several.
 
     `options[stage]`: first and last + 1 of its options, each with its place and its seconds;
-    `largest`: the longest of the stages' seconds instead of their sum.
+    `largest`: the longest of the stages' seconds instead of their sum (nothing is chosen).
 
         reached[n + 1, p] = min over options o of reached[n, p - place_o] + seconds_o
     """
@@ -36,3 +37,14 @@ def least_together(
                 rest = before[at - place]
                 total = max(rest, taken) if largest else rest + taken
                 after[at] = min(after[at], total)
+    at = reached.shape[1] - 1
+    if largest or reached[-1, at] == np.inf:
+        return
+    for stage in range(options.shape[0] - 1, -1, -1):
+        least = np.inf
+        for option in range(options[stage, 0], options[stage, 1]):
+            if places[option] <= at:
+                total = reached[stage, at - places[option]] + seconds[option]
+                if total < least:
+                    least, chosen[stage] = total, option
+        at -= places[chosen[stage]]

@@ -28,9 +28,7 @@ from planner.cost.passes import (
     table_reduction_seconds,
 )
 from planner.cost.peak import group_bytes
-from planner.cost.phases import (
-    fullest_pass,
-)
+from planner.cost.phase_passes import fullest_pass
 from planner.cost.pipeline import (
     all_forward_first_s,
     pipeline_bound_s,

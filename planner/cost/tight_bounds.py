@@ -40,12 +40,11 @@ from planner.cost.bounds import (
     STAGE_OPTIMIZER_BYTES,
     STAGE_SECONDS,
     STAGE_VOCAB,
-    empty_stages,
     fewest_layers,
-    layer_columns,
     layout_bounds_s,
     model_seconds,
     shape_bubble_share,
+    shape_parts,
 )
 from planner.cost.columns import greatest, least, weighted
 from planner.cost.inputs import GpuInputs
@@ -53,7 +52,6 @@ from planner.cost.linear import (
     SCALAR_FIXED_BYTES,
     SCALAR_FIXED_S,
     TERM_OPTIMIZER,
-    layout_terms,
 )
 from planner.cost.schedule import head_stage
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -164,23 +162,22 @@ def fitting_layers(
 @jit
 def layers_in_time(
     seconds: float, stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
-    each: float, blocks: float, head_layers: float, lone: float, most: int,
+    blocks: float, again: Array,
 ) -> int:  # fmt: skip
     """Most layers that a stage can run forward and backward in `seconds`; negative if not even 0.
 
-    `head_layers`: layers that one of its blocks may have less than the others.
+    `again[n]`: how many of n layers recompute at least, under RECOMPUTE_SHARED.
     """
     left = seconds - stage[STAGE_SECONDS]
     if left < 0.0:
         return -1
     left += blocks * deficit[LAYER_SECONDS]
-    count = min(most, int(left / mean[LAYER_SECONDS] + 1e-9))
+    count = min(again.shape[0] - 1, int(left / mean[LAYER_SECONDS] + 1e-9))
     if recompute != RECOMPUTE_SHARED:
         return count
     again_s = least(layers, LAYER_RECOMPUTE)
     while count > 0:
-        again = fewest_shared(float(count), blocks, each, head_layers, lone)
-        if count * mean[LAYER_SECONDS] + again * again_s <= left * (1.0 + 1e-12):
+        if count * mean[LAYER_SECONDS] + again[count] * again_s <= left * (1.0 + 1e-12):
             return count
         count -= 1
     return 0
@@ -199,16 +196,23 @@ def slowest_stage_s(
         fitting_layers(
             stages[stage], layers, mean, deficit, recompute, each, blocks, limit_bytes, fits[stage]
         )
+    again = np.zeros((2, total + 1))
+    if recompute == RECOMPUTE_SHARED:
+        for count in range(total + 1):
+            for fewer in range(2):
+                again[fewer, count] = fewest_shared(
+                    float(count), blocks, each, fewer * head_layers, standalone_vocab
+                )
     again_s = greatest(layers, LAYER_RECOMPUTE)
     high_s = low_s + greatest(stages, STAGE_SECONDS)
     high_s += (greatest(layers, LAYER_SECONDS) + again_s) * total
-    if not _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head,
-                head_layers, standalone_vocab, high_s):  # fmt: skip
+    if not _fit(stages, fits, again, layers, mean, deficit, recompute, blocks, head,
+                standalone_vocab, high_s):  # fmt: skip
         return np.inf
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
-        if _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head,
-                head_layers, standalone_vocab, middle_s):  # fmt: skip
+        if _fit(stages, fits, again, layers, mean, deficit, recompute, blocks, head,
+                standalone_vocab, middle_s):  # fmt: skip
             high_s = middle_s
         else:
             low_s = middle_s
@@ -217,18 +221,19 @@ def slowest_stage_s(
 
 @jit
 def _fit(
-    stages: Array, fits: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
-    each: float, blocks: float, head: int, head_layers: float, standalone_vocab: float,
-    seconds: float,
+    stages: Array, fits: Array, again: Array, layers: Array, mean: Array, deficit: Array,
+    recompute: int, blocks: float, head: int, standalone_vocab: float, seconds: float,
 ) -> bool:  # fmt: skip
-    """Whether all layers find room on stages that take at most `seconds` each."""
+    """Whether all layers find room on stages that take at most `seconds` each.
+
+    `again[n]`: fewest of n layers that recompute; of two rows the second is of the head's stage.
+    """
     pp, total = stages.shape[0], fits.shape[1] - 1
     found = 0.0
     for stage in range(pp):
-        fewer = head_layers if stage == head else 0.0
         count = layers_in_time(
-            seconds, stages[stage], layers, mean, deficit, recompute, each, blocks, fewer,
-            standalone_vocab, total,
+            seconds, stages[stage], layers, mean, deficit, recompute, blocks,
+            again[1 if stage == head else 0],
         )  # fmt: skip
         capacity = fits[stage, count] if count >= 0 else -1.0
         if capacity < fewest_layers(stage, pp, blocks, standalone_vocab):
@@ -269,9 +274,9 @@ def tight_bound_s(
 
     `recompute`: a RECOMPUTE_* code. Not for schedules with two copies of the model.
     """
-    terms, scalars = layout_terms(grid, key, costs, job, framework, gpu, network)
-    stages = empty_stages(terms, costs, key, grid, job, framework)
-    layers = layer_columns(terms, recompute, costs, key, grid, job, framework)
+    terms, scalars, stages, layers = shape_parts(
+        grid, recompute, key, costs, job, framework, gpu, network
+    )
     pp, blocks, grad_acc = grid.pp, grid.vpp, grid.grad_acc
     plain_s = model_seconds(terms, totals, recompute, job)
     code = RECOMPUTE_SOME if recompute == RECOMPUTE_SHARED else recompute

@@ -39,6 +39,14 @@ class BatchTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class RampBatch:
+    """A batch before the last, until so many tokens are trained on."""
+
+    batch: BatchTarget
+    until_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class HbmReserve:
     """Memory kept free on every GPU: a share of the usable HBM, or bytes."""
 
@@ -102,6 +110,8 @@ class Job:
     # the all-to-all inside `a2a+p2p`; 0: the most that may be.
     context_kinds: tuple[ContextKind, ...] = ("p2p",)
     context_inner: int = 0
+    # The smaller global batches that the training starts with, growing.
+    ramp: tuple[RampBatch, ...] = ()
     # CUBLAS_WORKSPACE_CONFIG; None: what the framework, else torch, has on the GPU.
     cublas_workspace_config: str | None = None
 

@@ -8,7 +8,7 @@ from planner.job.specs import ModelSpec
 
 def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
     """The model's shape as rules read it."""
-    moe = model.moe
+    moe, space = model.moe, model.state_space
     return ModelNumbers(
         layers=model.layers,
         hidden=model.hidden,
@@ -27,4 +27,6 @@ def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
         sliding_window=any(kind.attention == "sliding" for kind in model.kinds),
         attention_sinks=model.attention_sinks,
         mtp_layers=model.mtp_layers,
+        state_heads=space.heads if space else 0,
+        state_groups=space.groups if space and space.kind != "mamba1" else 0,
     )

@@ -24,11 +24,6 @@ class OptimizerSetting:
     offload: float = 0.0
 
 
-def supports(profile: FrameworkProfile, optimizer: Optimizer) -> bool:
-    """Whether the framework runs an optimizer with these types."""
-    return _refusal(profile, optimizer) is None
-
-
 def check_optimizer(profile: FrameworkProfile, setting: OptimizerSetting) -> None:
     """UsageError if the framework lacks the optimizer, its types, its kernel or its offload."""
     refusal = (

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, load_cluster_file
+from planner.job.batch_ramp import Batch, read_ramp
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.job.frameworks.names import profile_named
@@ -21,7 +22,14 @@ from planner.job.frameworks.profile import (
 )
 from planner.job.frameworks.switches import Switches, switched, with_techniques
 from planner.job.frameworks.techniques import Decision, decide
-from planner.job.job import BatchTarget, HbmReserve, Job, offered_exchanges, searched_modes
+from planner.job.job import (
+    BatchTarget,
+    HbmReserve,
+    Job,
+    RampBatch,
+    offered_exchanges,
+    searched_modes,
+)
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.offload import (
     OPTION,
@@ -48,35 +56,6 @@ LONGEST_SEQ = 2**27
 # Step times of larger batches leave the solver's 64-bit integers.
 MOST_SEQUENCES = 2**32
 
-# Beyond any training: what one writes has at most these tokens.
-MOST_TOKENS = 10**18
-
-# Separators stand before three digits; a comma elsewhere makes a list, not a number.
-_QUANTITY = re.compile(
-    r"^((?:[0-9]{1,3}(?:[,_][0-9]{3})+|[0-9]{1,19})(?:\.[0-9]{1,19})?)([kKmMgGbBtT]?)(i?)$"
-)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
-
-
-def parse_tokens(text: str) -> int:
-    """`4M` = 4·10^6, `4Mi` = 4·2^20, also K, G (or B) and T; plain digits as they are."""
-    match = _QUANTITY.match(text.strip())
-    if not match:
-        raise UsageError(
-            f"{text!r} is not a number of tokens; write for example 4M (4·10^6), "
-            "4Mi (4·2^20) or 4194304"
-        )
-    number, letter, binary = match.groups()
-    if binary and not letter:
-        raise UsageError(f"{text!r}: 'i' needs a letter before it, as in 4Mi")
-    base = 1024 if binary else 1000
-    value = float(re.sub("[,_]", "", number)) * base ** _POWERS[letter.lower()]
-    if value < 1 or value != int(value):
-        raise UsageError(f"{text!r} is {value:g} tokens; a batch is a whole number of at least 1")
-    if value > MOST_TOKENS:
-        raise UsageError(f"{text!r}: more than 10^18 tokens, which no training has")
-    return int(value)
-
 
 def parse_reserve(text: str) -> HbmReserve:
     """`0.05` or `5%`: share of the usable HBM; `4GiB` or `4GB`: that many bytes."""
@@ -101,7 +80,8 @@ class Request(BaseModel):
     """A planning request in the user's words; `resolve` turns it into a `Job`.
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
-    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
+    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences), or `batch_ramp`
+    (`planner.job.batch_ramp`), whose last batch it is. `dtype`: weights in 16
     bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `attention`:
     None as the framework has it. `schedule`:
     name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
@@ -129,6 +109,7 @@ class Request(BaseModel):
     gbs_tokens: Annotated[int, Field(gt=0)] | None = None
     gbs: Annotated[int, Field(gt=0)] | None = None
     gbs_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    batch_ramp: str | None = None
     seq: Annotated[int, Field(gt=0, le=LONGEST_SEQ)] | None = None
     framework: str = "megatron-core"
     precision: str = "bf16"
@@ -203,12 +184,14 @@ class Request(BaseModel):
         if self.recompute is None:
             modes = usable_modes(profile, offload, modes, precision) or modes
             modes = unrefused_modes(offered, decision.used, modes) or modes
+        batch, ramp = self._batches(seq)
         return Job(
             model=model,
             cluster=cluster,
             framework=profile,
             optimizer=load_optimizer(self.optimizer),
-            batch=self._batch(seq),
+            batch=batch,
+            ramp=ramp,
             seq=seq,
             precision=precision,
             dtype=dtype,
@@ -357,6 +340,28 @@ class Request(BaseModel):
     def job_cluster(self, profile: FrameworkProfile) -> Cluster:
         """The machine, with what its switches do for the framework. UsageError, HardwareError."""
         return framework_sharp(self.find_cluster(), profile, self.sharp)
+
+    def _batches(self, seq: int) -> tuple[BatchTarget, tuple[RampBatch, ...]]:
+        """The global batch, and those that a ramp has before it."""
+        if self.batch_ramp is None:
+            return self._batch(seq), ()
+        ramp = read_ramp(self.batch_ramp, self.gbs)
+        *before, last = ramp.batches
+        given = self.gbs_tokens if last.in_tokens else self.gbs
+        other = self.gbs if last.in_tokens else self.gbs_tokens
+        if other is not None or given not in (None, last.number):
+            said = f"--gbs {self.gbs}" if self.gbs else f"--gbs-tokens {self.gbs_tokens}"
+            raise UsageError(
+                f"--batch-ramp {self.batch_ramp!r} ends with {last}, and {said} is given: let it "
+                "end with that batch, in the same unit, or leave one out"
+            )
+        targets = [self._with_batch(batch)._batch(seq) for batch in (*before, last)]
+        until = ramp.until_tokens(seq)
+        return targets[-1], tuple(map(RampBatch, targets, until))
+
+    def _with_batch(self, batch: Batch) -> Request:
+        name, other = ("gbs_tokens", "gbs") if batch.in_tokens else ("gbs", "gbs_tokens")
+        return self.model_copy(update={name: batch.number, other: None})
 
     def _batch(self, seq: int) -> BatchTarget:
         if (self.gbs_tokens is None) == (self.gbs is None):

@@ -20,8 +20,10 @@ NonNegative = Annotated[int, Field(ge=0, le=WIDEST)]
 PositiveNumber = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
-AttentionKind = Literal["full", "sliding"]
-FfnKind = Literal["dense", "moe"]
+# `state`: a state of fixed size in place of keys and values; `both`: that beside full attention, of
+# the same input (Falcon-H1); `none`: a layer is a feed-forward block alone (Nemotron-H).
+AttentionKind = Literal["full", "sliding", "state", "both", "none"]
+FfnKind = Literal["dense", "moe", "none"]
 
 
 # Fields that say which parts have biases.
@@ -52,6 +54,48 @@ class MlaSpec(_Frozen):
     qk_nope_head_dim: Positive
     qk_rope_head_dim: Positive
     v_head_dim: Positive
+
+
+class StateSpaceSpec(_Frozen):
+    """Mixer of `state` layers: a recurrence over a state of head_dim x state for each head.
+
+    `mamba2`: SSD (arXiv 2405.21060, section 7); `mamba1`: selective scan (arXiv 2312.00752), whose
+    heads are single channels, with steps from a projection of `step_rank`, and with `inner_norms`
+    Jamba's norms of steps, B and C; `gated_delta`: gated delta net (arXiv 2412.06464) as in
+    Qwen3-Next; `lightning`: linear attention of MiniMax-01 (arXiv 2501.08313). `groups`: heads of
+    B and C (of keys and queries), which `heads` share; `conv`: width of the causal convolution
+    before the recurrence, 0 without one; `chunk`: tokens that are computed as one product;
+    `gated_norm`: a norm before the output projection.
+    """
+
+    kind: Literal["mamba2", "mamba1", "gated_delta", "lightning"] = "mamba2"
+    heads: Positive
+    head_dim: Positive
+    groups: Positive = 1
+    state: Positive = 128
+    conv: NonNegative = 4
+    conv_bias: bool = True
+    projection_bias: bool = False
+    chunk: Positive = 128
+    gated_norm: bool = True
+    step_rank: Positive = 1
+    inner_norms: bool = False
+
+    @model_validator(mode="after")
+    def _heads_in_groups(self) -> StateSpaceSpec:
+        if self.heads % self.groups:
+            raise ValueError(f"heads={self.heads} is not a multiple of groups={self.groups}")
+        return self
+
+    @property
+    def inner(self) -> int:
+        """Summed width of the heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        """Summed width of B (of the keys); C (queries) is as wide."""
+        return self.groups * self.state
 
 
 class RopeScaling(_Frozen):
@@ -99,7 +143,8 @@ class MoeSpec(_Frozen):
     by the sum of the best two or the `max` of a group (`group_score`; DeepSeek-V2: max), and their
     weights are divided by their sum where `normalised`, then multiplied by `weight_scale`; with
     `weights_on_input` they multiply the experts' inputs (Llama 4). `clamp`: limit of the experts'
-    shifted SwiGLU (gpt-oss).
+    shifted SwiGLU (gpt-oss). `latent`: width to which tokens are projected before they are sent to
+    experts, and back after (Nemotron-3-Super's LatentMoE); None: hidden.
 
     How the router learns to balance: `bias_update_rate` moves the correction bias each step,
     `aux_loss` weighs the loss of load over a `batch` or a `sequence`, `z_loss` that of large
@@ -110,6 +155,7 @@ class MoeSpec(_Frozen):
     experts: Positive
     top_k: Positive
     ffn: Positive
+    latent: Positive | None = None
     shared_ffn: NonNegative = 0
     shared_gate: bool = False
     router_bias: bool = False
@@ -142,6 +188,11 @@ class LayerKind(_Frozen):
 
     attention: AttentionKind = "full"
     ffn: FfnKind = "dense"
+
+    @property
+    def parts(self) -> str:
+        """What it has, in words: `full/dense`, `state`."""
+        return "/".join(part for part in (self.attention, self.ffn) if part != "none")
 
 
 class ModelSpec(_Frozen):
@@ -201,7 +252,10 @@ class ModelSpec(_Frozen):
     # Queries, keys and values are cut at this size (OLMo 1, DBRX).
     qkv_clip: PositiveNumber | None = None
     sliding_window: Positive | None = None
+    # A sigmoid gate as wide as the queries on attention's output (Qwen3-Next).
+    attention_gate: bool = False
     mla: MlaSpec | None = None
+    state_space: StateSpaceSpec | None = None
     moe: MoeSpec | None = None
     # Kind of every layer, first to last; empty means all layers are full attention and, with
     # experts, all MoE.
@@ -228,6 +282,10 @@ class ModelSpec(_Frozen):
             raise ValueError("ffn must be positive: the model has dense layers")
         if any(kind.attention == "sliding" for kind in kinds) and self.sliding_window is None:
             raise ValueError("layer_kinds has sliding layers but sliding_window is not given")
+        if self.has_states and self.state_space is None:
+            raise ValueError("layer_kinds has state layers but no [state_space] describes them")
+        if any(kind == LayerKind(attention="none", ffn="none") for kind in kinds):
+            raise ValueError("a layer has neither attention nor a feed-forward block")
         return self
 
     def without_biases(self) -> ModelSpec:
@@ -251,6 +309,25 @@ class ModelSpec(_Frozen):
     def kinds(self) -> tuple[LayerKind, ...]:
         """The distinct kinds, in order of first appearance."""
         return tuple(dict.fromkeys(self.kind_sequence))
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers are state spaces or linear attention."""
+        return any(kind.attention in ("state", "both") for kind in self.kinds)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether some layers attend."""
+        return any(kind.attention not in ("state", "none") for kind in self.kinds)
+
+    @property
+    def mtp_kind(self) -> LayerKind:
+        """Kind of a multi-token-prediction layer: the last layer's, or where attention and
+        feed-forward are layers of their own one of each (Nemotron-3: `*E`)."""
+        last = self.kind_sequence[-1]
+        if "none" not in (last.attention, last.ffn):
+            return last
+        return LayerKind(ffn="moe" if self.moe else "dense")
 
     @cached_property
     def kind_indices(self) -> tuple[int, ...]:

@@ -52,7 +52,8 @@ def site_of(profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, in
     linked = cluster.scale_up_domain_gpus >= cluster.gpus_per_node
     linked = linked and cluster.gpu.architecture in LINKED_ARCHITECTURES
     split = profile.parallelism.sequence_parallel == "with-tp"
-    return Site(model.moe is not None, linked and split and inside)
+    separate = any(kind.attention == "none" for kind in model.kinds)
+    return Site(model.moe is not None, linked and split and inside, separate)
 
 
 def unrefused_modes(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.job import Job
-from planner.job.modules import Module
-from planner.launch.accelerate_schema import accelerate_problems
-from planner.launch.checkpoints import folder_variable
 from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
 from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
 from planner.launch.hf_rules import hf_job_refusals, hf_refusals
-from planner.launch.hf_train import DATA_VARIABLES, MODEL_FOLDER, accelerate_script, attention
+from planner.launch.hf_train import (
+    ENVIRONMENT,
+    MODEL_FOLDER,
+    VARIABLES,
+    accelerate_script,
+    attention,
+)
 from planner.launch.options import ACCELERATE, last
 from planner.launch.settings_text import Section, Setting, section_choices, yaml_text
 
@@ -76,10 +79,6 @@ def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """accelerate.yaml, train.py and the model's config.json."""
-    config = as_document(launch)
-    problems = accelerate_problems(config)
-    if problems:
-        raise ValueError(f"{CONFIG}: " + "; ".join(problems))
     model = launch.job.model
     head = f"# accelerate 1.15, FSDP2: {model.name} on {launch.plan.degrees.gpus} GPUs\n"
     title = f"{model.name} with accelerate and FSDP2."
@@ -90,14 +89,6 @@ def files(launch: Launch) -> Files:
         ),
         f"{MODEL_FOLDER}/config.json": config_text(hf_config(model) or {}),
     }
-
-
-def as_document(launch: Launch) -> dict[str, object]:
-    """What a YAML parser reads in the file."""
-    document: dict[str, object] = {}
-    for section in sections(launch):
-        document |= {section.title: section.values} if section.title else section.values
-    return document
 
 
 def sections(launch: Launch) -> tuple[Section, ...]:
@@ -152,7 +143,7 @@ def _fsdp(launch: Launch) -> Iterator[Setting]:
     yield Setting(
         "fsdp_cpu_ram_efficient_loading", True, "rank 0 makes the weights and hands out shards"
     )
-    again = _recomputes(launch)
+    again = launch.recomputes_layers
     yield Setting(
         last(ACCELERATE["recompute"]),
         again,
@@ -178,11 +169,6 @@ def _mesh(launch: Launch) -> Iterator[Setting]:
     yield Setting("parallelism_config_cp_size", 1)
 
 
-def _recomputes(launch: Launch) -> bool:
-    mode = launch.job.framework.recompute_mode(launch.plan.recompute)
-    return Module.FULL in mode.mask and any(launch.plan.layout.recomputed)
-
-
 def _optimizer(launch: Launch) -> str:
     """The value of train.py's --optim."""
     family = launch.job.optimizer.family
@@ -203,14 +189,14 @@ def command(launch: Launch) -> Command:
     """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
     return Command(
         argv=(SCRIPT, *_arguments(launch)),
-        variables=(*DATA_VARIABLES, folder_variable("DATASET")),
+        variables=VARIABLES,
         branches=(
             Branch("DATASET", ("--dataset", "${DATASET}")),
             Branch("CHECKPOINTS", ("--checkpoints", "${CHECKPOINTS}")),
         ),
         launcher="accelerate",
         launcher_arguments=("--config_file", CONFIG),
-        environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
+        environment=ENVIRONMENT,
     )
 
 

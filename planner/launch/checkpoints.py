@@ -1,16 +1,21 @@
-"""How often to save: the time between checkpoints that loses least, as the goodput model has it."""
+"""How long a run is and how often it saves: what loses least, as the goodput model has it."""
 
 from __future__ import annotations
 
-from planner.compare.goodput import goodput, run_of
-from planner.compare.settings import Settings
 from planner.launch.contract import Launch, Variable
 
 FOLDER = "CHECKPOINTS"
+# Steps of a first run: enough to see memory settle and the step time repeat.
+TRIAL_STEPS = 50
+TRAIN_STEPS = Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial")
 
 
 def save_steps(launch: Launch) -> int:
     """Steps between checkpoints."""
+    # A search asks writers what they could not launch, and needs none of this.
+    from planner.compare.goodput import goodput, run_of
+    from planner.compare.settings import Settings
+
     interval_s = goodput(run_of(launch.job), Settings()).interval_s
     return max(1, round(interval_s / launch.plan.step_time_s))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from planner.job.job import Job
+from planner.job.modules import Module
 from planner.job.request import Request
 from planner.predict.plan import Plan
 
@@ -39,6 +40,12 @@ class Launch:
     def splits_sequence(self) -> bool:
         """Whether tensor parallelism, if there is any, comes with sequence parallelism."""
         return self.job.framework.parallelism.sequence_parallel == "with-tp"
+
+    @property
+    def recomputes_layers(self) -> bool:
+        """Whether whole layers run again in backward."""
+        mode = self.job.framework.recompute_mode(self.plan.recompute)
+        return Module.FULL in mode.mask and any(self.plan.layout.recomputed)
 
     @property
     def nodes(self) -> int:

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
-from planner.job.modules import Module
-from planner.launch.checkpoints import folder_variable, save_steps
+from planner.launch.checkpoints import save_steps
 from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
-from planner.launch.deepspeed_schema import deepspeed_problems
 from planner.launch.hf_config import config_text, hf_config, model_refusals
 from planner.launch.hf_rules import hf_job_refusals, hf_refusals
-from planner.launch.hf_train import DATA_VARIABLES, MODEL_FOLDER, attention, trainer_script
+from planner.launch.hf_train import ENVIRONMENT, MODEL_FOLDER, VARIABLES, attention, trainer_script
 from planner.launch.options import DEEPSPEED, last
 from planner.predict.ops import pieces
 from planner.predict.ops.context import OpContext
@@ -103,14 +101,10 @@ def _optimizer_kind(job: Job) -> str | None:
 
 def files(launch: Launch) -> Files:
     """ds_config.json, train.py and the model's config.json."""
-    config = ds_config(launch)
-    problems = deepspeed_problems(config)
-    if problems:
-        raise ValueError("ds_config.json: " + "; ".join(problems))
     model = launch.job.model
     title = f"{model.name} with DeepSpeed ZeRO-{launch.plan.degrees.zero} under the Trainer."
     return {
-        CONFIG: json.dumps(config, indent=2) + "\n",
+        CONFIG: json.dumps(ds_config(launch), indent=2) + "\n",
         SCRIPT: trainer_script(launch, title),
         f"{MODEL_FOLDER}/config.json": config_text(hf_config(model) or {}),
     }
@@ -196,7 +190,7 @@ def command(launch: Launch) -> Command:
     """train.py with the Trainer's arguments."""
     return Command(
         argv=(SCRIPT, *_arguments(launch)),
-        variables=(*DATA_VARIABLES, folder_variable("DATASET")),
+        variables=VARIABLES,
         branches=(
             Branch("DATASET", ("--dataset", "${DATASET}")),
             Branch(
@@ -212,7 +206,7 @@ def command(launch: Launch) -> Command:
                 ("--save_strategy", "no", "--output_dir", "outputs"),
             ),
         ),
-        environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
+        environment=ENVIRONMENT,
     )
 
 
@@ -234,7 +228,7 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
         "weight_decay": str(_WEIGHT_DECAY),
         **_optimizer_arguments(launch),
     }
-    if _recomputes(launch):
+    if launch.recomputes_layers:
         values |= {
             "activation_checkpointing": "true",
             "activation_checkpointing_kwargs": json.dumps({"use_reentrant": False}),
@@ -251,11 +245,6 @@ def _optimizer_arguments(launch: Launch) -> dict[str, str]:
     if _optimizer_kind(launch.job) == "deepspeed":
         return named
     return {"optim": "adamw_torch_fused" if kernel == "fused" else "adamw_torch"} | named
-
-
-def _recomputes(launch: Launch) -> bool:
-    mode = launch.job.framework.recompute_mode(launch.plan.recompute)
-    return Module.FULL in mode.mask and any(launch.plan.layout.recomputed)
 
 
 def choices(launch: Launch) -> tuple[Choice, ...]:
@@ -299,7 +288,7 @@ def _choices(launch: Launch) -> Iterator[Choice]:
             f"{launch.job.optimizer_offload:.0%} of optimizer state and update on the CPU; "
             "CPU-Adam is built at the first start and needs a compiler",
         )
-    if _recomputes(launch):
+    if launch.recomputes_layers:
         yield Choice("--activation_checkpointing", "each layer keeps its input and runs again")
     yield Choice(
         f"{MODEL_FOLDER}/config.json",

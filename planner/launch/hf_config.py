@@ -16,6 +16,7 @@ from planner.job.models.hf_families import READERS
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, fields_of, settings, value_of
 from planner.launch.contract import Refusal
+from planner.launch.hf_states import linear_attention, mamba2, nemotron_h
 from planner.launch.hf_table import DETAILS, hf_table
 from planner.launch.model_traits import leading_dense, moe_indices
 
@@ -49,6 +50,15 @@ _LAYER_CLASSES = {
     "glm4_moe": "Glm4MoeDecoderLayer",
     "minimax_m2": "MiniMaxM2DecoderLayer",
     "nemotron": "NemotronDecoderLayer",
+    "nemotron_h": "NemotronHBlock",
+    "mamba": "MambaBlock",
+    "mamba2": "Mamba2Block",
+    "jamba": "JambaAttentionDecoderLayer,JambaMambaDecoderLayer",
+    "bamba": "BambaDecoderLayer",
+    "granitemoehybrid": "GraniteMoeHybridDecoderLayer",
+    "falcon_h1": "FalconH1DecoderLayer",
+    "minimax": "MiniMaxDecoderLayer",
+    "qwen3_next": "Qwen3NextDecoderLayer",
 }
 
 
@@ -323,4 +333,7 @@ _FAMILY_KEYS: dict[str, Callable[[ModelSpec], Config]] = {
     "llama4_text": _llama4,
     "gpt2": _gpt2,
     "gpt_neox": _neox,
+    "nemotron_h": nemotron_h,
+    "mamba2": mamba2,
+    "qwen3_next": lambda model: _qwen_moe(model) | linear_attention(model),
 }

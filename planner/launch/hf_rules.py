@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planner.job.job import Job
 from planner.job.modules import Module
 from planner.launch.contract import Launch, Refusal
+from planner.launch.ramp import ramp_refusals
 
 
 def hf_refusals(launch: Launch, what: str) -> Iterator[Refusal]:
@@ -29,7 +30,8 @@ def hf_refusals(launch: Launch, what: str) -> Iterator[Refusal]:
 
 
 def hf_job_refusals(job: Job) -> Iterator[Refusal]:
-    """Dropout and length, whoever trains the model."""
+    """Dropout, length and batch ramps, whoever trains the model."""
+    yield from ramp_refusals(job, "the training loop on transformers")
     if job.dropout:
         yield Refusal("dropout has another key in every model's config.json", "no --dropout")
     if job.seq > job.model.max_positions:

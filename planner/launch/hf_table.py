@@ -20,12 +20,18 @@ _NORM_EPS = {
     "phi": "layer_norm_eps",
     "gpt_neox": "layer_norm_eps",
     "nemotron": "norm_eps",
+    "nemotron_h": "layer_norm_epsilon",
+    "mamba": "layer_norm_epsilon",
+    "mamba2": "layer_norm_epsilon",
     # OlmoLayerNorm: fixed.
     "olmo": "",
 }
 # Types that add the router's loss to the model's, where output_router_logits asks for it.
-_LOSS_TYPES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "minimax_m2")
-_SCALED_TYPES = ("deepseek_v2", "deepseek_v3", "glm4_moe")
+_LOSS_TYPES = (
+    "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "minimax_m2", "qwen3_next", "jamba",
+    "granitemoehybrid", "minimax",
+)  # fmt: skip
+_SCALED_TYPES = ("deepseek_v2", "deepseek_v3", "glm4_moe", "nemotron_h")
 _CLIPPED_TYPES = ("olmo", "olmoe")
 _GEMMAS = ("gemma2", "gemma3_text")
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from planner.launch.checkpoints import save_steps
+from planner.launch.checkpoints import TRAIN_STEPS, TRIAL_STEPS, folder_variable, save_steps
 from planner.launch.contract import Launch, Variable
 
 MODEL_FOLDER = "model"
-# Steps of a first run: enough to see memory settle and the step time repeat.
-TRIAL_STEPS = 50
 
-DATA_VARIABLES = (
+VARIABLES = (
     Variable("DATASET", "", "folder of datasets.save_to_disk (input_ids); empty: random tokens"),
-    Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial"),
+    TRAIN_STEPS,
+    folder_variable("DATASET"),
 )
+
+ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
 
 _DATA = '''
 

@@ -8,7 +8,7 @@ groups with a comment each. What the parser would not notice is refused before
 from __future__ import annotations
 
 from planner.job.job import Job
-from planner.launch.checkpoints import folder_variable, save_steps
+from planner.launch.checkpoints import save_steps
 from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, Variable
 from planner.launch.megatron_choices import (
     SHARP_NEEDS,
@@ -22,6 +22,7 @@ from planner.launch.megatron_rules import attention_refusals, run_refusals
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
     TECHNIQUES,
+    VARIABLES,
     batch_flags,
     degree_flags,
     is_fsdp,
@@ -35,10 +36,10 @@ from planner.launch.megatron_run import (
     technique_flags,
     with_techniques,
 )
+from planner.launch.megatron_states import is_hybrid
 
 PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
-# Steps of a first run: enough to see memory settle and the step time repeat.
-TRIAL_STEPS = 50
+HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
 
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
@@ -57,11 +58,15 @@ def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
 
 
 def command(launch: Launch) -> Command:
-    """`pretrain_gpt.py` with the plan's flags."""
+    """`pretrain_gpt.py`, or a hybrid's `pretrain_hybrid.py`, with the plan's flags."""
     words, comments = as_argv(groups(launch))
     return Command(
-        argv=(PROGRAM, *words),
-        variables=_variables(),
+        argv=(HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM, *words),
+        variables=(
+            *VARIABLES,
+            Variable("LEARNING_RATE", "1e-4", "PLACEHOLDER: yours"),
+            Variable("MIN_LEARNING_RATE", "1e-5", "PLACEHOLDER: yours"),
+        ),
         branches=_branches(launch),
         environment=environment(launch),
         comments={index + 1: title for index, title in comments.items()},
@@ -87,20 +92,6 @@ def groups(launch: Launch) -> tuple[Group, ...]:
         Group(TECHNIQUES, technique_flags(launch)),
         Group("what to see of the first steps", _reporting()),
         Group("PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders()),
-    )
-
-
-def _variables() -> tuple[Variable, ...]:
-    return (
-        Variable(
-            "DATA_PATH", "", "prefix of your tokenized data (.bin and .idx); empty: mock data"
-        ),
-        Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
-        folder_variable("DATA_PATH"),
-        Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
-        Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial"),
-        Variable("LEARNING_RATE", "1e-4", "PLACEHOLDER: yours"),
-        Variable("MIN_LEARNING_RATE", "1e-5", "PLACEHOLDER: yours"),
     )
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from planner.job.job import Job
 from planner.launch import megatron_choices
-from planner.launch.checkpoints import folder_variable, save_steps
-from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, Variable
-from planner.launch.megatron_bridge_overrides import TRIAL_STEPS, all_overrides, base_precision
+from planner.launch.checkpoints import save_steps
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
+from planner.launch.megatron_bridge_overrides import all_overrides, base_precision
 from planner.launch.megatron_bridge_schema import wrong_overrides
 from planner.launch.megatron_model import model_refusals
 from planner.launch.megatron_rules import attention_refusals, run_refusals
-from planner.launch.megatron_run import is_fsdp, sharp_group
+from planner.launch.megatron_run import VARIABLES, is_fsdp, sharp_group
+from planner.launch.ramp import ramp_refusals
 
 SCRIPT = "bridge_pretrain.py"
 
@@ -28,7 +29,13 @@ def refusals(launch: Launch) -> tuple[Refusal, ...]:
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
     """What Megatron-Bridge cannot express of the job."""
-    items = [*model_refusals(job.model, job.seq, bridge=True), *attention_refusals(job)]
+    items = [
+        *model_refusals(job.model, job.seq, bridge=True),
+        *attention_refusals(job),
+        *ramp_refusals(
+            job, "Megatron-Bridge 0.6", "hands its ramp to a megatron-core that ignores it"
+        ),
+    ]
     if job.optimizer.family not in ("adamw", "sgd"):
         items.append(
             Refusal(
@@ -109,20 +116,11 @@ def command(launch: Launch) -> Command:
         words += [f"{key}={value}" for key, value in overrides.items()]
     return Command(
         argv=(SCRIPT, *words),
-        variables=_VARIABLES,
+        variables=VARIABLES,
         branches=_branches(launch),
         environment=megatron_choices.environment(launch),
         comments=comments,
     )
-
-
-_VARIABLES = (
-    Variable("DATA_PATH", "", "prefix of your tokenized data (.bin and .idx); empty: mock data"),
-    Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
-    folder_variable("DATA_PATH"),
-    Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
-    Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial"),
-)
 
 
 def _branches(launch: Launch) -> tuple[Branch, ...]:

@@ -34,7 +34,6 @@ _PRECISIONS = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-TRIAL_STEPS = 50
 _FUSED = ("silu", "gelu", "quick_gelu")
 
 
@@ -54,7 +53,7 @@ def all_overrides(launch: Launch) -> Groups:
         ("batch", _batch(launch)),
         ("data parallelism and overlap", _sharding(launch)),
         ("recomputation", _recompute(launch)),
-        ("activations on the host", _offload(launch)),
+        ("activations on the host", _of_model(offload_flags(launch))),
         ("precision", _precision(launch)),
         ("CUDA graphs", _graphs(launch)),
         ("optimizer", _optimizer(launch)),
@@ -175,28 +174,17 @@ def _recompute(launch: Launch) -> Overrides:
         "model.recompute_method": "null",
         "model.recompute_num_layers": "null",
     }
-    for flag in recompute_flags(launch):
-        found |= _recompute_field(flag)
-    return found
+    return found | _of_model(recompute_flags(launch))
 
 
-def _offload(launch: Launch) -> Overrides:
-    """Activations on the host: the same fields of the transformer's configuration."""
+def _of_model(flags: Sequence[Flag]) -> dict[str, str]:
+    """Flags whose fields of the transformer's configuration have the same names."""
     found: dict[str, str] = {}
-    for offload_flag in offload_flags(launch):
-        name = "model." + offload_flag.name.removeprefix("--").replace("-", "_")
-        many = offload_flag.name == "--offload-modules"
-        found[name] = (
-            "[" + ",".join(offload_flag.values) + "]" if many else (*offload_flag.values, "true")[0]
-        )
+    for flag in flags:
+        listed = f"[{','.join(flag.values)}]" if flag.name.endswith("-modules") else ""
+        name = flag.name.removeprefix("--").replace("-", "_")
+        found[f"model.{name}"] = listed or (*flag.values, "true")[0]
     return found
-
-
-def _recompute_field(flag: Flag) -> Overrides:
-    name = "model." + flag.name.removeprefix("--").replace("-", "_")
-    if flag.name == "--recompute-modules":
-        return {name: "[" + ",".join(flag.values) + "]"}
-    return {name: flag.values[0]}
 
 
 def _precision(launch: Launch) -> Overrides:
@@ -215,11 +203,7 @@ def _graphs(launch: Launch) -> Overrides:
     """A captured step: random numbers that replay, no loss read on the way."""
     if not launch.request.cuda_graphs:
         return {}
-    flags = from_text(launch.job.framework.kernels.cuda_graph_flags)
-    captured = {
-        f"model.{flag.name.removeprefix('--').replace('-', '_')}": flag.values[0] for flag in flags
-    }
-    return captured | {
+    return _of_model(from_text(launch.job.framework.kernels.cuda_graph_flags)) | {
         "model.use_te_rng_tracker": "true",
         "rng.te_rng_tracker": "true",
         "rerun_state_machine.check_for_nan_in_loss": "false",

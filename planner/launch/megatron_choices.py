@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from planner.job.frameworks.techniques import Technique, technique_of
-from planner.job.quantities import share
+from planner.job.quantities import seconds, share
 from planner.launch.contract import Choice, Launch
 from planner.launch.megatron_run import is_fsdp, reduces_in_bf16, sharp_group
 from planner.predict.plan_text import fraction_text
@@ -154,6 +154,12 @@ def _rest(launch: Launch) -> Iterator[Choice]:
         f"micro-batch {plan.degrees.mbs}, {plan.degrees.grad_acc} a step",
         f"make {plan.gbs:,} sequences, {plan.gbs_tokens:,} tokens, with {plan.degrees.dp} replicas",
     )
+    if plan.ramp:
+        first = plan.ramp[0]
+        yield Choice(
+            f"batch ramp from {first.gbs:,} sequences",
+            f"the first steps take {seconds(first.step_time_s)}, not what the last batch takes",
+        )
     if launch.job.precision not in ("bf16", "fp16"):
         yield Choice(f"products in {launch.job.precision}", "weights and norms stay in bf16")
     if plan.optimizer != "adamw" or plan.optimizer_offload:

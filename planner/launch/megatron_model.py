@@ -8,6 +8,7 @@ from planner.job.specs import ModelSpec
 from planner.launch.architecture import refusals, settings
 from planner.launch.contract import Refusal
 from planner.launch.megatron_flags import Flag, Group, flag, switches
+from planner.launch.megatron_states import is_hybrid
 from planner.launch.megatron_table import GROUPS, MEGATRON, linear_bias
 from planner.launch.settings_text import Value, yaml_value
 
@@ -27,6 +28,11 @@ def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Itera
         yield Refusal(
             f"Megatron-Bridge makes {seq:,} learned positions, one a token of the sequence; "
             f"{model.name} has {model.max_positions:,}",
+            "--framework megatron-core",
+        )
+    if bridge and is_hybrid(model):
+        yield Refusal(
+            f"Megatron-Bridge makes {model.name} of a provider of hybrids, which is not written",
             "--framework megatron-core",
         )
     if not bridge:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, nothing
@@ -66,3 +67,21 @@ def scaled(name: str) -> Callable[[ModelSpec], Value]:
 def unless(right: Callable[[ModelSpec], bool], phrase: str) -> Callable[[ModelSpec], str | None]:
     """The phrase where a model is not right."""
     return lambda model: None if right(model) else phrase
+
+
+def pattern(marks: list[bool]) -> str:
+    """A mark a layer as Megatron evaluates it: `([0]*3+[1]*58)`."""
+    runs = [(int(mark), len(list(run))) for mark, run in groupby(marks)]
+    period = _period(marks)
+    if period is not None:
+        unit = ",".join(str(int(mark)) for mark in marks[:period])
+        return f"([{unit}]*{len(marks) // period})"
+    return "(" + "+".join(f"[{mark}]*{count}" for mark, count in runs) + ")"
+
+
+def _period(marks: list[bool]) -> int | None:
+    """Smallest number of layers after which all marks repeat, if they do so exactly."""
+    for period in range(2, len(marks) // 2 + 1):
+        if len(marks) % period == 0 and marks == marks[:period] * (len(marks) // period):
+            return period
+    return None

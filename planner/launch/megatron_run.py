@@ -3,10 +3,13 @@ optimizer. The model's shape is in `planner.launch.megatron_model`."""
 
 from __future__ import annotations
 
-from planner.launch.contract import Launch
+from planner.launch.checkpoints import TRAIN_STEPS, folder_variable
+from planner.launch.contract import Launch, Variable
 from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
+from planner.launch.megatron_states import hybrid_flags, is_hybrid
 from planner.launch.options import MEGATRON
+from planner.launch.ramp import schedule_flag
 from planner.predict.sharp import sharp_use
 
 # Precision of the plan -> Megatron's recipe. fp8 scales a tensor at a time, from its own values.
@@ -23,6 +26,13 @@ FSDP_SHARDING = {stage: MEGATRON["sharding"].text(stage) for stage in (2, 3)}
 _WEIGHTS_SHARDED = 3
 _SIXTEEN_BITS = 2.0
 TECHNIQUES = "techniques"
+VARIABLES = (
+    Variable("DATA_PATH", "", "prefix of your tokenized data (.bin and .idx); empty: mock data"),
+    Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
+    folder_variable("DATA_PATH"),
+    Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
+    TRAIN_STEPS,
+)
 
 
 def is_fsdp(launch: Launch) -> bool:
@@ -48,8 +58,10 @@ def degree_flags(launch: Launch) -> tuple[Flag, ...]:
     if launch.job.model.moe is not None:
         # Without it experts would be split like the rest of the layer.
         flags += [_option("ep", degrees.ep), _option("etp", degrees.etp)]
-    mtp = launch.job.model.mtp_layers
-    flags += layout_flags(launch.plan.layout, degrees.pp, degrees.vpp, mtp)
+    model, layout = launch.job.model, launch.plan.layout
+    if is_hybrid(model):
+        return (*flags, *hybrid_flags(model, layout, degrees.pp))
+    flags += layout_flags(layout, degrees.pp, degrees.vpp, model.mtp_layers)
     return tuple(flags)
 
 
@@ -58,7 +70,7 @@ def batch_flags(launch: Launch) -> tuple[Flag, ...]:
     plan = launch.plan
     return (
         _option("mbs", plan.degrees.mbs),
-        _option("gbs", plan.gbs),
+        schedule_flag(plan) if plan.ramp else _option("gbs", plan.gbs),
         _option("seq", plan.seq),
         *switches((_NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
     )

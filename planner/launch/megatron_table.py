@@ -7,8 +7,6 @@ Flags and defaults: megatron-core 0.19, `megatron/training/arguments.py`, `argum
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import (
     Row,
@@ -19,7 +17,8 @@ from planner.launch.architecture import (
     nothing,
 )
 from planner.launch.megatron_positions import POSITIONS
-from planner.launch.megatron_row import MegatronRow, mla, moe, row, unless, without, yes
+from planner.launch.megatron_row import MegatronRow, mla, moe, pattern, row, unless, without, yes
+from planner.launch.megatron_states import STATES, is_hybrid
 
 # What `F.gelu` under Megatron's fused bias is: the tanh approximation.
 _GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh")
@@ -74,7 +73,8 @@ def _no_norm(model: ModelSpec) -> str | None:
 
 
 _TRUNK = (
-    row("layers", "--num-layers", "num_layers", lambda m: m.layers),
+    row("layers", "--num-layers", "num_layers", lambda m: m.layers,
+        when=lambda m: not is_hybrid(m)),
     row("hidden", "--hidden-size", "hidden_size", lambda m: m.hidden),
     row("ffn", "--ffn-hidden-size", "ffn_hidden_size", _width),
     row("gated activation", "--swiglu", "", lambda m: yes(_activation(m) == "silu"), None,
@@ -186,24 +186,6 @@ def expert_marks(model: ModelSpec) -> list[bool]:
     return [kind.ffn == "moe" for kind in model.kind_sequence]
 
 
-def pattern(marks: list[bool]) -> str:
-    """A mark a layer as Megatron evaluates it: `([0]*3+[1]*58)`."""
-    runs = [(int(mark), len(list(run))) for mark, run in groupby(marks)]
-    period = _period(marks)
-    if period is not None:
-        unit = ",".join(str(int(mark)) for mark in marks[:period])
-        return f"([{unit}]*{len(marks) // period})"
-    return "(" + "+".join(f"[{mark}]*{count}" for mark, count in runs) + ")"
-
-
-def _period(marks: list[bool]) -> int | None:
-    """Smallest number of layers after which all marks repeat, if they do so exactly."""
-    for period in range(2, len(marks) // 2 + 1):
-        if len(marks) % period == 0 and marks == marks[:period] * (len(marks) // period):
-            return period
-    return None
-
-
 # --- experts --------------------------------------------------------------------------------
 
 
@@ -273,7 +255,7 @@ _EXPERTS = (
     row("moe.ffn", "--moe-ffn-hidden-size", "moe_ffn_hidden_size", moe("ffn"), when=has_moe),
     row("layer_kinds", "--moe-layer-freq", "moe_layer_freq", lambda m: pattern(expert_marks(m)),
         bridge=lambda m: [int(mark) for mark in expert_marks(m)],
-        when=lambda m: has_moe(m) and not all(expert_marks(m))),
+        when=lambda m: has_moe(m) and not all(expert_marks(m)) and not is_hybrid(m)),
     row("layer_kinds", "", "moe_layer_freq", lambda _: 1,
         when=lambda m: has_moe(m) and all(expert_marks(m))),
     row("moe.shared_ffn", "--moe-shared-expert-intermediate-size",
@@ -324,6 +306,7 @@ _EXPERTS = (
 GROUPS: tuple[tuple[str, tuple[MegatronRow, ...]], ...] = (
     ("model", (*_TRUNK, *POSITIONS)),
     ("attention", _ATTENTION),
+    ("state spaces", STATES),
     ("experts", _EXPERTS),
 )
 MEGATRON: tuple[MegatronRow, ...] = tuple(entry for _, rows in GROUPS for entry in rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 
-from planner.job.specs import ModelSpec, MoeSpec
+from planner.job.specs import ModelSpec, MoeSpec, StateSpaceSpec
 from planner.launch.architecture import Row, attention_scale, row, scaling_kind
 
 Phrase = Callable[[ModelSpec], str | None]
@@ -65,6 +65,13 @@ _TRAITS: Mapping[str, tuple[str, Phrase]] = {
        for kind in _KINDS},
     "sliding": ("sliding_window layer_kinds", lambda m: f"sliding window of {m.sliding_window}"
                 if any(kind.attention == "sliding" for kind in m.kinds) else None),
+    "states": ("layer_kinds " + " ".join(f"state_space.{f}" for f in StateSpaceSpec.model_fields),
+               _if(lambda m: m.has_states, "state-space layers")),
+    "separate": ("layer_kinds", _if(
+        lambda m: any("none" in (kind.attention, kind.ffn) for kind in m.kinds),
+        "layers that are attention or a feed-forward block alone")),
+    "gate": ("attention_gate", _if(lambda m: m.attention_gate, "gate on attention's output")),
+    "latent": ("moe.latent", _moe(lambda e: e.latent, "experts in a latent width")),
     "sinks": ("attention_sinks", _if(lambda m: m.attention_sinks, "attention sinks")),
     "qk-l2-norm": ("qk_l2_norm", _if(lambda m: m.qk_l2_norm,
                                      "queries and keys divided by their length")),

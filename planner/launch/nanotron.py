@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from constraints.layout import greedy_split
 from planner.job.job import Job
-from planner.job.modules import Module
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, row, settings
 from planner.launch.architecture import refusals as architecture_refusals
+from planner.launch.checkpoints import TRIAL_STEPS
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking
-from planner.launch.nanotron_run import PROGRAM, TRIAL_STEPS, VARIABLES, program
-from planner.launch.nanotron_schema import nanotron_problems
+from planner.launch.nanotron_run import PROGRAM, VARIABLES, program
 from planner.launch.options import NANOTRON as OPTIONS
 from planner.launch.options import last
+from planner.launch.ramp import ramp_refusals
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
 from planner.predict.layouts import model_costs
 from planner.predict.plan import Plan
@@ -29,6 +29,7 @@ def job_refusals(job: Job) -> tuple[Refusal, ...]:
     return (
         *architecture_refusals(NANOTRON, model, "nanotron", "--framework megatron-core"),
         *_run_refusals(job),
+        *ramp_refusals(job, "nanotron"),
     )
 
 
@@ -110,19 +111,8 @@ def _recompute_refusals(plan: Plan) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """The YAML file, and the program that puts the user's variables into it."""
-    problems = nanotron_problems(as_document(launch))
-    if problems:
-        raise ValueError(f"{CONFIG}: " + "; ".join(problems))
     head = f"# nanotron (2026-04): {launch.job.model.name} on {launch.plan.degrees.gpus} GPUs\n"
     return {CONFIG: head + yaml_text(sections(launch)), PROGRAM: program(launch)}
-
-
-def as_document(launch: Launch) -> dict[str, Value]:
-    """What a YAML parser reads in the file."""
-    document: dict[str, Value] = {}
-    for section in sections(launch):
-        document |= {section.title: section.values} if section.title else section.values
-    return document
 
 
 def sections(launch: Launch) -> tuple[Section, ...]:
@@ -174,16 +164,11 @@ def _parallelism(launch: Launch) -> Iterator[Setting]:
         not keeps,
         "" if degrees.tp == 1 else ("gathered inputs are kept" if keeps else "gathered again"),
     )
-    again = _recomputes(launch)
+    again = launch.recomputes_layers
     why = "each layer keeps its input and runs again" if again else "every activation is kept"
     yield Setting(last(OPTIONS["recompute"]), again, why)
     yield Setting(last(OPTIONS["ep"]), degrees.ep)
     yield Setting(last(OPTIONS["cp"]), degrees.cp)
-
-
-def _recomputes(launch: Launch) -> bool:
-    mode = launch.job.framework.recompute_mode(launch.plan.recompute)
-    return Module.FULL in mode.mask and any(launch.plan.layout.recomputed)
 
 
 def _model(launch: Launch) -> Iterator[Setting]:

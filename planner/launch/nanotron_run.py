@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from planner.launch.checkpoints import FOLDER, folder_variable, save_steps
+from planner.launch.checkpoints import FOLDER, TRAIN_STEPS, folder_variable, save_steps
 from planner.launch.contract import Launch, Variable
 
 PROGRAM = "train.py"
-# Steps of a first run: enough to see memory settle and the step time repeat.
-TRIAL_STEPS = 50
 VARIABLES = (
     Variable("DATASET", "", "folder of tokens as nanotron reads them (Nanoset); empty: made up"),
     Variable("TOKENIZER", "", "folder or name of their Hugging Face tokenizer; empty: none"),
     folder_variable("DATASET"),
-    Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial"),
+    TRAIN_STEPS,
     Variable("LEARNING_RATE", "3e-4", "PLACEHOLDER: yours"),
     Variable("MIN_LEARNING_RATE", "3e-5", "PLACEHOLDER: yours"),
 )

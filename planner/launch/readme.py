@@ -247,7 +247,8 @@ def _first_steps(launch: Launch, expected: Expectations) -> str:
         f"Step time: {time_line}. Take the median of steps 5 to 10. Worry above "
         f"{seconds(expected.step_time_high_s)} (below "
         f"{expected.tokens_per_s_per_gpu_low:,.0f} tokens/s a GPU), and look for a wrong batch or "
-        f"sequence length below {seconds(expected.step_time_low_s)}.",
+        f"sequence length below {seconds(expected.step_time_low_s)}."
+        + (" The batch ramp starts below it, as said above." if launch.plan.ramp else ""),
         "Spread: steps 5 to 10 should agree within a few percent. If single steps stand out, look "
         "at data loading, checkpoints and other jobs on the network first.",
     ]

@@ -14,6 +14,7 @@ from planner.job.models.catalog import catalog_name
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal
 from planner.launch.registry import writer_of
+from planner.predict.command_line import evaluate_command
 from planner.predict.configuration import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import broken_rules
@@ -51,11 +52,17 @@ class CannotExpressError(UsageError):
 
 
 def launch_of(
-    plan: Plan, request: Request, target: Target, nodes_as: NodesAs, gpus: int | None = None
+    plan: Plan,
+    request: Request,
+    target: Target,
+    nodes_as: NodesAs,
+    gpus: int | None = None,
+    ramp: str | None = None,
 ) -> Launch:
     """The plan for a target, costed under the target's profile.
 
-    `gpus`: how many of the request's the plan uses. CannotExpressError, a UsageError, names each
+    `gpus`: how many of the request's the plan uses; `ramp`: a batch ramp in place of the plan's,
+    with which it is costed anew. CannotExpressError, a UsageError, names each
     thing that the target cannot run, and the nearest plan that it can. UsageError for a plan on
     GPUs of several types: how such a job is started was not found out for any framework.
     """
@@ -67,7 +74,9 @@ def launch_of(
         )
     request_for = _request_for(plan, request, target, gpus)
     try:
-        if request_for.framework == request.framework:
+        if ramp is not None:
+            request_for = request_for.model_copy(update={"batch_ramp": ramp})
+        if request_for.framework == request.framework and ramp is None:
             launch = Launch(plan, request_for, request_for.resolve(), target.name, nodes_as)
         else:
             _demand_same_recompute(plan, request, request_for)
@@ -121,6 +130,7 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         "framework": request.framework if same else target.profile,
         "gbs": plan.gbs,
         "gbs_tokens": None,
+        "batch_ramp": plan.ramp_text or None,
         "limits": {},
         "recompute": None,
         "optimizer_kernel": request.optimizer_kernel if same else None,
@@ -170,6 +180,8 @@ def _variation(plan: Plan) -> Variation:
 def _varied(request: Request, variation: Variation) -> Request:
     """The request with what a configuration says of the job."""
     changes: dict[str, object] = {"schedule": variation.schedule, "gbs": variation.degrees.gbs}
+    if request.gbs != variation.degrees.gbs:
+        changes["batch_ramp"] = None
     if variation.precision:
         dtype = None if request.dtype == "fp32" else request.dtype
         changes |= {"precision": variation.precision, "dtype": dtype}
@@ -294,71 +306,6 @@ def _applied(variation: Variation, change: dict[str, object]) -> Variation:
 
 def as_command(launch: Launch) -> str:
     """The `planner evaluate` that costs a launch's plan and writes it to a file."""
-    request, plan, degrees = launch.request, launch.plan, launch.plan.degrees
-    words = ["planner evaluate", f"--model {request.model}"]
-    words.append(f"--gpus {request.gpus}" if request.gpus else f"--cluster {request.cluster}")
-    words += [f"--gbs {plan.gbs}", f"--framework {request.framework}"]
-    if request.seq is not None:
-        words.append(f"--seq {request.seq}")
-    if request.precision != "bf16":
-        words.append(f"--precision {request.precision}")
-    if request.schedule not in (None, "1f1b", "interleaved"):
-        words.append(f"--schedule {request.schedule}")
-    for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs"):
-        if getattr(degrees, name) != 1:
-            words.append(f"--{name} {getattr(degrees, name)}")
-    words.append(f"--zero {degrees.zero}")
-    if degrees.shard:
-        words.append(f"--shard-size {degrees.shard}")
-    if plan.recompute != "none":
-        words.append(f"--recompute {plan.recompute}")
-    if not plan.layout.is_even:
-        blocks = ",".join(str(count) for count in plan.layout.block_layers)
-        words.append(f"--layers-per-stage {blocks}")
-    return " ".join([*words, *_beside_layers(launch), "-o nearest-plan.json --force"])
-
-
-def _switches(request: Request) -> Iterator[str]:
-    """Switches of the framework, the GPU and the model that a request turns."""
-    if request.cuda_graphs:
-        yield "--cuda-graphs"
-    for name in request.use:
-        yield f"--with {name}"
-    for name in request.without:
-        yield f"--without {name}"
-    if request.dropout:
-        yield "--dropout"
-    if request.attention is not None:
-        yield f"--attention {request.attention}"
-    if request.optimizer_kernel is not None:
-        yield f"--optimizer-kernel {request.optimizer_kernel}"
-    if request.cp_comm_type is not None:
-        yield f"--cp-comm-type {request.cp_comm_type}"
-    if not request.sequence_parallel:
-        yield "--no-sequence-parallel"
-    if request.gradient_as_bucket_view:
-        yield "--gradient-as-bucket-view"
-    if not request.set_to_none:
-        yield "--no-set-to-none"
-    if request.cublas_workspace_config is not None:
-        yield f"--cublas-workspace-config {request.cublas_workspace_config}"
-    if not request.bias:
-        yield "--no-bias"
-
-
-def _beside_layers(launch: Launch) -> Iterator[str]:
-    """Options of a plan beyond its degrees and layers."""
-    request, plan = launch.request, launch.plan
-    if plan.layout.mtp_standalone:
-        yield "--mtp-standalone"
-    if request.optimizer != "adamw":
-        yield f"--optimizer {request.optimizer}"
-    if request.sharp:
-        yield "--sharp"
-    yield from _switches(request)
-    if plan.optimizer_offload:
-        yield f"--optimizer-offload {plan.optimizer_offload:g}"
-    if plan.activation_offload:
-        yield f"--activation-offload {','.join(plan.activation_offload)}"
-    if plan.activation_offload_fraction < 1.0:
-        yield f"--activation-offload-fraction {plan.activation_offload_fraction!r}"
+    plan = launch.plan
+    words = evaluate_command(launch.request, plan.degrees, plan.recompute, plan.layout)
+    return f"{words} -o nearest-plan.json --force"

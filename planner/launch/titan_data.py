@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 
-from planner.launch.checkpoints import folder_variable
+from planner.launch.checkpoints import TRAIN_STEPS, folder_variable
 from planner.launch.contract import Files, Variable
-from planner.launch.titan_sections import TRIAL_STEPS
 
 SAMPLES = "sample_data"
 VARIABLES = (
     Variable("DATASET", "", "folder of your texts, JSON lines with a field text; empty: samples"),
     folder_variable("DATASET"),
-    Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial"),
+    TRAIN_STEPS,
 )
+ENVIRONMENT = {
+    "PYTORCH_CUDA_ALLOC_CONF": (
+        "expandable_segments:True",
+        "less fragmentation, as torchtitan's own run_train.sh sets it",
+    )
+}
+DEMANDS = {"HF_ASSETS": "folder with the model's tokenizer files (tokenizer.json)"}
 _LINES, _WORDS = 64, 512
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from planner.job.job import Job
 from planner.job.modules import Module
 from planner.launch.contract import Launch, Refusal
+from planner.launch.ramp import ramp_refusals
 from planner.predict.plan import Degrees
 
 # planner.job.schedules -> torch.distributed.pipelining.schedules.get_schedule_class
@@ -20,24 +21,6 @@ SCHEDULE_NAMES = {
     "interleaved": "Interleaved1F1B",
     "gpipe": "GPipe",
 }
-# What get_schedule_class knows (torch 2.13; upper and lower case are alike to it). torchtitan
-# looks the name up when it builds the schedule, after the model: a slip shows late.
-TORCH_SCHEDULES = (
-    *SCHEDULE_NAMES.values(),
-    "LoopedBFS",
-    "InterleavedZeroBubble",
-    "ZBVZeroBubble",
-    "DualPipeV",
-    "PipelineScheduleSingle",
-    "PipelineScheduleMulti",
-)
-
-
-def schedule_problem(name: str) -> str | None:
-    """Why torch has no pipeline schedule of that name; None if it has."""
-    if name.lower() in (torch_schedule.lower() for torch_schedule in TORCH_SCHEDULES):
-        return None
-    return f"pipeline_parallel_schedule {name!r} is none of " + ", ".join(TORCH_SCHEDULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +168,7 @@ def run_refusals(job: Job) -> Iterator[Refusal]:
         yield Refusal("torchtitan has no eager attention", "--attention flash")
     if job.dropout:
         yield Refusal("torchtitan's models have no dropout", "a job without --dropout")
+    yield from ramp_refusals(job, "torchtitan")
 
 
 def recompute_kind(launch: Launch) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from planner.launch.checkpoints import TRIAL_STEPS
 from planner.launch.contract import Launch
 from planner.launch.options import TORCHTITAN, last
 from planner.launch.settings_text import Section, Setting
 from planner.launch.titan_plan import SCHEDULE_NAMES, batch_of, mesh_of, parts_of
 
-# Steps of a first run: enough to see memory settle and the step time repeat.
-TRIAL_STEPS = 50
 BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
 KERNELS = {"fused": "fused", "foreach": "foreach", "forloop": "for-loop"}
 

@@ -19,7 +19,7 @@ from planner.launch.settings_text import (
     python_arguments,
     section_choices,
 )
-from planner.launch.titan_data import SAMPLES, VARIABLES, sample_files
+from planner.launch.titan_data import DEMANDS, ENVIRONMENT, SAMPLES, VARIABLES, sample_files
 from planner.launch.titan_model import (
     HIGH_PRECISION,
     degree_refusals,
@@ -102,14 +102,9 @@ def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
             *("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
             *("--training.steps", "${TRAIN_STEPS}"),
         ),
-        environment={
-            "PYTORCH_CUDA_ALLOC_CONF": (
-                "expandable_segments:True",
-                "less fragmentation, as torchtitan's own run_train.sh sets it",
-            )
-        },
+        environment=ENVIRONMENT,
         variables=VARIABLES,
-        demands={"HF_ASSETS": "folder with the model's tokenizer files (tokenizer.json)"},
+        demands=DEMANDS,
     )
 
 

@@ -21,7 +21,7 @@ from planner.launch.settings_text import (
     section_choices,
     toml_text,
 )
-from planner.launch.titan_data import SAMPLES, VARIABLES, sample_files
+from planner.launch.titan_data import DEMANDS, ENVIRONMENT, SAMPLES, VARIABLES, sample_files
 from planner.launch.titan_flavors import FLAVORS_0_2, Flavor, flavor_of
 from planner.launch.titan_plan import (
     mesh_of,
@@ -104,13 +104,8 @@ def command(launch: Launch) -> Command:
             Branch("CHECKPOINTS", ("--checkpoint.enable", "--checkpoint.folder", "${CHECKPOINTS}",
                                    "--checkpoint.interval", str(save_steps(launch)))),
         ),
-        environment={
-            "PYTORCH_CUDA_ALLOC_CONF": (
-                "expandable_segments:True",
-                "less fragmentation, as torchtitan's own run_train.sh sets it",
-            )
-        },
-        demands={"HF_ASSETS": "folder with the model's tokenizer files (tokenizer.json)"},
+        environment=ENVIRONMENT,
+        demands=DEMANDS,
     )  # fmt: skip
 
 

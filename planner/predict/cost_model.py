@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from constraints.context_exchange import IMPOSSIBLE, inner_ranks
 from constraints.context_kinds import ContextKind
-from planner.cost import compiled
+from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
-from planner.cost._jit import Entry
+from planner.cost._entry import Entry
 from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.layout import usual_counts
+from planner.cost.linear_memory import MemoryPhases
 from planner.cost.phase_records import GROUP_ROW
 from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
 from planner.cost.piece_traffic import TRAFFICS
@@ -396,6 +397,26 @@ class CostModel:
             True, layouts, groups, traffic, steps, stages,
         )  # fmt: skip
         return steps[0], stages
+
+    def layout_terms(
+        self, shape: Array, key: Array, costs: Array, job: JobInputs
+    ) -> tuple[Array, Array]:
+        """(terms[piece, TERM_*], scalars[SCALAR_*]) of a shape's step time."""
+        terms = np.zeros((job.pieces, linear.TERM_COLUMNS))
+        scalars = np.zeros(linear.SCALAR_COLUMNS)
+        self.run(compiled.layout_terms, shape, key, costs, job, *self.inputs[1:], terms, scalars)
+        return terms, scalars
+
+    def memory_phases(self, shape: Array, key: Array, costs: Array, job: JobInputs) -> MemoryPhases:
+        """Bytes of every phase of every stage of a shape as terms of its layers."""
+        pp, rows = int(shape[f.SHAPE_PP]), linear_memory.ROWS
+        phases = MemoryPhases(
+            np.zeros((rows, pp)),
+            *np.zeros((2, rows, pp, job.kinds)),
+            *np.zeros((3, rows, job.kinds)),
+        )
+        self.run(compiled.memory_phases, shape, key, costs, job, self.framework_inputs, *phases)
+        return phases
 
     def even_layout(self, costed: CostedShapes, row: int) -> Layout:
         """The layout in which `cost_shapes` costed a shape."""

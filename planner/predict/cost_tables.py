@@ -174,6 +174,7 @@ def _op_row(index: int, op: Op) -> tuple[float, ...]:
         op.pads_vocabulary,
         op.rerun_with,
         op.autocasts,
+        op.work_bytes,
     )
 
 

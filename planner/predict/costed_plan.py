@@ -9,6 +9,8 @@ import numpy as np
 
 from constraints.context_exchange import exchange_kind
 from constraints.layout import shared_count
+from constraints.layout_context import LayoutContext
+from constraints.ramp import ramp_columns
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -34,9 +36,11 @@ from planner.predict.plan import (
     Interval,
     LayerLayout,
     Plan,
+    PlanBatch,
     StageMemory,
     TimeTerms,
 )
+from planner.predict.shapes import rule_context
 from planner.predict.sharp import or_by_hosts
 from planner.predict.stage import named_terms
 from planner.predict.techniques import technique_flags, used_techniques
@@ -159,8 +163,39 @@ def job_plan(
                 *choice_notes(job, degrees, layout, float(stages[:, f.STAGE_OFFLOADED].max())),
             ),
             full_memory=risk,
+            ramp=_ramp(cost_model, columns, row, layout, ctx, modes),
         ),
     )  # fmt: skip
+
+
+def _ramp(
+    cost_model: CostModel, columns: Columns, row: int, layout: Layout, ctx: LayoutContext,
+    modes: tuple[RecomputeMode, ...],
+) -> tuple[PlanBatch, ...]:  # fmt: skip
+    """The smaller batches of a ramp, each costed by the kernel in the plan's layout."""
+    job = cost_model.job
+    if not job.ramp:
+        return ()
+    rules, one = (
+        rule_context(job),
+        {name: column[row : row + 1] for name, column in columns.items()},
+    )
+    batches = []
+    for entry, goal in zip(job.ramp, rules.ramp, strict=True):
+        at = ramp_columns(one, rules, goal)
+        costed = cost_model.price_shapes(at)
+        step = cost_any_layout(
+            cost_model, costed, 0, layout, ctx, modes, row_groups(job, at, 0)
+        ).step  # fmt: skip
+        batches.append(
+            PlanBatch(
+                gbs=int(at["gbs"][0]),
+                grad_acc=int(at["grad_acc"][0]),
+                until_tokens=entry.until_tokens,
+                step_time_s=float(step[f.STEP_TIME]),
+            )
+        )
+    return tuple(batches)
 
 
 @dataclass(frozen=True)
@@ -199,6 +234,7 @@ class Outlook:
     assumptions: tuple[str, ...]
     stage_gpus: tuple[str, ...] = ()
     full_memory: FullMemory | None = None
+    ramp: tuple[PlanBatch, ...] = ()
 
 
 def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
@@ -274,6 +310,7 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
         cp_comm_type=kind,
         cp_sizes=sizes,
         full_memory=outlook.full_memory,
+        ramp=outlook.ramp,
     )
 
 

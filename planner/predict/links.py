@@ -112,7 +112,7 @@ def network(links: LinkInputs) -> NDArray[Any]:
         scale_out_bytes_per_s=links.scale_out_bytes_per_s * links.oversubscription,
         scale_out_pair_bytes_per_s=links.scale_out_pair_bytes_per_s * links.oversubscription,
     )
-    both: NDArray[Any] = np.array([record(links), record(full)], record(links).dtype)
+    both: NDArray[Any] = np.array([record(links)[()], record(full)[()]], record(links).dtype)
     return both
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from constraints.layout import LayoutContext
 from constraints.rule import Layout
-from planner.cost import compiled, linear
 from planner.cost import fields as f
+from planner.cost import linear
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.tables import Array, JobInputs
 from planner.job.frameworks import RecomputeMode
@@ -117,15 +117,13 @@ def price_modes(
         return ()
     shape, base = costed.shapes[row], costed.piece_costs(row)
     key = costed.keys[int(shape[f.SHAPE_KEY])]
-    job, framework = cost_model.job_inputs, cost_model.framework_inputs
+    job = cost_model.job_inputs
     wide = wider_job(job, len(modes))
     costs = stack(
         base, [as_plain(mode_costs(cost_model, costed, row, mode)) for mode in modes], job.kinds
     )
-    terms, _ = compiled.layout_terms(
-        shape, key, costs, wide, framework, cost_model.gpu_inputs, cost_model.network
-    )
-    phases = compiled.memory_phases(shape, key, costs, wide, framework)
+    terms, _ = cost_model.layout_terms(shape, key, costs, wide)
+    phases = cost_model.memory_phases(shape, key, costs, wide)
     found = tuple(_price(index, job.kinds, terms, phases) for index in range(len(modes)))
     return tuple(price for price in found if not any(_beats(other, price) for other in found))
 
@@ -236,15 +234,8 @@ def cheapest_costs(
     """
     costs, kinds = costed.piece_costs(row).copy(), cost_model.job_inputs.kinds
     shape = costed.shapes[row]
-    terms, _ = compiled.layout_terms(
-        shape,
-        costed.keys[int(shape[f.SHAPE_KEY])],
-        costs,
-        cost_model.job_inputs,
-        cost_model.framework_inputs,
-        cost_model.gpu_inputs,
-        cost_model.network,
-    )
+    key = costed.keys[int(shape[f.SHAPE_KEY])]
+    terms, _ = cost_model.layout_terms(shape, key, costs, cost_model.job_inputs)
     priced = price_modes(cost_model, costed, row, modes)
     light = [mode_costs(cost_model, costed, row, modes[item.index]) for item in priced]
     for kind in range(kinds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -169,6 +170,16 @@ class Interval(_Frozen):
         return self.family + wider
 
 
+class PlanBatch(_Frozen):
+    """A batch of a ramp before the last: `until_tokens` of training, the same plan with another
+    gradient accumulation. `step_time_s` as the plan's; its interval is as wide in proportion."""
+
+    gbs: int
+    grad_acc: int
+    until_tokens: int
+    step_time_s: float
+
+
 class FullMemory(_Frozen):
     """The chance that what the allocator reserves does not fit, and what follows.
 
@@ -252,6 +263,28 @@ class Plan(_Frozen):
     cp_sizes: tuple[int, ...] = ()
     # None where memory is safe, and in plans written before the field existed.
     full_memory: FullMemory | None = None
+    # The smaller batches that a ramp starts with; empty for one batch throughout.
+    ramp: tuple[PlanBatch, ...] = ()
+
+    @property
+    def ramp_text(self) -> str:
+        """The ramp as `planner.job.batch_ramp` reads it, in sequences; empty for none."""
+        steps = [f"{batch.gbs}:{batch.until_tokens}" for batch in self.ramp]
+        return ",".join((*steps, str(self.gbs))) if steps else ""
+
+    def steps_of(self, tokens: float) -> Iterator[tuple[int, float, float]]:
+        """(batch in tokens, seconds a step, steps) of a training on so many tokens, by batch of
+        the ramp; a last step that is not full counts in part."""
+        done = 0.0
+        for batch in self.ramp:
+            until, size = min(float(batch.until_tokens), tokens), batch.gbs * self.seq
+            yield size, batch.step_time_s, (until - done) / size
+            done = until
+        yield self.gbs_tokens, self.step_time_s, (tokens - done) / self.gbs_tokens
+
+    def training_s(self, tokens: float) -> float:
+        """Seconds of a training on so many tokens, without interruptions."""
+        return sum(seconds * steps for _, seconds, steps in self.steps_of(tokens))
 
     def __repr__(self) -> str:
         """One line: degrees, batch, recompute mode, time, speed, memory, how surely it fits."""

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from planner.job.quantities import gib, number_ranges, run_lengths, seconds, share, signed_share
+from planner.job.quantities import (
+    gib,
+    number_ranges,
+    run_lengths,
+    seconds,
+    share,
+    short_count,
+    signed_share,
+)
 from planner.predict.plan import Degrees, Interval, Plan
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9
+# Batches of a ramp that are listed one by one.
+_MOST_SHOWN = 4
+_DAY_S = 86400.0
 # Sides of an error bar that differ by so many points are printed as one.
 _ALIKE = 2
 
@@ -34,6 +45,27 @@ def batch_sentence(plan: Plan, target_sequences: float) -> str:
     difference = batch_difference(plan, target_sequences)
     away = "" if abs(difference) < 1e-9 else f" ({signed_share(difference)} of the target)"
     return f"{plan.gbs:,} sequences of {plan.seq:,} = {plan.gbs_tokens:,} tokens{away}"
+
+
+def ramp_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What a batch ramp is and takes, as a row of facts; none without one."""
+    if not plan.ramp:
+        return ()
+    steps = [
+        f"{batch.gbs:,} sequences to {short_count(batch.until_tokens)} tokens "
+        f"({seconds(batch.step_time_s)} a step)"
+        for batch in plan.ramp
+    ]
+    if len(steps) > _MOST_SHOWN:
+        steps = [*steps[: _MOST_SHOWN - 1], "…", steps[-1]]
+    end = plan.ramp[-1].until_tokens
+    days = plan.training_s(end) / _DAY_S
+    alone = end / plan.gbs_tokens * plan.step_time_s / _DAY_S
+    last = f"then {plan.gbs:,} ({seconds(plan.step_time_s)} a step)"
+    return (
+        ("batch ramp", f"{', '.join(steps)}, {last}"),
+        ("ramp takes", f"{days:.3g} days; at the last batch its tokens would take {alone:.3g}"),
+    )
 
 
 def layers_text(plan: Plan) -> str:

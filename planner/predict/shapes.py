@@ -11,7 +11,7 @@ from constraints import BatchGoal, ClusterNumbers, DegreeLimit, minimal_conflict
 from constraints.context import RuleContext
 from constraints.numbers import IntArray
 from planner.job.errors import UsageError
-from planner.job.job import Job
+from planner.job.job import BatchTarget, Job
 from planner.job.offload import grouped_modules
 from planner.predict.cost_tables import job_pieces
 from planner.predict.links import link_inputs
@@ -48,7 +48,7 @@ def rule_context(job: Job) -> RuleContext:
             cluster.gpus_per_node,
             int(link_inputs(cluster).scale_up_domain),
         ),
-        BatchGoal(max(1, round(job.batch.sequences)), job.batch.tolerance, job.batch.exact),
+        _goal(job.batch),
         seq=job.seq,
         precision=job.precision,
         recompute_modes=len(job.recompute),
@@ -60,6 +60,7 @@ def rule_context(job: Job) -> RuleContext:
         context_kinds=job.context_kinds,
         context_inner=job.context_inner,
     )
+    context = replace(context, ramp=tuple(_goal(entry.batch) for entry in job.ramp))
     if not job.activation_offload:
         return context
     host_bytes = cluster.host_memory_bytes_per_node / cluster.gpus_per_node
@@ -71,6 +72,10 @@ def rule_context(job: Job) -> RuleContext:
         host_bytes_per_gpu=host_bytes,
         offload_modules=grouped_modules(job.framework, job.activation_offload),
     )
+
+
+def _goal(batch: BatchTarget) -> BatchGoal:
+    return BatchGoal(max(1, round(batch.sequences)), batch.tolerance, batch.exact)
 
 
 def offloaded_per_token(job: Job) -> dict[str, float]:

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from constraints import rules_of
+from constraints.batch import accumulation
 from constraints.condition import UserCondition
 from constraints.context import RuleContext
 from constraints.context_kinds import ContextKind
@@ -302,36 +303,15 @@ def _batches(ctx: RuleContext, shape: Shape) -> Shape:
     useful &= shape["mbs"] * shape["dp"] <= goal + ctx.batch.largest_difference
     # The smallest micro-batch stays, so that the rule on the batch says what is wrong.
     shape = _keep(shape, useful | (shape["mbs"] == 1) | _names_any(ctx, shape, ("mbs",)))
-    shape["grad_acc"] = _accumulation(ctx, shape)
+    shape["grad_acc"] = accumulation(shape, ctx)
     shape = _with_missing(ctx, shape, "grad_acc")
     shape["gbs"] = shape["mbs"] * shape["grad_acc"] * shape["dp"]
     return shape
 
 
-def _accumulation(ctx: RuleContext, shape: Shape) -> IntArray:
-    """Micro-batches per step that bring the batch nearest to the goal.
-
-    Interleaved schedules that run groups of pp get the nearest multiple of pp, where that
-    stays within the tolerance.
-    """
-    step = shape["mbs"] * shape["dp"]
-    nearest = _nearest_multiple(ctx.batch.sequences, step)
-    if ctx.framework.interleaved_microbatches == "any":
-        return nearest
-    grouped = shape["pp"] * _nearest_multiple(ctx.batch.sequences, step * shape["pp"])
-    close = np.abs(grouped * step - ctx.batch.sequences) <= ctx.batch.largest_difference
-    return np.where((shape["vpp"] > 1) & close, grouped, nearest)
-
-
-def _nearest_multiple(goal: int, step: IntArray) -> IntArray:
-    """The factor, at least 1, whose multiple of `step` is nearest to `goal`."""
-    counts: IntArray = np.maximum(1, (2 * goal + step) // (2 * step))
-    return counts
-
-
 def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
     """Adds rows for values that the user names but that no row has by derivation."""
-    missing = sorted({*_named(ctx, name)} - set(np.unique(shape[name]).tolist()))
+    missing = sorted({*_named(ctx, name)} - set(shape[name].tolist()))
     if not missing:
         return shape
     forced = _cross({key: column for key, column in shape.items() if key != name}, name, missing)

@@ -13,6 +13,7 @@ from typing import Any
 
 from planner.cost import fields as f
 from planner.cost.light import light
+from planner.cost.phase_passes import passes
 from planner.cost.phase_records import (
     LAYER,
     LAYER_AGAIN,
@@ -23,7 +24,7 @@ from planner.cost.phase_records import (
     Pass,
     PhaseTerms,
 )
-from planner.cost.phases import at_rest, gives_back, passes, phase_terms
+from planner.cost.phases import at_rest, gives_back, phase_terms
 from planner.cost.schedule import Held, held_microbatches
 from planner.cost.stage import (
     fill_stage,

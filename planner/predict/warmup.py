@@ -1,7 +1,7 @@
 """Compiling the cost core before its first use: on two processors by two processes, with progress.
 
-Machine code goes to the user's cache (`planner.cost._jit.cache_folder`), where every later process
-finds it. Where that cannot be, each process compiles what it calls.
+Machine code goes to the user's cache (`planner.cost._machine_code`), where later processes find it.
+Where that cannot be, each process compiles what it calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 
 from planner.cost import compiled
 from planner.cost import fields as f
-from planner.cost._jit import Entry, cache_is_writable
+from planner.cost._entry import Entry
+from planner.cost._machine_code import cache_is_writable
 from planner.cost.inputs import GpuInputs, LinkInputs, as_declared
 from planner.cost.piece_traffic import TRAFFIC_ROW, TRAFFICS
 from planner.cost.tables import FrameworkInputs, JobInputs
@@ -143,7 +144,7 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     def table(columns: int, *shape: int) -> Any:
         return np.zeros((*shape, columns))
 
-    vector, matrix = np.zeros(1), np.zeros((1, 1))
+    vector, matrix, cube = np.zeros(1), np.zeros((1, 1)), np.zeros((1, 1, 1))
     inputs = (
         _zeros(JobInputs), _zeros(FrameworkInputs), _zeros(GpuInputs), network(_zeros(LinkInputs))
     )  # fmt: skip
@@ -181,14 +182,15 @@ def _samples() -> dict[str, tuple[Any, ...]]:
             *inputs,
             matrix,
         ),
-        "layout_terms": (*shape, *inputs),
-        "memory_phases": (*shape, *inputs[:2]),
+        "layout_terms": (*shape, *inputs, matrix, vector),
+        "memory_phases": (*shape, *inputs[:2], matrix, cube, cube, matrix, matrix, matrix),
         "least_together": (
             np.zeros((1, 2), np.int64),
             np.zeros(1, np.int64),
             vector,
             False,
             matrix,
+            np.zeros(1, np.int64),
         ),
     }
 

@@ -10,7 +10,15 @@ from planner.job.quantities import plural
 from planner.report.comparison import BASIS_NAMES, NONE, spread_text
 from planner.report.comparison_trace import money
 from planner.report.decision import days_text, decision_facts, taken_text
-from planner.report.tables import Block, Column, Notes, Report, TableData
+from planner.report.tables import Block, Notes, Report, TableData, headings
+
+_BEYOND = {
+    "deadline": "over the deadline",
+    "budget": "over the budget",
+    "power": "over the power",
+    "another": "a plan on another cluster is better in all that counts",
+}
+_MOST_NAMED = 4
 
 
 def buying_report(buying: Buying) -> Report:
@@ -37,10 +45,7 @@ def _decision_blocks(decision: Decision, currency: str) -> list[Block]:
 
 
 def _front(decision: Decision, currency: str) -> TableData:
-    columns = (
-        Column("take", "left", wrap=True), Column("days"), Column(currency), Column("MWh"),
-        Column("kW"),
-    )  # fmt: skip
+    columns = headings(f"~take | days | {currency} | MWh | kW")  # fmt: skip
     rows = tuple(
         (
             taken_text(one),
@@ -56,15 +61,7 @@ def _front(decision: Decision, currency: str) -> TableData:
 
 
 def _table(buying: Buying) -> TableData:
-    columns = (
-        Column("job", "left", wrap=True),
-        Column("cluster", "left", wrap=True),
-        Column("days"),
-        Column(buying.currency),
-        Column("MWh"),
-        Column("kW"),
-        Column("plan", "left", wrap=True),
-    )
+    columns = headings(f"~job | ~cluster | days | {buying.currency} | MWh | kW | ~plan")
     rows = tuple(
         (
             row.job,
@@ -82,10 +79,19 @@ def _table(buying: Buying) -> TableData:
 
 
 def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
+    """What was left out, clusters of one kind of reason together."""
+    groups: dict[tuple[str, str], list[BuyRow]] = {}
     for row in rows:
         if row.choice is None:
-            how = "" if row.searched else " (not searched)"
-            yield f"{row.job} on {row.cluster}: {row.reason}{how}"
+            said = _BEYOND.get(row.beyond, row.reason + ("" if row.searched else " (not searched)"))
+            groups.setdefault((row.job, said), []).append(row)
+    for (job, said), alike in groups.items():
+        names = ", ".join(row.cluster for row in alike[:_MOST_NAMED])
+        more = f" and {len(alike) - _MOST_NAMED} more" if len(alike) > _MOST_NAMED else ""
+        example = (
+            f" (not searched); {alike[0].cluster} {alike[0].reason}" if alike[0].beyond else ""
+        )
+        yield f"{job} on {names}{more}: {said}{example}"
 
 
 def _notes(buying: Buying) -> Iterator[str]:

@@ -9,7 +9,7 @@ from hardware.calibration import PARAMETERS, Calibration
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.study import Learnt
 from planner.evidence.learn.suggest import Suggestion
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 _FIGURES = {"time": "step time", "memory": "peak memory"}
 
@@ -45,9 +45,7 @@ def _errors(calibration: Calibration) -> TableData:
             )
         )
     titles = ("runs", "error before", "after", "each by the others", "80 % of further runs")
-    return TableData(
-        (Column("figure", "left"), *(Column(title) for title in titles)), tuple(rows), "Errors"
-    )
+    return TableData(headings("<figure", *titles), tuple(rows), "Errors")
 
 
 def _runs(fits: Sequence[FigureFit]) -> TableData:
@@ -61,12 +59,7 @@ def _runs(fits: Sequence[FigureFit]) -> TableData:
         for fit in fits
         for run, before, after in zip(fit.runs, fit.before, fit.after, strict=True)
     )
-    columns = (
-        Column("run", "left", wrap=True),
-        Column("figure", "left"),
-        Column("before"),
-        Column("after"),
-    )
+    columns = headings("~run | <figure | before | after")
     return TableData(columns, rows, "Predicted against measured")
 
 
@@ -81,12 +74,7 @@ def _factors(calibration: Calibration) -> TableData:
         for factor in calibration.factors
         if factor.determined
     )
-    columns = (
-        Column("parameter", "left"),
-        Column("factor"),
-        Column("80 % interval"),
-        Column("what it multiplies", "left", wrap=True),
-    )
+    columns = headings("<parameter | factor | 80 % interval | ~what it multiplies")
     return TableData(columns, rows, "Learnt factors")
 
 
@@ -110,12 +98,8 @@ def study_report(found: Sequence[Learnt], runs: int) -> Report:
     """Learning from k runs of every held-out source."""
     if not found:
         return Report((Notes(("No source has enough runs to hold some back.",)),))
-    columns = (
-        Column("source, GPU, framework", "left", wrap=True),
-        *(
-            Column(title)
-            for title in ("runs", "before", "one factor", "calibrated", "refused", "in 80%")
-        ),
+    columns = headings(
+        "~source, GPU, framework", "runs | before | one factor | calibrated | refused | in 80%"
     )
     rows = [_study_row(str(one.cluster), f"{one.runs:,}", [one]) for one in found]
     rows.append(_study_row("mean of clusters", f"{len(found)}", found))
@@ -137,11 +121,7 @@ def suggestion_report(found: Sequence[Suggestion], runs: int) -> Report:
     """The runs to make next, in order, and what each leaves of the error bars."""
     if not found:
         return Report((Notes(("No short run would tell more than is known already.",)),))
-    columns = (
-        Column("", "right"),
-        Column("run", "left", wrap=True),
-        *(Column(title) for title in ("GPUs", "minutes", "USD", "error bars", "left")),
-    )
+    columns = headings(" | ~run | GPUs | minutes | USD | error bars | left")
     rows = tuple(
         (
             str(number),

@@ -18,13 +18,14 @@ from planner.predict.plan_text import (
     batch_text,
     degrees_text,
     error_text,
+    ramp_rows,
     recompute_text,
     step_time_text,
 )
 from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
 from planner.report.full_memory import full_memory_facts
 from planner.report.search import job_facts
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 from planner.search.explanation import Explanation
 
 _FORMATS = {
@@ -105,7 +106,7 @@ def _head_facts(
         rows.append(("degrees", degrees_text(setup.degrees)))
         target = float(setup.request.gbs or setup.degrees.gbs)
         if plan is not None:
-            rows.append(("batch", batch_sentence(plan, target)))
+            rows += [("batch", batch_sentence(plan, target)), *ramp_rows(plan)]
         rows.append(("mbs×acc", batch_text(setup.degrees)))
         rows.append(("recompute", recompute_text(plan) if plan else setup.recompute))
         if plan and plan.activation_offload:
@@ -175,14 +176,7 @@ def _change_blocks(assessment: Assessment, changes: Sequence[Change]) -> list[Bl
         return [Notes((text,))]
     table = TableData(
         title=_change_title(assessment, changes),
-        columns=(
-            Column("change", "left", wrap=True),
-            Column("step time"),
-            Column("tokens/s"),
-            Column("peak\nGiB"),
-            Column("fits"),
-            Column("gain", "left", wrap=True),
-        ),
+        columns=headings("~change | step time | tokens/s | peak\nGiB | fits | ~gain"),
         rows=tuple(_change_row(change) for change in changes),
     )
     return [table]
@@ -227,13 +221,7 @@ def _measured_blocks(findings: Findings) -> list[Block]:
     blocks: list[Block] = []
     if findings.comparisons:
         rows = tuple(_comparison_row(comparison) for comparison in findings.comparisons)
-        columns = (
-            Column("", "left"),
-            Column("measured"),
-            Column("predicted"),
-            Column("ratio"),
-            Column("verdict", "left", wrap=True),
-        )
+        columns = headings("< | measured | predicted | ratio | ~verdict")
         blocks.append(TableData(columns, rows, "Measured against predicted"))
     if findings.explanations:
         rows = tuple(
@@ -246,11 +234,7 @@ def _measured_blocks(findings: Findings) -> list[Block]:
         )
         blocks.append(
             TableData(
-                (
-                    Column("if …", "left", wrap=True),
-                    Column("predicted"),
-                    Column("explains the gap", "left"),
-                ),
+                headings("~if … | predicted | <explains the gap"),
                 rows,
                 "What could explain the gap: the model with one thing changed",
             )
@@ -278,7 +262,7 @@ def _convention_blocks(findings: Findings) -> list[Block]:
         for convention in findings.conventions
     )
     table = TableData(
-        (Column("MFU counted as", "left", wrap=True), Column("step time"), Column("plausible")),
+        headings("~MFU counted as | step time | plausible"),
         rows,
         "What the stated MFU means",
     )

@@ -10,7 +10,7 @@ from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.plan_text import shared_techniques
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.search import error_note
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData, headings
 
 _WEIGHED = {
     "tokens_per_s": "tokens/s",
@@ -113,14 +113,8 @@ def _near(numbered: Numbered) -> list[int]:
 
 
 def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:
-    columns = (
-        Column("cluster", "left"),
-        Column("GPUs"),
-        Column("plans"),
-        Column("on the\nfront"),
-        Column("proven", "left"),
-        Column("USD a GPU\nand hour"),
-        Column("price of", "left", wrap=True),
+    columns = headings(
+        "<cluster | GPUs | plans | on the\nfront | <proven | USD a GPU\nand hour | ~price of"
     )
     rows = tuple(
         (

@@ -12,10 +12,11 @@ from planner.compare.run import KIND_NAMES
 from planner.compare.settings import CostBasis
 from planner.job.quantities import plural, short_count
 from planner.predict.plan_text import shared_techniques
+from planner.report.batch import runs_note
 from planner.report.comparison_trace import Chapter, Step, money
 from planner.report.decision import days_text, decision_facts
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 BASIS_NAMES: dict[CostBasis, str] = {
     "on_demand": "on demand",
@@ -64,14 +65,9 @@ Runs = Sequence[tuple[ComparisonRow, Run]]
 
 def _rate_table(runs: Runs, comparison: Comparison) -> TableData:
     several = len({row.precision for row, _ in runs}) > 1
-    columns = (
-        Column("cluster", "left", wrap=True),
-        Column("tokens/s"),
-        Column("MFU\n%"),
-        Column("useful\n%"),
-        Column("days"),
-        Column("GPU\nhours"),
-        Column("beside computing,\nmost time goes to", "left", wrap=True),
+    columns = headings(
+        "~cluster | tokens/s | MFU\n% | useful\n% | days | GPU\nhours",
+        "~beside computing,\nmost time goes to",
     )
     rows = tuple(
         (
@@ -99,16 +95,14 @@ def _loss_text(run: Run) -> str:
 
 def _money_table(runs: Runs, comparison: Comparison) -> TableData:
     carbon = any(run.energy.co2_t is not None for _, run in runs)
-    columns = [
-        Column("cluster", "left", wrap=True),
-        *(Column(name) for name in ("on\ndemand", "reserved", "spot", "owned")),
-        Column(f"{BASIS_NAMES[comparison.basis]}\n/1 T tok."),
-        Column("MWh"),
-        *((Column("t CO2"),) if carbon else ()),
-        Column("front", "left"),
-    ]
+    columns = headings(
+        "~cluster | on\ndemand | reserved | spot | owned",
+        f"{BASIS_NAMES[comparison.basis]}\n/1 T tok. | MWh",
+        *(("t CO2",) if carbon else ()),
+        "<front",
+    )
     rows = tuple(_money_row(row, run, comparison, carbon) for row, run in runs)
-    return TableData(tuple(columns), rows, f"Cost of the run, {comparison.currency}")
+    return TableData(columns, rows, f"Cost of the run, {comparison.currency}")
 
 
 def _money_row(
@@ -133,11 +127,7 @@ def _amount(cost: Range | None) -> str:
 
 
 def _price_table(runs: Runs, comparison: Comparison) -> TableData:
-    columns = (
-        Column("cluster", "left", wrap=True),
-        *(Column(KIND_NAMES[kind], "left", wrap=True) for kind in PRICE_KINDS),
-        Column("owned"),
-    )
+    columns = headings("~cluster", *(f"~{KIND_NAMES[kind]}" for kind in PRICE_KINDS), "owned")
     rows = tuple(
         (
             row.name,
@@ -159,7 +149,7 @@ def _price_text(rental: Rental | None) -> str:
 
 def _plan_table(runs: Runs) -> TableData:
     names = [row.name for row, _ in runs]
-    first = [(Column("cluster", "left", wrap=True), names)]
+    first = [(headings("~cluster")[0], names)]
     plans = [run.plan for _, run in runs]
     said = shared_techniques(plans)
     return plan_table(plans, None, first=first, title="Plans", said=said)
@@ -192,6 +182,7 @@ def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
         "the interval of days allows for people who restart it, in 5 hours as OPT-175B."
     )
     yield from _front_notes(runs, comparison)
+    yield from runs_note((run for _, run in runs), comparison.tokens)
     yield from _price_notes(runs)
     yield from comparison.notes
     first = runs[0][0].name

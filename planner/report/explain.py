@@ -21,6 +21,7 @@ from planner.predict.plan_text import (
     error_text,
     layers_text,
     optimizer_text,
+    ramp_rows,
     recompute_text,
     status_text,
     step_time_text,
@@ -28,7 +29,7 @@ from planner.predict.plan_text import (
 )
 from planner.report.full_memory import full_memory_facts
 from planner.report.search import error_note, job_facts, metric_note
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 from planner.report.what_if import what_if_blocks
 from planner.search.explanation import (
     SAME_SPEED,
@@ -72,6 +73,7 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         ("plan", f"{explanation.number} of {explanation.of}, {status_text(plan)}"),
         ("degrees", degrees_text(plan.degrees)),
         ("batch", batch_sentence(plan, job.batch_target_sequences)),
+        *ramp_rows(plan),
         ("mbs×acc", batch_text(plan.degrees)),
         ("recompute", recompute_text(plan)),
         ("optimizer", optimizer_text(plan)),
@@ -146,7 +148,7 @@ def memory_table(explanation: Explanation) -> TableData:
     stage = explanation.plan.stages[explanation.plan.heaviest_stage]
     return TableData(
         title=f"Memory of the heaviest stage ({stage.stage}), at its peak ({stage.phase})",
-        columns=(Column("term", "left", wrap=True), Column("GiB"), Column("share")),
+        columns=headings("~term | GiB | share"),
         rows=(
             *((term.label, gib(term.amount, 2), share(term.share)) for term in explanation.memory),
             ("peak", gib(stage.peak, 2), share(_total(explanation.memory))),
@@ -162,17 +164,9 @@ def stage_table(explanation: Explanation) -> TableData:
     """Memory of every stage; equal neighbours share a row."""
     return TableData(
         title="Memory by pipeline stage, GiB",
-        columns=(
-            Column("stage", "left"),
-            Column("layers"),
-            Column("in\nflight"),
-            Column("weights"),
-            Column("grads"),
-            Column("optim."),
-            Column("activ."),
-            Column("rest"),
-            Column("peak"),
-            Column("phase", "left"),
+        columns=headings(
+            "<stage | layers | in\nflight | weights | grads | optim. | activ. | rest",
+            "peak | <phase",
         ),
         rows=tuple(_stage_row(group) for group in explanation.stages),
     )
@@ -197,7 +191,7 @@ def time_table(explanation: Explanation) -> TableData:
     plan = explanation.plan
     return TableData(
         title="Time of one step, on the slowest stage",
-        columns=(Column("term", "left", wrap=True), Column("time"), Column("share")),
+        columns=headings("~term | time | share"),
         rows=(
             *((term.label, seconds(term.amount), share(term.share)) for term in explanation.time),
             ("step", seconds(plan.step_time_s), share(_total(explanation.time))),
@@ -226,12 +220,7 @@ def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableDa
     """Each neighbour and what became of it."""
     return TableData(
         title="Neighbours: one degree changed (what follows from it in brackets), best layout",
-        columns=(
-            Column("change", "left"),
-            Column("step time"),
-            Column("peak GiB"),
-            Column("compared with this plan", "left", wrap=True),
-        ),
+        columns=headings("<change | step time | peak GiB | ~compared with this plan"),
         rows=(
             ("this plan", seconds(plan.step_time_s), gib(plan.peak_bytes), ""),
             *(_neighbour_row(report) for report in reports),

@@ -16,20 +16,17 @@ from planner.job.frameworks.names import (
 )
 from planner.job.frameworks.settings import TABLES, Setting, settings_of
 from planner.job.schedules import SCHEDULES
-from planner.report.tables import Column, Facts, Notes, Report, TableData
+from planner.report.tables import Column, Facts, Notes, Report, TableData, headings
 
 
 def frameworks_report(
     profiles: Sequence[FrameworkProfile], targets: Mapping[str, Sequence[str]]
 ) -> Report:
     """The list of framework profiles. `targets`: what `planner launch` calls each one's writers."""
+    beside = ("degrees\nbeside dp", "ZeRO", "precisions")
     columns = (
-        Column("--framework", "left"),
-        Column("what it is", "left", wrap=True),
-        Column("launch", "left"),
-        Column("degrees\nbeside dp", "left", optional=1),
-        Column("ZeRO", "left", optional=2),
-        Column("precisions", "left", optional=3),
+        *headings("<--framework | ~what it is | <launch"),
+        *(Column(title, "left", optional=place) for place, title in enumerate(beside, start=1)),
     )
     rows = tuple(
         (
@@ -76,11 +73,7 @@ def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
 
 def framework_report(profile: FrameworkProfile) -> Report:
     """One profile: what it expresses, keeps and overlaps, its recompute modes and sources."""
-    columns = (
-        Column("--recompute", "left"),
-        Column("tried", "left"),
-        Column("flags there", "left", wrap=True),
-    )
+    columns = headings("<--recompute | <tried | ~flags there")
     modes = tuple(
         (mode.name, "yes" if mode.searched else "if asked", mode.flags or "-")
         for mode in profile.recompute
@@ -123,11 +116,7 @@ def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     """Techniques of a framework that has some."""
     if not profile.techniques:
         return ()
-    columns = (
-        Column("--with, --without", "left"),
-        Column("used", "left"),
-        Column("what it is, and flags there", "left", wrap=True),
-    )
+    columns = headings("<--with, --without | <used | ~what it is, and flags there")
     used = {"on": "unless excluded", "searched": "as is fastest", "asked": "if asked"}
     rows = tuple(
         (one.name, used[one.use], f"{one.words}: {one.flags}") for one in profile.techniques
@@ -139,7 +128,7 @@ def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     """Pipeline schedules of a framework that has pipelines."""
     if not profile.parallelism.pipeline:
         return ()
-    columns = (Column("--schedule", "left"), Column("what it is", "left", wrap=True))
+    columns = headings("<--schedule | ~what it is")
     schedules = [SCHEDULES[name] for name in profile.parallelism.schedules]
     return (TableData(columns, tuple((it.name, it.summary) for it in schedules), "Schedules"),)
 

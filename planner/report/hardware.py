@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hardware import ClusterShape, Fact, Gpu, Price, Source, load_gpu
 from hardware.sharp import generation_of, why_not
 from planner.job.quantities import gib
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 ASSUMED = "ASSUMED"
 _ABSENT = "-"
@@ -33,15 +33,9 @@ def hardware_report(gpus: Sequence[Gpu], shapes: Sequence[ClusterShape]) -> Repo
 
 
 def _gpu_table(gpus: Sequence[Gpu]) -> TableData:
-    columns = (
-        Column("GPU", "left"),
-        Column("16-bit\nTFLOP/s"),
-        Column("fp8\nTFLOP/s"),
-        Column("HBM\nGiB"),
-        Column("HBM\nTB/s"),
-        Column("link\nGB/s"),
-        Column("domain\nGPUs"),
-        Column("TDP\nW"),
+    columns = headings(
+        "<GPU | 16-bit\nTFLOP/s | fp8\nTFLOP/s | HBM\nGiB | HBM\nTB/s",
+        "link\nGB/s | domain\nGPUs | TDP\nW",
     )
     return TableData(columns, tuple(_gpu_row(gpu) for gpu in gpus), "GPUs")
 
@@ -65,13 +59,7 @@ def _tera(rate: float | None) -> str:
 
 
 def _shape_table(shapes: Sequence[ClusterShape]) -> TableData:
-    columns = (
-        Column("node shape", "left"),
-        Column("node", "left"),
-        Column("domain\nGPUs"),
-        Column("NICs", "left"),
-        Column("fabric", "left"),
-    )
+    columns = headings("<node shape | <node | domain\nGPUs | <NICs | <fabric")
     return TableData(columns, tuple(_shape_row(shape) for shape in shapes), "Node shapes")
 
 
@@ -103,12 +91,7 @@ def facts_report(
     prices: Sequence[Price] = (),
 ) -> Report:
     """One GPU or node shape: each number with unit and source; assumptions are marked."""
-    columns = (
-        Column("number", "left"),
-        Column("value"),
-        Column("unit", "left"),
-        Column("source", "left", wrap=True),
-    )
+    columns = headings("<number | value | <unit | ~source")
     rows = tuple((fact.name, f"{fact.value:g}", _unit(fact), _origin(fact)) for fact in facts)
     blocks: list[Block] = [Facts(tuple(title)), TableData(columns, rows)]
     if prices:
@@ -127,13 +110,7 @@ def _origin(fact: Fact) -> str:
 
 
 def _price_table(prices: Sequence[Price]) -> TableData:
-    columns = (
-        Column("provider", "left"),
-        Column("kind", "left"),
-        Column("USD per\nGPU hour"),
-        Column("date", "left"),
-        Column("source", "left", wrap=True),
-    )
+    columns = headings("<provider | <kind | USD per\nGPU hour | <date | ~source")
     rows = tuple(
         (p.provider, p.kind, f"{p.usd_per_gpu_hour:.2f}", p.date or "unknown", p.source)
         for p in prices

@@ -6,7 +6,7 @@ from planner.job.quantities import gib, percent_sure, share
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, step_time_text
 from planner.report.search import error_note, riskier_table
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 from planner.search.infeasibility import UNDECIDED_RULES, Relaxation, WhyNothingFits
 
 
@@ -48,13 +48,7 @@ def relaxation_table(relaxations: tuple[Relaxation, ...]) -> TableData:
     """One row a relaxation and the plan that was found with it."""
     return TableData(
         title="Each of these fits (searched), fastest first",
-        columns=(
-            Column("change", "left", wrap=True),
-            Column("step time"),
-            Column("peak\nGiB"),
-            Column("fits"),
-            Column("plan", "left", wrap=True),
-        ),
+        columns=headings("~change | step time | peak\nGiB | fits | ~plan"),
         rows=tuple(_row(relaxation.change, relaxation.plan) for relaxation in relaxations),
     )
 

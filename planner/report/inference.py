@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from planner.job.models.catalog import ResolvedModel
@@ -11,7 +11,17 @@ from planner.job.quantities import GIB, gib, plural, share
 from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import Change, Solved
 from planner.predict.memory.serving.stage import StageMemory
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.predict.memory.serving_splits import Split
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What `--advise` adds: the same GPUs split otherwise, and the model with grouped queries."""
+
+    splits: Sequence[Split]
+    grouped: Change | None
+
 
 Terms = tuple[tuple[str, float, str], ...]
 
@@ -52,6 +62,7 @@ def inference_report(
     solved: Solved | None,
     advice: Sequence[Change],
     warnings: Sequence[str],
+    tuning: Tuning | None = None,
 ) -> Report:
     """The whole report."""
     blocks: list[Block] = [
@@ -62,6 +73,8 @@ def inference_report(
     ]
     if not result.fits:
         blocks.append(_advice(advice, result))
+    if tuning is not None:
+        blocks += _tuning(result, advice, tuning)
     blocks.append(Notes(_notes(result, warnings)))
     return Report(tuple(blocks))
 
@@ -95,12 +108,7 @@ def _identity(result: InferenceMemory, model: ResolvedModel) -> tuple[tuple[str,
 
 def _terms_table(result: InferenceMemory) -> TableData:
     stage = result.heaviest
-    columns = (
-        Column("term", "left"),
-        Column("GiB"),
-        Column("of budget"),
-        Column("from", "left", wrap=True),
-    )
+    columns = headings("<term | GiB | of budget | ~from")
     rows = [_row(stage, *term) for term in stage_terms(stage)]
     rows.append(_row(stage, "KV cache, as asked", stage.kv_needed, "op table, blocks"))
     rows.append(_row(stage, "total", stage.fixed + stage.kv_needed, ""))
@@ -163,7 +171,7 @@ def _verdict(result: InferenceMemory, solved: Solved | None) -> tuple[str, str]:
 def _advice(advice: Sequence[Change], result: InferenceMemory) -> Block:
     fitting = [change for change in advice if change.fits]
     if fitting:
-        columns = (Column("change", "left", wrap=True), Column("GiB to spare"))
+        columns = headings("~change | GiB to spare")
         rows = tuple((c.options, gib(-c.missing, 2)) for c in fitting)
         return TableData(columns, rows, "What would fit")
     if not advice:
@@ -175,6 +183,77 @@ def _advice(advice: Sequence[Change], result: InferenceMemory) -> Block:
             f"{gib(nearest.missing, 2)} of {gib(result.heaviest.missing, 2)} GiB.",
         )
     )
+
+
+def _tuning(result: InferenceMemory, advice: Sequence[Change], tuning: Tuning) -> list[Block]:
+    """What holds the memory and what makes it smaller; latency against throughput."""
+    stage = result.heaviest
+    weights, cache = stage.weights.total, stage.kv_needed
+    most = "weights" if weights > cache else "the KV cache"
+    helps = "a narrower --weights" if weights > cache else "a narrower --kv-cache or fewer KV heads"
+    blocks: list[Block] = [
+        Facts(
+            (
+                (
+                    "holds most",
+                    f"{most}: weights {gib(weights, 2)}, KV cache {gib(cache, 2)} GiB of the "
+                    f"fullest GPU; {helps} or more tp saves most",
+                ),
+            )
+        )
+    ]
+    listed = [*advice, *([tuning.grouped] if tuning.grouped else [])]
+    columns = headings("~change | GiB saved | GiB to spare")
+    rows = tuple(
+        (one.options, gib(stage.missing - one.missing, 2), gib(-one.missing, 2))
+        for one in sorted(listed, key=lambda one: one.missing)
+        if one.missing < stage.missing
+    )
+    if rows:
+        blocks.append(TableData(columns, rows, "What makes it smaller on the fullest GPU"))
+    if len(tuning.splits) > 1:
+        blocks += [_splits(tuning.splits), Notes(_SPLIT_NOTES)]
+    return blocks
+
+
+_SPLIT_NOTES = (
+    "read: weights and cache of a GPU once at the full HBM rate, of mixtures every expert; "
+    "reduce: two all-reduces a layer, NCCL's (engines have faster ones for few tokens). Nothing "
+    "else of a decode step is counted, and no server was measured: compare the splits, do not "
+    "promise the figures.",
+)
+
+
+def _splits(found: Sequence[Split]) -> TableData:
+    fitting = [one for one in found if one.memory.fits]
+    quickest = min(fitting, key=lambda one: one.token_s, default=None)
+    widest = max(fitting, key=lambda one: one.tokens_per_s, default=None)
+    columns = headings(
+        "<split | weights\nGiB | sequences\nheld | read\nms",
+        "reduce\nms | ms\na token | tokens/s | ~",
+    )
+    rows = tuple(
+        (
+            f"tp{one.memory.deployment.tp} dp{one.memory.deployment.dp}",
+            gib(one.memory.heaviest.weights.total, 1),
+            f"{one.sequences:,.1f}",
+            f"{one.read_s * 1e3:,.2f}",
+            f"{one.reduce_s * 1e3:,.2f}",
+            f"{one.token_s * 1e3:,.2f}",
+            f"{one.tokens_per_s:,.0f}",
+            ", ".join(
+                text
+                for text, true in (
+                    ("does not fit", not one.memory.fits),
+                    ("least latency", one is quickest),
+                    ("most throughput", one is widest),
+                )
+                if true
+            ),
+        )
+        for one in found
+    )
+    return TableData(columns, rows, "The same GPUs split otherwise, at the batch asked for")
 
 
 def _notes(result: InferenceMemory, warnings: Sequence[str]) -> tuple[str, ...]:
@@ -195,7 +274,10 @@ def _notes(result: InferenceMemory, warnings: Sequence[str]) -> tuple[str, ...]:
 
 
 def inference_document(
-    result: InferenceMemory, solved: Solved | None, advice: Sequence[Change]
+    result: InferenceMemory,
+    solved: Solved | None,
+    advice: Sequence[Change],
+    tuning: Tuning | None = None,
 ) -> dict[str, Any]:
     """The answer as plain data for --json: bytes and tokens."""
     deployment, (low, high) = result.deployment, result.kv_token_interval
@@ -221,6 +303,28 @@ def inference_document(
         "solved": None if solved is None else asdict(solved),
         "stages": [_stage_document(stage) for stage in result.stages],
         "changes": [{"options": c.options, "missing_bytes": c.missing} for c in advice],
+        **({} if tuning is None else _tuning_document(tuning)),
+    }
+
+
+def _tuning_document(tuning: Tuning) -> dict[str, Any]:
+    grouped = tuning.grouped
+    return {
+        "grouped_queries": None
+        if grouped is None
+        else {"model": grouped.options, "missing_bytes": grouped.missing},
+        "splits": [
+            {
+                "tp": one.memory.deployment.tp,
+                "dp": one.memory.deployment.dp,
+                "fits": one.memory.fits,
+                "sequences": one.sequences,
+                "read_s": one.read_s,
+                "reduce_s": one.reduce_s,
+                "tokens_per_s": one.tokens_per_s,
+            }
+            for one in tuning.splits
+        ],
     }
 
 

@@ -9,7 +9,7 @@ from planner.launch.contract import Launch
 from planner.launch.expect import Expectations
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 
 def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Report:
@@ -28,7 +28,7 @@ def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Report:
     rows = tuple((name, _lines(text)) for name, text in sorted(folder.files.items()))
     blocks: list[Block] = [
         Facts(tuple(facts)),
-        TableData((Column("file", "left"), Column("lines")), rows),
+        TableData(headings("<file | lines"), rows),
         Notes(tuple(lines)),
     ]
     return Report(tuple(blocks))

@@ -20,7 +20,7 @@ from planner.predict.memory.tensors import KeptTensor
 from planner.predict.memory.terms import Part, PhaseRow, label, peak_parts, peak_row, phase_rows
 from planner.predict.ops import parameter_count
 from planner.predict.plan_text import degrees_text, error_text, fraction_text
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 _BAR = 26
 # Forward phases of a warm-up that are shown; the rest lies evenly between.
@@ -178,12 +178,7 @@ def waterfall(footprint: Footprint, account: StageAccount) -> TableData:
     rows.append((allowed, gib(footprint.limit_bytes, 2), "", limit_bar(footprint, top)))
     return TableData(
         title=f"{_stage_name(footprint, account)}at its peak: {peak_text(account)}",
-        columns=(
-            Column("term", "left", wrap=True),
-            Column("GiB"),
-            Column("sum"),
-            Column("", "left"),
-        ),
+        columns=headings("~term | GiB | sum | <"),
         rows=tuple(rows),
     )
 
@@ -268,12 +263,7 @@ def timeline(footprint: Footprint, account: StageAccount) -> TableData:
     return TableData(
         title=f"{_stage_name(footprint, account, short=True)}over time: live tensors in GiB (█), "
         "beside them (░)",
-        columns=(
-            Column("phase", "left"),
-            Column("GiB"),
-            Column(f"0 to {gib(top)} GiB", "left"),
-            Column("mostly", "left", wrap=True),
-        ),
+        columns=headings(f"<phase | GiB | <0 to {gib(top)} GiB | ~mostly"),
         rows=tuple(rows),
     )
 
@@ -306,14 +296,10 @@ def stage_table(footprint: Footprint) -> TableData:
     """One line a pipeline stage; equal neighbours share it."""
     return TableData(
         title="Every stage at its peak, GiB",
-        columns=(
-            Column("stage", "left"),
-            Column("layers"),
-            Column("in\nflight"),
-            *(Column(title) for title, _ in _STAGE_COLUMNS),
-            Column("rest"),
-            Column("total"),
-            Column("peak at", "left", wrap=True),
+        columns=headings(
+            "<stage | layers | in\nflight",
+            *(title for title, _ in _STAGE_COLUMNS),
+            "rest | total | ~peak at",
         ),
         rows=tuple(
             _stage_row(list(group)) for _, group in groupby(footprint.stages, key=_likeness)
@@ -361,13 +347,7 @@ def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount, most: int
     rows.append(("all kept", "", "", gib(total, 2), share(1.0)))
     return TableData(
         title=f"Tensors kept for backward at the peak of stage {account.stage}",
-        columns=(
-            Column("tensor", "left", wrap=True),
-            Column("copies"),
-            Column("MiB each"),
-            Column("GiB"),
-            Column("share"),
-        ),
+        columns=headings("~tensor | copies | MiB each | GiB | share"),
         rows=tuple(rows),
     )
 

@@ -8,7 +8,7 @@ from planner.job.quantities import gib, percent_sure, plural, seconds, signed_sh
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.solve import SAFE_PROBABILITY, Border, Point, Solution
 from planner.predict.plan_text import error_text, step_time_text
-from planner.report.tables import Block, Column, Notes, TableData
+from planner.report.tables import Block, Notes, TableData, headings
 
 _MOST_ROWS = 12
 # A share of the step time that is shown as none.
@@ -24,14 +24,7 @@ def solution_blocks(solution: Solution) -> tuple[Block, ...]:
     ]
     table = TableData(
         title=f"Largest {name} that fits (--solve {solution.unknown})",
-        columns=(
-            Column("fits with", "left"),
-            Column("", "left"),
-            Column(solution.unknown),
-            Column("bytes in total"),
-            Column("±"),
-            Column("probability"),
-        ),
+        columns=headings(f"<fits with | < | {solution.unknown} | bytes in total | ± | probability"),
         rows=tuple(rows),
     )
     limit = _any_point(solution).footprint.limit_bytes
@@ -114,15 +107,7 @@ def _tables(title: str, moves: Sequence[Move]) -> list[Block]:
     return [
         TableData(
             title=title,
-            columns=(
-                Column("option", "left", wrap=True),
-                Column("total\nGiB"),
-                Column("saves\nGiB"),
-                Column("fits"),
-                Column("step time"),
-                Column("costs"),
-                Column(""),
-            ),
+            columns=headings("~option | total\nGiB | saves\nGiB | fits | step time | costs | "),
             rows=tuple(_move_row(move) for move in moves[:_MOST_ROWS]),
         )
     ]

@@ -9,21 +9,13 @@ from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import plural, short_count
 from planner.job.specs import BIASES, ModelSpec
 from planner.predict.ops import ParameterCount, flop_per_token
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 
 def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Report:
     """The list of models."""
-    columns = (
-        Column("model", "left"),
-        Column("parameters"),
-        Column("active"),
-        Column("layers"),
-        Column("hidden"),
-        Column("heads"),
-        Column("kv"),
-        Column("experts"),
-        Column("seq"),
+    columns = headings(
+        "<model | parameters | active | layers | hidden | heads | kv | experts | seq"
     )
     rows = tuple(_model_row(model.spec, count) for model, count in entries)
     return Report(
@@ -100,7 +92,8 @@ def model_shape(spec: ModelSpec) -> dict[str, str]:
     shape = {
         "layers": _layers_words(spec),
         "hidden": f"{spec.hidden:,}",
-        "attention": _attention_words(spec),
+        **({"attention": _attention_words(spec)} if spec.has_attention else {}),
+        **({"state space": _state_words(spec)} if spec.has_states else {}),
         "FFN": _ffn_words(spec),
         "vocabulary": f"{spec.vocab:,}{', tied' if spec.tied_embeddings else ', not tied'}",
         "positions": f"{spec.position}, up to {spec.max_positions:,}",
@@ -118,7 +111,7 @@ def _layers_words(spec: ModelSpec) -> str:
     if len(runs) == 1:
         return str(spec.layers)
     counts = {kind: spec.kind_sequence.count(kind) for kind in spec.kinds}
-    kinds = ", ".join(f"{count} {kind.attention}/{kind.ffn}" for kind, count in counts.items())
+    kinds = ", ".join(f"{count} {kind.parts}" for kind, count in counts.items())
     return f"{spec.layers}: {kinds}"
 
 
@@ -136,12 +129,26 @@ def _attention_words(spec: ModelSpec) -> str:
     return f"{kind}, {spec.heads} heads of {spec.head_dim}, {spec.kv_heads} kv heads{window}{norm}"
 
 
+def _state_words(spec: ModelSpec) -> str:
+    space = spec.state_space
+    if space is None:
+        return ""
+    conv = f", convolution over {space.conv}" if space.conv else ""
+    return (
+        f"{space.kind}, {space.heads:,} heads of {space.head_dim}, {space.groups} groups, "
+        f"state {space.state}{conv}, chunks of {space.chunk}"
+    )
+
+
 def _ffn_words(spec: ModelSpec) -> str:
     gated = "gated " if spec.gated else ""
+    if all(kind.ffn == "none" for kind in spec.kinds):
+        return "none"
     parts = [f"{gated}{spec.activation}"]
     if any(kind.ffn == "dense" for kind in spec.kinds):
         parts.append(f"width {spec.ffn:,}")
     if moe := spec.moe:
         shared = f", shared {moe.shared_ffn:,}" if moe.shared_ffn else ""
-        parts.append(f"{moe.experts} experts of {moe.ffn:,}, top {moe.top_k}{shared}")
+        latent = f", latent {moe.latent:,}" if moe.latent else ""
+        parts.append(f"{moe.experts} experts of {moe.ffn:,}, top {moe.top_k}{shared}{latent}")
     return ", ".join(parts)

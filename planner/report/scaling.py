@@ -9,10 +9,11 @@ from planner.compare.run import HOURS_PER_DAY
 from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
+from planner.report.batch import percent, runs_note
 from planner.report.comparison import BASIS_NAMES, NONE, spread_text
 from planner.report.comparison_trace import money
 from planner.report.decision import days_text, decision_facts
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 TITLES: dict[Batch, str] = {
     "fixed": "Strong scaling: the batch stays",
@@ -44,17 +45,9 @@ def scaling_report(scaling: Scaling) -> Report:
 
 def _table(scaling: Scaling, batch: Batch) -> TableData:
     knee = scaling.knees.get(batch)
-    columns = (
-        Column("GPUs"),
-        Column("batch\ntokens"),
-        Column("tokens/s"),
-        Column("MFU\n%"),
-        Column("bubble\n%"),
-        Column("useful\n%"),
-        Column("efficiency\n%"),
-        Column("days"),
-        Column(f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]}"),
-        Column("", "left"),
+    columns = headings(
+        "GPUs | batch\ntokens | tokens/s | MFU\n% | bubble\n% | useful\n% | efficiency\n% | days",
+        f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]} | more tokens\n% | <",
     )
     rows = tuple(
         _row(point, point.run, scaling, knee)
@@ -77,16 +70,14 @@ def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tup
         NONE if point.efficiency is None else f"{point.efficiency * 100:.0f}",
         f"{days_text(run.days.value)} {spread_text(run.days)}",
         NONE if cost is None else money(cost.value),
+        NONE if run.batch_price is None else percent(run.batch_price.extra.value),
         "◄ knee" if point.num_gpus == knee else "",
     )
 
 
 def _plan_table(scaling: Scaling) -> TableData:
     batches = [batch for batch in TITLES if scaling.series(batch)]
-    columns = (
-        Column("GPUs"),
-        *(Column(f"{batch} batch: degrees, mbs×grad_acc", "left", wrap=True) for batch in batches),
-    )
+    columns = headings("GPUs", *(f"~{batch} batch: degrees, mbs×grad_acc" for batch in batches))
     counts = sorted({point.num_gpus for point in scaling.points})
     by_place = {(point.batch, point.num_gpus): point.run for point in scaling.points}
     rows = tuple(
@@ -155,8 +146,11 @@ def _notes(scaling: Scaling) -> Iterator[str]:
     )
     families = dict.fromkeys(run.plan.step_time.family for run in runs)
     yield f"Step times: from {'; '.join(families)}."
-    if scaling.series("scaled"):
-        yield "A larger batch needs more tokens for the same loss beyond its critical size."
+    yield (
+        "more tokens: that the batch needs for the same loss, against a small one; days and cost "
+        "do not count them."
+    )
+    yield from runs_note(runs, scaling.tokens)
     prices = dict.fromkeys(
         f"{rental.per_gpu_hour:.2f} {scaling.currency} ({rental.price.provider}, {rental.age})"
         for run in runs

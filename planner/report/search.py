@@ -23,8 +23,10 @@ from planner.predict.plan_text import (
     blocks_text,
     error_text,
     layers_text,
+    ramp_rows,
     shared_techniques,
 )
+from planner.report.batch import search_note
 from planner.report.full_memory import full_memory_note
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
@@ -126,6 +128,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, st
         *asked,
         *techniques_row(_techniques_of_all(result)),
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
+        *ramp_rows(result.plans[max(0, result.recommended - 1)]),
         ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
          "(--fit-probability)"),
         ("searched", searched_text(result.counts)),
@@ -248,6 +251,8 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
             + _standalone_vocab_note(plans)
         )
     notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
+    largest = max((plan.gbs_tokens for plan in plans), default=0)
+    notes += search_note(job, largest) if largest else ()
     return (*notes, *_assumed_note(result), *job.notes, *result.notes)
 
 

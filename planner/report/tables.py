@@ -20,6 +20,16 @@ class Column:
     optional: int = 0
 
 
+def headings(*titles: str) -> tuple[Column, ...]:
+    """Columns by their titles, `~cluster | GPUs | <fabric`: numbers; with `<` names, each on one
+    line; with `~` words, which may be broken into lines."""
+    found = []
+    for title in (part.strip(" ") for given in titles for part in given.split("|")):
+        plain = title[1:] if title[:1] in ("<", "~") else title
+        found.append(Column(plain, "right" if plain == title else "left", title[:1] == "~"))
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Labelled statements, one a line."""

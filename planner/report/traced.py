@@ -11,7 +11,7 @@ from planner.evidence.traces.rank import RankTrace
 from planner.evidence.traces.snapshot import Snapshot
 from planner.evidence.traces.terms import TERMS
 from planner.predict.plan import Plan
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData, headings
 
 _GIB = 2.0**30
 _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
@@ -55,7 +55,7 @@ def _terms(ranks: Sequence[RankTrace], plan: Plan | None) -> TableData:
             if plan is not None:
                 cells.insert(1, "" if predicted is None else _milliseconds(predicted))
             rows.append(tuple(cells))
-    columns = [Column("term, a step", "left"), Column("traced"), Column("share")]
+    columns = [*headings("<term, a step | traced | share")]
     if plan is not None:
         columns.insert(1, Column("predicted"))
     return TableData(tuple(columns), tuple(rows), "Where the step goes (median rank)")
@@ -111,7 +111,7 @@ def _ranks(ranks: Sequence[RankTrace]) -> TableData:
         for rank in sorted(ranks, key=lambda rank: rank.rank)
     )
     titles = ("rank", "step", "compute", "exposed", "idle")
-    return TableData(tuple(Column(title) for title in titles), rows, "Ranks")
+    return TableData(headings(*titles), rows, "Ranks")
 
 
 def _milliseconds(seconds: float) -> str:
@@ -157,7 +157,7 @@ def _categories(one: Snapshot, plan: Plan | None) -> TableData:
         )
         for name in names
     )
-    columns = [Column("at the peak", "left"), Column("in the snapshot")]
+    columns = [*headings("<at the peak | in the snapshot")]
     if plan is not None:
         columns.insert(1, Column("predicted"))
     return TableData(tuple(columns), rows)

@@ -24,11 +24,9 @@ from planner.evidence.runs.report import (
     report,
 )
 from planner.job.quantities import plural
-from planner.report.tables import Block, Column, Notes, Report, TableData
+from planner.report.tables import Block, Notes, Report, TableData, headings
 
-_ERROR_COLUMNS = tuple(
-    Column(title) for title in ("rows", "median", "mean", "p90", "bias", "rank", "in 80%")
-)
+_ERROR_COLUMNS = headings("~family | rows | median | mean | p90 | bias | rank | in 80%")
 _NONE = "-"
 _SHOWN_REFUSALS = 8
 _SHOWN_PICKS = 12
@@ -146,7 +144,7 @@ def _errors(
         middle, mean, coverage = (share_text(value) for value in means)
         rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
     return TableData(
-        (Column("family", "left", wrap=True), *_ERROR_COLUMNS),
+        _ERROR_COLUMNS,
         tuple(rows),
         title=f"{title}: error of the prediction",
     )
@@ -185,13 +183,7 @@ def _picks(
         ranks = f"{means.rank_correlation:.2f}"
         rows.append(("mean of sources", "", share_text(means.pick_mean), "", ranks))
     return TableData(
-        (
-            Column("family", "left", wrap=True),
-            Column("groups"),
-            Column("mean pick"),
-            Column("worst pick"),
-            Column("rank"),
-        ),
+        headings("~family | groups | mean pick | worst pick | rank"),
         tuple(rows),
         title="Picks: measured throughput of the run ranked first, over the best",
     )
@@ -199,13 +191,7 @@ def _picks(
 
 def _missed(missed: Sequence[MissedPick]) -> TableData:
     return TableData(
-        (
-            Column("group", "left", wrap=True),
-            Column("pick"),
-            Column("picked", "left", wrap=True),
-            Column("best", "left", wrap=True),
-            Column("decided by", "left", wrap=True),
-        ),
+        headings("~group | pick | ~picked | ~best | ~decided by"),
         tuple(
             (item.group, f"{item.share:.1%}", item.picked, item.best, item.decided_by)
             for item in missed[:_SHOWN_PICKS]
@@ -226,13 +212,7 @@ def pick_cells(summary: PickSummary) -> tuple[str, ...]:
 
 def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
     return TableData(
-        (
-            Column("family", "left", wrap=True),
-            Column("ran"),
-            Column("called too large"),
-            Column("ran out"),
-            Column("called fitting"),
-        ),
+        headings("~family | ran | called too large | ran out | called fitting"),
         tuple(
             (family, *fit_cells(confusion))
             for family, confusion in confusions
@@ -254,15 +234,7 @@ def fit_cells(confusion: FitConfusion) -> tuple[str, ...]:
 
 def _repeats(repeats: Sequence[RepeatNoise]) -> TableData:
     return TableData(
-        (
-            Column("source, scale", "left", wrap=True),
-            Column("settings"),
-            Column("median"),
-            Column("p90"),
-            Column("worst"),
-            Column("pick"),
-            Column("rank"),
-        ),
+        headings("~source, scale | settings | median | p90 | worst | pick | rank"),
         tuple((f"{repeat.source}, {repeat.scale}", *repeat_cells(repeat)) for repeat in repeats),
         title="Repeats: slowest over fastest run of one setting; picks of a perfect prediction",
     )

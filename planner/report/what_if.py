@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.job.quantities import gib, seconds, share, signed_share
 from planner.predict.plan import Plan
 from planner.predict.plan_text import degrees_text, error_text, offload_text
-from planner.report.tables import Block, Column, Facts, Notes, TableData
+from planner.report.tables import Block, Facts, Notes, TableData, headings
 from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 _BAR_CELLS = 8
@@ -54,14 +54,7 @@ def tornado_table(found: WhatIf, plan: Plan) -> TableData:
     largest = max((abs(row.effect or 0.0) for row in found.rows if row.resolved), default=0.0)
     return TableData(
         title="What if: the best plan after one change, solved again",
-        columns=(
-            Column("change", "left", wrap=True),
-            Column("step time"),
-            Column("effect"),
-            Column("", "left"),
-            Column("this\nplan"),
-            Column("best plan then", "left", wrap=True),
-        ),
+        columns=headings("~change | step time | effect | < | this\nplan | ~best plan then"),
         rows=(
             ("now", _time(found.best_s, plan), "", "", "", _now(found)),
             *(_row(row, largest) for row in found.rows),

@@ -280,7 +280,7 @@ class BlockBound:
 
     def slowest_stage_s(self, options: Options) -> float:
         """Least seconds of the slowest stage; infinite if the stages cannot hold all layers."""
-        return float(self._reached(options.of_stage, options.places, options.taken_s, True)[-1, -1])
+        return self._least_together(options.of_stage, options.places, options.taken_s, True)[0]
 
     def least_added(self, options: Options, most_s: float) -> tuple[float, tuple[int, ...]]:
         """(seconds, layers of each stage there) that stages which take at most so long, and hold
@@ -312,34 +312,24 @@ class BlockBound:
         adds_s = self.seconds.terms.bubble_share * item.taken_s - behind[stages] * item.drained_s
         adds_s += np.append(weights, 0.0)[stages] * item.shown_s
         adds_s[item.taken_s > most_s] = inf
-        reached = self._reached(item.of_stage, item.places, adds_s, False)
-        if reached[-1, -1] == inf:
+        total_s, chosen = self._least_together(item.of_stage, item.places, adds_s, False)
+        if total_s == inf:
             return inf, (), weights
-        chosen = self._chosen(item, adds_s, reached)
         first = chosen[:SHOWS]
         shown_s = np.full(SHOWS, -inf)
         shown_s[: len(first)] = item.shown_s[first] - np.cumsum(item.drained_s[first])
         shown_s[: len(first)] += item.drained_s[first]
         layers = tuple((item.places[chosen] % (self.ctx.layers + 1)).tolist())
-        return float(reached[-1, -1]), layers, shown_s
+        return total_s, layers, shown_s
 
-    def _chosen(self, options: Options, adds_s: Array, reached: Array) -> Integers:
-        """The option of each stage with which the least is reached."""
-        at, chosen = self.end, np.zeros(self.ctx.pp, dtype=np.int64)
-        for stage, (start, stop) in reversed(list(enumerate(options.of_stage.tolist()))):
-            places = options.places[start:stop]
-            rest_s = np.where(places <= at, reached[stage][np.maximum(at - places, 0)], inf)
-            chosen[stage] = start + int(np.argmin(rest_s + adds_s[start:stop]))
-            at -= int(options.places[chosen[stage]])
-        return chosen
-
-    def _reached(
+    def _least_together(
         self, of_stage: Integers, places: Integers, seconds: Array, largest: bool
-    ) -> Array:
-        """[stage, place]: the least that the first stages take together."""
+    ) -> tuple[float, Integers]:
+        """(the least that all stages take together, the option of each stage with which)."""
         reached = np.empty((self.ctx.pp + 1, self.end + 1))
-        compiled.least_together(of_stage, places, seconds, largest, reached)
-        return reached
+        chosen = np.zeros(self.ctx.pp, dtype=np.int64)
+        compiled.least_together(of_stage, places, seconds, largest, reached, chosen)
+        return float(reached[-1, -1]), chosen
 
     # --- what stages may hold ---------------------------------------------------------------------
 

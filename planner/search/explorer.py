@@ -99,7 +99,8 @@ class Explorer(BoundedShapes):
         """
         limit = float(self.limits[index])
         best = self.best_known(limit)
-        waiting = [] if self.stopped else self._open(index)
+        known = min(beside, np.inf if best is None else best.sample_s)
+        waiting = [] if self.stopped else self._open(index, known)
         heapify(waiting)
         allowed_s = self._allowed_s(index)
         asked: dict[int, float] = {}
@@ -136,10 +137,11 @@ class Explorer(BoundedShapes):
         self.undecided.update(self.rows[able].tolist())
         return LimitResult(limit, best, bound)
 
-    def _open(self, index: int) -> list[tuple[float, int]]:
+    def _open(self, index: int, target: float) -> list[tuple[float, int]]:
         """(bound, position) of the shapes that may have a layout of use at a rung."""
         bound = self.bounds[:, index]
-        useful = np.flatnonzero(np.isfinite(bound) & ~self.only_even[self.rows])
+        beats = bound * (1.0 + self.effort.tie) < target
+        useful = np.flatnonzero(beats & np.isfinite(bound) & ~self.only_even[self.rows])
         return list(zip(bound[useful].tolist(), useful.tolist(), strict=True))
 
     def _bound_next(

@@ -316,6 +316,8 @@ def _dtype(at: Situation, _until: Until) -> Changes:
 
 def _sequence(at: Situation, _until: Until) -> Changes:
     """Halved sequences; the batch keeps its tokens."""
+    if at.job.ramp and at.job.batch.exact:
+        return  # each of its batches would have to follow
     factor = 2
     while at.job.seq % factor == 0 and at.job.seq // factor >= SHORTEST_SEQUENCE:
         seq = at.job.seq // factor

@@ -6,16 +6,16 @@ kernel's step time and a layout that it calls fitting does fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, floor
+from math import floor
+from typing import Any
 
 import numpy as np
 
 from constraints.layout import LayoutContext, Recomputation
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Placement
-from planner.cost import bounds, compiled, linear, schedule
+from planner.cost import bounds, linear, schedule
 from planner.cost import fields as f
 from planner.cost._jit import rows
 from planner.cost.layout import place_vocab_layers
@@ -98,15 +98,8 @@ def shape_terms(
     shape = costed.shapes[row]
     key = int(shape[f.SHAPE_KEY])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    terms, scalars = compiled.layout_terms(
-        shape,
-        costed.keys[key],
-        costed.costs[key],
-        job,
-        framework,
-        cost_model.gpu_inputs,
-        cost_model.network,
-    )
+    of_shape = shape, costed.keys[key], costed.costs[key], job
+    terms, scalars = cost_model.layout_terms(*of_shape)
     pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
     modes = price_modes(cost_model, costed, row, others)
     total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
@@ -119,14 +112,13 @@ def shape_terms(
         linear.TERM_TAKEN_FORWARD, linear.TERM_TAKEN_BACKWARD,
     ]  # fmt: skip
     terms[:, passes] *= schedule.microbatch_share(framework.schedule)
-    memory = compiled.memory_phases(shape, costed.keys[key], costed.costs[key], job, framework)
     return ShapeTerms(
         pp=pp,
         vpp=int(shape[f.SHAPE_VPP]),
         grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
         layer=terms[: job.kinds],
         stage=pinned_terms(terms, pp, job, framework.schedule, costed.costs[key]),
-        memory=memory,
+        memory=cost_model.memory_phases(*of_shape),
         scalars=scalars,
         framework=framework,
         bubble_share=share,
@@ -162,18 +154,20 @@ def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, limit and savings down."""
     memory = terms.memory
+    stage, layer, freed = _up(memory.stage), _up(memory.layer), _down(memory.freed)
+    working, again, gather = map(_up, (memory.working, memory.working_again, memory.gather))
+    freed_others = [_down(other.freed) for other in terms.others]
+    working_others = [_up(other.working) for other in terms.others]
     phases = (
         PhaseNumbers(
-            stage=_up(memory.stage[row]),
-            layer=tuple(_up(sizes) for sizes in memory.layer[row]),
-            freed=tuple(_down(sizes) for sizes in memory.freed[row]),
-            working=_up(memory.working[row]),
-            working_recomputed=_up(memory.working_again[row]),
-            gather=_up(memory.gather[row]),
-            freed_others=tuple(
-                tuple(_down(sizes) for sizes in other.freed[row]) for other in terms.others
-            ),
-            working_others=tuple(_up(other.working[row]) for other in terms.others),
+            stage=stage[row],
+            layer=layer[row],
+            freed=freed[row],
+            working=working[row],
+            working_recomputed=again[row],
+            gather=gather[row],
+            freed_others=tuple(other[row] for other in freed_others),
+            working_others=tuple(other[row] for other in working_others),
         )
         for row in range(len(memory.stage))
         if memory.stage[row].any() or memory.layer[row].any()
@@ -185,12 +179,18 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     )
 
 
-def _up(sizes: Iterable[float]) -> tuple[int, ...]:
-    return tuple(ceil(size / MEMORY_UNIT_BYTES) for size in sizes)
+def _up(sizes: Array) -> list[Any]:
+    return _tuples(np.ceil(sizes / MEMORY_UNIT_BYTES))
 
 
-def _down(sizes: Iterable[float]) -> tuple[int, ...]:
-    return tuple(floor(size / MEMORY_UNIT_BYTES) for size in sizes)
+def _down(sizes: Array) -> list[Any]:
+    return _tuples(np.floor(sizes / MEMORY_UNIT_BYTES))
+
+
+def _tuples(whole: Array) -> list[Any]:
+    """Rows of a table as tuples of ints, with a third axis of tuples."""
+    found = whole.astype(np.int64).tolist()
+    return [tuple(map(tuple, row)) if whole.ndim > 2 else tuple(row) for row in found]
 
 
 def layout_context(

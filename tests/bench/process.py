@@ -35,7 +35,7 @@ class Checkout:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Variables under which Python finds these sources before any installed."""
-        found = {name: text for name, text in os.environ.items() if name != "PLANNER_CACHE_DIR"}
+        found = {name: text for name, text in os.environ.items() if name not in _NOT_HANDED_ON}
         if self.cache is not None:
             found["PLANNER_CACHE_DIR"] = str(self.cache)
         return {**found, "PYTHONPATH": f"{self.folder}{os.pathsep}{SCRIPTS}", **more}

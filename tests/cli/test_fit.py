@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
-from planner.cli.fit import search_command
 from planner.job.request import Request
+from planner.predict.command_line import search_command
 from planner.search.fit import bracket, does_it_fit, fitting_plan
 from planner.search.search import find_plans
 from tests.cli.conftest import Run

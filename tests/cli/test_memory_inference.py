@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from planner.cli.errors import refusal
-from planner.cli.memory_inference import SOLVE_CHOICES, inference_options, run
-from tests.cli.conftest import lines_are_short
+from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
+from planner.cli.memory_inference import run as run_inference
+from tests.cli.conftest import Run, lines_are_short
 
 
 @click.command("memory")
@@ -31,7 +32,7 @@ from tests.cli.conftest import lines_are_short
 def command(ctx: click.Context, **options: Any) -> None:
     """The options that the real command shares with training, and those of inference."""
     try:
-        ctx.exit(run(options))
+        ctx.exit(run_inference(options))
     except ValueError as error:
         raise refusal(error) from error
 
@@ -184,3 +185,16 @@ def test_help_is_short() -> None:
     assert lines_are_short(result.stdout)
     for option in ("--inference", "--batch", "--context", "--weights", "--kv-cache"):
         assert option in result.stdout
+
+
+def test_advice_of_serving(run: Run) -> None:
+    words = ("memory", "--inference", "--model", "llama-2-7b", "--gpus", "2xA100", "--advise")
+    result = run(*words)
+    assert result.exit_code == 0, result.stderr
+    assert "holds most" in result.stdout and "a model with 8 KV heads" in result.stdout
+    assert "tp1 dp2" in result.stdout and "least latency" in result.stdout
+    document = json.loads(run(*words, "--json").stdout)
+    assert [one["tp"] for one in document["splits"]] == [2, 1]
+    assert document["grouped_queries"]["missing_bytes"] < document["missing_bytes"]
+    both = run(*words, "--solve", "batch")
+    assert both.exit_code == 2 and "not both" in both.stderr

@@ -124,3 +124,20 @@ def test_recompute_is_limited_to_what_is_named(run: Run) -> None:
 
 def test_quiet_says_nothing_on_stderr(run: Run) -> None:
     assert run("search", *SMALL, "--quiet").stderr == ""
+
+
+def test_a_batch_past_the_critical_one_is_said_in_one_sentence(run: Run) -> None:
+    """Surely past at the best number of tokens for the size: 16 M tokens for 1.2 B parameters."""
+    job = ("search", "--model", "llama-3.2-1b", "--gpus", "8xH100", "--recompute", "none", "-q")
+    said = "past the critical one of trainings on fewer than about 5.0"
+    assert said in " ".join(run(*job, "--gbs-tokens", "16M").stdout.split())
+    assert "critical" not in run(*job, "--gbs-tokens", "512K").stdout
+
+
+def test_a_ramp_is_shown_with_its_steps_and_days(run: Run) -> None:
+    job = ("search", "--model", "llama-3.2-1b", "--gpus", "8xH100", "--recompute", "none", "-q")
+    text = " ".join(run(*job, "--batch-ramp", "8..16/1B").stdout.split())
+    assert "8 sequences to 1.00 B tokens (" in text and "then 16 (" in text
+    assert "ramp takes" in text and "at the last batch its tokens would take" in text
+    wrong = run(*job, "--batch-ramp", "8..16/1B", "--gbs", "32")
+    assert wrong.exit_code == 2 and "ends with 16 sequences, and --gbs 32" in wrong.stderr

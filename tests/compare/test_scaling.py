@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from planner.compare.laws import price_of
 from planner.compare.results import ScalePoint, Scaling
 from planner.compare.scaling import batch_limit, counts_between, knee, scale
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.request import Request
+from planner.report.batch import runs_note
 from planner.report.figures.curves import scaling_figure
 from planner.report.scaling import scaling_report
 
@@ -70,6 +72,35 @@ def test_the_report_and_the_frame(study: Scaling) -> None:
     frame = study.to_frame()
     assert list(frame["num_gpus"]) == [8, 16, 64] * 2
     assert (frame["days"] > 0).all()
+
+
+def test_a_batch_past_the_critical_one_is_said_with_its_price(study: Scaling) -> None:
+    """Once, for the largest; what it costs stands in the table anyway."""
+    run = study.points[0].run
+    assert run is not None and run.batch_price is not None
+    assert run.batch_price.batch == 32 * 8192 and not run.batch_price.is_past
+    assert list(runs_note([run], study.tokens)) == []
+    large = run.model_copy(update={"batch_price": price_of(3e7, 30_000_000, study.tokens)})
+    (note,) = runs_note([run, large], study.tokens)
+    assert "30.00 M tokens lies past the critical one, about 2.55 M" in note
+    assert "extrapolated" in note and "236 % (" in note
+    text = "\n".join(str(block) for block in scaling_report(study).blocks)
+    assert "more tokens" in text and "past the critical" not in text
+    assert {"critical_batch_tokens_low", "extra_tokens_share"} <= set(study.to_frame())
+
+
+def test_a_ramp_says_the_batch_of_every_point() -> None:
+    ramp = BASE.model_copy(update={"gbs": None, "batch_ramp": "8..32/1B"})
+    with pytest.raises(UsageError, match="--batch fixed alone"):
+        scale(ramp, "H100", (8,), 10**11)
+    plain, ramped = (
+        scale(base, "H100", (8,), 10**10, batches=("fixed",)).points[0].run for base in (BASE, ramp)
+    )
+    assert plain is not None and ramped is not None
+    assert [batch.gbs for batch in ramped.plan.ramp] == [8, 16, 24]
+    assert ramped.days.value > plain.days.value
+    assert plain.batch_price is not None and ramped.batch_price is not None
+    assert ramped.batch_price.extra.value < plain.batch_price.extra.value
 
 
 def test_the_picture_holds_every_point(study: Scaling) -> None:

@@ -27,6 +27,7 @@ WIDE = replace(DENSE, query_width=64, hidden=64, ffn=64, seq=32)
 HOST = replace(context(), offloaded={"tp": 1e3}, host_bytes_per_gpu=5e4)
 # h = hidden: 5 layers of 4·h² + 3·f·h.
 LARGE_HEAD = 5 * (4 * DENSE.hidden + 3 * DENSE.ffn)
+STATES = replace(DENSE, state_heads=16, state_groups=2)
 CASES = [
     Case("user-tp", {"tp": 2}, {"tp": 3}, context(limits={"tp": "2,4"})),
     Case("user-pp", {"pp": 2}, {"pp": 1}, context(limits={"pp": "2.."})),
@@ -41,7 +42,10 @@ CASES = [
     Case("user-gbs", {"gbs": 4}, {"gbs": 5}, context(limits={"gbs": "4"})),
     Case("heads-by-tp", {"tp": 2}, {"tp": 5}, context()),
     Case("kv-heads-by-tp", {"tp": 8}, {"tp": 3}, context()),
+    Case("kv-heads-by-tp", {"tp": 2}, {"tp": 6}, context()),
     Case("kv-heads-by-tp", {"tp": 4}, {"tp": 8}, context(kv_heads_rule="tp-divides")),
+    Case("state-heads-by-ranks", {"tp": 2, "cp": 4}, {"tp": 4}, context(model=STATES)),
+    Case("state-heads-by-ranks", {"cp": 8}, {"cp": 3}, context(model=STATES)),
     Case("ffn-by-tp", {"tp": 3}, {"tp": 5}, context()),
     Case("ffn-by-tp", {"tp": 5}, {"tp": 3}, context(model=MOE)),
     Case("vocabulary-by-tp", {"tp": 2}, {"tp": 3}, context(vocabulary_padded=False)),
@@ -55,6 +59,18 @@ CASES = [
     Case("low-precision-multiple", {"tp": 4}, {"tp": 8}, context(model=WIDE, precision="fp8")),
     Case("low-precision-multiple", {"tp": 2}, {"tp": 4}, context(model=WIDE, precision="mxfp8")),
     Case("low-precision-multiple", {"cp": 4}, {"cp": 8}, context(model=WIDE, precision="fp8")),
+    Case(
+        "batch-ramp",
+        {"dp": 2, "grad_acc": 2},
+        {"dp": 4, "grad_acc": 1},
+        replace(context(), ramp=(BatchGoal(2, 0.0, True),)),
+    ),
+    Case(
+        "batch-ramp",
+        {"vpp": 2, "pp": 2},
+        {"vpp": 2, "pp": 4},
+        replace(context(), ramp=(BatchGoal(2, 0.0, True),)),
+    ),
     Case("batch-size", {"gbs": 4}, {"gbs": 8, "grad_acc": 8}, context()),
     Case(
         "batch-size",

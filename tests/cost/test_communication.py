@@ -23,7 +23,6 @@ from planner.cost.communication import (
     all_gather_time_s,
     all_reduce_time_s,
     all_to_all_time_s,
-    broadcast_time_s,
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
@@ -38,7 +37,6 @@ COLLECTIVES: tuple[Collective, ...] = (
     all_gather_time_s,
     reduce_scatter_time_s,
     all_to_all_time_s,
-    broadcast_time_s,
 )
 # Rates only: no latency, no ramp, no in-switch reduction.
 IDEAL = LinkInputs(

@@ -9,12 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from filelock import FileLock, Timeout
-from numba.core.caching import FunctionCache
 
-from planner.cost import _jit
+from planner.cost import _machine_code
 from planner.cost.inputs import as_declared
-from planner.cost.layout import usual_counts
 from planner.cost.tables import FrameworkInputs, JobInputs
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import make_job
@@ -53,22 +50,16 @@ def test_declared_types_of_ints_and_floats() -> None:
     assert type(job.seq) is float
 
 
-def test_a_kernel_is_written_by_one_process_at_a_time(
+def test_a_file_that_is_damaged_is_as_good_as_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Another process cannot take the lock while numba extends its index."""
-    refused = []
-
-    def try_lock(cache: FunctionCache, *_: object) -> None:
-        with pytest.raises(Timeout):
-            FileLock(tmp_path / "write.lock").acquire(timeout=0)
-        refused.append(cache)
-
-    monkeypatch.setattr(FunctionCache, "save_overload", try_lock)
-    monkeypatch.setattr(FunctionCache, "cache_path", tmp_path)
-    cache = _jit._shared_cache(usual_counts)
-    cache.save_overload(None, None)
-    assert refused == [cache]
+    monkeypatch.setattr(_machine_code, "cache_folder", lambda: tmp_path)
+    assert _machine_code.read("kernel") is None
+    _machine_code.write("kernel", "symbol", b"code\0more")
+    assert _machine_code.read("kernel") == ("symbol", b"code\0more")
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert _machine_code.read("kernel") is None
 
 
 @pytest.mark.parametrize("damage", ["nothing", "read-only", "rubbish", "a file in its place"])
@@ -82,14 +73,14 @@ def test_any_cache_folder_will_do(damage: str, tmp_path: Path) -> None:
     for _ in range(2):
         result = subprocess.run(
             [sys.executable, "-c", COUNT],
-            env=os.environ | {_jit.CACHE_VARIABLE: str(folder), "TMPDIR": str(tmp_path)},
+            env=os.environ | {_machine_code.CACHE_VARIABLE: str(folder), "TMPDIR": str(tmp_path)},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (result.returncode, result.stdout.strip()) == (0, "[inf, 3.0, 4.0, 8.0]"), (
             result.stderr
         )
         if damage == "rubbish":
-            kept = [*folder.rglob("*.nbi"), *folder.rglob("*.nbc")]
+            kept = [*folder.rglob("least_together-*")]
             assert kept
             for path in kept:
                 path.write_bytes(b"rubbish")
@@ -101,6 +92,7 @@ from planner.cost import compiled
 
 reached = np.empty((3, 4))
 places, seconds = np.array([1, 2, 0, 1]), np.array([1.0, 5.0, 2.0, 3.0])
-compiled.least_together(np.array([[0, 2], [2, 4]]), places, seconds, False, reached)
+options, chosen = np.array([[0, 2], [2, 4]]), np.zeros(2, np.int64)
+compiled.least_together(options, places, seconds, False, reached, chosen)
 print(reached[2].tolist())
 """

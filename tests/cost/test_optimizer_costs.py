@@ -84,12 +84,13 @@ def test_muon_orthogonalises_one_matrix_at_a_time() -> None:
     assert slower[f.STEP_OPTIMIZER] > 0
 
 
-def test_adafactor_keeps_rows_and_columns() -> None:
-    _, stages = stages_of(small_job("textbook", "adafactor"))
+@pytest.mark.parametrize(("name", "moment"), [("adafactor", 0), ("adafactor-momentum", 4)])
+def test_adafactor_keeps_rows_and_columns(name: str, moment: int) -> None:
+    _, stages = stages_of(small_job("textbook", name))
     # The textbook's products are fused: q with k and v apart, gate with up.
     fused = [(512, 512), (512, 512), (512, 512), (512, 3072), (512, 1536)]
     sums = 3 * sum(rows + columns for rows, columns in fused) + 2 * (32000 + 512) + VECTORS
-    expected = 4 * parameter_count(MODEL).total + 4 * sums
+    expected = (4 + moment) * parameter_count(MODEL).total + 4 * sums
     assert stages[0, f.STAGE_OPTIMIZER] == pytest.approx(expected, rel=1e-12)
 
 

@@ -110,9 +110,9 @@ def _activations() -> list[Row]:
 
 def _optimizers() -> list[Row]:
     count = llama()
-    adam, factored, eight = (
+    adam, factored, momentum, eight = (
         term(_OPTIMIZER.format(name), "optimizer state", "start")
-        for name in ("adamw", "adafactor", "adamw-8bit")
+        for name in ("adamw", "adafactor", "adafactor-momentum", "adamw-8bit")
     )
     return [
         figure("Adam and AdamW", 8.0 * count, adam, command(_OPTIMIZER.format("adamw")),
@@ -120,6 +120,8 @@ def _optimizers() -> list[Row]:
         figure("Adafactor", 4.0 * count, factored, command(_OPTIMIZER.format("adafactor")),
                formula="4 N", erratum="rows and columns of each matrix, far below 4 N; 4 N is "
                "what a first moment beside them takes"),
+        figure("Adafactor with a first moment", 4.0 * count, momentum,
+               command(_OPTIMIZER.format("adafactor-momentum")), formula="4 N"),
         figure("8-bit Adam", 1.0 * count, eight, command(_OPTIMIZER.format("adamw-8bit")),
                formula="N", erratum="two moments of one byte each and their scales: 2 N and more"),
     ]  # fmt: skip

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 from planner.launch import accelerate
 from tests.launch.accelerate_cases import BASE, MATRIX
@@ -34,7 +35,7 @@ def test_accelerate_loads_it(case: Case, needs: Needs, folder: Write) -> None:
     assert config.num_processes == launch.plan.degrees.gpus
     assert config.distributed_type.value == "FSDP"
     assert config.mixed_precision == "bf16"
-    document = accelerate.as_document(launch)
+    document = yaml.safe_load(accelerate.files(launch)["accelerate.yaml"])
     assert config.fsdp_config == document["fsdp_config"]
     assert config.parallelism_config == document["parallelism_config"]
 
@@ -99,7 +100,7 @@ def test_wrong_sizes_fail(sizes: dict[str, int], needs: Needs) -> None:
 
 
 def test_keys_known_here_are_accelerate_s(needs: Needs) -> None:
-    from planner.launch.accelerate_schema import FSDP_KEYS, PARALLELISM_KEYS
+    from planner.launch.read.accelerate import FSDP_KEYS, PARALLELISM_KEYS
 
     root = Path(str(needs("accelerate").__file__)).parent
     text = "\n".join(

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 
 from planner.job.models.catalog import load_model, model_names
 from planner.job.models.hf_rope import FULL, SCALING_KEYS, SLIDING
-from planner.job.specs import ModelSpec, MoeSpec, RopeScaling, RopeSpec
+from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec, RopeScaling, RopeSpec
 from planner.launch.hf_config import hf_config
 from planner.launch.megatron_model import model_groups, model_refusals
 from planner.launch.megatron_table import linear_bias
@@ -53,16 +53,36 @@ _experts = some.builds(
     aux_loss_over=some.sampled_from(["batch", "sequence"]),
 )  # fmt: skip
 
+_latent = some.builds(
+    MlaSpec, q_lora_rank=some.sampled_from([None, 96]), kv_lora_rank=some.just(64),
+    qk_nope_head_dim=some.just(32), qk_rope_head_dim=some.just(16), v_head_dim=some.just(32),
+)  # fmt: skip
+# Attention of the four layers.
+_WINDOWS = (("full",) * 4, ("sliding", "full") * 2, ("sliding",) * 4)
+
 
 @some.composite
 def models(draw: some.DrawFn) -> ModelSpec:
     """Small models that differ in what changes training."""
-    moe = draw(some.one_of(some.none(), _experts))
+    moe, mla = draw(some.one_of(some.none(), _experts)), draw(some.one_of(some.none(), _latent))
+    sliding = draw(some.sampled_from(_WINDOWS)) if mla is None else _WINDOWS[0]
+    dense = draw(some.sampled_from([(), (0,), (0, 2)])) if moe else (0, 1, 2, 3)
+    kinds = tuple(
+        LayerKind(attention=attention, ffn="dense" if index in dense else "moe")
+        for index, attention in enumerate(sliding)
+    )
     return ModelSpec(
-        name="at-random", family=draw(some.sampled_from(["custom", "llama", "qwen2", "qwen3"])),
-        layers=4, hidden=256, heads=8, kv_heads=draw(some.sampled_from([2, 8])), head_dim=32,
-        ffn=0 if moe else 512, vocab=1024, max_positions=16384, pretraining_seq=4096, moe=moe,
-        rope=draw(_ropes), norm_eps=draw(some.sampled_from([1e-5, 1e-6])),
+        name="at-random",
+        family="deepseek_v3" if mla else draw(some.sampled_from(
+            ["custom", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gpt2", "gpt_neox"])),
+        layers=4, hidden=256, heads=8, kv_heads=8 if mla else draw(some.sampled_from([2, 8])),
+        head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else 32, mla=mla,
+        ffn=draw(some.sampled_from([512, 1024])) if dense else 0, layer_kinds=kinds,
+        sliding_window=1024 if "sliding" in sliding else None,
+        mtp_layers=draw(some.sampled_from([0, 0, 1])),
+        norm=draw(some.sampled_from(["rmsnorm", "rmsnorm", "layernorm"])),
+        vocab=1024, max_positions=16384, pretraining_seq=4096, moe=moe, rope=draw(_ropes),
+        norm_eps=draw(some.sampled_from([1e-5, 1e-6])),
         init_std=draw(some.sampled_from([0.02, 0.006])),
         qkv_bias=draw(some.booleans()), tied_embeddings=draw(some.booleans()),
         qk_norm=draw(some.sampled_from(["none", "head"])),
@@ -241,7 +261,7 @@ def _expected_shape(model: ModelSpec) -> Iterator[tuple[str, object]]:
     yield "normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
     yield "gated_linear_unit", model.gated
     yield "add_bias_linear", bool(linear_bias(model))
-    yield "add_qkv_bias", model.qkv_bias and not linear_bias(model)
+    yield "add_qkv_bias", model.qkv_bias  # implied where all linear layers have biases
     yield "qk_layernorm", model.mla is not None or model.qk_norm == "head"
     yield "mtp_num_layers", model.mtp_layers or None
     yield "softmax_type", "learnable" if model.attention_sinks else "vanilla"
@@ -321,18 +341,38 @@ def test_megatron_at_random() -> None:
 
 
 def _titan_says(model: ModelSpec, folder: Path) -> None:
-    """Norms, rotations and routers of every layer of the configuration."""
+    """Norms, widths, rotations and routers of every layer of the configuration."""
     from tests.frameworks.titan_probe import load_config
 
     spec = load_config(folder).model_spec.model
     assert spec.norm.eps == model.norm_eps
+    assert (spec.dim, spec.vocab_size) == (model.hidden, model.vocab)
+    assert len(spec.layers) == model.layers
+    assert getattr(spec, "enable_weight_tying", False) == model.tied_embeddings
+    assert len(getattr(spec, "mtp_layers", ())) == model.mtp_layers
     for index, layer in enumerate(spec.layers):
         assert (layer.attention_norm.eps, layer.ffn_norm.eps) == (model.norm_eps,) * 2
         _titan_rope_is(model, layer.attention.rope)
         kind = model.kind_sequence[index]
         assert (layer.moe is not None) == (kind.ffn == "moe")
+        _titan_attention_is(model, layer.attention)
         if layer.moe is not None and model.moe is not None:
             _titan_router_is(model.moe, layer.moe)
+        else:
+            assert layer.feed_forward.w1.out_features == model.ffn
+
+
+def _titan_attention_is(model: ModelSpec, attention: Any) -> None:
+    assert (attention.dim, attention.n_heads) == (model.hidden, model.heads)
+    if model.mla is not None:
+        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+            assert getattr(attention, name) == getattr(model.mla, name), name
+        assert attention.q_lora_rank == (model.mla.q_lora_rank or 0)
+        return
+    head_dim = attention.head_dim or attention.dim // attention.n_heads
+    assert (attention.n_kv_heads, head_dim) == (model.kv_heads, model.head_dim)
+    assert attention.qkv_linear.wqkv.bias == model.qkv_bias
+    assert (getattr(attention, "qk_norm", None) is not None) == (model.qk_norm == "head")
 
 
 def _titan_rope_is(model: ModelSpec, rope: Any) -> None:
@@ -358,7 +398,10 @@ def _titan_rope_is(model: ModelSpec, rope: Any) -> None:
 
 
 def _titan_router_is(moe: MoeSpec, found: Any) -> None:
-    router = found.router
+    router, shared = found.router, found.shared_experts
+    assert found.routed_experts.inner_experts.hidden_dim == moe.ffn
+    assert (shared.w1.out_features if shared else 0) == moe.shared_ffn
+    assert router.gate.bias == moe.router_bias
     assert (router.top_k, router.num_experts) == (moe.top_k, moe.experts)
     assert (router.score_func, router.route_norm) == (moe.score, moe.normalised)
     assert router.route_scale == moe.weight_scale

@@ -16,8 +16,8 @@ import pytest
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.launch import torchtitan, torchtitan_toml
+from planner.launch.read.torchtitan_layout import SCHEDULES
 from planner.launch.titan_flavors import FLAVORS
-from planner.launch.titan_plan import TORCH_SCHEDULES
 from planner.predict.ops import parameter_count
 from tests.frameworks import titan_probe as probe
 from tests.frameworks.conftest import INSTALL
@@ -115,7 +115,7 @@ def test_registered_sizes_are_the_catalogue_s(name: str) -> None:
 def test_schedule_names_are_torch_s() -> None:
     from torch.distributed.pipelining.schedules import get_schedule_class
 
-    for name in TORCH_SCHEDULES:
+    for name in SCHEDULES:
         assert get_schedule_class(name)
     with pytest.raises(ValueError, match="Unknown schedule name"):
         get_schedule_class("1F1B-interleaved")

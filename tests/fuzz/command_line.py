@@ -27,6 +27,8 @@ BASES: Mapping[str, tuple[str, ...]] = {
                 "--jobs", "1", "--recompute", "none", "-q"),
     "scale": (*_JOB, "--gpus", "H100", "--counts", "1", "--tokens", "1B", "--time-limit", "0.1",
               "--jobs", "1", "--batch", "fixed", "--recompute", "none", "-q"),
+    "budget": ("--gbs", "8", "--seq", "1024", "--params", "124M", "--tokens", "1B", "--gpus",
+               "1xH100", "--time-limit", "0.1", "--recompute", "none", "-q"),
     "fit": (*_ON, "--time-limit", "0.1", "--recompute", "none", "-q"),
     "buy": (*_JOB, "--gpus", "1xH100", "--tokens", "1B", "--time-limit", "0.1",
             "--processes", "1", "--recompute", "none", "-q"),

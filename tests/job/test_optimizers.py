@@ -6,7 +6,7 @@ import pytest
 
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
-from planner.job.optimizer_rules import OptimizerSetting, check_optimizer, optimizer_flags, supports
+from planner.job.optimizer_rules import OptimizerSetting, check_optimizer, optimizer_flags
 from planner.job.optimizers import load_optimizer, optimizer_names
 from planner.predict.optimizer_terms import (
     FOREACH_TENSORS,
@@ -25,6 +25,7 @@ adamw-4bit 1.0625 - -
 lion 4 - -
 muon 4 - -
 adafactor 0 - -
+adafactor-momentum 4 - -
 sgd 4 - -
 sgd:momentum=none 0 - -
 sgd:momentum=bf16 2 - -
@@ -93,11 +94,13 @@ def test_what_a_framework_lacks_names_the_rule(
 
 
 def test_what_frameworks_have_is_accepted() -> None:
-    assert supports(load_framework("megatron-core"), load_optimizer("adamw:master=fp16,grad=bf16"))
-    assert supports(load_framework("torchtitan"), load_optimizer("adamw-4bit"))
-    check_optimizer(
-        load_framework("deepspeed"), OptimizerSetting(load_optimizer("adamw"), "fused", 0.3)
-    )
+    for framework, spelling, kernel, offload in (
+        ("megatron-core", "adamw:master=fp16,grad=bf16", "fused", 0.0),
+        ("torchtitan", "adamw-4bit", "foreach", 0.0),
+        ("deepspeed", "adamw", "fused", 0.3),
+    ):
+        setting = OptimizerSetting(load_optimizer(spelling), kernel, offload)
+        check_optimizer(load_framework(framework), setting)
 
 
 @pytest.mark.parametrize(

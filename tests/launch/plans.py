@@ -80,6 +80,7 @@ MEGATRON: Mapping[str, Case] = {
     "full-some-layers": Case("70b", "64xH100", _PIPE, "full", recomputed=(5, 5, 5, 5)),
     "full-groups": Case("70b", "64xH100", _PIPE, "full:uniform=4"),
     **{f"recompute-{name}": _dense(recompute=name) for name in ("layernorm", "mlp", "core_attn")},
+    "ramp": _with(batch_ramp="4:1B,8:2500000000,16"),
     "fp16": _with(precision="fp16"),
     "fp8": _with(precision="fp8"),
     "mxfp8": _dense(gpus="8xB200", request={"precision": "mxfp8"}),
@@ -154,7 +155,7 @@ MEGATRON: Mapping[str, Case] = {
 BRIDGE = {
     name: replace(case, request={**case.request, "framework": "megatron-bridge"})
     for name, case in MEGATRON.items()
-    if name not in ("no-overlap", "local", "lion", "muon", "fp8-states", "gpt3")
+    if name not in ("no-overlap", "local", "lion", "muon", "fp8-states", "gpt3", "ramp")
     and case.request.get("framework") != "megatron-fsdp"
 }
 

@@ -1,4 +1,4 @@
-"""accelerate's writer and the check of what its parser lets through."""
+"""accelerate's writer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import ast
 from typing import Any
 
 import pytest
+import yaml
 
 from planner.launch import accelerate
-from planner.launch.accelerate_schema import accelerate_problems
 from planner.launch.contract import Launch
-from planner.launch.settings_text import yaml_value
 from tests.launch.accelerate_cases import BASE, MATRIX
 from tests.launch.golden_files import check_golden
 from tests.launch.torch_contract import assert_complete, reasons
@@ -26,7 +25,7 @@ def launch(item: Case) -> Launch:
 @pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
 def test_says_what_the_plan_says(entry: Case) -> None:
     assert_complete(accelerate, launch(entry))
-    read: dict[str, Any] = accelerate.as_document(launch(entry))
+    read: dict[str, Any] = yaml.safe_load(accelerate.files(launch(entry))["accelerate.yaml"])
     degrees, mesh = launch(entry).plan.degrees, read["parallelism_config"]
     replicate = mesh["parallelism_config_dp_replicate_size"]
     shard = mesh["parallelism_config_dp_shard_size"]
@@ -36,7 +35,6 @@ def test_says_what_the_plan_says(entry: Case) -> None:
     assert read["fsdp_config"]["fsdp_reshard_after_forward"] == (degrees.zero == 3)
     again = read["fsdp_config"]["fsdp_activation_checkpointing"]
     assert again == (launch(entry).plan.recompute == "full")
-    assert accelerate_problems(read) == ()
 
 
 @pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
@@ -58,17 +56,6 @@ def test_script_has_the_batch(entry: Case) -> None:
     assert batch * degrees.dp == degrees.gbs
     assert defaults["--seq-length"] == launch(entry).plan.seq
     assert max(len(line) for line in text.splitlines()) <= 100
-
-
-@pytest.mark.parametrize("given", MATRIX, ids=lambda item: item.name)
-def test_yaml_has_every_value(given: Case) -> None:
-    """Each key of the document stands in the file with its value, once."""
-    lines = accelerate.files(launch(given))["accelerate.yaml"].splitlines()
-    for key, value in accelerate.as_document(launch(given)).items():
-        pairs = value.items() if isinstance(value, dict) else [(key, value)]
-        for name, entry in pairs:
-            line = f"{name}: {yaml_value(entry)}"
-            assert sum(item.strip() == line for item in lines) == 1
 
 
 @pytest.mark.parametrize("name", ["zero3", "hsdp", "8bit"])
@@ -110,20 +97,3 @@ def test_degrees_that_no_profile_gives(degrees: dict[str, int], reason: str) -> 
     found = launch(BASE)
     plan = found.plan.model_copy(update={"degrees": found.plan.degrees.model_copy(update=degrees)})
     assert reason in reasons(accelerate, Launch(plan, found.request, found.job, "accelerate"))
-
-
-WRONG: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_foward": True}}, "did you mean"),
-    ({"fsdp_config": {"fsdp_version": 2, "fsdp_sharding_strategy": "FULL_SHARD"}}, "of FSDP1"),
-    ({"fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": "FULL_SHARD"}},
-     "true or false"),
-    ({"distributed_type": "MULTI_GPU"}, "not used"),
-    ({"parallelism_config": {"parallelism_config_dp_shard_size": 4}}, "multiply to 4"),
-    ({"parallelism_config": {"parallelism_config_dp_shard": 8}}, "unknown key"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(("change", "says"), WRONG)
-def test_problems_that_accelerate_lets_through(change: dict[str, Any], says: str) -> None:
-    as_document = accelerate.as_document(launch(BASE)) | change
-    assert any(says in problem for problem in accelerate_problems(as_document))

@@ -14,12 +14,14 @@ from hypothesis import given
 
 from planner.job.models.catalog import load_model, model_names
 from planner.job.models.hf_config import model_from_hf_config
+from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import departures, fields_of, refusals, value_of
 from planner.launch.dialects import DIALECTS
 from planner.launch.hf_config import hf_config
 from planner.launch.megatron_flags import as_argv
 from planner.launch.megatron_model import model_groups, model_refusals
+from planner.launch.megatron_states import is_hybrid
 from planner.launch.nanotron import NANOTRON, model_config
 from planner.launch.read.found import Hints
 from planner.launch.read.megatron_arguments import parse_arguments
@@ -55,6 +57,8 @@ def _is_nothing(value: Any) -> bool:
 def megatron_read(model: ModelSpec) -> ModelSpec:
     """Through the flags of pretrain_gpt.py."""
     words, _ = as_argv(model_groups(model, SEQ, dropout=False, low=False))
+    if is_hybrid(model):
+        words += ("--hybrid-layer-pattern", layer_pattern(model))
     text = [Word(Text.made(word.strip("'"))) for word in (*words, "--seq-length", str(SEQ))]
     read, problems = read_model(parse_arguments(text, Files()), Hints(), [])
     assert problems == []
@@ -74,7 +78,7 @@ def is_megatron(model: ModelSpec) -> bool:
 # --- Megatron -------------------------------------------------------------------------------------
 
 # Said by no flag: what Megatron does whatever the model says (its table names it).
-MEGATRON_UNSAID = ("moe.group_score",)
+MEGATRON_UNSAID = ("moe.group_score", "state_space.chunk")
 
 
 @pytest.mark.parametrize("name", [name for name, model in MODELS.items() if is_megatron(model)])

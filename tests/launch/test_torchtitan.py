@@ -12,7 +12,8 @@ from planner.job.errors import UsageError
 from planner.job.specs import ModelSpec
 from planner.launch import torchtitan, torchtitan_toml
 from planner.launch.contract import Launch
-from planner.launch.titan_plan import mesh_of, schedule_problem
+from planner.launch.read.torchtitan_layout import SCHEDULES
+from planner.launch.titan_plan import mesh_of
 from planner.predict.configuration import evaluate
 from planner.predict.plan import Degrees
 from tests.launch.golden_files import check_golden
@@ -92,7 +93,7 @@ def test_module_says_what_the_plan_says(entry: Case) -> None:
     assert_degrees(parallelism, training, launch(entry))
     assert_layers(parallelism.get("module_fqns_per_model_part"), "lm_head", launch(entry))
     name = parallelism.get("pipeline_parallel_schedule", "1F1B")
-    assert schedule_problem(name) is None
+    assert name in SCHEDULES
 
 
 @pytest.mark.parametrize("entry", (*MATRIX, EVERY_SECOND), ids=lambda item: item.name)
@@ -222,11 +223,6 @@ def test_a_changed_size_is_no_registered_one() -> None:
     text = torchtitan.files(changed(plain, model=model))["planned_run.py"]
     assert "FFN = 16384" in text
     assert 'model_registry("8B"' in torchtitan.files(plain)["planned_run.py"]
-
-
-def test_unknown_schedule_is_named() -> None:
-    assert "is none of 1F1B" in (schedule_problem("1F1B-interleaved") or "")
-    assert schedule_problem("interleaved1f1b") is None
 
 
 def test_matrix_is_broad() -> None:

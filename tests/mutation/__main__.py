@@ -65,11 +65,24 @@ class Tree:
         target.write_text(changed.code, encoding="utf-8")
         skipped = [word for name in unfit for word in ("--deselect", name)]
         try:
-            return self._pytest(*part.tests, "-x", *skipped).returncode != 0
+            return self._pytest(*self._likeliest(changed, part), "-x", *skipped).returncode != 0
         except subprocess.TimeoutExpired:
             return True
         finally:
             target.write_text(plain, encoding="utf-8")
+
+    def _likeliest(self, changed: Mutant, part: Part) -> list[str]:
+        """The part's test files, those that name the changed module first."""
+        name = changed.mutation.path.stem
+        files = [
+            path
+            for folder in part.tests
+            for path in (
+                [ROOT / folder] if folder.endswith(".py") else (ROOT / folder).rglob("test_*.py")
+            )
+        ]
+        files.sort(key=lambda path: f"{name} import" not in path.read_text(encoding="utf-8"))
+        return [str(path.relative_to(ROOT)) for path in files]
 
     def _pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "--tb=no", *arguments]
@@ -93,6 +106,9 @@ def survivors(part: Part, mutants: list[Mutant]) -> Iterator[Mutant]:
         for number, changed in enumerate(mutants, 1):
             print(f"{number}/{len(mutants)} {_place(changed)}", file=sys.stderr, flush=True)
             if not tree.notices(changed, part, unfit):
+                print(
+                    f"  survives: {changed.before} -> {changed.after}", file=sys.stderr, flush=True
+                )
                 yield changed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cost import compiled
-from planner.cost._jit import Entry
+from planner.cost._entry import Entry
 from planner.job.request import Request
 from planner.predict import warmup
 from planner.search.search import find_plans
@@ -14,10 +14,10 @@ def test_a_search_compiles_nothing_more() -> None:
     warmup.warm_up()
     for entry in (*warmup._HERE, *warmup._BESIDE):
         entry.compile_for(*warmup._samples()[entry.__name__])
-    before = {entry.__name__: len(entry._twin.signatures) for entry in entries()}
+    before = {entry.__name__: len(entry.functions) for entry in entries()}
     for model, gpus in (("llama-3-8b", "16xH100"), ("qwen3-30b-a3b", "16xH100")):
         find_plans(Request(model=model, gpus=gpus, gbs=64))
-    after = {entry.__name__: len(entry._twin.signatures) for entry in entries()}
+    after = {entry.__name__: len(entry.functions) for entry in entries()}
     assert after == before
     assert set(before.values()) == {1}
 

@@ -324,8 +324,10 @@ def render(
     known = {constant.name: constant for constant in CONSTANTS}
     for name, one in (constants or {}).items():
         lines += ["", f"[constant.{name}]", f'file = "{known[name].file}"']
-        figures = ("value", "fitted", "prior", "shrunk")
-        lines += [f"{figure} = {getattr(one, figure):.4g}" for figure in figures]
+        lines += [
+            f"{figure} = {getattr(one, figure):.4g}"
+            for figure in ("value", "fitted", "prior", "shrunk")
+        ]
         lines.append(f"sources = {json.dumps(list(one.sources))}")
     return "\n".join(lines) + "\n"
 

@@ -6,7 +6,8 @@ import re
 
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.spellings import yes_or_no
-from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
+from planner.job.models.layout import hybrid_kinds
+from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
 
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
@@ -20,7 +21,6 @@ _COARSE_EXPERTS = 16
 
 # Column, words of it, and why such a row is refused.
 _UNSUPPORTED = (
-    ("mixer", "mamba", "Mamba hybrids are not modelled"),
     ("tuning", "one layer", "a benchmark of one layer is not a training step"),
     ("sequences", "padded", "how much of the padded samples is computed is not stated"),
     ("tuning", "lora", "LoRA fine-tuning is not modelled"),
@@ -34,7 +34,9 @@ class UnpredictableRowError(ValueError):
 def model_of(row: MeasuredRow) -> ModelSpec:
     """Shape of the row's model; UnpredictableRowError names what is missing or unsupported."""
     _refuse_unsupported(row)
+    hybrid = _hybrid(row)
     layers, hidden, heads = (row.integer(name) for name in ("layers", "hidden", "heads"))
+    layers = len(hybrid) or layers
     seq = row.integer("seq")
     if not layers or not hidden or not heads or not seq:
         raise UnpredictableRowError("layers, hidden, heads or seq is not stated")
@@ -51,6 +53,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         kinds = tuple(
             LayerKind(ffn="moe", attention="full" if i % 2 else "sliding") for i in range(layers)
         )
+    kinds = hybrid or kinds
     in_attention = row.says("bias", "attention")
     biased = row.says("bias", "^y") if row.text("bias") else not gated
     return ModelSpec(
@@ -76,10 +79,33 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         tied_embeddings=row.says("tied", "^y") if row.text("tied") else not gated,
         sliding_window=window,
         mla=_mla(row.text("mla") or text),
+        state_space=_state_space(row, hidden) if hybrid else None,
         moe=moe,
         layer_kinds=kinds,
         mtp_layers=row.integer("mtp_layers") or 0,
         qk_norm="head" if row.says("qk_norm", "^y") else "none",
+    )
+
+
+def _hybrid(row: MeasuredRow) -> tuple[LayerKind, ...]:
+    """Kinds of a hybrid's layers, from the pattern in `mixer`; none of other models."""
+    if not row.says("mixer", "mamba"):
+        return ()
+    stated = re.search(r"pattern ([-MGE*+|]+)", row.text("mixer") or "")
+    if stated is None:
+        raise UnpredictableRowError("which layers are state spaces is not stated")
+    return hybrid_kinds(stated[1].replace("|", ""), "mixer")
+
+
+def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
+    """Mamba-2's numbers as `mixer` states them, else Megatron-Core's defaults."""
+    text = row.text("mixer") or ""
+    head_dim = _number(r"head_dim (\d+)", text) or 64
+    return StateSpaceSpec(
+        heads=_number(r"(?<!_)heads (\d+)", text) or 2 * hidden // head_dim,
+        head_dim=head_dim,
+        groups=_number(r"groups (\d+)", text) or 8,
+        state=_number(r"state (\d+)", text) or 128,
     )
 
 
@@ -160,6 +186,7 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
         experts=experts,
         top_k=top_k,
         ffn=width or ffn,
+        latent=_number(r"latent (\d+)", text),
         shared_ffn=shared or 0,
         expert_bias=row.says("bias", "experts"),
     )

@@ -42,8 +42,9 @@ class Technique(Frozen):
     `tables`: what it changes in the profile; `without`: what the profile is without it, where the
     profile counts on it. `when`: a condition on the degrees (`constraints.condition`) of plans that
     it works with; where it is merely on, the others go without. `refuses`: modules that must not be
-    recomputed beside it. `applies`: to mixtures of experts, or all models. `linked`: its ranks of
-    tensor parallelism must be linked by NVLink. `rounds`: what it computes is rounded otherwise.
+    recomputed beside it. `applies`: to mixtures of experts, to those that have attention and
+    experts in a layer, or to all models. `linked`: its ranks of tensor parallelism must be linked
+    by NVLink. `rounds`: what it computes is rounded otherwise.
     `needs`: packages beyond the framework's.
     """
 
@@ -54,7 +55,7 @@ class Technique(Frozen):
     needs: str = ""
     when: str = ""
     refuses: tuple[str, ...] = ()
-    applies: Literal["all", "moe"] = "all"
+    applies: Literal["all", "moe", "moe-layers"] = "all"
     linked: bool = False
     rounds: bool = False
     tables: Changes = ()
@@ -90,16 +91,20 @@ class Offering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a job trains, as techniques ask: whether the model is a mixture of experts, and whether
-    NVLink links all ranks of tensor parallelism, which split the sequence."""
+    """Where a job trains, as techniques ask: whether the model is a mixture of experts, whether
+    NVLink links all ranks of tensor parallelism, which split the sequence, and whether attention
+    and experts are layers of their own."""
 
     mixture: bool
     linked: bool
+    separate: bool = False
 
     def obstacle(self, technique: Technique) -> str:
         """Why a technique cannot work there; empty if it can."""
-        if technique.applies == "moe" and not self.mixture:
+        if technique.applies != "all" and not self.mixture:
             return "only mixtures of experts have it"
+        if technique.applies == "moe-layers" and self.separate:
+            return "it needs attention and experts in one layer"
         if technique.linked and not self.linked:
             return (
                 "it needs NVLink and sequence parallelism among tensor-parallel ranks, on Ampere, "

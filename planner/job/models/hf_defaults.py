@@ -44,6 +44,10 @@ _DEEPSEEK_V3 = _shape(
     q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
     qk_rope_head_dim=64, v_head_dim=128, num_nextn_predict_layers=1,
 )  # fmt: skip
+_MAMBA2_HYBRID: dict[str, object] = {
+    "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 1, "ssm_state_size": 256,
+    "conv_kernel": 4, "use_conv_bias": True, "chunk_size": 256,
+}  # fmt: skip
 
 CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     "llama": _LLAMA,
@@ -147,5 +151,52 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     "nemotron": _shape(
         32, 6144, 48, 24576, 256000, 4096, head_dim=128, hidden_act="relu2",
         partial_rotary_factor=0.5, initializer_range=0.0134,
+    ),
+    "nemotron_h": _shape(
+        1, 4096, 32, 21504, 131072, 4096, num_key_value_heads=8, head_dim=128,
+        mlp_hidden_act="relu2", hybrid_override_pattern="ME*-", mamba_num_heads=128,
+        mamba_head_dim=64, n_groups=8, ssm_state_size=128, conv_kernel=4, use_conv_bias=True,
+        chunk_size=128, num_experts=8, num_experts_per_tok=2, n_shared_experts=1,
+        moe_intermediate_size=7688, moe_shared_expert_intermediate_size=7688, n_group=1,
+        topk_group=1, norm_topk_prob=True,
+    ),
+    "mamba": _shape(
+        32, 768, 1, None, 50280, 8192, tie_word_embeddings=True, expand=2, state_size=16,
+        conv_kernel=4, use_conv_bias=True, initializer_range=0.1,
+    ),
+    "mamba2": _shape(
+        64, 4096, 1, None, 32768, 8192, num_heads=128, head_dim=64, n_groups=8, state_size=128,
+        conv_kernel=4, use_conv_bias=True, chunk_size=256, initializer_range=0.1,
+    ),
+    "jamba": _shape(
+        32, 4096, 32, 14336, 65536, 262144, num_key_value_heads=8, num_experts=16,
+        num_experts_per_tok=2, attn_layer_period=8, attn_layer_offset=4, expert_layer_period=2,
+        expert_layer_offset=1, expand=2, ssm_state_size=16, conv_kernel=4, use_conv_bias=True,
+        norm_eps=1e-6, aux_loss=0.001,
+    ),
+    "bamba": _shape(
+        32, 4096, 32, 14336, 128000, 262144, num_key_value_heads=8, partial_rotary_factor=0.5,
+        **_MAMBA2_HYBRID,
+    ),
+    "granitemoehybrid": _shape(
+        32, 4096, 32, 11008, 32000, 2048, num_experts=8, num_experts_per_tok=2,
+        shared_intermediate_size=1024, position_embedding_type="nope", norm_eps=1e-6,
+        aux_loss=0.001, **_MAMBA2_HYBRID,
+    ),
+    "falcon_h1": _shape(
+        32, 4096, 32, 14336, 128000, 8192, num_key_value_heads=8,
+        **_MAMBA2_HYBRID | {"mamba_head_dim": 8},
+    ),
+    "minimax": _shape(
+        32, 4096, 32, 14336, 32000, 131072, num_key_value_heads=8, num_experts=8,
+        num_experts_per_tok=2, rope_theta=1e6, block_size=256, aux_loss=0.001,
+    ),
+    "qwen3_next": _shape(
+        48, 2048, 16, 5632, 151936, 32768, num_key_value_heads=2, head_dim=256,
+        partial_rotary_factor=0.25, full_attention_interval=4, linear_conv_kernel_dim=4,
+        linear_key_head_dim=128, linear_value_head_dim=128, linear_num_key_heads=16,
+        linear_num_value_heads=32, decoder_sparse_step=1, moe_intermediate_size=512,
+        shared_expert_intermediate_size=512, num_experts=512, num_experts_per_tok=10,
+        norm_topk_prob=True, norm_eps=1e-6, aux_loss=0.001,
     ),
 }  # fmt: skip

@@ -23,6 +23,17 @@ from planner.job.models.hf_parts import (
     window_switch,
     windows,
 )
+from planner.job.models.hf_states import (
+    bamba,
+    falcon_h1,
+    gated_delta,
+    granite_hybrid,
+    jamba,
+    mamba,
+    mamba2,
+    minimax,
+    nemotron_h,
+)
 from planner.job.models.layout import layer_kinds, moe_layers
 from planner.job.specs import AttentionKind, MlaSpec
 
@@ -91,6 +102,24 @@ def qwen3_moe(fields: Fields) -> SpecFields:
         **attention_bias(fields),
         **window_switch(fields, lambda _: True),
         "qk_norm": "head",
+    }
+
+
+def qwen3_next(fields: Fields) -> SpecFields:
+    """Gated delta nets, in every fourth layer attention with a gate; experts with a shared one."""
+    layers = fields.positive("num_hidden_layers")
+    period = fields.positive("full_attention_interval")
+    stated = fields.strings("layer_types", layers)
+    full = [(i + 1) % period == 0 for i in range(layers)]
+    if stated is not None:
+        full = [name == "full_attention" for name in stated]
+    return {
+        **_qwen_moe(fields, fields.non_negative("shared_expert_intermediate_size")),
+        **attention_bias(fields),
+        "attention": ["full" if one else "state" for one in full],
+        "attention_gate": True,
+        "qk_norm": "head",
+        "state_space": gated_delta(fields),
     }
 
 
@@ -348,6 +377,15 @@ READERS: dict[str, Callable[[Fields], SpecFields]] = {
     "glm4_moe": glm4_moe,
     "minimax_m2": minimax_m2,
     "nemotron": nemotron,
+    "nemotron_h": nemotron_h,
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "jamba": jamba,
+    "bamba": bamba,
+    "granitemoehybrid": granite_hybrid,
+    "falcon_h1": falcon_h1,
+    "minimax": minimax,
+    "qwen3_next": qwen3_next,
 }
 
 
@@ -355,6 +393,8 @@ def spec_fields(model_type: str, fields: Fields) -> SpecFields:
     """ModelSpec fields of a config: the family's reader, then the layer kinds it implies."""
     read = READERS[model_type](fields)
     layers, has_experts = read["layers"], "moe" in read
+    if "layer_kinds" in read:
+        return read
     attention = read.pop("attention", ["full"] * layers)
     experts = read.pop("moe_layers", [has_experts] * layers)
     read["layer_kinds"] = layer_kinds(attention, experts, has_experts)

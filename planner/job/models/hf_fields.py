@@ -19,6 +19,14 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "norm_eps": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
     "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "mamba_num_heads": ("mamba_num_heads", "mamba_n_heads"),
+    "mamba_head_dim": ("mamba_head_dim", "mamba_d_head"),
+    "n_groups": ("n_groups", "mamba_n_groups"),
+    "ssm_state_size": ("ssm_state_size", "mamba_d_state"),
+    "conv_kernel": ("conv_kernel", "mamba_d_conv"),
+    "use_conv_bias": ("use_conv_bias", "mamba_conv_bias"),
+    "chunk_size": ("chunk_size", "mamba_chunk_size"),
+    "expand": ("expand", "mamba_expand"),
     "aux_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
     "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
 }
@@ -105,6 +113,16 @@ class Fields:
         if len(value) != length:
             raise self.error(f"{found} has {len(value)} entries; expected one a layer, {length}")
         return value
+
+    def names(self, key: str) -> list[str] | None:
+        """A list of strings of any length, or None where it is null or absent."""
+        _, value = self._find(key)
+        return self.strings(key, len(value)) if isinstance(value, list) else self.strings(key, 0)
+
+    def optional_rank(self, key: str) -> int | None:
+        """A positive integer, or None where it is `auto`, null or absent."""
+        _, value = self._find(key)
+        return None if value == "auto" else self.optional_positive(key)
 
     def indices(self, key: str, below: int) -> list[int] | None:
         """A list of layer indices, each below `below`, or None where it is null or absent."""

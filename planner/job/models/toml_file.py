@@ -9,6 +9,7 @@ notes = ["…"]
 first_k_dense = 3          # leading layers without experts
 moe_every = 2              # the last of every two layers has experts
 attention = ["sliding", "full"]   # repeated over the layers
+pattern = "M-M*-"          # of a hybrid instead, with Megatron-Core's symbols
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hardware.files import read_text, toml_content
 from planner.job.models.errors import ModelError, validation_message
-from planner.job.models.layout import layer_kinds, moe_layers, repeat_pattern
+from planner.job.models.layout import hybrid_kinds, layer_kinds, moe_layers, repeat_pattern
 from planner.job.specs import AttentionKind, ModelSpec, NonNegative, Positive
 
 # Fields of ModelSpec that the file states elsewhere.
@@ -39,6 +40,7 @@ class LayersTable(BaseModel):
     first_k_dense: NonNegative = 0
     moe_every: Positive = 1
     attention: tuple[AttentionKind, ...] = Field(default=("full",), min_length=1)
+    pattern: str = ""
 
 
 class ModelFile(BaseModel):
@@ -68,8 +70,12 @@ def _spec(file: ModelFile, path: Path) -> ModelSpec:
     for field, place in _STATED_ELSEWHERE.items():
         if field in file.shape:
             raise ModelError(f"{path}: shape.{field} is given by {place}; remove it from [shape]")
-    plain = ModelSpec.model_validate({**file.shape, "name": path.stem, "source": file.source})
+    named = {**file.shape, "name": path.stem, "source": file.source}
     layout = file.layers
+    if layout.pattern:
+        kinds = hybrid_kinds(layout.pattern, str(path))
+        return ModelSpec.model_validate({**named, "layer_kinds": kinds})
+    plain = ModelSpec.model_validate(named)
     if plain.moe is None and (layout.first_k_dense or layout.moe_every > 1):
         raise ModelError(f"{path}: [layers] places experts, but there is no [shape.moe] table")
     experts = moe_layers(plain.layers, layout.first_k_dense, layout.moe_every)

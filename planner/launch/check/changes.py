@@ -205,6 +205,8 @@ def _jumps(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
 
 def _batches(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
     """The nearest global batches that the degrees divide."""
+    if job.ramp:
+        return  # the other batches of the ramp would have to follow
     one_degrees = setup.degrees
     grouped = one_degrees.vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"
     step = one_degrees.mbs * one_degrees.dp * (one_degrees.pp if grouped else 1)
@@ -263,7 +265,8 @@ def _switches(setup: Setup, job: Job) -> Iterator[Candidate]:
         return
     for name, words in _REMOVABLE.items():
         if name in request.variations:
-            left = tuple(variation for variation in request.variations if variation != name)
+            gone = {name, "uncompiled-loss"} if name == "eager-blocks" else {name}
+            left = tuple(other for other in request.variations if other not in gone)
             yield Candidate(words, _with_variations(setup, request, left))
     compiled = "eager-blocks" not in request.variations
     for technique in _untried(setup, job) if compiled else ():

@@ -26,6 +26,7 @@ _DESCRIPTIVE = {
 # Megatron has one GELU; the folder's README names the departure.
 _SAME_VALUES = {"gelu_new": "gelu"}
 _REQUEST_FIELDS = (
+    "batch_ramp",
     "seq", "precision", "dtype", "optimizer", "optimizer_offload", "activation_offload",
     "attention", "schedule", "dropout", "framework",
 )  # fmt: skip

@@ -109,7 +109,9 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
     degrees = _degrees(found, draft, world)
     gbs = found.gbs or degrees.gbs
     return Setup(
-        _request(found, model, gpus, cluster, gbs),
+        _request(found, model, gpus, cluster, gbs).model_copy(
+            update={"batch_ramp": found.batch_ramp}
+        ),
         degrees,
         canonical_mode(found),
         found.block_layers,

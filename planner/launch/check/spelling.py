@@ -89,7 +89,8 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     for name in ("tp", "pp", "cp", "ep", "mbs", "gbs"):
         if name in changes:
             yield Edit(MEGATRON[name].key, str(changes[name]))
-    if found.setting(MEGATRON["gbs"].key) is None and "gbs" not in changes:
+    said = found.setting(MEGATRON["gbs"].key) is not None or found.batch_ramp is not None
+    if not said and "gbs" not in changes:
         yield Edit(MEGATRON["gbs"].key, str(after.request.gbs))
     if _has_experts(after) and degrees.etp != degrees.tp:
         yield Edit(MEGATRON["etp"].key, str(degrees.etp))

@@ -79,9 +79,11 @@ _SHARED: Mapping[str, tuple[str, str]] = {
     "cuda-graphs": ("CUDA graphs", "kernels issued as CUDA graphs"),
     "fused-dispatch": ("fused dispatch", "experts' exchange fused with permutation"),
     "fused-cross-entropy": ("fused cross-entropy", "cross-entropy fused by torch's compiler"),
+    "fused-linear-loss": ("fused linear cross-entropy", "head and loss in one kernel (Liger)"),
     "deterministic": ("deterministic", "deterministic mode"),
     "sequential-experts": ("sequential experts", "experts issued one by one, not grouped"),
     "eager-blocks": ("eager blocks", "blocks run without torch.compile"),
+    "uncompiled-loss": ("uncompiled loss", "loss in plain torch, on fp32 copies of the logits"),
 }
 
 

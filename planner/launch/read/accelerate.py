@@ -5,7 +5,6 @@ Keys: accelerate 1.15, commands/config/config_args.py and commands/launch.py.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 from planner.launch.options import ACCELERATE
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document, json_document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
+from planner.launch.read.document import Document, json_document, unknown_key
+from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, nearest
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
@@ -53,28 +53,35 @@ def read_accelerate(
     return _Reader(document, launch, files, script).found()
 
 
-class _Reader:
+_KEYS = {
+    "world": "num_processes", "tp": f"{_P}tp_size", "cp": f"{_P}cp_size",
+    "zero": ACCELERATE["zero"].key, "shard": f"{_P}dp_replicate_size",
+    "recompute": ACCELERATE["recompute"].key,
+}  # fmt: skip
+
+
+class _Reader(DocumentReader):
+    quoted_numbers = True
+
     def __init__(
         self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
     ) -> None:
-        self.document, self.files, self.script, self.hints = document, files, script, script.hints
-        self.launch = launch
-        self.problems: list[Problem] = [*unknown_keys(document)]
-        self.assumed: list[str] = list(script.assumed)
+        super().__init__(document, launch, files, script.hints)
+        self.script, self.assumed = script, list(script.assumed)
+        self.problems += unknown_keys(document)
 
     def found(self) -> Found:
-        world = (self.launch.world if self.launch else None) or self._number("num_processes", 0)
+        world = self.world or self.whole("num_processes", 0, 0)
         framework, zero = self._sharding()
-        tp, cp = self._number(f"{_P}tp_size", 1), self._number(f"{_P}cp_size", 1)
+        tp, cp = self.whole(f"{_P}tp_size", 1), self.whole(f"{_P}cp_size", 1)
         shard = self._parallelism(self.hints.gpus or world or 1, tp, cp)
         self._complete()
-        unknown = tuple(
-            setting for setting in self.document.settings.values() if not _is_known(setting.key)
-        )
         precision, dtype = self._precision(framework)
-        return Found(
+        return self.gathered(
+            _is_known,
+            _KEYS,
+            self.script.where,
             format="accelerate",
-            files=self.files.by_path,
             framework=framework,
             model=self.hints.model,
             tp=tp,
@@ -93,41 +100,15 @@ class _Reader:
             optimizer_offload=float(self._on(f"{_F}offload_params")),
             precision=precision,
             dtype=dtype,
-            main_file=self.document.path,
-            where=self._where(),
-            settings=tuple(self.document.settings.values()),
-            unused=tuple(o for o in self.document.rest() if o not in unknown),
-            unknown=unknown,
-            problems=tuple(self.problems),
-            assumed=tuple(self.assumed),
         )
-
-    def _where(self) -> dict[str, Any]:
-        keys = {
-            "world": "num_processes", "tp": f"{_P}tp_size", "cp": f"{_P}cp_size",
-            "zero": ACCELERATE["zero"].key, "shard": f"{_P}dp_replicate_size",
-            "recompute": ACCELERATE["recompute"].key,
-        }  # fmt: skip
-        found = {name: self.document.settings.get(key) for name, key in keys.items()}
-        return self.script.where | {name: item for name, item in found.items() if item is not None}
 
     def _on(self, key: str) -> bool:
         return str(self.document.get(key, False)).lower() == "true"
 
-    def _number(self, key: str, default: int) -> int:
-        value = self.document.get(key, default)
-        if isinstance(value, str) and value.isdigit():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < min(1, default):
-            text = f"{key}: {value!r} is not a whole number of at least 1"
-            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
-            return default
-        return value
-
     def _sharding(self) -> tuple[str, int]:
         """Profile and ZeRO stage."""
         kind = str(self.document.get("distributed_type", "NO"))
-        if kind == "FSDP" and self._number(f"{_F}version", 1) > 1:
+        if kind == "FSDP" and self.whole(f"{_F}version", 1) > 1:
             self._wrapping()
             return "hf-fsdp2", 3 if self._reshards() else 2
         if kind == "FSDP":
@@ -135,76 +116,60 @@ class _Reader:
             strategy = str(self.document.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
             if strategy not in _STRATEGIES:
                 text = f"fsdp_sharding_strategy {strategy}: {', '.join(list(_STRATEGIES)[:5])}"
-                place = self.document.place(f"{_F}sharding_strategy")
-                self.problems.append(Problem("option-value", text, places=place))
+                self.problems.append(self.document.wrong(text, f"{_F}sharding_strategy"))
             return "fsdp1", _STRATEGIES.get(strategy, 3)
         if kind in ("MULTI_GPU", "NO"):
             return "hf-transformers", 0
         text = f"distributed_type {kind} is not modelled here"
         fix = "give the DeepSpeed JSON instead" if kind == "DEEPSPEED" else ""
-        place = self.document.place("distributed_type")
-        self.problems.append(Problem("not-predictable", text, "warning", place, fix))
+        self.problems.append(
+            replace(self.document.unpredictable(text, "distributed_type"), fix=fix)
+        )
         return "hf-transformers", 0
 
     def _reshards(self) -> bool:
-        value = str(self.document.get(ACCELERATE["zero"].key, True)).lower()
+        key = ACCELERATE["zero"].key
+        value = str(self.document.get(key, True)).lower()
         if value not in ("true", "false"):
-            key = ACCELERATE["zero"].key
             text = f"{key} {value}: version 2 takes true or false"
-            self.problems.append(
-                Problem(
-                    "option-value", text, places=self.document.place(key), fix="true",
-                    edits=(Edit(key, "true"),),
-                )
-            )  # fmt: skip
+            self.problems.append(self.document.wrong(text, key, "true"))
         return value != "false"
 
     def _wrapping(self) -> None:
-        policy = self.document.get(f"{_F}auto_wrap_policy")
+        key = f"{_F}auto_wrap_policy"
         self.document.get(f"{_F}transformer_layer_cls_to_wrap")
-        if policy in (None, "NO_WRAP"):
-            self.problems.append(
-                Problem(
-                    "fsdp-wrapping",
-                    "no fsdp_auto_wrap_policy: the whole model is one unit, gathered at once",
-                    "warning",
-                    self.document.place(f"{_F}auto_wrap_policy"),
-                    "fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP",
-                    (Edit(f"{_F}auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),),
-                )
-            )
+        if self.document.get(key) in (None, "NO_WRAP"):
+            text = "no fsdp_auto_wrap_policy: the whole model is one unit, gathered at once"
+            edits = (Edit(key, "TRANSFORMER_BASED_WRAP"),)
+            self.refuse("fsdp-wrapping", text, key, severity="warning", edits=edits)
 
     def _parallelism(self, world: int, tp: int, cp: int) -> int:
         """Ranks that share a parameter (0: all), and what ParallelismConfig refuses."""
-        replicate = self._number(f"{_P}dp_replicate_size", 1)
+        replicate = self.whole(f"{_P}dp_replicate_size", 1)
         stated = f"{_P}dp_shard_size" in self.document.settings
-        ranks = self._number(f"{_P}dp_shard_size", 1)
-        sp = self._number(f"{_P}sp_size", 1)
+        ranks = self.whole(f"{_P}dp_shard_size", 1)
+        sp = self.whole(f"{_P}sp_size", 1)
         if sp > 1 and cp > 1:
-            keys = (f"{_P}sp_size", f"{_P}cp_size")
             text = "cp_size and sp_size exclude each other"
-            self.problems.append(Problem("cp-and-sp", text, places=self.document.place(*keys)))
+            keys = (f"{_P}sp_size", f"{_P}cp_size")
+            self.refuse("cp-and-sp", text, *keys)
         if tp > 1 and ranks == 1 and replicate > 1:
             text = "tp with replicas needs dp_shard_size > 1"
-            place = self.document.place(f"{_P}tp_size")
-            self.problems.append(Problem("tp-with-replicas", text, places=place))
+            self.refuse("tp-with-replicas", text, f"{_P}tp_size")
         if stated and replicate * ranks * tp * cp * sp != world:
-            self.problems.append(
-                Problem(
-                    "world-size",
-                    f"dp_replicate·dp_shard·tp·cp·sp = {replicate}·{ranks}·{tp}·{cp}·{sp} is not "
-                    f"{world} processes",
-                    places=self.document.place(f"{_P}dp_shard_size", "num_processes"),
-                )
+            text = (
+                f"dp_replicate·dp_shard·tp·cp·sp = {replicate}·{ranks}·{tp}·{cp}·{sp} is not "
+                f"{world} processes"
             )
+            keys = (f"{_P}dp_shard_size", "num_processes")
+            self.refuse("world-size", text, *keys)
         if max(tp, cp, sp) > 1:
-            what = "tp, cp and sp of accelerate"
-            place = self.document.place(f"{_P}tp_size", f"{_P}cp_size", f"{_P}sp_size")
-            text = f"{what} are not modelled: no prediction"
-            self.problems.append(Problem("not-predictable", text, "warning", place))
+            text = "tp, cp and sp of accelerate are not modelled: no prediction"
+            sizes = (f"{_P}tp_size", f"{_P}cp_size", f"{_P}sp_size")
+            self.unpredictable(text, *sizes)
         strategy = str(self.document.get(f"{_F}sharding_strategy", "")).upper()
         if strategy.startswith("HYBRID"):
-            machines = self._number("num_machines", 1)
+            machines = self.whole("num_machines", 1)
             return max(1, world // machines) if machines > 1 else 0
         return ranks if replicate > 1 and stated else 0
 
@@ -217,17 +182,14 @@ class _Reader:
         text = str(self.document.get("mixed_precision", "no"))
         precision = _PRECISIONS.get(text)
         if precision is None:
-            known = ", ".join(_PRECISIONS)
-            place = self.document.place("mixed_precision")
-            problem = Problem("option-value", f"mixed_precision {text}: {known}", places=place)
-            self.problems.append(problem)
+            text = f"mixed_precision {text}: {', '.join(_PRECISIONS)}"
+            self.problems.append(self.document.wrong(text, "mixed_precision"))
             return "bf16", None
         if framework == "hf-transformers":
             return precision, "fp32" if precision == "fp32" else "amp"
         if precision == "fp32":
             text = "mixed_precision no: sharded training in fp32 is not modelled"
-            place = self.document.place("mixed_precision")
-            self.problems.append(Problem("not-predictable", text, "warning", place))
+            self.unpredictable(text, "mixed_precision")
             return "bf16", None
         return precision, None
 
@@ -269,22 +231,17 @@ def deepspeed_in(document: Document, files: Files) -> Document | None:
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that accelerate does not have: refused at the top, ignored inside the tables."""
-    for key, setting in document.settings.items():
+    for key in document.settings:
         if _is_known(key):
             continue
         table, _, name = key.partition(".")
         inside = _TABLES.get(table) if name else None
-        close = difflib.get_close_matches(name or table, inside or TOP_KEYS, n=1, cutoff=0.6)
+        close = nearest(name or table, inside or TOP_KEYS)
         ignored = inside is not None
-        yield Problem(
-            "unknown-option",
-            f"{key}: accelerate "
-            + ("ignores it without a word" if ignored else "has no such key and refuses it"),
-            "warning" if ignored else "error",
-            (setting.place,),
-            close[0] if close else "",
-            misspelt(document, key, close),
-            late=ignored,
+        says = "ignores it without a word" if ignored else "has no such key and refuses it"
+        severity = "warning" if ignored else "error"
+        yield unknown_key(
+            document, key, f"accelerate {says}", close, severity=severity, late=ignored
         )
 
 

@@ -87,6 +87,15 @@ def split_command(command: Command, files: Files) -> LaunchCommand | None:
     return LaunchCommand(launcher, program, words[at + 1 :], options, command, **found)
 
 
+def hidden_program(command: Command) -> str:
+    """Why the program that a launcher starts is not known; empty where none is started."""
+    words = [word.text for word in command.words]
+    for at, text in enumerate(words):
+        if text.unknown and not text.known and _is_runner([word.value for word in words[:at]]):
+            return text.unknown
+    return ""
+
+
 def arguments_as_command(arguments: Text) -> Command:
     """A list of arguments without the command, one a line or many."""
     words = tuple(Word(text, text.span()) for text in arguments.split())

@@ -5,15 +5,15 @@ Keys: DeepSpeed 0.19, runtime/config.py, runtime/constants.py and runtime/zero/c
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
 from planner.launch.options import DEEPSPEED
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed_optimizer import optimizer_problems
-from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.found import Edit, Found, Hints, Problem, nearest
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
@@ -52,45 +52,38 @@ def read_deepspeed(
     return _Reader(document, launch, files, script).found()
 
 
-class _Reader:
+class _Reader(DocumentReader):
     def __init__(
         self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
     ) -> None:
-        self.document, self.launch, self.files, self.script = document, launch, files, script
-        self.hints = script.hints
-        self.problems: list[Problem] = [*self._unknown(), *self._zero_values()]
-        self.assumed: list[str] = list(script.assumed)
+        super().__init__(document, launch, files, script.hints)
+        self.script, self.assumed = script, list(script.assumed)
+        self.problems += [*self._unknown(), *self._zero_values()]
 
     def found(self) -> Found:
-        world = self.launch.world if self.launch else None
         tp = self._number(DEEPSPEED["tp"].key) or 1
         stage = self._stage()
-        batch = self._batch(self.hints.gpus or world, tp)
+        batch = self._batch(self.hints.gpus or self.world, tp)
         self._offload_rules(stage)
         self.problems += optimizer_problems(self.document, stage)
-        unknown = [
-            setting for setting in self.document.settings.values() if not _is_known(setting.key)
-        ]
         if self.hints.recompute is None:
             self.assumed.append("no recomputation (not in this file; give --recompute full)")
         if not self.hints.model:
             self.problems.append(self.script.model_unknown("the file does not name the model"))
         sequences = self._number("sequence_parallel_size") or 1
         if sequences > 1:
-            self.problems.append(
-                _not_predictable(
-                    "Ulysses sequence parallelism", "sequence_parallel_size", self.document
-                )
-            )
-        return Found(
+            self._unmodelled("Ulysses sequence parallelism", "sequence_parallel_size")
+        return self.gathered(
+            _is_known,
+            {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": f"{_Z}.stage"},
+            self.script.where,
             format="deepspeed",
-            files=self.files.by_path,
             framework="deepspeed",
             model=self.hints.model,
             tp=tp,
             zero=stage,
             shard=self._hpz(stage),
-            world=world,
+            world=self.world,
             seq=self.hints.seq,
             recompute=self.hints.recompute or "none",
             optimizer=self._optimizer(),
@@ -98,25 +91,13 @@ class _Reader:
             attention=self.script.attention,
             optimizer_offload=self._offload(),
             precision="fp16" if self._on("fp16.enabled") else "bf16",
-            main_file=self.document.path,
-            where=self._where(),
-            settings=tuple(self.document.settings.values()),
-            unused=tuple(o for o in self.document.rest() if o not in unknown),
             unmodelled=tuple(
                 (self.document.settings[key], why)
                 for key, why in _UNMODELLED.items()
                 if self._is_unmodelled(key)
             ),
-            unknown=tuple(unknown),
-            problems=tuple(self.problems),
-            assumed=tuple(self.assumed),
             **batch,
         )
-
-    def _where(self) -> dict[str, Any]:
-        keys = {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": f"{_Z}.stage"}
-        found = {name: self.document.settings.get(key) for name, key in keys.items()}
-        return self.script.where | {name: item for name, item in found.items() if item is not None}
 
     def _is_unmodelled(self, key: str) -> bool:
         """Whether a setting asks for something that the prediction leaves out."""
@@ -140,20 +121,17 @@ class _Reader:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             text = f"{key}: {value!r} is not a whole number of at least 1"
-            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
+            self.problems.append(self.document.wrong(text, key))
             return None
         return value
 
     def _stage(self) -> int:
-        value = self.document.get(f"{_Z}.stage", 0)
+        key = f"{_Z}.stage"
+        value = self.document.get(key, 0)
         if value not in (0, 1, 2, 3) or isinstance(value, bool):
-            text = f"{_Z}.stage {value!r}: DeepSpeed has 0, 1, 2 and 3"
-            self.problems.append(
-                Problem(
-                    "zero-stage", text, places=self.document.place(f"{_Z}.stage"), fix="3",
-                    edits=(Edit(f"{_Z}.stage", "3"),),
-                )
-            )  # fmt: skip
+            text = f"{key} {value!r}: DeepSpeed has 0, 1, 2 and 3"
+            edits = (Edit(key, "3"),)
+            self.refuse("zero-stage", text, key, edits=edits)
             return 3
         return int(value)
 
@@ -168,16 +146,11 @@ class _Reader:
         gbs = self.hints.gbs or self._number(_GBS)
         dp = gpus // tp if gpus else None
         if gbs and dp and mbs and acc and gbs != mbs * acc * dp:
-            self.problems.append(
-                Problem(
-                    "batch-size",
-                    f"{_GBS} {gbs} is not {_MBS}·{_ACC}·GPUs = {mbs}·{acc}·{dp} = {mbs * acc * dp}",
-                    places=self.document.place(_GBS, _MBS, _ACC),
-                    fix=f"{_GBS} {mbs * acc * dp}",
-                    edits=(Edit(_GBS, str(mbs * acc * dp)),),
-                )
-            )
-            gbs = mbs * acc * dp
+            product = mbs * acc * dp
+            text = f"{_GBS} {gbs} is not {_MBS}·{_ACC}·GPUs = {mbs}·{acc}·{dp} = {product}"
+            edits, keys = (Edit(_GBS, str(product)),), (_GBS, _MBS, _ACC)
+            self.refuse("batch-size", text, *keys, edits=edits)
+            gbs = product
         if mbs is None and gbs and dp:
             mbs = max(1, gbs // (dp * (acc or 1)))
         if mbs is None:
@@ -200,8 +173,7 @@ class _Reader:
             return "sgd:momentum=none"
         if known is None:
             text = f"optimizer {name} is not modelled; costed as AdamW"
-            place = self.document.place("optimizer.type")
-            self.problems.append(Problem("not-modelled", text, "warning", place))
+            self.refuse("not-modelled", text, "optimizer.type", severity="warning")
         return known or "adamw"
 
     def _offload(self) -> float:
@@ -210,8 +182,7 @@ class _Reader:
             return 0.0
         ratio = self.document.get(f"{_Z}.offload_optimizer.ratio", 1.0)
         if device == "nvme":
-            key = f"{_Z}.offload_optimizer.device"
-            self.problems.append(_not_predictable("offload to NVMe", key, self.document))
+            self._unmodelled("offload to NVMe", f"{_Z}.offload_optimizer.device")
         return float(ratio) if isinstance(ratio, int | float) else 1.0
 
     # --- rules ----------------------------------------------------------------------------------
@@ -219,71 +190,51 @@ class _Reader:
     def _unknown(self) -> Iterator[Problem]:
         for key in self.document.names():
             if key not in TOP_KEYS:
-                close = difflib.get_close_matches(key, TOP_KEYS, n=1, cutoff=0.6)
-                yield Problem(
-                    "unknown-option",
-                    f"{key}: DeepSpeed ignores it without a word",
-                    "warning",
-                    tuple(
-                        o.place for k, o in self.document.settings.items() if k.split(".")[0] == key
-                    )[:1],
-                    close[0] if close else "",
-                    misspelt(self.document, key, close),
-                    late=True,
-                )
+                says = "DeepSpeed ignores it without a word"
+                close = nearest(key, TOP_KEYS)
+                yield unknown_key(self.document, key, says, close, severity="warning", late=True)
         for key in self.document.names(_Z):
             if key not in ZERO_KEYS:
-                close = difflib.get_close_matches(key, ZERO_KEYS, n=1, cutoff=0.6)
-                yield Problem(
-                    "unknown-option",
-                    f"{_Z}.{key}: DeepSpeed has no such key and refuses it",
-                    places=self.document.place(f"{_Z}.{key}"),
-                    fix=close[0] if close else "",
-                    edits=misspelt(self.document, f"{_Z}.{key}", close),
-                )
+                says = "DeepSpeed has no such key and refuses it"
+                yield unknown_key(self.document, f"{_Z}.{key}", says, nearest(key, ZERO_KEYS))
 
     def _zero_values(self) -> Iterator[Problem]:
         for key in (_Z, "bf16", "fp16"):
             setting = self.document.settings.get(key)
             if setting is not None and setting.value != {}:
                 text = f"{key}: {setting.value!r} is no table of settings"
-                yield Problem("option-value", text, places=(setting.place,))
-        if self._both("fp16.enabled", "bf16.enabled"):
-            yield Problem(
-                "precision", "fp16 and bf16 are both enabled",
-                places=self.document.place("fp16.enabled", "bf16.enabled"),
-                fix="fp16.enabled false", edits=(Edit("fp16.enabled", "false"),),
-            )  # fmt: skip
+                yield self.document.wrong(text, key)
+        both = ("fp16.enabled", "bf16.enabled")
+        if all(map(self._on, both)):
+            edits = (Edit("fp16.enabled", "false"),)
+            text = "fp16 and bf16 are both enabled"
+            yield self.document.problem("precision", text, *both, edits=edits)
         for old, new in (
             ("cpu_offload", "offload_optimizer"),
             ("cpu_offload_param", "offload_param"),
         ):
             if f"{_Z}.{old}" in self.document.settings and self.document.has(f"{_Z}.{new}"):
                 text = f"{_Z}.{old} (deprecated) and {new} exclude each other"
-                yield Problem("deprecated-option", text, places=self.document.place(f"{_Z}.{old}"))
-
-    def _both(self, one: str, other: str) -> bool:
-        return self._on(one) and self._on(other)
+                yield self.document.problem("deprecated-option", text, f"{_Z}.{old}")
 
     def _offload_rules(self, stage: int) -> None:
         key = f"{_Z}.offload_param.device"
         device = self.document.get(key)
         if device in _OFF:
             return
-        if stage < 3:
-            self.problems.append(
-                Problem(
-                    "offload-param-stage",
-                    f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
-                    "without a word",
-                    "warning",
-                    places=self.document.place(key),
-                    fix="stage 3, or leave offload_param out",
-                    late=True,
-                )
-            )
-        else:
-            self.problems.append(_not_predictable("offloaded parameters", key, self.document))
+        if stage == 3:
+            self._unmodelled("offloaded parameters", key)
+            return
+        text = (
+            f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
+            "without a word"
+        )
+        fix = "stage 3, or leave offload_param out"
+        self.refuse("offload-param-stage", text, key, severity="warning", fix=fix, late=True)
+
+    def _unmodelled(self, what: str, key: str) -> None:
+        text = f"{what} is not modelled: no prediction"
+        self.unpredictable(text, key)
 
 
 def _is_known(key: str) -> bool:
@@ -291,8 +242,3 @@ def _is_known(key: str) -> bool:
     if first == _Z and rest:
         return rest.split(".")[0] in ZERO_KEYS
     return first in TOP_KEYS
-
-
-def _not_predictable(what: str, key: str, document: Document) -> Problem:
-    text = f"{what} is not modelled: no prediction"
-    return Problem("not-predictable", text, "warning", document.place(key))

@@ -6,11 +6,10 @@ Read in DeepSpeed 0.19.8: runtime/config.py (DEEPSPEED_OPTIMIZERS), runtime/engi
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from planner.launch.read.document import Document
-from planner.launch.read.found import Edit, Problem
+from planner.launch.read.found import Edit, Problem, nearest
 
 # In any spelling.
 _DEEPSPEED = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
@@ -32,29 +31,18 @@ def optimizer_problems(document: Document, stage: int) -> Iterator[Problem]:
         return
     if str(name).lower() in _OF_OLDER_RELEASES:
         text = f"{_TYPE} {name!r}: only DeepSpeed before 0.19 has it, and it is not modelled"
-        yield Problem("not-predictable", text, "warning", document.place(_TYPE))
-        return
-    place = document.place(_TYPE)
-    if str(name).lower() not in _DEEPSPEED and name not in _TORCH:
-        close = difflib.get_close_matches(str(name), ("AdamW", "Adam", "Lion", *_TORCH), n=1)
-        fix = close[0] if close else "AdamW"
-        yield Problem(
-            "optimizer-unknown",
+        yield document.unpredictable(text, _TYPE)
+    elif str(name).lower() not in _DEEPSPEED and name not in _TORCH:
+        close = nearest(str(name), ("AdamW", "Adam", "Lion", *_TORCH)) or "AdamW"
+        text = (
             f"{_TYPE} {name!r}: neither DeepSpeed 0.19 nor torch.optim has it (found out when the "
-            "engine is built)",
-            places=place,
-            fix=fix,
-            edits=(Edit(_TYPE, fix),),
-            late=True,
+            "engine is built)"
         )
+        edits = (Edit(_TYPE, close),)
+        yield document.problem("optimizer-unknown", text, _TYPE, edits=edits, late=True)
     elif (
         stage and str(name).lower() not in _TESTED_WITH_ZERO and document.get(_UNTESTED) is not True
     ):
-        yield Problem(
-            "zero-untested-optimizer",
-            f"{_TYPE} {name!r} with ZeRO needs {_UNTESTED} (found out when the engine is built)",
-            places=place,
-            fix=f"{_UNTESTED} true",
-            edits=(Edit(_UNTESTED, "true"),),
-            late=True,
-        )
+        text = f"{_TYPE} {name!r} with ZeRO needs {_UNTESTED} (found out when the engine is built)"
+        edits = (Edit(_UNTESTED, "true"),)
+        yield document.problem("zero-untested-optimizer", text, _TYPE, edits=edits, late=True)

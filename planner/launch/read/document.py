@@ -10,7 +10,7 @@ from typing import Any
 
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
-from planner.launch.read.found import SURELY_MEANT, Edit, Setting
+from planner.launch.read.found import SURELY_MEANT, Edit, Placed, Problem, Setting
 from planner.launch.read.text import Files, Text
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
@@ -18,7 +18,7 @@ _ENTRY = re.compile(r"^(\s*)([A-Za-z0-9_.\"'-]+)(\s*=\s*)")
 
 
 @dataclass
-class Document:
+class Document(Placed):
     """A configuration file.
 
     `content`: as its format's parser reads it; `settings`: every scalar and list in it by dotted
@@ -44,7 +44,6 @@ class Document:
         )
 
     def place(self, *keys: str) -> tuple[str, ...]:
-        """Where keys stand."""
         found = (self.settings.get(key) for key in keys)
         return tuple(dict.fromkeys(self.place for self in found if self is not None))
 
@@ -198,14 +197,21 @@ def _toml_value_length(text: str) -> int:
     return len(text[:at].rstrip())
 
 
-def misspelt(document: Document, key: str, close: list[str]) -> tuple[Edit, ...]:
+def unknown_key(document: Document, key: str, says: str, close: str, **more: Any) -> Problem:
+    """A key that the framework does not have: what it does of it, and the nearest that it has."""
+    below = (o.place for name, o in document.settings.items() if f"{name}.".startswith(f"{key}."))
+    edits = _respelt(document, key, close) if close else ()
+    places = tuple(below)[:1]
+    return Problem(
+        "unknown-option", f"{key}: {says}", places=places, fix=close, edits=edits, **more
+    )
+
+
+def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
     """The edit that spells a key as it should be, where it can only be a slip."""
-    if not close:
-        return ()
-    name, table = key.rpartition(".")[2], key.rpartition(".")[0]
-    meant = close[0].rpartition(".")[2]
+    table, _, name = key.rpartition(".")
+    place, _, meant = close.rpartition(".")
     whole = f"{table}.{meant}" if table else meant
     alike = difflib.SequenceMatcher(None, name, meant).ratio() >= SURELY_MEANT
     taken = document.has(whole) or key not in document.settings
-    same_table = close[0].rpartition(".")[0] in ("", table)
-    return (Edit(key, None, whole),) if alike and same_table and not taken else ()
+    return (Edit(key, None, whole),) if alike and place in ("", table) and not taken else ()

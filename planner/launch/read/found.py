@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from constraints.context_kinds import ContextKind
 from planner.job.specs import ModelSpec
@@ -73,8 +75,8 @@ class Problem:
     """Something wrong, by the name of the rule it breaks.
 
     `error`: it will not run; `missing`: nothing can be told without it; `warning`: it runs, and
-    not as one would think; `note`: worth knowing. `fix`: what to write instead; `edits`: the same
-    for --fix. `late`: the framework finds it out only at run time.
+    not as one would think; `note`: worth knowing. `edits`: what to write instead, for --fix; `fix`:
+    the same in words. `late`: the framework finds it out only at run time.
     """
 
     rule: str
@@ -84,6 +86,43 @@ class Problem:
     fix: str = ""
     edits: tuple[Edit, ...] = ()
     late: bool = False
+
+    def __post_init__(self) -> None:
+        if self.edits and not self.fix:
+            object.__setattr__(self, "fix", _in_words(self.edits))
+
+
+def _in_words(edits: Sequence[Edit]) -> str:
+    """What edits add or change; where there is none such, what they leave out."""
+    kept = [f"{edit.key} {edit.value}".rstrip() for edit in edits if edit.value is not None]
+    renamed = [edit.rename for edit in edits if edit.rename]
+    return " ".join(kept or renamed) or f"leave {', '.join(edit.key for edit in edits)} out"
+
+
+class Placed(ABC):
+    """What knows where its settings stand, and makes problems of them."""
+
+    @abstractmethod
+    def place(self, *keys: str) -> tuple[str, ...]:
+        """Where settings stand: `train.sh:12`."""
+
+    def problem(self, rule: str, text: str, *keys: str, **more: Any) -> Problem:
+        """A problem of settings; `more`: fields of `Problem`."""
+        return Problem(rule, text, places=self.place(*keys), **more)
+
+    def unpredictable(self, text: str, *keys: str) -> Problem:
+        """What settings ask for and the model does not have."""
+        return self.problem("not-predictable", text, *keys, severity="warning")
+
+    def wrong(self, text: str, key: str, value: str = "", **more: Any) -> Problem:
+        """A value that the framework does not take; `value`: the nearest that it does."""
+        edits = (Edit(key, value),) if value else ()
+        return self.problem("option-value", text, key, edits=edits, **more)
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The known name that is most like one; empty where none is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
 
 
 def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model NAME") -> Problem:
@@ -160,6 +199,8 @@ class Found:
     mbs: int = 1
     gbs: int | None = None
     grad_acc: int | None = None
+    # A batch ramp that ends with `gbs` (`planner.job.batch_ramp`).
+    batch_ramp: str | None = None
     seq: int | None = None
     block_layers: tuple[int, ...] | None = None
     mtp_standalone: bool = False

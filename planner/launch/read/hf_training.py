@@ -31,6 +31,8 @@ _OTHER_PROGRAMS = re.compile(
     r"(^|[_.-])(reward\w*|rm|dpo|ppo|grpo|rlhf|kto|orpo|lora|qlora|vision|mim|glue|mlm|"
     r"squad|qa|asr|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
 )
+# A stage in the name of a DeepSpeed configuration: ds_z2_config.json, zero3.json, stage-1.json.
+_STAGE_IN_NAME = re.compile(r"(?:^|[^a-z])(?:z|zero|stage|zero_?stage)[-_]?([0-3])(?![0-9])")
 _FULL = ("full", "none", "", "false")
 # Objectives whose step is a forward and a backward of one model.
 _STAGES = ("sft", "pt", "none", "")
@@ -59,10 +61,9 @@ _HARMLESS = ("use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels",
              "use_liger_kernel")  # fmt: skip
 # Settings of adapters that mean nothing where none is asked for.
 _LEFT_OVER = ("lora_r", "lora_dim")
+# Switches of Liger's kernels, of which head and loss in one are counted.
+_LIGER = ("use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy")
 _UNMODELLED: Mapping[str, str] = {
-    "use_liger_kernel": "Liger's fused loss: less memory than predicted",
-    "enable_liger_kernel": "Liger's fused loss: less memory than predicted",
-    "liger_fused_linear_cross_entropy": "Liger's fused loss: less memory than predicted",
     "torch_compile": "compiled: faster than predicted",
     "activation_offloading": "activations on the host: less memory than predicted",
     "neftune_noise_alpha": "noise on the embeddings",
@@ -88,6 +89,7 @@ def read_hf_training(
         found = read_accelerate(_sharded(named, path), launch, files, hints, script)
     refusals = refusals_of(named, launch, program)
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
+    liger = any(_is_on(named, name) for name in _LIGER)
     left = tuple((named[name], why) for name, why in _UNMODELLED.items() if _is_on(named, name))
     return replace(
         found,
@@ -95,10 +97,11 @@ def read_hf_training(
         main_file=path,
         problems=(*refusals, *_settled(found, named, document)),
         unmodelled=(*found.unmodelled, *left, *_launcher_shards(named, path, program, launch)),
+        variations=(*found.variations, *(("fused-linear-loss",) if liger else ())),
         settings=(*named.values(), *(() if document is None else found.settings)),
         unused=found.unused if document is not None else (),
         unknown=found.unknown if document is not None else (),
-        assumed=(*found.assumed, *_assumed(named, program)),
+        assumed=(*found.assumed, *_assumed(named, program), *_assumed_stage(named, document, path)),
     )
 
 
@@ -186,6 +189,16 @@ def _assumed(named: Mapping[str, Setting], program: Program) -> Iterator[str]:
         yield "every sequence as long as the longest allowed (samples are not packed)"
 
 
+def _assumed_stage(
+    named: Mapping[str, Setting], document: Document | None, path: str
+) -> Iterator[str]:
+    """Where the stage is that of the name of a file that is not at hand."""
+    file = _value(named, "deepspeed") or _value(named, "deepspeed_config")
+    if document is not None and document.path == path and "." in file:
+        stage = _stage_of_name(file)
+        yield f"ZeRO-{stage} and DeepSpeed's defaults, by the name of {file}; give that file too"
+
+
 def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Problem]:
     """What is trained otherwise than by full fine-tuning, by name."""
     if program == "llamafactory" and "finetuning_type" not in named:
@@ -253,7 +266,17 @@ def _deepspeed(named: Mapping[str, Setting], path: str, files: Files) -> Documen
         if found is not None and text is not None:
             source = files.add(str(found), text)
             return json_document(source.as_text(), str(found), files)
+        if (stage := _stage_of_name(setting.value)) is not None:
+            return _zero_stage({**named, "zero_stage": replace(setting, value=stage)}, path)
     return _zero_stage(named, path)
+
+
+def _stage_of_name(path: str) -> int | None:
+    """The ZeRO stage in the name of a configuration that is not at hand; None where it states none,
+    or that something is offloaded, of which it does not say what."""
+    name = path.rpartition("/")[2].lower()
+    stated = _STAGE_IN_NAME.search(name)
+    return None if stated is None or "offload" in name else int(stated[1])
 
 
 def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:

@@ -16,6 +16,7 @@ from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
     LaunchCommand,
     arguments_as_command,
+    hidden_program,
     split_command,
 )
 from planner.launch.read.configured import (
@@ -62,6 +63,8 @@ class _Read:
     kinds: dict[str, Kind] = field(default_factory=dict)
     texts: dict[str, Text] = field(default_factory=dict)
     commands: list[LaunchCommand] = field(default_factory=list)
+    # Where a launcher starts a program whose name is not known, and why it is not.
+    hidden: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     contents: Mapping[str, str] = field(default_factory=dict)
     # Python programs that the files hold, by name.
@@ -189,8 +192,12 @@ def _read_shells(read: _Read, hints: Hints) -> None:
                 shell.written[embedded_text.name] = embedded_text.text
             else:
                 shell.read(embedded_text.text)
-    found = (split_command(command, read.files) for command in shell.commands)
-    read.commands += [split_command for split_command in found if split_command is not None]
+    for command in shell.commands:
+        found = split_command(command, read.files)
+        if found is not None:
+            read.commands.append(found)
+        elif why := hidden_program(command):
+            read.hidden.append(f"the program that line {command.line} starts is {why}")
     for path, text in shell.written.items():
         _add_written(path, text, read)
     for file, line, what in shell.errors:
@@ -343,6 +350,8 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     slips = [problem for problem in read.problems if problem.rule == "shell-syntax"]
     if launch is None and slips:
         return f"{slips[0].places[0]}: {slips[0].text}; no command that starts a training program"
+    if launch is None and read.hidden:
+        return f"{names}: {read.hidden[-1]} (--env NAME=VALUE sets a variable)"
     missing = [problem.text for problem in read.problems if problem.rule == "shell-not-followed"]
     if launch is None and (called := _called_scripts(read)):
         return f"{names}: it starts {', '.join(called)}, which was not given; give it too"

@@ -33,6 +33,7 @@ from planner.launch.read.megatron_layout import (
 )
 from planner.launch.read.megatron_model import read_model
 from planner.launch.read.megatron_offload import read_offload
+from planner.launch.read.megatron_ramp import RAMPS, read_megatron_ramp
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
 from planner.launch.read.megatron_sharp import read_sharp
 from planner.launch.read.megatron_unmodelled import AS_COSTED, UNMODELLED, UNPREDICTABLE
@@ -120,13 +121,18 @@ class MegatronReader:
         self.problems += exchange.problems
         sharp = read_sharp(self.arguments, environment, place)
         self.problems += sharp.problems
+        ramp = read_megatron_ramp(self.arguments, degrees["gbs"], degrees["seq"])
+        self.problems += eased(list(ramp.problems), self.dialect)
+        hinted = self.hints.gbs is not None
+        degrees["gbs"] = degrees["gbs"] if hinted else ramp.gbs or degrees["gbs"]
         training = self._training(degrees)
-        self._unpredictable()
+        self._modes_beyond()
         unmodelled = exchange.unmodelled + tuple(
             (setting, UNMODELLED[name])
             for name in UNMODELLED
             if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
+            and not (name in RAMPS and ramp.text)
         )
         self.problems += eased(self.arguments.problems, self.dialect)
         self.problems = _as_sure_as_read(self.problems, self.arguments)
@@ -151,6 +157,7 @@ class MegatronReader:
             cp_comm_type=exchange.kind if degrees["cp"] > 1 else None,
             cp_sizes=exchange.sizes if degrees["cp"] > 1 else (),
             sharp=sharp.on,
+            batch_ramp=None if hinted else ramp.text,
             **degrees,
             **training,
         )
@@ -195,7 +202,11 @@ class MegatronReader:
                 self.problems.append(_unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:
-                self.problems.append(_too_small(name, number, self.arguments.place(name)))
+                edits = (Edit(f"--{name}", "1"),)
+                text = f"--{name} {number}: at least 1"
+                self.problems.append(
+                    self.arguments.problem("option-value", text, name, edits=edits)
+                )
                 number = 1
             values[field] = number
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
@@ -305,21 +316,16 @@ class MegatronReader:
         for name, is_so, words in exclusive:
             if is_so:
                 text = f"Megatron-FSDP {words} is not modelled"
-                place = self.arguments.place("use-megatron-fsdp", name)
-                self.problems.append(Problem("not-predictable", text, "warning", place))
+                self._unpredictable(text, "use-megatron-fsdp", name)
         buffered = self.arguments.has("fsdp-double-buffer") or self.arguments.has("use-nccl-ub")
         if self._zero() > _GRADIENTS_SHARDED and not buffered:
-            self.problems.append(
-                Problem(
-                    "not-modelled",
-                    "no --fsdp-double-buffer: up to 10^9 elements of gradients and half as many "
-                    "of weights are held beyond the two layers that the prediction counts",
-                    "warning",
-                    self.arguments.place("use-megatron-fsdp"),
-                    "--fsdp-double-buffer",
-                    (Edit("--fsdp-double-buffer", ""),),
-                )
+            text = (
+                "no --fsdp-double-buffer: up to 10^9 elements of gradients and half as many of "
+                "weights are held beyond the two layers that the prediction counts"
             )
+            more = {"severity": "warning", "edits": (Edit("--fsdp-double-buffer", ""),)}
+            problem = self.arguments.problem("not-modelled", text, "use-megatron-fsdp", **more)
+            self.problems.append(problem)
 
     def _shard(self, degrees: dict[str, Any]) -> int:
         instances = self.arguments.number("num-distributed-optimizer-instances") or 1
@@ -346,7 +352,8 @@ class MegatronReader:
         kind = arguments.text("optimizer") or "adam"
         name = _OPTIMIZERS.get(kind)
         if name is None:
-            self.problems.append(_unpredictable(f"optimizer {kind} is not modelled", arguments))
+            places = ("use-megatron-fsdp", "data-parallel-sharding-strategy", "optimizer")
+            self._unpredictable(f"optimizer {kind} is not modelled", *places)
             return "adamw"
         if name == "sgd" and arguments.real("sgd-momentum") == 0.0:
             return "sgd:momentum=none"
@@ -378,9 +385,7 @@ class MegatronReader:
             recipe = arguments.text("fp4-recipe") or "nvfp4"
             if recipe == "nvfp4":
                 return "nvfp4"
-            place = arguments.place("fp4-recipe")
-            text = f"--fp4-recipe {recipe} is not modelled"
-            self.problems.append(Problem("not-predictable", text, "warning", place))
+            self._unpredictable(f"--fp4-recipe {recipe} is not modelled", "fp4-recipe")
             return "bf16"
         if arguments.has("fp8-format"):
             return "mxfp8" if arguments.text("fp8-recipe") == "mxfp8" else "fp8"
@@ -390,20 +395,20 @@ class MegatronReader:
             self.problems.append(Problem("not-predictable", text, "warning", fix="--bf16"))
         return "fp16" if arguments.has("fp16") else "bf16"
 
-    def _unpredictable(self) -> None:
+    def _unpredictable(self, text: str, *names: str) -> None:
+        self.problems.append(self.arguments.unpredictable(text, *names))
+
+    def _modes_beyond(self) -> None:
+        """Models and modes without a prediction."""
         self.problems += others_unpredictable(self.arguments, self.dialect)
         if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
             text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
-            place = self.arguments.place("zero-stage")
-            self.problems.append(Problem("not-predictable", text, "warning", place))
+            self._unpredictable(text, "zero-stage")
         if why := other_model(self.launch):
-            self.problems.append(Problem("not-predictable", f"{why}: not modelled", "warning"))
+            self._unpredictable(f"{why}: not modelled")
         for name, why in UNPREDICTABLE.items():
             if self.arguments.has(name):
-                place = self.arguments.place(name)
-                self.problems.append(
-                    Problem("not-predictable", f"--{name}: {why}", "warning", place)
-                )
+                self._unpredictable(f"--{name}: {why}", name)
 
     def _has_effect(self, name: str) -> bool:
         return set(self.arguments.many(name)) != {AS_COSTED.get(name)}
@@ -444,17 +449,10 @@ def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
 
 def _no_micro_batch(partial: bool) -> Problem:
     """`partial`: the files are a part of a launch, which may say it elsewhere."""
-    wanted = "--micro-batch-size"
-    text, edits = f"{wanted} is missing", (Edit(wanted, "1"),)
+    wanted = MEGATRON["mbs"].key
     if partial:
-        return Problem("micro-batch", text, "missing", fix="--mbs N")
-    return Problem("micro-batch", text, fix=f"{wanted} 1", edits=edits)
-
-
-def _too_small(name: str, number: int, places: tuple[str, ...]) -> Problem:
-    option = f"--{name}"
-    text, edits = f"{option} {number}: at least 1", (Edit(option, "1"),)
-    return Problem("option-value", text, places=places, fix=f"{option} 1", edits=edits)
+        return Problem("micro-batch", f"{wanted} is missing", "missing", fix="--mbs N")
+    return Problem("micro-batch", f"{wanted} is missing", edits=(Edit(wanted, "1"),))
 
 
 def _unresolved(setting: Setting) -> Problem:
@@ -465,11 +463,6 @@ def _unresolved(setting: Setting) -> Problem:
         (setting.place,),
         fix="--env NAME=VALUE sets a variable",
     )
-
-
-def _unpredictable(text: str, arguments: Arguments) -> Problem:
-    names = ("use-megatron-fsdp", "data-parallel-sharding-strategy", "optimizer")
-    return Problem("not-predictable", text, "warning", arguments.place(*names))
 
 
 __all__ = ["CONNECTIONS", "read_megatron", "selective_name"]

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.command import setting_of
-from planner.launch.read.found import SURELY_MEANT, Edit, Problem, Setting
+from planner.launch.read.found import SURELY_MEANT, Edit, Placed, Problem, Setting, nearest
 from planner.launch.read.text import Files, Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
@@ -52,7 +52,7 @@ def other_options() -> dict[str, tuple[Option, str]]:
 
 
 @dataclass
-class Arguments:
+class Arguments(Placed):
     """Options as given, by their first name; what could not be read is among the problems.
 
     `foreign`: those that only other parsers have, and whose.
@@ -111,13 +111,10 @@ class Arguments:
         return tuple(setting.value) if isinstance(setting.value, tuple) else (str(setting.value),)
 
     def place(self, *names: str) -> tuple[str, ...]:
-        """Where options stand: `train.sh:12`."""
         return tuple(dict.fromkeys(self.given[n].place for n in names if n in self.given))
 
     def _not_a_number(self, name: str, text: str, what: str) -> None:
-        problem = Problem(
-            "option-value", f"--{name} {text!r} is not {what}", places=self.place(name)
-        )
+        problem = self.wrong(f"--{name} {text!r} is not {what}", name)
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -221,23 +218,20 @@ def _check_values(option: Option, arguments: Arguments) -> None:
     """Choices and missing values, as argparse would refuse them."""
     given = arguments.given[option.name]
     if option.values == "one" and given.value is True:
-        arguments.problems.append(
-            Problem("option-value", f"{given.key} needs a value", places=(given.place,))
-        )
+        arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
         del arguments.given[option.name]
         return
     if not option.choices or given.unknown or option.values == "many":
         return
     text = str(given.value)
     if text not in option.choices:
-        close = difflib.get_close_matches(text, option.choices, n=1, cutoff=0.5)
+        close = nearest(text, option.choices, 0.5)
         arguments.problems.append(
             Problem(
                 "option-value",
                 f"{given.key} {text}: {RELEASE} has {', '.join(option.choices)}",
                 places=(given.place,),
-                fix=f"{given.key} {close[0]}" if close else "",
-                edits=(Edit(given.key, close[0]),) if close else (),
+                edits=(Edit(given.key, close),) if close else (),
             )
         )
 
@@ -246,21 +240,11 @@ def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> 
     """The values of an option that are among some; each other one is a problem."""
     given = arguments.many(name)
     for wrong in (setting for setting in given if setting not in choices):
-        close = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.5)
-        mended = (
-            " ".join(close[0] if setting == wrong else setting for setting in given)
-            if close
-            else ""
-        )
-        arguments.problems.append(
-            Problem(
-                "option-value",
-                f"--{name} {wrong}: {RELEASE} has {', '.join(choices)}",
-                places=arguments.place(name),
-                fix=f"--{name} {mended}" if close else "",
-                edits=(Edit(f"--{name}", mended),) if close else (),
-            )
-        )
+        close = nearest(wrong, choices, 0.5)
+        mended = " ".join(close if setting == wrong else setting for setting in given)
+        text = f"--{name} {wrong}: {RELEASE} has {', '.join(choices)}"
+        edits = (Edit(f"--{name}", mended),) if close else ()
+        arguments.problems.append(arguments.problem("option-value", text, name, edits=edits))
     return tuple(setting for setting in given if setting in choices)
 
 
@@ -273,18 +257,18 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
     """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
     for setting in arguments.unknown:
         plain = setting.key.removeprefix("--").replace("_", "-")
-        close = difflib.get_close_matches(plain, options(), n=1, cutoff=0.75)
+        close = nearest(plain, options(), 0.75)
         text = f"{setting.key}: {parser} has no such option and refuses it"
         if parser != RELEASE:
             text = f"{setting.key}: no option that is known of {parser}"
         if not setting.key.startswith("--"):
             text = f"{setting.key!r} stands where an option should"
-            close = []
-        sure = close and close[0] not in arguments.given and _is_misspelt(plain, close[0])
+            close = ""
+        sure = close and close not in arguments.given and _is_misspelt(plain, close)
         yield Problem(
             "unknown-option",
             text,
             places=(setting.place,),
-            fix=f"--{close[0]}" if close else "",
-            edits=(Edit(setting.key, None, f"--{close[0]}"),) if sure else (),
+            fix=f"--{close}" if close else "",
+            edits=(Edit(setting.key, None, f"--{close}"),) if sure else (),
         )

@@ -34,8 +34,8 @@ def read_exchange(arguments: Arguments, cp: int) -> Exchange:
     wrong = sorted(set(given) - set(_KINDS))
     if wrong:
         text = f"--{_TYPE} {wrong[0]}: one of {', '.join(_KINDS)}"
-        place, edits = arguments.place(_TYPE), (Edit(f"--{_TYPE}", "p2p"),)
-        return Exchange(problems=(Problem("option-value", text, "error", place, "p2p", edits),))
+        edits = (Edit(f"--{_TYPE}", "p2p"),)
+        return Exchange(problems=(arguments.problem("option-value", text, _TYPE, edits=edits),))
     kind = next(kind for kind in _KINDS if kind == given[0])
     sizes, problems = _sizes(arguments, kind, cp)
     setting = arguments.setting(_TYPE)
@@ -50,33 +50,31 @@ def _sizes(
 ) -> tuple[tuple[int, ...], tuple[Problem, ...]]:
     """Ranks of each level, and what is wrong with them."""
     texts = arguments.many(_SIZES)
-    place = arguments.place(_SIZES, _TYPE)
     if not texts:
         if kind != "a2a+p2p" or cp == 1:
             return (), ()
         text = f"--{_TYPE} a2a+p2p: --{_SIZES} is missing, the ranks of its two levels"
-        return _levels_problem(text, place, cp)
+        return _levels_problem(text, arguments, cp)
     if not all(text.isdigit() and int(text) > 0 for text in texts):
         text = f"--{_SIZES} {' '.join(texts)}: whole numbers of at least 1"
-        return (), (Problem("option-value", text, places=place),)
+        return (), (arguments.wrong(text, _SIZES),)
     sizes = tuple(int(text) for text in texts)
     if prod(sizes) != cp:
         text = f"--{_SIZES} {' '.join(texts)} make {prod(sizes)} ranks, not cp = {cp}"
-        return _levels_problem(text, place, cp)
+        return _levels_problem(text, arguments, cp)
     if kind == "a2a+p2p" and len(sizes) != _LEVELS:
         text = f"--{_SIZES} {' '.join(texts)}: Transformer Engine has two levels"
-        return _levels_problem(text, place, cp)
+        return _levels_problem(text, arguments, cp)
     return sizes, ()
 
 
 def _levels_problem(
-    text: str, place: tuple[str, ...], cp: int
+    text: str, arguments: Arguments, cp: int
 ) -> tuple[tuple[int, ...], tuple[Problem, ...]]:
     """The problem, and the nearest levels: what else is wrong is looked for with them."""
     inner = min(
         (index for index in range(1, cp + 1) if cp % index == 0 and index * index >= cp), default=1
     )
-    nearest = f"{inner} {cp // inner}"
-    edits = (Edit(f"--{_SIZES}", nearest),)
-    problem = Problem("context-levels", text, "error", place, f"--{_SIZES} {nearest}", edits)
+    edits = (Edit(f"--{_SIZES}", f"{inner} {cp // inner}"),)
+    problem = arguments.problem("context-levels", text, _SIZES, _TYPE, edits=edits)
     return (inner, cp // inner), (problem,)

@@ -46,10 +46,10 @@ _OF_2022 = (
 )  # fmt: skip
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
 # Programs whose options are pretrain_gpt.py's and no others.
-_CORE_PROGRAMS = ("", "pretrain_gpt.py")
+_CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
 # Parts of a program's name that say that it trains no decoder of text.
 _OTHER_MODELS = re.compile(
-    r"(^|_)(bert|t5|ict|retro|vlm|vision|mamba|hybrid|esm\d?|evo|multimodal|mimo|vit|biencoder|"
+    r"(^|_)(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|"
     r"reward|ppo|grpo|dpo|rl|eval|generate|server|inference)(_|\.|$)"
 )
 # Options of others without a prediction, and why.
@@ -99,7 +99,7 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
     found = [] if experts is None else [("num-experts", "DeepSpeed's experts are not modelled")]
     found += [(name, why) for name, why in _UNPREDICTABLE.items() if arguments.has(name)]
     return [
-        Problem("not-predictable", f"--{name}: {why}", "warning", arguments.place(name))
+        arguments.unpredictable(f"--{name}: {why}", name)
         for name, why in found
         if str(arguments.given[name].value) not in ("1", "0", "none")
     ]

@@ -9,8 +9,10 @@ from typing import Any
 
 from constraints.layout import even_split
 from planner.launch.megatron_layout import layout_text
+from planner.launch.megatron_states import PATTERN
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
+from planner.launch.read.megatron_states import read_blocks
 
 _PER_STAGE = "num-layers-per-virtual-pipeline-stage"
 _STAGES = "num-virtual-stages-per-pipeline-rank"
@@ -36,6 +38,9 @@ class Split:
 def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
     """Chunks a stage and layers a block; what Megatron would refuse."""
     split = Split()
+    if blocks := read_blocks(arguments):
+        _read_hybrid(arguments, blocks, pp, split)
+        return split
     chunked = [name for name in (_PER_STAGE, _STAGES, _LAYOUT) if arguments.has(name)]
     if len(chunked) > 1:
         _refuse(
@@ -51,21 +56,28 @@ def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
     counted = arguments.has(_EMBEDDING) + arguments.has(_LOSS)
     _read_even(arguments, layers + counted, pp, split)
     if counted and split.blocks:
-        blocks = list(split.blocks)
-        blocks[0] -= arguments.has(_EMBEDDING)
-        blocks[-1] -= arguments.has(_LOSS)
-        split.blocks = tuple(blocks)
+        counts = list(split.blocks)
+        counts[0] -= arguments.has(_EMBEDDING)
+        counts[-1] -= arguments.has(_LOSS)
+        split.blocks = tuple(counts)
     return split
 
 
+def _read_hybrid(arguments: Arguments, blocks: tuple[int, ...], pp: int, split: Split) -> None:
+    """The pipes of a hybrid's pattern."""
+    if len(blocks) % pp:
+        _refuse(
+            split, arguments, "layout-stages",
+            f"--{PATTERN} has {len(blocks)} segments, not a multiple of pp {pp}", PATTERN,
+        )  # fmt: skip
+        return
+    split.vpp, split.blocks = len(blocks) // pp, blocks
+
+
 def _refuse(
-    split: Split, arguments: Arguments, rule: str, text: str, *names: str,
-    edits: tuple[Edit, ...] = (),
-) -> None:  # fmt: skip
-    fix = " ".join(f"{edit.key} {edit.value}" for edit in edits if edit.value is not None)
-    fix = fix or ("leave " + ", ".join(edit.key for edit in edits) + " out" if edits else "")
-    places = arguments.place(*names)
-    split.problems.append(Problem(rule, text, places=places, fix=fix, edits=edits))
+    split: Split, arguments: Arguments, rule: str, text: str, *names: str, **more: Any
+) -> None:
+    split.problems.append(arguments.problem(rule, text, *names, **more))
 
 
 def _even_layout(arguments: Arguments, layers: int, pp: int) -> tuple[Edit, ...]:
@@ -203,22 +215,14 @@ def _read_standalone(arguments: Arguments, stages: list[str], pp: int, split: Sp
     split.mtp_standalone = "m" in stages[-2] and pp > 2
     if split.mtp_standalone:
         return
-    split.problems.append(
-        Problem(
-            "not-modelled",
-            f"--{_LAYOUT}: multi-token prediction (m) {_unusual(pp)}, but is costed on the last "
-            "stage: that one has less memory and time, the one with m more",
-            "warning",
-            arguments.place(_LAYOUT),
-        )
+    where = (
+        "beside the embedding's stage" if pp == 2 else "with empty stages between it and the loss"
     )
-
-
-def _unusual(pp: int) -> str:
-    """Where `m` stands that is not modelled."""
-    if pp == 2:
-        return "beside the embedding's stage runs"
-    return "with empty stages between it and the loss runs"
+    text = (
+        f"--{_LAYOUT}: multi-token prediction (m) {where} runs, but is costed on the last stage: "
+        "that one has less memory and time, the one with m more"
+    )
+    _refuse(split, arguments, "not-modelled", text, _LAYOUT, severity="warning")
 
 
 def _misplaced(stages: list[str], pp: int) -> str:
@@ -258,12 +262,9 @@ def unusual_splits(
         return [Problem(rule, text, "missing") for rule in ("layers-split", "chunks-have-layers")]
     counted = arguments.has(_EMBEDDING) or arguments.has(_LOSS)
     if counted and split.blocks and 0 in split.blocks:
-        place = arguments.place(_EMBEDDING, _LOSS)
-        return [
-            Problem(
-                "chunks-have-layers", "chunks without layers are not modelled", "missing", place
-            )
-        ]
+        text = "chunks without layers are not modelled"
+        names = (_EMBEDDING, _LOSS)
+        return [arguments.problem("chunks-have-layers", text, *names, severity="missing")]
     return []
 
 
@@ -279,4 +280,4 @@ def grouped_micro_batches(
     if micro_batches % degrees["pp"] == 0 or micro_batches % group:
         return []
     text = f"--{name} {group}: groups of other than pp micro-batches are not modelled"
-    return [Problem("interleaving-microbatches", text, "missing", arguments.place(name))]
+    return [arguments.problem("interleaving-microbatches", text, name, severity="missing")]

@@ -7,10 +7,25 @@ import re
 
 from pydantic import ValidationError
 
-from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
+from planner.job.specs import (
+    AttentionKind,
+    LayerKind,
+    MlaSpec,
+    ModelSpec,
+    MoeSpec,
+    StateSpaceSpec,
+)
 from planner.launch.read.found import Hints, Problem, model_unknown
 from planner.launch.read.megatron_arguments import Arguments
 from planner.launch.read.megatron_details import read_rope, read_router
+from planner.launch.read.megatron_states import (
+    hybrid_text,
+    is_delta,
+    predictors,
+    read_delta,
+    read_kinds,
+    read_state_space,
+)
 
 # Words of what is wrong with a shape, and the option that they speak of.
 _SHAPING = (
@@ -34,7 +49,8 @@ def read_model(
     if arguments.has("use-checkpoint-args") and not arguments.has("num-layers"):
         reason = "--use-checkpoint-args: the model is in the checkpoint"
         return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]
-    missing = [name for name in _NEEDED if arguments.number(name) is None]
+    counted = ("num-layers",) if hybrid_text(arguments) else ()
+    missing = [name for name in _NEEDED if name not in counted and arguments.number(name) is None]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
         unresolved = [
@@ -52,8 +68,9 @@ def read_model(
         first = error.errors(include_url=False)[0]
         text = first["msg"].removeprefix("Value error, ")
         field = ".".join(str(part) for part in first["loc"])
-        places = arguments.place(*(name for words, name in _SHAPING if words in f"{field} {text}"))
-        return None, [Problem("model-shape", f"{field}: {text}" if field else text, places=places)]
+        shaping = [name for words, name in _SHAPING if words in f"{field} {text}"]
+        text = f"{field}: {text}" if field else text
+        return None, [arguments.problem("model-shape", text, *shaping)]
 
 
 def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
@@ -67,9 +84,14 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     moe = _moe(arguments, ffn, bias)
     experts = _expert_layers(arguments, layers) if moe else []
     window, slides = _windows(arguments, layers)
-    kinds = _layer_kinds(layers, slides, experts)
+    hybrid = read_kinds(arguments)
+    layers = len(hybrid) or layers
+    delta = [] if hybrid or not is_delta(arguments) else _linear_layers(arguments, layers)
+    kinds = hybrid or _layer_kinds(layers, slides, experts, delta)
     mla = _mla(arguments)
     all_experts = moe is not None and all(experts)
+    if hybrid:
+        all_experts = all(kind.ffn != "dense" for kind in hybrid)
     head_dim = number("kv-channels") or (hidden // heads if heads else 0)
     return ModelSpec(
         name="from the arguments",
@@ -100,8 +122,10 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         sliding_window=window,
         mla=mla,
         moe=moe,
+        state_space=_state_space(arguments, hidden, kinds),
+        attention_gate=arguments.has("attention-output-gate"),
         layer_kinds=kinds,
-        mtp_layers=number("mtp-num-layers") or 0,
+        mtp_layers=predictors(arguments),
         source="Megatron-LM arguments",
     )
 
@@ -152,6 +176,7 @@ def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
         experts=experts,
         top_k=number("moe-router-topk") or 2,
         ffn=number("moe-ffn-hidden-size") or ffn,
+        latent=number("moe-latent-size"),
         shared_ffn=number("moe-shared-expert-intermediate-size") or 0,
         shared_gate=arguments.has("moe-shared-expert-gate"),
         score_correction_bias=arguments.has("moe-router-enable-expert-bias"),
@@ -171,17 +196,38 @@ def _activation(arguments: Arguments) -> str:
     return "relu2" if arguments.has("squared-relu") else "gelu"
 
 
-def _layer_kinds(layers: int, slides: list[bool], experts: list[bool]) -> tuple[LayerKind, ...]:
+def _layer_kinds(
+    layers: int, slides: list[bool], experts: list[bool], delta: list[bool]
+) -> tuple[LayerKind, ...]:
     """A kind for each layer; none where all are alike with full attention."""
-    if not any(slides) and (all(experts) or not experts):
+    if not any(slides) and not any(delta) and (all(experts) or not experts):
         return ()
+
+    def attention(at: int) -> AttentionKind:
+        if delta and delta[at]:
+            return "state"
+        return "sliding" if slides and slides[at] else "full"
+
     return tuple(
-        LayerKind(
-            attention="sliding" if slides and slides[at] else "full",
-            ffn="moe" if experts and experts[at] else "dense",
-        )
+        LayerKind(attention=attention(at), ffn="moe" if experts and experts[at] else "dense")
         for at in range(layers)
     )
+
+
+def _state_space(
+    arguments: Arguments, hidden: int, kinds: tuple[LayerKind, ...]
+) -> StateSpaceSpec | None:
+    if not any(kind.attention == "state" for kind in kinds):
+        return None
+    return read_delta(arguments) if is_delta(arguments) else read_state_space(arguments, hidden)
+
+
+def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
+    """`--linear-attention-freq`: all but every N-th layer, or a list of 0 and 1."""
+    text = arguments.text("linear-attention-freq") or ""
+    if text.isdigit() and int(text) > 0:
+        return [(at + 1) % int(text) != 0 for at in range(layers)]
+    return _marks(arguments, "linear-attention-freq", text, layers) or [True] * layers
 
 
 def _expert_layers(arguments: Arguments, layers: int) -> list[bool]:
@@ -205,8 +251,7 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
     if match is None or int(match[1]) < 0:
         if match is None:
             reason = f"--window-size {text}: needs left,right"
-            place = arguments.place("window-size")
-            arguments.problems.append(Problem("option-value", reason, places=place))
+            arguments.problems.append(arguments.wrong(reason, "window-size"))
         return None, []
     skips = arguments.text("window-attn-skip-freq")
     if skips is None:
@@ -223,14 +268,9 @@ def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool
     pattern = read_pattern(text)
     if pattern is not None and len(pattern) == layers:
         return [bool(item) for item in pattern]
-    arguments.problems.append(
-        Problem(
-            name,
-            f"--{name} {text}: needs a number or a list of {layers} zeros and ones"
-            + (f"; this one has {len(pattern)}" if pattern is not None else ""),
-            places=arguments.place(name),
-        )
-    )
+    has = f"; this one has {len(pattern)}" if pattern is not None else ""
+    needs = f"--{name} {text}: needs a number or a list of {layers} zeros and ones{has}"
+    arguments.problems.append(arguments.problem(name, needs, name))
     return None
 
 

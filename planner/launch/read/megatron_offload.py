@@ -31,8 +31,7 @@ def read_offload(arguments: Arguments) -> Offload:
     problems: tuple[Problem, ...] = ()
     if "fused_group_mlp" in modules:
         text = "--offload-modules fused_group_mlp: less memory than predicted"
-        place = arguments.place("offload-modules")
-        problems = (Problem("not-predictable", text, "warning", place),)
+        problems = (arguments.unpredictable(text, "offload-modules"),)
     given = arguments.real("activation-offload-fraction")
     fraction = given if 0.0 <= given <= 1.0 else 1.0
     kept = ",".join(name for name in modules if name != "fused_group_mlp") or "off"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
@@ -32,7 +33,7 @@ def read_sharp(arguments: Arguments, environment: Mapping[str, str], command_pla
     if not on and environment.get(COLLNET) == "1":
         text = f"{COLLNET}=1: Megatron removes it before the first communicator is made; no SHARP"
         edits = (Edit(f"--{_USE}", ""),)
-        note = Problem("sharp-collnet", text, "warning", (command_place,), f"--{_USE}", edits)
+        note = Problem("sharp-collnet", text, "warning", (command_place,), edits=edits)
         problems = (*problems, note)
     reduces = "dp_replica" if instances > 1 else "dp"
     return Sharp(on and (group or "dp") == reduces, problems)
@@ -41,21 +42,18 @@ def read_sharp(arguments: Arguments, environment: Mapping[str, str], command_pla
 def _problems(
     arguments: Arguments, on: bool, group: str | None, instances: int
 ) -> Iterator[Problem]:
-    place = arguments.place(_USE, _GROUP)
+
+    def problem(text: str, option: str, value: str, **more: Any) -> Problem:
+        edits = (Edit(f"--{option}", value),)
+        return arguments.problem("sharp-group", text, _USE, _GROUP, edits=edits, **more)
+
     if group and not on:
-        text = f"--{_GROUP} needs --{_USE}"
-        yield Problem("sharp-group", text, "error", place, f"--{_USE}", (Edit(f"--{_USE}", ""),))
+        yield problem(f"--{_GROUP} needs --{_USE}", _USE, "")
     elif group == "dp_replica" and instances == 1:
-        text = f"--{_GROUP} dp_replica needs --{_INSTANCES} above 1"
-        yield Problem(
-            "sharp-group", text, "error", place, f"--{_GROUP} dp", (Edit(f"--{_GROUP}", "dp"),)
-        )
+        yield problem(f"--{_GROUP} dp_replica needs --{_INSTANCES} above 1", _GROUP, "dp")
     elif on and instances > 1 and group != "dp_replica":
         text = (
             f"--{_USE} for the group dp: with {instances} instances of the distributed optimizer "
             "gradients go over other groups, and the switches reduce nothing"
         )
-        fix = f"--{_GROUP} dp_replica"
-        yield Problem(
-            "sharp-group", text, "warning", place, fix, (Edit(f"--{_GROUP}", "dp_replica"),)
-        )
+        yield problem(text, _GROUP, "dp_replica", severity="warning")

@@ -12,7 +12,6 @@ UNMODELLED: Mapping[str, str] = {
     "moe-expert-capacity-factor": "dropped or padded tokens",
     "moe-pad-expert-input-to-capacity": "padded tokens",
     "moe-expert-rank-capacity-factor": "dropped or padded tokens",
-    "moe-latent-size": "a latent space between router and experts",
     "moe-shared-expert-overlap": "shared experts beside the exchange: faster than predicted",
     "delay-wgrad-compute": "weight gradients beside the exchange: faster than predicted",
     "fp8-param-gather": "weights kept and gathered in fp8: less memory than predicted",
@@ -23,7 +22,7 @@ UNMODELLED: Mapping[str, str] = {
     "first-last-layers-bf16": "some layers stay in bf16: slower than predicted",
     "num-layers-at-start-in-bf16": "some layers stay in bf16: slower than predicted",
     "num-layers-at-end-in-bf16": "some layers stay in bf16: slower than predicted",
-    "attention-output-gate": "a gate on the attention output",
+    "disable-mamba-mem-eff-path": "state-space layers that keep more: more memory than predicted",
     "microbatch-group-size-per-virtual-pipeline-stage": "costed as groups of pp",
     "use-nccl-ub": "registered buffers",
     "overlap-param-gather-with-optimizer-step": "costed as --overlap-param-gather",
@@ -64,10 +63,6 @@ AS_COSTED = {
 }
 # Models and modes without a prediction, and why.
 UNPREDICTABLE: Mapping[str, str] = {
-    "hybrid-layer-pattern": "Mamba hybrids are not modelled",
-    "hybrid-override-pattern": "Mamba hybrids are not modelled",
-    "is-hybrid-model": "Mamba hybrids are not modelled",
-    "experimental-attention-variant": "linear and sparse attention are not modelled",
     "heterogeneous-layers-config-path": "layers that differ one by one are not modelled",
     "heterogeneous-layers-config-encoded-json": "layers that differ one by one are not modelled",
     "use-torch-fsdp2": "torch FSDP2 inside Megatron-LM is not modelled",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,8 +9,9 @@ from planner.job.specs import ModelSpec
 from planner.launch.nanotron import NANOTRON as MODEL
 from planner.launch.options import NANOTRON
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import SURELY_MEANT, Edit, Found, Hints, Problem, model_unknown
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.found import SURELY_MEANT, Found, Hints, Problem, model_unknown, nearest
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
 
@@ -35,30 +35,23 @@ def read_nanotron(
     return _Reader(document, launch, files, hints).found()
 
 
-class _Reader:
-    def __init__(
-        self, document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
-    ) -> None:
-        self.document, self.launch, self.files, self.hints = document, launch, files, hints
-        self.problems: list[Problem] = [*unknown_keys(document)]
-
+class _Reader(DocumentReader):
     def found(self) -> Found:
+        self.problems += unknown_keys(self.document)
         keys = {name: option.key for name, option in NANOTRON.items()}
-        dp, pp, tp, cp, ep = (self._number(keys[it], 1) for it in ("dp", "pp", "tp", "cp", "ep"))
-        mbs = self.hints.mbs or self._number(keys["mbs"], 1)
-        acc = self.hints.grad_acc or self._number(keys["grad_acc"], 1)
-        seq = self.hints.seq or self._number(keys["seq"], 1)
+        dp, pp, tp, cp, ep = (self.whole(keys[it], 1) for it in ("dp", "pp", "tp", "cp", "ep"))
+        mbs = self.hints.mbs or self.whole(keys["mbs"], 1)
+        acc = self.hints.grad_acc or self.whole(keys["grad_acc"], 1)
+        seq = self.hints.seq or self.whole(keys["seq"], 1)
         zero = self._choice(keys["zero"], 0, (0, 1))
         shape = None if self.hints.model else self._model(seq)
-        unknown = tuple(
-            setting for setting in self.document.settings.values() if not _is_known(setting.key)
-        )
         self._beyond_the_model(cp, ep)
         schedules = NANOTRON["schedule"]
         engine = self._choice(schedules.key, "1f1b", tuple(schedules.written.values()))
-        return Found(
+        return self.gathered(
+            _is_known,
+            keys,
             format="nanotron",
-            files=self.files.by_path,
             framework="nanotron",
             variations=self._variations(tp),
             shape=shape,
@@ -70,7 +63,7 @@ class _Reader:
             etp=1 if ep > 1 else None,
             dp=dp,
             zero=int(zero),
-            world=self.launch.world if self.launch else dp * pp * tp * cp,
+            world=self.world if self.launch else dp * pp * tp * cp,
             mbs=mbs,
             grad_acc=None if self.hints.gbs else acc,
             gbs=self.hints.gbs,
@@ -78,12 +71,6 @@ class _Reader:
             recompute=self.hints.recompute or self._recompute(),
             optimizer_kernel=self._kernel(),
             schedule=schedules.read(engine) if pp > 1 else None,
-            main_file=self.document.path,
-            where=self._where(),
-            settings=tuple(self.document.settings.values()),
-            unused=tuple(o for o in self.document.rest() if o not in unknown),
-            unknown=unknown,
-            problems=tuple(self.problems),
         )
 
     def _beyond_the_model(self, cp: int, ep: int) -> None:
@@ -94,36 +81,15 @@ class _Reader:
         ):
             if value > 1:
                 text = f"nanotron's {what} (parts of its Qwen2 model) is not modelled"
-                place = self.document.place(NANOTRON[name].key)
-                self.problems.append(Problem("not-predictable", text, "warning", place))
-
-    def _where(self) -> dict[str, Any]:
-        found = {name: self.document.settings.get(item.key) for name, item in NANOTRON.items()}
-        return {name: item for name, item in found.items() if item is not None}
-
-    def _number(self, key: str, default: int) -> int:
-        value = self.document.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            text = f"{key}: {value!r} is not a whole number of at least 1"
-            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
-            return default
-        return value
+                self.unpredictable(text, NANOTRON[name].key)
 
     def _choice(self, key: str, default: object, choices: tuple[Any, ...]) -> Any:
         value = self.document.get(key, default)
         if value in choices:
             return value
-        named = ", ".join(str(choice) for choice in choices)
-        close = difflib.get_close_matches(str(value), [str(o) for o in choices], n=1, cutoff=0.3)
-        self.problems.append(
-            Problem(
-                "option-value",
-                f"{key}: {value!r}; nanotron has {named}",
-                places=self.document.place(key),
-                fix=close[0] if close else "",
-                edits=(Edit(key, close[0]),) if close else (),
-            )
-        )
+        named = [str(choice) for choice in choices]
+        text = f"{key}: {value!r}; nanotron has {', '.join(named)}"
+        self.problems.append(self.document.wrong(text, key, nearest(str(value), named, 0.3)))
         return default
 
     def _kernel(self) -> str | None:
@@ -184,7 +150,7 @@ class _Reader:
         names = (name for name in config if name in error)
         heads = ("num_attention_heads", "num_key_value_heads") if "heads" in error else ()
         keys = [f"{_M}.{name}" for name in (*heads, *names)]
-        return Problem("model-shape", error, places=self.document.place(*keys))
+        return self.document.problem("model-shape", error, *keys)
 
 
 def _is_of_another_release(document: Document) -> bool:
@@ -200,21 +166,11 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             if key in known:
                 continue
             name = f"{table}.{key}" if table else key
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-            places = [
-                o.place for k, o in document.settings.items() if f"{k}.".startswith(f"{name}.")
-            ]
-            slip = difflib.get_close_matches(key, known, n=1, cutoff=SURELY_MEANT)
-            other = not slip and _is_of_another_release(document)
-            yield Problem(
-                "unknown-option",
-                f"{name}: nanotron has no such key and refuses it"
-                + (" (another release may have it)" if other else ""),
-                "warning" if other else "error",
-                places=tuple(places[:1]),
-                fix=close[0] if close else "",
-                edits=misspelt(document, name, close),
-            )
+            other = not nearest(key, known, SURELY_MEANT) and _is_of_another_release(document)
+            says = "nanotron has no such key and refuses it"
+            says += " (another release may have it)" if other else ""
+            severity = "warning" if other else "error"
+            yield unknown_key(document, name, says, nearest(key, known), severity=severity)
 
 
 def _is_known(key: str) -> bool:

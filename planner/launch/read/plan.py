@@ -35,6 +35,7 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         world=degrees.gpus,
         mbs=hints.mbs or degrees.mbs,
         gbs=hints.gbs or plan.gbs,
+        batch_ramp=None if hints.gbs else plan.ramp_text or None,
         seq=hints.seq or plan.seq,
         block_layers=plan.layout.block_layers,
         mtp_standalone=plan.layout.mtp_standalone,

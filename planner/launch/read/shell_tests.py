@@ -5,7 +5,8 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING
 
-from planner.launch.read.shell_words import Words
+from planner.launch.read.shell_words import NO_ARGUMENT, Words
+from planner.launch.read.text import HOLE, Text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -77,6 +78,8 @@ class Tests(Words):
             either = "||" if operator in ("||", "-o") else "&&"
             return _both(either, self.test(children[0]), self.test(children[-1]))
         left, right = self.value(children[0]), self.value(children[-1])
+        if operator == "!=":
+            left, right = _as_given(left), _as_given(right)
         if left.unknown or right.unknown:
             return None
         return _compare(operator, left.value, right.value)
@@ -85,6 +88,12 @@ class Tests(Words):
         """Name of a command."""
         name = node.child_by_field_name("name")
         return self.piece(name).value if name else ""
+
+
+def _as_given(value: Text) -> Text:
+    """A value; an argument that nobody gives is empty: `[[ $1 != slurm ]]` holds."""
+    absent = value.value == HOLE and NO_ARGUMENT in value.unknown
+    return Text("") if absent else value
 
 
 def matches(value: str, pattern: str) -> bool:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 Value = Text | list[Text]
+# Why an argument that nobody gives is not known.
+NO_ARGUMENT = "an argument of the script"
 
 
 class Variables(Protocol):
@@ -170,7 +172,7 @@ class Words:
             return Text.made(str(len(self.state.positional)))
         value = self.state.lookup(name)
         if value is None and name.isdigit():
-            return Text.not_known(f"${name}, an argument of the script (--env {name}=VALUE)")
+            return Text.not_known(f"${name}, {NO_ARGUMENT} (--env {name}=VALUE)")
         if value is None:
             return Text.not_known(f"${name}, which the files do not set")
         if isinstance(value, list):

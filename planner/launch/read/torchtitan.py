@@ -5,7 +5,6 @@ Meanings of keys: torchtitan 0.2.2, torchtitan/config/job_config.py, train.py, p
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,8 @@ from constraints.context_kinds import ContextKind
 from planner.launch.options import TORCHTITAN
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
-from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
+from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown, nearest
 from planner.launch.read.text import Files
 from planner.launch.read.torchtitan_keys import is_known, is_known_in_0_3, unknown_keys
 from planner.launch.read.torchtitan_layout import (
@@ -74,32 +74,24 @@ def read_torchtitan(
     return reader.found("torchtitan-0.2")
 
 
-class TorchtitanReader:
+class TorchtitanReader(DocumentReader):
     """A document of dotted torchtitan keys, and what is gathered from it."""
-
-    def __init__(
-        self, document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
-    ) -> None:
-        self.document, self.launch, self.files, self.hints = document, launch, files, hints
-        self.problems: list[Problem] = []
-        self.assumed: list[str] = []
 
     def found(self, form: Any) -> Found:
         """Everything that was read."""
         degrees = self._degrees()
-        world = self.launch.world if self.launch else None
-        gpus = self.hints.gpus or world
-        replicate, shard = self._replicas(degrees, gpus)
+        replicate, shard = self._replicas(degrees, self.hints.gpus or self.world)
         model = self._model()
         batch = self._batch(degrees, replicate * shard)
         layout = self._layout(degrees, model)
         zero = self._zero(degrees, shard)
         hybrid = shard * degrees["cp"] if replicate > 1 and zero else 0
         known = is_known if form == "torchtitan-0.2" else is_known_in_0_3
-        unknown = [key for key in self.document.settings if not known(key)]
-        return Found(
+        keys = {name: TORCHTITAN[name].key for name in ("schedule", "recompute")}
+        return self.gathered(
+            known,
+            _DEGREES | keys,
             format=form,
-            files=self.files.by_path,
             framework="torchtitan",
             variations=self._variations(degrees),
             model=model,
@@ -111,7 +103,7 @@ class TorchtitanReader:
             dp=replicate * shard,
             shard=hybrid,
             zero=zero,
-            world=world,
+            world=self.world,
             seq=self.hints.seq or degrees["seq"],
             recompute=self.hints.recompute or self._recompute(),
             optimizer=self._optimizer(),
@@ -119,14 +111,7 @@ class TorchtitanReader:
             optimizer_offload=float(bool(self.document.get(f"{_T}.enable_cpu_offload", False))),
             precision=self._precision(),
             cp_comm_type=self._exchange() if degrees["cp"] > 1 else None,
-            main_file=self.document.path,
-            where=self._where(),
-            settings=tuple(self.document.settings.values()),
-            unused=tuple(o for o in self.document.rest() if o.key not in unknown),
             unmodelled=self._unmodelled(),
-            unknown=tuple(self.document.settings[key] for key in unknown),
-            problems=tuple(self.problems),
-            assumed=tuple(self.assumed),
             **batch,
             **layout,
         )
@@ -135,14 +120,6 @@ class TorchtitanReader:
         """Keys and values gathered after the first part of attention, or passed round."""
         method = self.document.get(f"{_P}.context_parallel_rotate_method", "allgather")
         return "p2p" if method == "alltoall" else "all_gather"
-
-    def _where(self) -> dict[str, Any]:
-        keys = _DEGREES | {
-            "schedule": TORCHTITAN["schedule"].key,
-            "recompute": TORCHTITAN["recompute"].key,
-        }
-        found = {name: self.document.settings.get(key) for name, key in keys.items()}
-        return {name: item for name, item in found.items() if item is not None}
 
     def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
         return tuple(
@@ -158,7 +135,7 @@ class TorchtitanReader:
         value = self.document.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             text = f"{key} = {value!r}: needs a whole number"
-            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
+            self.problems.append(self.document.wrong(text, key))
             return default
         return value
 
@@ -167,8 +144,7 @@ class TorchtitanReader:
         for name in ("tp", "pp", "cp", "ep", "mbs"):
             if found[name] < 1:
                 text = f"{_DEGREES[name]} = {found[name]}: at least 1"
-                place = self.document.place(_DEGREES[name])
-                self.problems.append(Problem("option-value", text, places=place))
+                self.problems.append(self.document.wrong(text, _DEGREES[name]))
                 found[name] = 1
         return found
 
@@ -186,13 +162,9 @@ class TorchtitanReader:
         if degrees["ep"] == 1:
             return None
         if given not in (1, degrees["tp"]):
-            self.problems.append(
-                Problem(
-                    "expert-tensor-degree",
-                    f"expert_tensor_parallel_degree {given}: torchtitan has 1 or tp",
-                    places=self.document.place(TORCHTITAN["etp"].key),
-                )
-            )
+            text = f"expert_tensor_parallel_degree {given}: torchtitan has 1 or tp"
+            key = TORCHTITAN["etp"].key
+            self.refuse("expert-tensor-degree", text, key)
         return given
 
     def _batch(self, degrees: dict[str, int], dp: int) -> dict[str, Any]:
@@ -204,39 +176,30 @@ class TorchtitanReader:
             return {"mbs": local, "gbs": gbs}
         mbs = self._whole(TORCHTITAN["microbatch"].key, 1)
         if mbs < 1 or local % mbs:
-            self.problems.append(
-                Problem(
-                    "micro-batch",
-                    f"pipeline_parallel_microbatch_size {mbs} does not divide local_batch_size "
-                    f"{local}",
-                    places=self.document.place(_DEGREES["mbs"]),
-                )
+            text = (
+                f"pipeline_parallel_microbatch_size {mbs} does not divide local_batch_size {local}"
             )
+            self.refuse("micro-batch", text, _DEGREES["mbs"])
             mbs = 1
         if gbs > local * dp:
-            self.problems.append(
-                Problem(
-                    "not-modelled",
-                    "the pipeline drains between gradient accumulations: slower than predicted; "
-                    f"local_batch_size = {gbs // dp} would run them in one",
-                    "warning",
-                    self.document.place(_DEGREES["gbs"], _DEGREES["mbs"]),
-                )
+            text = (
+                "the pipeline drains between gradient accumulations: slower than predicted; "
+                f"local_batch_size = {gbs // dp} would run them in one"
             )
+            keys = _DEGREES["gbs"], _DEGREES["mbs"]
+            self.refuse("not-modelled", text, *keys, severity="warning")
         return {"mbs": mbs, "gbs": gbs}
 
     def _check_batch(self, gbs: int, local: int, dp: int) -> None:
         if gbs % (local * dp):
             below = gbs // (local * dp) * local * dp
             near = " or ".join(str(item) for item in (below, below + local * dp) if item)
-            self.problems.append(
-                Problem(
-                    "batch-size",
-                    f"global_batch_size {gbs} is not a multiple of local_batch_size·dp = "
-                    f"{local}·{dp}; nearest {near}",
-                    places=self.document.place(_DEGREES["gbs"], _DEGREES["mbs"]),
-                )
+            text = (
+                f"global_batch_size {gbs} is not a multiple of local_batch_size·dp = "
+                f"{local}·{dp}; nearest {near}"
             )
+            keys = _DEGREES["gbs"], _DEGREES["mbs"]
+            self.refuse("batch-size", text, *keys)
 
     # --- the model and its layers ---------------------------------------------------------------
 
@@ -262,16 +225,14 @@ class TorchtitanReader:
         text = str(self.document.get(key, "1F1B"))
         known = schedule_of(text)
         if known is None:
-            self.problems.append(_unknown_schedule(text, key, self.document.place(key)))
+            self.problems.append(_unknown_schedule(text, key, self.document))
             known = ("1F1B", "1f1b", 1)
         if degrees["pp"] == 1:
             return {}
         name, schedule, least = known
         if schedule is None:
             why = f"schedule {name} is not modelled"
-            self.problems.append(
-                Problem("not-predictable", why, "warning", self.document.place(key))
-            )
+            self.unpredictable(why, key)
         usual = schedule in ("1f1b", "interleaved", None)
         layout: dict[str, Any] = {"schedule": None if usual else schedule, "vpp": least}
         return layout | self._blocks(degrees["pp"], least == 1, model)
@@ -299,7 +260,7 @@ class TorchtitanReader:
         blocks = stage_layers(layers, pp * chunks, less_layers)
         if blocks is None:
             text = f"{layers} layers cannot be split over {pp * chunks} stages"
-            self.problems.append(Problem("layers-per-stage", text, places=self.document.place(key)))
+            self.refuse("layers-per-stage", text, key)
         return {"vpp": chunks, "block_layers": blocks}
 
     # --- how it trains --------------------------------------------------------------------------
@@ -314,7 +275,7 @@ class TorchtitanReader:
         if policy not in ("default", "never"):
             key = f"{_P}.fsdp_reshard_after_forward"
             text = f"{key} {policy!r}: default, always or never"
-            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
+            self.problems.append(self.document.wrong(text, key))
         return 2
 
     def _recompute(self) -> str:
@@ -326,14 +287,14 @@ class TorchtitanReader:
             if option != "op":
                 key = f"{_A}.selective_ac_option"
                 text = f"{key} {option!r}: op, or a number (every so-manieth layer)"
-                self.problems.append(Problem("option-value", text, places=self.document.place(key)))
+                self.problems.append(self.document.wrong(text, key))
             return "selective"
         if mode == "memory_budget":
             return f"budget={self.document.get(f'{_A}.memory_budget', 0.5):g}"
         if mode not in ("none", "full"):
             key = TORCHTITAN["recompute"].key
             text = f"{key} {mode!r}: none, selective, full or memory_budget"
-            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
+            self.problems.append(self.document.wrong(text, key))
             return "none"
         return mode
 
@@ -343,8 +304,7 @@ class TorchtitanReader:
             return "adamw-bf16"
         if name.lower() not in _OPTIMIZERS:
             text = f"optimizer {name} is not modelled; costed as AdamW"
-            place = self.document.place("optimizer.name")
-            self.problems.append(Problem("not-modelled", text, "warning", place))
+            self.refuse("not-modelled", text, "optimizer.name", severity="warning")
         return _OPTIMIZERS.get(name.lower(), "adamw")
 
     def _in_bf16(self, name: str) -> bool:
@@ -364,28 +324,21 @@ class TorchtitanReader:
             return "fp8"
         if str(self.document.get(f"{_T}.mixed_precision_param", "bfloat16")) == "float32":
             text = "training in fp32 is not modelled for torchtitan"
-            place = self.document.place(f"{_T}.mixed_precision_param")
-            self.problems.append(Problem("not-predictable", text, "warning", place))
+            self.unpredictable(text, f"{_T}.mixed_precision_param")
         return "bf16"
 
     def _types(self) -> None:
         """Types that torchtitan does not have, which its parsers let through, and fp16."""
         for name in ("dtype", "mixed_precision_param", "mixed_precision_reduce"):
             key = f"{_T}.{name}"
-            value, place = (
-                str(self.document.get(key, "float32")),
-                self.document.place(f"{_T}.{name}"),
-            )
+            value = str(self.document.get(key, "float32"))
             if value == "float16":
-                text = f"{key} = float16 is not modelled"
-                self.problems.append(Problem("not-predictable", text, "warning", place))
+                self.unpredictable(f"{key} = float16 is not modelled", key)
             elif value not in ("float32", "bfloat16"):
                 text = f"{key} = {value!r}: float32 or bfloat16 (found out at the start)"
-                fix = difflib.get_close_matches(value, ("bfloat16", "float32"), n=1, cutoff=0.4)
-                edits = tuple(Edit(key, f'"{item}"') for item in fix)
-                self.problems.append(
-                    Problem("option-value", text, "error", place, "".join(fix), edits, late=True)
-                )
+                close = nearest(value, ("bfloat16", "float32"), 0.4)
+                fix = f'"{close}"' if close else ""
+                self.problems.append(self.document.wrong(text, key, fix, late=True))
 
     def _variations(self, degrees: dict[str, int]) -> tuple[str, ...]:
         names = []
@@ -393,6 +346,8 @@ class TorchtitanReader:
         components = self.document.get("compile.components", ["model", "loss"])
         if not (compiled and "model" in components):
             names.append("eager-blocks")
+        if not (compiled and "loss" in components):
+            names.append("uncompiled-loss")
         # The second place since 0.3.
         places = (f"{_P}.enable_async_tensor_parallel", "compile.enable_async_tensor_parallel")
         stated = [self.document.get(place, False) for place in places]
@@ -409,17 +364,14 @@ class TorchtitanReader:
         return tuple(names)
 
 
-def _unknown_schedule(text: str, key: str, place: tuple[str, ...]) -> Problem:
+def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
     """A name that torch does not have; torchtitan's parsers let it through."""
     lower = {name.lower(): name for name in SCHEDULES}
-    close = difflib.get_close_matches(text.lower(), lower, n=1, cutoff=0.3)
+    close = nearest(given.lower(), lower, 0.3)
     named = ", ".join(name for name, (item, _) in SCHEDULES.items() if item)
-    return Problem(
-        "unknown-schedule",
-        f"pipeline_parallel_schedule {text!r}: torch has {named} (found out when the pipeline is "
-        "built)",
-        places=place,
-        fix=f"{key} = {lower[close[0]]}" if close else "",
-        edits=(Edit(key, lower[close[0]]),) if close else (),
-        late=True,
+    text = (
+        f"pipeline_parallel_schedule {given!r}: torch has {named} (found out when the pipeline is "
+        "built)"
     )
+    edits = (Edit(key, lower[close]),) if close else ()
+    return document.problem("unknown-schedule", text, key, edits=edits, late=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
-from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Problem
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.found import Problem, nearest
 from planner.launch.read.names import known_names
 
 KEYS = known_names("torchtitan")
@@ -45,15 +44,8 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
     for key, setting in document.settings.items():
         if is_known(key) or (setting.value == {} and _is_table(key)):
             continue
-        renamed = _new_name(key)
-        close = [renamed] if renamed else difflib.get_close_matches(key, KEYS, n=1, cutoff=0.7)
-        yield Problem(
-            "unknown-option",
-            f"{key}: torchtitan 0.2 has no such field and refuses it",
-            places=(setting.place,),
-            fix=close[0] if close else "",
-            edits=misspelt(document, key, close),
-        )
+        says = "torchtitan 0.2 has no such field and refuses it"
+        yield unknown_key(document, key, says, _new_name(key) or nearest(key, KEYS, 0.7))
 
 
 def _new_name(key: str) -> str | None:

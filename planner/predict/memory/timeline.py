@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import get_args, get_type_hints
 
+from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     EMBEDDING,
     FORWARD,
@@ -22,8 +23,9 @@ from planner.cost.phase_records import (
     KeptCopies,
     Pass,
     PhaseTerms,
+    total_bytes,
 )
-from planner.cost.phases import exists, kept_copies, on_their_way, passes, total_bytes
+from planner.cost.phases import kept_copies, on_their_way
 from planner.predict.stage import OneLayer, Stage
 
 # Words for people of each term, by its name.

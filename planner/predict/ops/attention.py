@@ -13,7 +13,6 @@ from planner.predict.ops.context import (
     elementwise,
     linear_inputs,
     norm,
-    residual,
 )
 from planner.predict.ops.rows import (
     Collective,
@@ -32,29 +31,45 @@ _POLICY = Module.SELECTIVE_OP
 
 
 def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """All rows of one attention block of the given kind."""
+    """All rows of attention of the given kind, between the norms of its block."""
     projections = _mla_rows(context) if context.model.mla else _qkv_rows(context)
     return (
-        *_input_norm(context),
         *projections,
         *_l2_norm(context, kind),
         core_row(context, kind),
+        *_gate(context),
         _output(context),
-        *_output_norm(context),
-        residual(context, "attention/residual", Module.NOTHING),
     )
 
 
-def _input_norm(context: OpContext) -> tuple[Op, ...]:
-    """Norm before attention, with the checkpoint that whole-layer recomputation keeps."""
-    model = context.model
-    checkpoint = Saved(
+def _gate(context: OpContext) -> tuple[Op, ...]:
+    """A sigmoid gate on the output of attention, one more output of the query projection."""
+    model, width = context.model, float(context.model.attention_out_width)
+    if not model.attention_gate:
+        return ()
+    # The gate and the output before it; the product is the input of the output projection.
+    kept = Saved(
+        "attention/gate", 2.0 * context.saved.activation_bytes * width, Shard.TP, WHOLE_LAYER
+    )
+    row = elementwise(context, "attention/gate", width, Shard.TP, 3, 5)
+    return (replace(row, saved=(kept,)),)
+
+
+def layer_checkpoint(context: OpContext) -> Saved:
+    """What recomputation of the whole layer keeps: its input."""
+    return Saved(
         "layer/checkpoint",
-        context.saved.residual_bytes * model.hidden,
+        context.saved.residual_bytes * context.model.hidden,
         Shard.SEQUENCE,
         Module.NOTHING,
         only_with=WHOLE_LAYER,
     )
+
+
+def input_norm(context: OpContext) -> tuple[Op, ...]:
+    """Norm before attention, with the checkpoint that whole-layer recomputation keeps."""
+    model = context.model
+    checkpoint = layer_checkpoint(context)
     if model.block == "post":
         keeper = elementwise(context, "attention/input", 0.0, Shard.SEQUENCE, 0, 0)
         return (_with_saved(keeper, (checkpoint,)),)
@@ -66,7 +81,7 @@ def _with_saved(op: Op, saved: tuple[Saved, ...]) -> Op:
     return replace(op, saved=saved)
 
 
-def _output_norm(context: OpContext) -> tuple[Op, ...]:
+def output_norm(context: OpContext) -> tuple[Op, ...]:
     """Norm after attention (Gemma 2/3, OLMo 2)."""
     if context.model.block not in ("sandwich", "post"):
         return ()
@@ -154,16 +169,17 @@ def _qkv_rows(context: OpContext) -> tuple[Op, ...]:
     model = context.model
     bias = 1.0 if model.qkv_bias else 0.0
     width_q, width_kv = float(model.query_width), float(model.kv_width)
+    width_out = width_q * (2.0 if model.attention_gate else 1.0)
     hidden = float(model.hidden)
     qkv = Op(
         name="attention/qkv",
         kind=OpKind.GEMM,
-        out_width=width_q,
+        out_width=width_out,
         out_shard=Shard.TP,
         kv_out_width=2 * width_kv,
         in_width=hidden,
         parameters=(
-            (width_q * (hidden + bias), ParamShard.TP),
+            (width_out * (hidden + bias), ParamShard.TP),
             (2 * width_kv * (hidden + bias), ParamShard.KV),
         ),
         saved=(

@@ -158,7 +158,8 @@ def _time(op: Op) -> float:
     if op.kind is OpKind.ATTENTION:
         span = op.window or ATTENTION_SPAN
         return 2.0 * op.heads * (op.qk_head_dim + op.v_head_dim) * span / FLOP_PER_BYTE
-    return op.tokens_factor * op.forward_bytes
+    products = 2.0 * op.in_width * op.out_width * op.groups / FLOP_PER_BYTE
+    return op.tokens_factor * op.forward_bytes + (products if op.kind is OpKind.SCAN else 0.0)
 
 
 def _best(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:

@@ -22,12 +22,41 @@ from planner.predict.ops.rows import (
 
 
 def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Rows of one layer's experts."""
+    hidden, latent = float(context.model.hidden), float(moe.latent or 0)
     return (
         _router(context, moe),
+        *(_latent(context, "moe/latent_down", hidden, latent) if latent else ()),
         *_dispatch(context, moe),
         *_experts(context, moe),
         *_combine(context, moe),
+        *(_latent(context, "moe/latent_up", latent, hidden) if latent else ()),
         *(_shared_experts(context, moe) if moe.shared_ffn else ()),
+    )
+
+
+def _expert_hidden(context: OpContext, moe: MoeSpec) -> float:
+    """Width of what is sent to experts."""
+    return float(moe.latent or context.model.hidden)
+
+
+def _latent(context: OpContext, name: str, into: float, out: float) -> tuple[Op, ...]:
+    """Projection to the experts' latent width or back, the same on every tp rank (Megatron-Core,
+    transformer/moe/moe_layer.py, `fc1_latent_proj`)."""
+    return (
+        Op(
+            name=name,
+            kind=OpKind.GEMM,
+            tokens=Shard.SEQUENCE,
+            out_width=out,
+            in_width=into,
+            parameters=((into * out, ParamShard.NONE),),
+            # The router keeps the input of the way down.
+            saved=()
+            if name.endswith("down")
+            else linear_inputs(context, name, into, Shard.SEQUENCE, 1, Module.MOE),
+            rerun_with=WHOLE_LAYER | Module.MOE,
+        ),
     )
 
 
@@ -92,7 +121,7 @@ def _router(context: OpContext, moe: MoeSpec) -> Op:
 
 def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Permutation by expert and the all-to-all that takes each token to its experts' ranks."""
-    hidden = float(context.model.hidden)
+    hidden = _expert_hidden(context, moe)
     copies = _copies(context, moe)
     element = context.saved.activation_bytes
     passes = context.profile.kernels.dispatch_passes
@@ -120,7 +149,7 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
                 ),
                 Saved(
                     "moe/checkpoint",
-                    2 * hidden,
+                    2.0 * context.model.hidden,
                     Shard.SEQUENCE,
                     WHOLE_LAYER | Module.LAYERNORM,
                     only_with=Module.MOE,
@@ -171,7 +200,7 @@ def _expert_tensor(name: str, hidden: float, copies: float) -> tuple[Collective,
 
 def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Grouped GEMMs of the routed experts."""
-    hidden, width = float(context.model.hidden), float(moe.ffn)
+    hidden, width = _expert_hidden(context, moe), float(moe.ffn)
     gates = gate_factor(context)
     copies = _copies(context, moe)
     bias = 1.0 if moe.expert_bias else 0.0
@@ -243,7 +272,7 @@ def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     if not moe.expert_bias:
         return ()
     copies = _copies(context, moe)
-    hidden = float(context.model.hidden)
+    hidden = _expert_hidden(context, moe)
     return (
         Op(
             name="moe/experts_bias",
@@ -270,7 +299,7 @@ def _expert_output_bytes(context: OpContext) -> float:
 
 def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Reverse exchange and weighted sum of the experts' outputs."""
-    hidden = float(context.model.hidden)
+    hidden = _expert_hidden(context, moe)
     copies = _copies(context, moe)
     element = context.saved.activation_bytes
     passes = context.profile.kernels.dispatch_passes

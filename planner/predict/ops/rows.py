@@ -44,6 +44,7 @@ class OpKind(IntEnum):
     GROUPED_GEMM = 1
     ATTENTION = 2
     MEMORY = 3
+    SCAN = 4
 
 
 class Group(IntEnum):
@@ -63,6 +64,7 @@ class CollectiveKind(IntEnum):
     REDUCE_SCATTER = 2
     ALL_TO_ALL = 3
     RING_EXCHANGE = 4
+    HEAD_EXCHANGE = 5  # an all-to-all over all cp ranks, however attention exchanges
 
 
 class Hidden(IntEnum):
@@ -129,7 +131,8 @@ class Op:
 
     GEMM rows multiply (tokens × in_width) by (in_width × out_width). ATTENTION rows use
     `heads`, `kv_heads`, `qk_head_dim`, `v_head_dim`, `window` (0: none). MEMORY rows move
-    `forward_bytes` and `backward_bytes`.
+    `forward_bytes` and `backward_bytes`; SCAN rows do so besides products of `in_width` multiplied
+    by `out_width`, and hold `work_bytes` at their backward.
     """
 
     name: str
@@ -150,6 +153,7 @@ class Op:
     window: float = 0.0
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
+    work_bytes: float = 0.0
     forward_kernels: float = 1.0
     backward_kernels: float = 2.0
     autocasts: bool = True  # autocast multiplies 16-bit copies of the weights

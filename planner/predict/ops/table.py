@@ -7,10 +7,9 @@ from functools import cache
 
 from planner.job.frameworks.profile import load_framework
 from planner.job.specs import LayerKind, ModelSpec
-from planner.predict.ops.attention import attention_rows
 from planner.predict.ops.checkpoint import stop_early, with_budget
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.ffn import ffn_rows
+from planner.predict.ops.layer import layer_rows
 from planner.predict.ops.offload import with_offload
 from planner.predict.ops.rows import Op, OpKind, Piece
 from planner.predict.ops.vocab_layers import embedding_rows, head_rows, mtp_loss_rows, mtp_rows
@@ -45,7 +44,7 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
 
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
     """One layer, with the rows that checkpoints of the framework run again."""
-    rows = (*attention_rows(context, kind), *ffn_rows(context, kind))
+    rows = layer_rows(context, kind)
     layer = Piece(f"layer[{kind.attention},{kind.ffn}]", rows)
     if context.profile.recomputing.stops_early:
         layer = stop_early(layer)
@@ -91,6 +90,8 @@ def op_flop(op: Op, seq: int) -> float:
     if op.kind is OpKind.ATTENTION:
         span = min(seq, op.window) if op.window else seq
         return 2.0 * op.heads * (op.qk_head_dim + op.v_head_dim) * span
+    if op.kind is OpKind.SCAN:
+        return 2.0 * op.out_width * op.in_width
     return 0.0
 
 

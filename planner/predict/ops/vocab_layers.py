@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.job.modules import Module
-from planner.predict.ops.attention import attention_rows
 from planner.predict.ops.context import OpContext, linear_inputs, norm
-from planner.predict.ops.ffn import ffn_rows
+from planner.predict.ops.layer import layer_rows
 from planner.predict.ops.rows import Op, OpKind, ParamShard, Saved, Shard
 
 
@@ -48,8 +47,9 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
     if model.position == "learned":
         positions = rules.position_bytes * context.seq
         rows.append(Saved("embedding/positions", 0.0, Shard.NONE, nothing, fixed_bytes=positions))
-    if model.position == "rope":
-        sets = len({kind.attention for kind in model.kinds}) if rules.rotary_per_kind else 1
+    if model.position == "rope" and model.has_attention:
+        windows = {kind.attention == "sliding" for kind in model.kinds}
+        sets = len(windows) if rules.rotary_per_kind else 1
         tables = 2.0 * sets * rules.rotary_table_bytes * model.rotary_width * context.seq
         rows.append(Saved("layers/rotary", 0.0, Shard.NONE, nothing, fixed_bytes=tables))
         # Layers that make their own tables are handed fp32 angles, kept by a checkpoint.
@@ -158,7 +158,7 @@ def _loss(context: OpContext) -> Op:
 def mtp_rows(context: OpContext) -> tuple[Op, ...]:
     """One multi-token-prediction module (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
-    Two norms, a projection from 2h to h, a full layer of the last kind, and a norm before the
+    Two norms, a projection from 2h to h, a full layer, and a norm before the
     head, which `mtp_loss_rows` has.
     """
     model = context.model
@@ -172,13 +172,11 @@ def mtp_rows(context: OpContext) -> tuple[Op, ...]:
         parameters=((2 * hidden * hidden, ParamShard.TP),),
         saved=linear_inputs(context, "mtp/projection", 2 * hidden, Shard.SEQUENCE, 1, Module.FULL),
     )
-    kind = model.kind_sequence[-1]
     return (
         norm(context, "mtp/norm_hidden", hidden, Shard.SEQUENCE, Module.NOTHING),
         norm(context, "mtp/norm_embedding", hidden, Shard.SEQUENCE, Module.NOTHING),
         projection,
-        *attention_rows(context, kind),
-        *ffn_rows(context, kind),
+        *layer_rows(context, model.mtp_kind),
         head_rows(context)[0],
     )
 

@@ -65,6 +65,7 @@ def conditions_of(job: Job) -> Conditions:
         hidden=job.model.hidden,
         bits=int(_DIGITS.findall(job.precision)[-1]),
         guessed=job.cluster.gpu.name if load_compute_curves(job.cluster.gpu).guessed else "",
+        states=job.model.has_states,
     )
 
 

@@ -23,7 +23,7 @@ class Conditions(NamedTuple):
     it without exposed communication; `bits`: of the operands of linear layers; `guessed`: the GPU,
     where its kernels' rates are an assumption; `waiting`: share of the step in which the GPU waits
     for the CPU to issue kernels (no axis: an error of its own); `unstated`: a measured run does not
-    say its precision, and the GPU's usual one was taken.
+    say its precision, and the GPU's usual one was taken; `states`: state-space layers.
     """
 
     gpus: float = 0.0
@@ -35,6 +35,7 @@ class Conditions(NamedTuple):
     guessed: str = ""
     waiting: float = 0.0
     unstated: bool = False
+    states: bool = False
 
     @property
     def exposed(self) -> float:

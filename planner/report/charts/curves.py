@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from planner.report.charts.drawing import BLUE, FILE_WIDTH, GREY, VERMILION, Width, colours, table
+from planner.report.charts.drawing import (
+    BLUE,
+    FILE_WIDTH,
+    GREY,
+    PALETTE,
+    VERMILION,
+    Width,
+    colours,
+    table,
+)
 from planner.report.figures.curves import Figure, Panel, Point
 
 _COLOURS = (BLUE, VERMILION)
@@ -32,7 +41,11 @@ def panel_chart(panel: Panel, width: Width, title: str = "") -> Any:
     base = alt.Chart(table(_rows(panel))).encode(
         x=_axis(panel, 0),
         y=_axis(panel, 1),
-        color=alt.Color("series:N", title=None, scale=colours(names, _COLOURS)),
+        color=alt.Color(
+            "series:N",
+            title=None,
+            scale=colours(names, _COLOURS if len(names) <= len(_COLOURS) else PALETTE),
+        ),
         tooltip=alt.Tooltip("text:N", title=panel.title),
     )
     joined = [line.name for line in panel.series if line.joined]
@@ -48,6 +61,7 @@ def panel_chart(panel: Panel, width: Width, title: str = "") -> Any:
         layers.append(base.mark_point(size=300).transform_filter("datum.marked"))
     if any(point.label for point in points):
         words = base.mark_text(align="left", dx=8, dy=-8, fontSize=11)
+        words = words.transform_filter("datum.label")
         layers.append(words.encode(text=alt.Text("label:N")))
     if panel.ideal:
         layers.insert(0, _ideal(panel))

@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 from planner.job.errors import UsageError
@@ -108,6 +109,7 @@ def png(chart: Any) -> bytes:
     return bytes(vl_convert.vegalite_to_png(_on_white(chart), scale=_SCALE_OF_PNG))
 
 
+@cache
 def script() -> str:
     """Vega, Vega-Lite and Vega-Embed, all that a page with charts needs."""
     import vl_convert

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.compare.buying import Buying
 from planner.compare.interval import Range
 from planner.compare.results import Comparison, Run, ScalePoint, Scaling
 from planner.predict.plan_text import degrees_text
@@ -112,6 +113,43 @@ def comparison_figure(comparison: Comparison) -> Figure:
         f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens",
         "Bars: 80 % interval. Clusters without a price or a plan are in the tables only.",
         (panel,) if series else (),
+    )
+
+
+def buying_figure(buying: Buying) -> Figure:
+    """Cost against time: each job on each cluster that was searched, and the sets that none beats
+    in both; a ring: what to take."""
+    decision = buying.decision
+    best = None if decision is None else decision.best
+    sets = () if decision is None else decision.front
+    found = [
+        Series(
+            job,
+            tuple(
+                Point(one.days.value, one.cost.value, one.cost.low, one.cost.high,
+                      f"{one.job} on {one.cluster}: {row.plan}", label=one.cluster)
+                for row in buying.rows
+                if (one := row.choice) is not None and one.job == job and one.cost is not None
+            ),
+            joined=False,
+        )
+        for job in dict.fromkeys(row.job for row in buying.rows)
+    ]  # fmt: skip
+    front = tuple(
+        Point(one.days, one.cost, one.cost, one.cost,
+              " + ".join(choice.cluster for choice in one.choices),
+              marked=best is not None and one.choices == best.choices)
+        for one in sorted(sets, key=lambda one: one.days)
+        if one.cost is not None
+    )  # fmt: skip
+    cost = f"{buying.currency}, {BASIS_NAMES[buying.basis]}"
+    found.append(Series(_FRONT, front))
+    panel = Panel("Cost against time", "days", cost, tuple(s for s in found if s.points))
+    return Figure(
+        "Which GPUs to take",
+        "Dots: as predicted, with the 80 % interval. Line: bounds at the certainty asked for, of "
+        "sets that none beats in both. Ring: what to take.",
+        (panel,) if panel.series else (),
     )
 
 

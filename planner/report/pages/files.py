@@ -8,22 +8,23 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from planner.compare.buying import Buying
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.compare.results import Comparison, Scaling
 from planner.job.errors import UsageError
 from planner.report.pages.front import Entry
 from planner.report.pages.page import Page
 from planner.report.pages.plans import plans_page, result_page
-from planner.report.pages.studies import comparison_page, scaling_page
+from planner.report.pages.studies import buying_page, comparison_page, scaling_page
 from planner.search.plan_file import read_json, read_plan_file
 
 Model = TypeVar("Model", bound=BaseModel)
-_MADE_BY = "search, evaluate, compare and scale write such files with -o FILE.json"
+_MADE_BY = "search, evaluate, compare, buy and scale write such files with -o FILE.json"
 
 
 def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) -> Page:
-    """The page of a plan file, or of what `compare` or `scale` wrote. UsageError says what is
-    wrong with the file. `before_costing` is called before shapes are costed."""
+    """The page of a plan file, or of what `compare`, `buy` or `scale` wrote. UsageError says what
+    is wrong with the file. `before_costing` is called before shapes are costed."""
     document = read_json(path)
     if not isinstance(document, dict):
         raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
@@ -35,6 +36,8 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
         result = read_plan_file(path)
         before_costing()
         return result_page(result, path)
+    if "rows" in document and "basis" in document and "model" not in document:
+        return buying_page(_validated(path, Buying, document))
     if "rows" in document and "basis" in document:
         runs = _with_stages(document["rows"])
         return comparison_page(_validated(path, Comparison, document | {"rows": runs}))

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.job.quantities import GIB, gib, percent_sure
+from planner.predict.command_line import evaluate_command, search_command
 from planner.predict.plan import Plan
 from planner.predict.plan_text import recompute_text
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.charts.heat import heat_chart
-from planner.report.command_line import evaluate_command, search_command
 from planner.report.figures.candidates import Candidates, candidates, costed_or_reason
 from planner.report.figures.heat import HeatMap, heat_map
 from planner.report.figures.plan import front_plans, riskier_plans
 from planner.report.pages.page import Drawing, Pick, Section
 from planner.report.search import job_facts, recommended_note, riskier_table
-from planner.report.tables import Column, Facts, Notes, TableData
+from planner.report.tables import Facts, Notes, TableData, headings
 from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
 
@@ -146,7 +146,7 @@ def heat_section(found: HeatMap) -> Section:
         for cell in found.forbidden
         for places in [tuple(zip(cell.names, cell.places, strict=True))]
     )
-    columns = (Column("degree", "left"), Column("with", "left"), Column("rule", "left"))
+    columns = headings("<degree | <with | <rule")
     note = (
         "Each cell is the best shape with these two values: tokens/s of a GPU if it fits as surely "
         "as was asked, else the GiB of the lightest, or the rule that forbids it. Layers are "
@@ -167,12 +167,12 @@ def overview_section(
         or any(getattr(entry.plan.degrees, name) not in (0, 1) for entry in entries)
     ]
     where = ("cluster",) if any(entry.where for entry in entries) else ()
-    columns = (
-        Column("plan"),
-        *(Column(title, "left") for title in where),
-        *(Column(title) for title in ("step s", "tokens/s/GPU", "MFU %", "peak GiB", "fits %")),
-        *(Column(name.replace("_", " ")) for name in used),
-        Column("recompute", "left"),
+    columns = headings(
+        "plan",
+        *(f"<{title}" for title in where),
+        "step s | tokens/s/GPU | MFU % | peak GiB | fits %",
+        *(name.replace("_", " ") for name in used),
+        "<recompute",
     )
     rows = tuple(
         (

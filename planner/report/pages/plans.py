@@ -14,6 +14,7 @@ from planner.job.pool import is_pool
 from planner.job.quantities import gib, seconds
 from planner.job.request import Request
 from planner.job.schedules import SCHEDULES
+from planner.predict.command_line import search_command
 from planner.predict.configuration import given_job
 from planner.predict.decided import decided_request
 from planner.predict.memory.footprint import configure, footprint_of
@@ -21,7 +22,6 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
-from planner.report.command_line import search_command
 from planner.report.explain import explanation_report
 from planner.report.figures.memory import Panel, memory_panel
 from planner.report.figures.plan import (

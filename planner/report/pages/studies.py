@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from planner.compare.buying import Buying
 from planner.compare.results import Comparison, Scaling
 from planner.job.quantities import gib
+from planner.report.buying import buying_report
 from planner.report.charts import curves as curve_charts
 from planner.report.charts import memory as memory_charts
 from planner.report.charts.drawing import specification
 from planner.report.comparison import comparison_report
 from planner.report.figures import memory
-from planner.report.figures.curves import Figure, comparison_figure, scaling_figure
+from planner.report.figures.curves import Figure, buying_figure, comparison_figure, scaling_figure
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.scaling import scaling_report
-from planner.report.tables import Column, Report, TableData
+from planner.report.tables import Report, TableData, headings
 
 
 def scaling_page(scaling: Scaling) -> Page:
@@ -23,6 +25,11 @@ def scaling_page(scaling: Scaling) -> Page:
 def comparison_page(comparison: Comparison) -> Page:
     """Cost against time above the tables of a comparison."""
     return _page(comparison_figure(comparison), comparison_report(comparison))
+
+
+def buying_page(buying: Buying) -> Page:
+    """Cost against time of what could be taken, above the tables of the report."""
+    return _page(buying_figure(buying), buying_report(buying))
 
 
 def _page(figure: Figure, report: Report) -> Page:
@@ -61,9 +68,8 @@ def _numbers(panel: memory.Panel) -> TableData:
         for index, group in enumerate(memory.GROUPS)
         if any(bar.sizes[index] for bar in panel.bars)
     ]
-    left = (Column("step", "left"), Column("phase", "left"))
     return TableData(
-        (*left, *(Column(name) for _, name in used), Column("total")),
+        headings("<step | <phase", *(name for _, name in used), "total"),
         tuple(
             (
                 bar.step,

@@ -47,16 +47,13 @@ def part_terms(model: CostModel, costed: CostedShapes, row: int, code: int) -> P
     index = int(shape[f.SHAPE_KEY])
     key, costs = costed.keys[index], costed.costs[index]
     job, framework = model.job_inputs, model.framework_inputs
-    terms, scalars = compiled.layout_terms(
-        shape, key, costs, job, framework, model.gpu_inputs, model.network
+    terms, scalars = np.zeros((job.pieces, linear.TERM_COLUMNS)), np.zeros(linear.SCALAR_COLUMNS)
+    stages = np.zeros((int(shape[f.SHAPE_PP]), bounds.STAGE_BOUND_COLUMNS))
+    layers = np.zeros((job.kinds, bounds.LAYER_COLUMNS))
+    compiled.fill_shape_parts(
+        shape, code, key, costs, *model.inputs, terms, scalars, stages, layers
     )
-    return PartTerms(
-        compiled.empty_stages(terms, costs, key, shape, job, framework),
-        compiled.layer_columns(terms, code, costs, key, shape, job, framework),
-        terms,
-        scalars,
-        framework.fragmentation,
-    )
+    return PartTerms(stages, layers, terms, scalars, framework.fragmentation)
 
 
 def pool_bound_s(

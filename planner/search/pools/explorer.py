@@ -86,7 +86,6 @@ class PoolExplorer:
         self.deadline = np.inf if effort.deadline is None else effort.deadline
         self.stopped: Stopped = ""
         # CP-SAT's seconds after which it tires.
-        self.rests_at_s = effort.most_effort_s
         # Terms of shapes on each part, and paces that no layout of a shape beats within a share of
         # the memory.
         self._terms: dict[int, tuple[PartTerms, ...]] = {}
@@ -184,11 +183,7 @@ class PoolExplorer:
     @property
     def tired(self) -> bool:
         """Whether the work that is allowed is done."""
-        return self.effort_s >= self.rests_at_s or self.solves >= self.effort.most_solves
-
-    def rest_after(self, block_bounds: int, effort_s: float) -> None:  # noqa: ARG002 (it has none)
-        """Tire after so many more of CP-SAT's deterministic seconds."""
-        self.rests_at_s = min(self.effort.most_effort_s, self.effort_s + effort_s)
+        return self.effort_s >= self.effort.most_effort_s or self.solves >= self.effort.most_solves
 
     def ladder(
         self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False

@@ -29,6 +29,10 @@ def pool_jobs(request: Request) -> tuple[Pool, tuple[Job, ...]]:
             f"--activation-offload {request.activation_offload}: not with GPUs of several types "
             f"({request.gpus}); leave it out  [activation-offload-pool]"
         )
+    if request.batch_ramp is not None:
+        raise UsageError(
+            f"--batch-ramp: not with GPUs of several types ({request.gpus}); leave it out"
+        )
     if request.sharp:
         raise UsageError(
             f"--sharp: not with GPUs of several types ({request.gpus}), whose nodes need not share "

@@ -19,8 +19,6 @@ def preload(path: Path) -> float:
     """Import the modules that a file names; CPU seconds so far, or none without a file."""
     if not path.is_file():
         return 0.0
-    # Says where numba keeps machine code, which an older core must before numba is imported.
-    importlib.import_module("planner.cost._jit")
     for name in path.read_text(encoding="utf-8").split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -7,7 +7,7 @@ something.
 
 from __future__ import annotations
 
-from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
+from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
 
 _NORMS_PER_LAYER = {"pre": 2, "sandwich": 4, "post": 2, "single": 1, "parallel": 2}
 
@@ -23,9 +23,45 @@ def closed_form_parameters(spec: ModelSpec) -> int:
 
 
 def _layer(spec: ModelSpec, kind: LayerKind) -> int:
-    attention = _latent_attention(spec, spec.mla) if spec.mla else _attention(spec)
-    ffn = _experts(spec, spec.moe) if kind.ffn == "moe" and spec.moe else _dense_ffn(spec)
-    return attention + ffn + _NORMS_PER_LAYER[spec.block] * _norm(spec)
+    norms = _NORMS_PER_LAYER[spec.block] // (2 if "none" in (kind.attention, kind.ffn) else 1)
+    return _mixer(spec, kind) + _block(spec, kind) + norms * _norm(spec)
+
+
+def _mixer(spec: ModelSpec, kind: LayerKind) -> int:
+    total = 0
+    if kind.attention in ("full", "sliding", "both"):
+        total += _latent_attention(spec, spec.mla) if spec.mla else _attention(spec)
+    if kind.attention in ("state", "both") and spec.state_space:
+        total += _state_space(spec.hidden, spec.state_space)
+    return total
+
+
+def _block(spec: ModelSpec, kind: LayerKind) -> int:
+    if kind.ffn == "none":
+        return 0
+    return _experts(spec, spec.moe) if kind.ffn == "moe" and spec.moe else _dense_ffn(spec)
+
+
+def _state_space(hidden: int, space: StateSpaceSpec) -> int:
+    """Weights as the modelling files of transformers name them."""
+    inner, keys = space.heads * space.head_dim, space.groups * space.state
+    out_proj = inner * hidden
+    if space.kind == "mamba1":
+        in_proj, conv1d = hidden * 2 * inner, inner * (space.conv + space.conv_bias)
+        x_proj = inner * (space.step_rank + 2 * space.state)
+        dt_proj = space.step_rank * inner + inner
+        norms = (space.step_rank + 2 * space.state) * space.inner_norms
+        a_log, skip = inner * space.state, inner
+        return in_proj + conv1d + x_proj + dt_proj + norms + a_log + skip + out_proj
+    if space.kind == "lightning":
+        return hidden * 3 * inner + hidden * inner + inner + out_proj
+    conv1d = (inner + 2 * keys) * (space.conv + space.conv_bias)
+    if space.kind == "gated_delta":
+        in_proj = hidden * (2 * keys + 2 * inner) + hidden * 2 * space.heads
+        return in_proj + conv1d + 2 * space.heads + space.head_dim + out_proj
+    in_proj = hidden * (2 * inner + 2 * keys + space.heads)
+    norm = inner * space.gated_norm
+    return in_proj + conv1d + 3 * space.heads + norm + out_proj
 
 
 def _norm(spec: ModelSpec) -> int:
@@ -35,6 +71,7 @@ def _norm(spec: ModelSpec) -> int:
 def _attention(spec: ModelSpec) -> int:
     query, key = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     total = spec.hidden * (query + 2 * key) + query * spec.hidden
+    total += spec.hidden * query if spec.attention_gate else 0
     total += query + 2 * key if spec.qkv_bias else 0
     total += spec.hidden if spec.attention_out_bias else 0
     total += spec.heads if spec.attention_sinks else 0
@@ -58,8 +95,9 @@ def _dense_ffn(spec: ModelSpec) -> int:
 
 def _experts(spec: ModelSpec, moe: MoeSpec) -> int:
     inputs = 2 if spec.gated else 1
-    routed = (inputs + 1) * spec.hidden * moe.ffn
+    routed = (inputs + 1) * (moe.latent or spec.hidden) * moe.ffn
     routed += inputs * moe.ffn + spec.hidden if moe.expert_bias else 0
     router = moe.experts * (spec.hidden + int(moe.router_bias))
     shared = (inputs + 1) * spec.hidden * moe.shared_ffn
+    router += 2 * spec.hidden * (moe.latent or 0)
     return moe.experts * routed + router + shared + (spec.hidden if moe.shared_gate else 0)

@@ -6,6 +6,7 @@ import pytest
 
 from planner.launch.check.assess import assess
 from planner.launch.check.request import as_request
+from planner.launch.check.variations import varied_framework
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from planner.launch.read.torchtitan_layout import stage_layers
@@ -141,7 +142,17 @@ def test_torchtitan_checkpointing(read: Read, mode: str, recompute: str) -> None
 
 def test_torchtitan_without_compile(read: Read) -> None:
     text = titan().replace("enable = true", "enable = false")
-    assert "eager-blocks" in read(text, "a.toml").variations
+    assert {"eager-blocks", "uncompiled-loss"} <= set(read(text, "a.toml").variations)
+    blocks = titan().replace("enable = true", 'enable = true\ncomponents = ["model"]')
+    assert read(blocks, "a.toml").variations == ("uncompiled-loss",)
+
+
+def test_a_loss_that_is_not_compiled_takes_eight_bytes_more_a_logit() -> None:
+    bytes_a_logit = [
+        varied_framework("torchtitan", names).saved.logits_peak_bytes
+        for names in ((), ("uncompiled-loss",))
+    ]
+    assert bytes_a_logit == [6, 14]
 
 
 TITAN_WRONG = [

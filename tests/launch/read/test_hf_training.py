@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from planner.cli.main import cli
 from planner.job.errors import CannotTellError
+from planner.launch.check.variations import varied_framework
 from tests.launch.read.conftest import ReadFolder, judged, refusals
 
 ZERO3 = json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}})
@@ -49,6 +50,30 @@ arguments = TrainingArguments(
 )
 Trainer(model=model, args=arguments).train()
 """
+
+
+@pytest.mark.parametrize(
+    ("file", "stage"),
+    [("ds_z2_config.json", 2), ("zero3.json", 3), ("stage1_bf16.json", 1), ("zero_2.json", 2),
+     ("zero3_offload.json", None), ("ds_config.json", None), ("fuzz30.json", None)],
+)  # fmt: skip
+def test_a_file_that_is_not_at_hand_may_say_its_stage(
+    folder: ReadFolder, file: str, stage: int | None
+) -> None:
+    """Assumed and said; what is offloaded, no name tells."""
+    found = folder({"run/x.yaml": FACTORY.replace("ds_z3.json", file)})
+    said = [text for text in found.assumed if "by the name of" in text]
+    missing = [problem for problem in found.problems if problem.rule == "deepspeed-config"]
+    if stage is None:
+        assert missing and not said
+    else:
+        assert found.zero == stage and said and not missing
+
+
+def test_liger_makes_no_logits(folder: ReadFolder) -> None:
+    found = folder({"run/x.yaml": FACTORY.replace("bf16", "enable_liger_kernel: true\nbf16")})
+    assert found.variations == ("fused-linear-loss",)
+    assert varied_framework("deepspeed", found.variations).saved.logits_peak_bytes < 1
 
 
 def test_llama_factory(folder: ReadFolder) -> None:

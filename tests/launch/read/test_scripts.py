@@ -98,6 +98,13 @@ def test_no_training_command(folder: ReadFolder) -> None:
         folder({"run.sh": "python serve.py --port 80\n"})
 
 
+def test_a_program_in_a_variable_is_named(folder: ReadFolder) -> None:
+    """As Google's recipes start NeMo; the test of an argument that nobody gives is decided."""
+    script = 'if [[ ${1} != "slurm" ]]; then torchrun --nnodes 2 ${PROGRAM} --factory "f()"; fi\n'
+    with pytest.raises(CannotTellError, match=r"line 1 starts is \$PROGRAM, which the files"):
+        folder({"run.sh": script})
+
+
 def test_the_inner_launch_is_the_program(folder: ReadFolder) -> None:
     """`python submit.py --gpus 8 -- torchrun … pretrain_gpt.py`."""
     found = folder(

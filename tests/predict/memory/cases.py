@@ -9,8 +9,8 @@ import pytest
 
 from constraints.rule import Layout
 from planner.cost import fields as f
+from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import OPTIMIZER
-from planner.cost.phases import exists, passes
 from planner.cost.tables import Array
 from planner.job.job import Job, searched_modes
 from planner.job.models.catalog import load_model

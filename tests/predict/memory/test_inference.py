@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hardware import load_gpu
+from hardware import load_gpu, parse_gpus
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
@@ -24,8 +24,15 @@ from planner.predict.memory.serving.kv_cache import (
     model_token_bytes,
     stage_pool,
 )
-from planner.predict.memory.serving.solve import changes, largest_batch, largest_context, solve
+from planner.predict.memory.serving.solve import (
+    changes,
+    largest_batch,
+    largest_context,
+    solve,
+    with_grouped_queries,
+)
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
+from planner.predict.memory.serving_splits import splits
 from planner.predict.ops import parameter_count
 
 GIB = 2**30
@@ -412,3 +419,42 @@ def test_custom_models_are_served() -> None:
     result = inference_memory(Deployment(spec, load_gpu("rtx4090"), context=64))
     assert result.fits
     assert result.one_copy_token_bytes == 2 * 2 * 16 * 2
+
+
+# --- advice: what makes it smaller, latency against throughput ------------------------------
+
+
+def test_grouped_queries_divide_the_cache_of_a_model_that_lacks_them() -> None:
+    """Llama 7B has 32 KV heads: 8 keep a quarter of the cache and smaller projections."""
+    deployment = serving("llama-7b", batch=64)
+    grouped = with_grouped_queries(deployment)
+    assert grouped is not None
+    whole, quarter = (inference_memory(one).heaviest for one in (deployment, grouped.deployment))
+    assert quarter.kv_needed == whole.kv_needed / 4
+    assert grouped.missing == quarter.missing < whole.missing - 0.75 * whole.kv_needed
+    for model in ("llama-3.1-8b", "deepseek-v3"):  # 8 heads already; compressed
+        assert with_grouped_queries(serving(model)) is None
+
+
+def test_narrower_caches_are_offered() -> None:
+    offered = {one.options: one.missing for one in changes(serving("llama-7b", batch=64))}
+    assert offered["--kv-cache int4"] < offered["--kv-cache fp8"]
+
+
+def test_deeper_tensor_parallelism_reads_less_and_reduces_more() -> None:
+    """The document's table: weights a GPU fall with tp, all-reduces come; the cache of the
+    replicas together grows with fewer copies of the weights."""
+    deployment = serving("llama-3.1-8b", batch=16, context=32768, tp=4)
+    found = {one.memory.deployment.tp: one for one in splits(deployment, parse_gpus("4xH100"))}
+    assert sorted(found) == [1, 2, 4]
+    assert all(one.memory.deployment.gpus == 4 for one in found.values())
+    for deeper, less in ((4, 2), (2, 1)):
+        assert found[deeper].read_s < found[less].read_s
+        assert found[deeper].reduce_s > found[less].reduce_s
+        assert found[deeper].sequences > found[less].sequences
+    one = found[1]
+    stage = one.memory.heaviest
+    assert one.reduce_s == 0.0
+    read = stage.weights.total + stage.kv_needed
+    assert one.read_s == pytest.approx(read / deployment.gpu.hbm_bytes_per_s)
+    assert one.tokens_per_s == pytest.approx(16 / one.read_s)

@@ -118,6 +118,11 @@ def layer_piece(deployment: Deployment, kind: LayerKind) -> Piece:
 
 def check_deployment(deployment: Deployment) -> None:
     """UsageError for settings that no engine accepts, with the nearest that one does."""
+    if deployment.model.has_states:
+        raise UsageError(
+            f"{deployment.model.name}: the caches of state-space layers in serving are not "
+            "modelled; `planner memory` without --inference sizes their training"
+        )
     _check_ranges(deployment)
     _check_tensor_parallel(deployment)
     _check_experts(deployment)

@@ -19,6 +19,8 @@ from planner.predict.memory.serving.stage import stage_memory
 
 _GPU_STEPS = (2, 4, 8, 16, 32)
 _HIGH_UTILIZATION = 0.95
+# KV heads of Llama 2 70B, Llama 3, Mistral and Qwen2.5 from 7B on.
+GROUPED_KV_HEADS = 8
 # Tensor parallelism beyond the usual node is rare; further GPUs become pipeline stages.
 _NODE_GPUS = 8
 
@@ -107,6 +109,21 @@ def changes(deployment: Deployment) -> tuple[Change, ...]:
     return tuple(sorted(found, key=lambda change: not change.fits))
 
 
+def with_grouped_queries(deployment: Deployment) -> Change | None:
+    """A model with fewer KV heads (grouped-query attention, arXiv 2305.13245): another model, to be
+    chosen or trained, no option. None where the heads are as few, or compressed (MLA)."""
+    model = deployment.model
+    if (
+        model.mla is not None
+        or model.kv_heads <= GROUPED_KV_HEADS
+        or model.heads % GROUPED_KV_HEADS
+    ):
+        return None
+    grouped = model.model_copy(update={"kv_heads": GROUPED_KV_HEADS})
+    near = replace(deployment, model=grouped)
+    return _measured(f"a model with {GROUPED_KV_HEADS} KV heads", near) if _legal(near) else None
+
+
 def _measured(options: str, deployment: Deployment) -> Change:
     return Change(options, deployment, missing_bytes(deployment))
 
@@ -134,8 +151,9 @@ def _smaller_requests(deployment: Deployment) -> Iterator[tuple[str, Deployment]
 
 
 def _smaller_formats(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
-    if KV_FORMATS["fp8"].element_bytes < deployment.kv.element_bytes:
-        yield "--kv-cache fp8", replace(deployment, kv=KV_FORMATS["fp8"])
+    for cache in ("fp8", "int4"):
+        if KV_FORMATS[cache].element_bytes < deployment.kv.element_bytes:
+            yield f"--kv-cache {cache}", replace(deployment, kv=KV_FORMATS[cache])
     for name in _narrower(deployment):
         yield f"--weights {name}", replace(deployment, weights=WEIGHT_FORMATS[name])
 

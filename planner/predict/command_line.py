@@ -1,4 +1,4 @@
-"""A request as the words of a command line, to copy."""
+"""A request, or one configuration of it, as the words of a command line, to copy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import shlex
 from collections.abc import Iterator
 
 from planner.job.request import Request
-from planner.predict.plan import Degrees
+from planner.predict.plan import Degrees, LayerLayout
 
 # Fields whose option has another name; other options are called like their field.
-_OPTIONS = {"allow_tp_across_domains": "--allow-tp-across-nodes"}
+_OPTIONS = {"allow_tp_across_domains": "--allow-tp-across-nodes", "use": "--with"}
 _LIMITS = {"shard": "--shard-size"}
-# What a search chooses: no option of a command that costs one configuration.
-_CHOSEN = ("gbs", "gbs_tokens", "gbs_tolerance", "limits", "recompute", "cp_sizes")
+# Options that are given once a value.
+_REPEATED = ("require", "forbid", "fix", "use", "without")
+# What follows from the others, or is chosen by a search: no option of one configuration.
+_CHOSEN = ("gbs", "gbs_tokens", "gbs_tolerance", "limits", "recompute")
 _CONDITIONS = ("require", "forbid", "fix", "fit_probability")
 
 
@@ -21,17 +23,23 @@ def search_command(request: Request) -> str:
     return shlex.join(("planner", "search", *_words(request)))
 
 
-def evaluate_command(request: Request, degrees: Degrees | None = None, recompute: str = "") -> str:
+def evaluate_command(
+    request: Request,
+    degrees: Degrees | None = None,
+    recompute: str = "",
+    layout: LayerLayout | None = None,
+) -> str:
     """`planner evaluate` of a configuration; without degrees what comes before them. Empty where
     the search chooses more than degrees: what to offload."""
     if "search" in (request.optimizer_offload, request.activation_offload):
         return ""
-    given = request.model_copy(
-        update={name: Request.model_fields[name].get_default() for name in _CONDITIONS}
-    )
-    words = ["planner", "evaluate", *_words(given, leave_out=_CHOSEN)]
+    words = ["planner", "evaluate", *_words(request, leave_out=(*_CHOSEN, *_CONDITIONS))]
     if degrees is not None:
         words += _degree_words(degrees, recompute)
+    if layout is not None and not layout.is_even:
+        words += ["--layers-per-stage", _listed(layout.block_layers)]
+    if layout is not None and layout.mtp_standalone:
+        words.append("--mtp-standalone")
     return shlex.join(words)
 
 
@@ -47,12 +55,12 @@ def _degree_words(degrees: Degrees, recompute: str) -> Iterator[str]:
 
 
 def _words(request: Request, leave_out: tuple[str, ...] = ()) -> Iterator[str]:
-    """Options of the fields that differ from their defaults."""
+    """Options of the fields that differ from their defaults; `cp_sizes` has none."""
     for name, field in Request.model_fields.items():
         value = getattr(request, name)
-        if name in leave_out or value == field.get_default(call_default_factory=True):
-            continue
-        yield from _option(name, value)
+        default = field.get_default(call_default_factory=True)
+        if name not in (*leave_out, "cp_sizes") and value != default:
+            yield from _option(name, value)
 
 
 def _option(name: str, value: object) -> Iterator[str]:
@@ -62,12 +70,15 @@ def _option(name: str, value: object) -> Iterator[str]:
             yield option if value else option.replace("--", "--no-", 1)
         case dict():
             for degree, values in value.items():
-                limit = _LIMITS.get(degree, f"--{degree}")
-                yield from (limit.replace("_", "-"), ",".join(str(number) for number in values))
-        case tuple() if name in ("require", "forbid", "fix"):
-            for condition in value:
-                yield from (option, condition)
+                yield from (_LIMITS.get(degree, f"--{degree}"), _listed(values))
+        case tuple() if name in _REPEATED:
+            for one in value:
+                yield from (option, one)
         case tuple():
-            yield from (option, ",".join(str(part) for part in value))
+            yield from (option, _listed(value))
         case _:
             yield from (option, str(value))
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    return ",".join(str(value) for value in values)

@@ -13,8 +13,8 @@ from planner.cli.limits import limit_values
 from planner.cli.options import build_request
 from planner.cli.search import command as search
 from planner.job.request import Request
+from planner.predict.command_line import evaluate_command, search_command
 from planner.predict.plan import Degrees
-from planner.report.command_line import evaluate_command, search_command
 
 REQUESTS = {
     "plain": Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000),
@@ -22,6 +22,7 @@ REQUESTS = {
         model="8b", gpus="8xH100", gbs=64, seq=4096, precision="fp8", cuda_graphs=True,
         sequence_parallel=False, bias=False, hbm_reserve="5%", fit_probability=0.9,
         optimizer="lion", allow_tp_across_domains=True,
+        without=("bf16-gradients", "fused-dispatch"),
     ),
     "limits": Request(
         model="mixtral-8x7b", gpus="32xH100", gbs=256, recompute=("none", "full"),

@@ -1,0 +1,332 @@
+"""`budget`: the largest model, the most tokens or the least loss that a compute budget gives.
+
+The budget is a number of FLOP, or days on GPUs. FLOP are 6·N·D, as the scaling law counts them;
+on GPUs they follow from the step time of the best plan of a search, interruptions included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from planner._version import __version__
+from planner.compare.batch import with_batch
+from planner.compare.comparison import Entry, Prepare, enter, run_of
+from planner.compare.interval import Range
+from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
+from planner.compare.offers import Offer
+from planner.compare.results import Run
+from planner.compare.searches import Outcome, Progress, Task, search_one
+from planner.compare.settings import Settings
+from planner.compare.shapes import LEAST, MOST, ShapedRequest, shaped
+from planner.job.errors import NothingFitsError, UsageError
+from planner.job.request import Request
+from planner.job.specs import ModelSpec
+from planner.predict.ops import parameter_count
+from planner.search.launchable import SILENT, LaunchNotes
+
+# Sizes tried until the best one is met to this share, which is less than shapes differ by.
+CLOSE = 0.03
+MOST_SEARCHES = 8
+# Share of the peak that a first guess takes for granted; searches put their plans in its place.
+_GUESS = 0.4
+_SMALLER = 0.6
+# How fast the right size follows what the searches say: D falls as 1/N, its best grows as N.
+_DAMPING = 0.5
+_REFERENCE_TOKENS = 10**12
+_DAY_S = 86400.0
+
+Goal = Literal["least loss", "most tokens", "largest model", "compute-optimal"]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is given. `flops`, or `days` on `gpus`, or neither; `fixed`: the model's size is given
+    (as `parameters`, or by the request's model); `tokens`: None, a number, or `chinchilla` for the
+    best number of the model's size."""
+
+    flops: float | None = None
+    days: float | None = None
+    gpus: str | None = None
+    parameters: float | None = None
+    model: str | None = None
+    tokens: int | Literal["chinchilla"] | None = None
+
+    @property
+    def has_size(self) -> bool:
+        """Whether the model is given."""
+        return self.parameters is not None or self.model is not None
+
+
+class Budget(BaseModel):
+    """The answer. `parameters`: per token, where experts choose; `loss` None with `why_no_loss`
+    for models that the law says nothing of; `best_parameters`: of least loss for the same FLOP.
+
+    `run`: on the GPUs, None without any; `shape`: a model file where the catalogue has none such.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    planner_version: str = __version__
+    goal: Goal
+    model: str
+    parameters: float
+    tokens: Range
+    flop: Range
+    loss: Range | None
+    why_no_loss: str = ""
+    beyond: str
+    best_parameters: Range
+    law: str
+    law_source: str
+    gpus: str = ""
+    run: Run | None = None
+    shape: ModelSpec | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """A size with its model and, on GPUs, the run of its best plan, or why there is none."""
+
+    request: Request
+    spec: ModelSpec
+    parameters: float
+    entry: Entry | None = None
+    outcome: Outcome | None = None
+    run: Run | None = None
+    reason: str = ""
+
+    def days_a_token(self) -> Range:
+        if self.run is None:
+            raise NothingFitsError(f"{self.spec.name}: {self.reason}")
+        return self.run.days.times(1.0 / _REFERENCE_TOKENS)
+
+
+def budget(
+    request: Request,
+    ask: Ask,
+    settings: Settings | None = None,
+    *,
+    prepare: Prepare | None = None,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+    launch: LaunchNotes = SILENT,
+) -> Budget:
+    """What a compute budget gives. `request`: the job without cluster; its model counts where
+    `ask.model` is set. `time_limit_s`: of each search. UsageError for what contradicts itself,
+    NothingFitsError where nothing runs."""
+    _check(ask)
+    study = _Study(
+        request, ask, settings or Settings(), prepare, Task(request, seed, time_limit_s,
+        launch=launch), progress,
+    )  # fmt: skip
+    return study.answer()
+
+
+def _check(ask: Ask) -> None:
+    if ask.flops is not None and ask.days is not None:
+        raise UsageError("--flops and --days: days on GPUs say the FLOP; leave one of them out")
+    if ask.days is not None and ask.gpus is None:
+        raise UsageError("--days: on which GPUs? give --gpus 512xH100")
+    if ask.model is not None and ask.parameters is not None:
+        raise UsageError("--model and --params: give the size once")
+    has_budget = ask.flops is not None or ask.days is not None
+    if has_budget and ask.has_size and ask.tokens is not None:
+        option = "--flops" if ask.flops is not None else "--days"
+        raise UsageError(
+            f"{option} with a model and --tokens: two of the three say the third; leave one out"
+        )
+    if not has_budget and ask.tokens is None:
+        raise UsageError(
+            "give a budget: --flops 1e25, or --days 30 --gpus 512xH100; or --tokens 15T, or "
+            "--tokens chinchilla with --model or --params"
+        )
+    if not has_budget and ask.tokens == "chinchilla" and not ask.has_size:
+        raise UsageError(
+            "--tokens chinchilla: of which model? give --model or --params, or a budget as "
+            "--flops 1e25"
+        )
+
+
+@dataclass(frozen=True)
+class _Study:
+    request: Request
+    ask: Ask
+    settings: Settings
+    prepare: Prepare | None
+    task: Task
+    progress: Progress | None
+
+    def answer(self) -> Budget:
+        ask, law = self.ask, load_laws()[0]
+        if ask.days is not None:
+            return self._in_time(ask.days)
+        tokens = float(ask.tokens) if isinstance(ask.tokens, int) else None
+        flop, goal = ask.flops, self._goal()
+        if ask.has_size:
+            sized = self._size(None)
+            if flop is not None:
+                tokens = flop / FLOP_PER_PARAMETER_AND_TOKEN / sized.parameters
+            elif tokens is None:
+                tokens = law.best_tokens(sized.parameters).value
+        else:
+            if flop is None and tokens is not None:
+                wanted = law.best_size(tokens).value
+            elif flop is not None and tokens is not None:
+                wanted = flop / FLOP_PER_PARAMETER_AND_TOKEN / tokens
+            else:
+                wanted = law.best_parameters(flop or 0.0).value
+            sized = self._size(wanted)
+            if flop is not None and ask.tokens is None:
+                tokens = flop / FLOP_PER_PARAMETER_AND_TOKEN / sized.parameters
+        trained = tokens or law.best_tokens(sized.parameters).value
+        exact = Range(value=trained, low=trained, high=trained)
+        return self._budget(goal, self._searched(sized, 1) if ask.gpus else sized, exact)
+
+    def _goal(self) -> Goal:
+        ask = self.ask
+        if ask.tokens == "chinchilla" or (ask.flops is None and ask.days is None):
+            return "compute-optimal"
+        if ask.has_size:
+            return "most tokens"
+        return "largest model" if ask.tokens is not None else "least loss"
+
+    def _in_time(self, days: float) -> Budget:
+        """The size that fits the time: given, or found by searching at sizes that come closer."""
+        if self.ask.has_size:
+            sized = self._searched(self._size(None), 1)
+            return self._budget(self._goal(), sized, _inverse(sized.days_a_token(), days))
+        found: list[_Sized] = []
+        wanted = self._first_guess(days)
+        for number in range(1, MOST_SEARCHES + 1):
+            sized = self._searched(self._size(wanted), number)
+            if sized.run is None:
+                smaller = [one.parameters for one in found if one.run is not None]
+                if wanted * _SMALLER < LEAST or (smaller and number == MOST_SEARCHES):
+                    break
+                found.append(sized)
+                wanted *= _SMALLER
+                continue
+            too_large = [one.parameters for one in found if one.run is None]
+            found.append(sized)
+            ratio = self._ratio(sized, days)
+            wanted = sized.parameters * ratio
+            if too_large and wanted >= min(too_large) * (1.0 - CLOSE):
+                break
+            if abs(ratio - 1.0) <= CLOSE or self._is_same(wanted, sized):
+                break
+        return self._closest(found, days)
+
+    def _ratio(self, sized: _Sized, days: float) -> float:
+        """How much larger the right model is than this one, as far as its own speed says."""
+        tokens = days / sized.days_a_token().value
+        if isinstance(self.ask.tokens, int):
+            return tokens / self.ask.tokens
+        return float((tokens / load_laws()[0].best_tokens(sized.parameters).value) ** _DAMPING)
+
+    def _closest(self, found: list[_Sized], days: float) -> Budget:
+        """The answer among the sizes that were searched. NothingFitsError if none runs."""
+        running = [sized for sized in found if sized.run is not None]
+        if not running:
+            found[-1].days_a_token()
+        if isinstance(self.ask.tokens, int):
+            enough = [one for one in running if self._ratio(one, days) >= 1.0 - CLOSE]
+            best = max(enough or running, key=lambda one: one.parameters * bool(enough))
+            if not enough:
+                best = min(running, key=lambda one: one.parameters)
+        else:
+            best = min(running, key=lambda one: abs(self._ratio(one, days) - 1.0))
+        tokens = _inverse(best.days_a_token(), days)
+        short = max((one.parameters for one in found if one.run is None), default=None)
+        note = ""
+        if short is not None and self._ratio(best, days) > 1.0 + CLOSE:
+            reason = next(one.reason for one in found if one.run is None)
+            note = f"Memory limits the size: {short:.3g} parameters were tried ({reason})."
+        return self._budget(self._goal(), best, tokens, (note,) if note else ())
+
+    def _is_same(self, wanted: float, sized: _Sized) -> bool:
+        if not LEAST <= wanted <= MOST:
+            raise UsageError(
+                f"the right model would have {wanted:.3g} parameters, outside {LEAST:.0e} to "
+                f"{MOST:.0e}; give --model or --params"
+            )
+        return shaped(wanted) == sized.spec
+
+    def _first_guess(self, days: float) -> float:
+        cluster = Offer(gpus=self.ask.gpus).resolve()
+        flop = _GUESS * days * _DAY_S * cluster.num_gpus * cluster.gpu.peak(self.request.precision)
+        tokens = self.ask.tokens
+        if isinstance(tokens, int):
+            wanted = flop / FLOP_PER_PARAMETER_AND_TOKEN / tokens
+        else:
+            wanted = load_laws()[0].best_parameters(flop).value
+        return min(max(wanted, LEAST), MOST)
+
+    def _size(self, wanted: float | None) -> _Sized:
+        """The given model, or the shape of about so many parameters."""
+        if self.ask.model is not None:
+            request: Request = self.request.model_copy(update={"model": self.ask.model})
+            spec = request.find_model().spec
+            active = parameter_count(spec).active
+        else:
+            spec = shaped(wanted or self.ask.parameters or LEAST)
+            active = parameter_count(spec).total
+            fields = self.request.model_dump() | {"model": spec.name}
+            request = ShapedRequest(**fields, shape=spec)
+        return _Sized(request, spec, float(active))
+
+    def _searched(self, sized: _Sized, number: int) -> _Sized:
+        """The size with the run of its best plan on the GPUs."""
+        if self.progress is not None:
+            self.progress(f"searching {sized.spec.name}", number - 1, MOST_SEARCHES)
+        base, _ = with_batch(sized.request)
+        entry = enter(Offer(gpus=self.ask.gpus), base, None, self.prepare)
+        if entry.problem is not None:
+            raise entry.problem
+        outcome = search_one(replace(self.task, request=entry.request))
+        run, reason = run_of(entry, outcome, _REFERENCE_TOKENS, self.settings)
+        return replace(sized, entry=entry, outcome=outcome, run=run, reason=reason)
+
+    def _budget(
+        self, goal: Goal, sized: _Sized, tokens: Range, notes: tuple[str, ...] = ()
+    ) -> Budget:
+        law = load_laws()[0]
+        per_token = FLOP_PER_PARAMETER_AND_TOKEN * sized.parameters
+        run = None
+        if sized.entry is not None:
+            sized.days_a_token()  # NothingFitsError where there is no plan
+            # Once more at its own number of tokens: days, money, what its batch costs.
+            run, _ = run_of(sized.entry, sized.outcome, round(tokens.value), self.settings)
+            batch_note = with_batch(sized.request)[1]
+            notes = (*notes, *((batch_note,) if batch_note else ()))
+        mixture = sized.spec.moe is not None
+        return Budget(
+            goal=goal,
+            model=sized.spec.name,
+            parameters=sized.parameters,
+            tokens=tokens,
+            flop=tokens.times(per_token),
+            loss=None if mixture else law.loss(sized.parameters, tokens),
+            why_no_loss="the law is of dense models" if mixture else "",
+            beyond=law.beyond(sized.parameters, tokens.value),
+            best_parameters=law.best_parameters(tokens.value * per_token),
+            law=law.name,
+            law_source=law.source,
+            gpus=self.ask.gpus or "",
+            run=run,
+            shape=None if self.ask.model is not None else sized.spec,
+            notes=notes,
+        )
+
+
+def _inverse(days_a_token: Range, days: float) -> Range:
+    """Tokens in so many days: as many as the slowest and the fastest end of the interval allow."""
+    return Range(
+        value=days / days_a_token.value,
+        low=days / days_a_token.high,
+        high=days / days_a_token.low,
+    )

@@ -1,0 +1,204 @@
+"""Published laws: the loss of a model on so many tokens, and the batch past which tokens are lost.
+
+Both are data (`laws.toml`) with the errors of their constants; what is asked outside the runs that
+they were fitted on is called extrapolated.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import exp, hypot, log, sqrt
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from planner.compare.interval import DEVIATIONS_80, Range
+
+FLOP_PER_PARAMETER_AND_TOKEN = 6.0
+_STEP = 1e-4
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Span = tuple[float, float]
+
+
+class LossLaw(_Frozen):
+    """L = E + A/N^alpha + B/D^beta, nats a token; `estimates`: ln A, ln B, ln E, alpha, beta.
+
+    `covariance`: of the estimates; `spread`: how far four of five runs lie from the law, as a
+    share of the loss; `parameters`, `tokens`: what these runs span.
+    """
+
+    name: str
+    source: str
+    estimates: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    spread: float
+    parameters: Span
+    tokens: Span
+
+    def loss(self, parameters: float, tokens: Range) -> Range:
+        """Loss with its 80 % interval: errors of the constants (delta method), spread of runs
+        around the law, and the interval of the tokens, in quadrature."""
+
+        def at(constants: Sequence[float], trained: float = tokens.value) -> float:
+            a, b, e, alpha, beta = constants
+            return exp(e) + exp(a - alpha * log(parameters)) + exp(b - beta * log(trained))
+
+        value = at(self.estimates)
+        own = hypot(DEVIATIONS_80 * self._deviation(at), self.spread * value)
+        fewer, more = at(self.estimates, tokens.low), at(self.estimates, tokens.high)
+        down, up = hypot(own, value - more), hypot(own, fewer - value)
+        return Range(value=value, low=value - down, high=value + up)
+
+    def best_parameters(self, flop: float) -> Range:
+        """N of least loss for 6·N·D = flop, with its 80 % interval.
+
+        N = (alpha A / (beta B))^(1/(alpha+beta)) (flop/6)^(beta/(alpha+beta)): Hoffmann et al.
+        2022, equation 4.
+        """
+
+        def at(constants: Sequence[float]) -> float:
+            a, b, _, alpha, beta = constants
+            ratio = a + log(alpha) - b - log(beta)
+            return (ratio + beta * log(flop / FLOP_PER_PARAMETER_AND_TOKEN)) / (alpha + beta)
+
+        return self._power(at)
+
+    def best_tokens(self, parameters: float) -> Range:
+        """D for which a model of this size is the best one: beta B / D^beta = alpha A / N^alpha."""
+
+        def at(constants: Sequence[float]) -> float:
+            a, b, _, alpha, beta = constants
+            return (log(beta) + b - log(alpha) - a + alpha * log(parameters)) / beta
+
+        return self._power(at)
+
+    def best_size(self, tokens: float) -> Range:
+        """N for which so many tokens are the best number: `best_tokens` turned round."""
+
+        def at(constants: Sequence[float]) -> float:
+            a, b, _, alpha, beta = constants
+            return (log(alpha) + a - log(beta) - b + beta * log(tokens)) / alpha
+
+        return self._power(at)
+
+    def beyond(self, parameters: float, tokens: float) -> str:
+        """What lies outside the runs of the law, in words; empty where nothing does."""
+        given = (("parameters", parameters, self.parameters), ("tokens", tokens, self.tokens))
+        outside = [
+            f"its runs have {low:.3g} to {high:.3g} {name}, not {value:.3g}"
+            for name, value, (low, high) in given
+            if not low <= value <= high
+        ]
+        return "; ".join(outside)
+
+    def _power(self, at: Callable[[Sequence[float]], float]) -> Range:
+        """exp of a figure, its error that of the logarithm."""
+        value, end = at(self.estimates), DEVIATIONS_80 * self._deviation(at)
+        return Range(value=exp(value), low=exp(value - end), high=exp(value + end))
+
+    def _deviation(self, at: Callable[[Sequence[float]], float]) -> float:
+        """Standard deviation of a figure by the errors of the constants, to first order."""
+        slopes = []
+        for index in range(len(self.estimates)):
+            up, down = list(self.estimates), list(self.estimates)
+            up[index] += _STEP
+            down[index] -= _STEP
+            slopes.append((at(up) - at(down)) / (2.0 * _STEP))
+        rows = (sum(c * s for c, s in zip(row, slopes, strict=True)) for row in self.covariance)
+        return sqrt(sum(s * product for s, product in zip(slopes, rows, strict=True)))
+
+
+class BatchFit(_Frozen):
+    """ln B = log_batch + exponent (ln D - log_tokens); standard errors, residual of a model."""
+
+    log_batch: float
+    exponent: float
+    log_batch_error: float
+    exponent_error: float
+    residual: float
+
+
+class BatchLaw(_Frozen):
+    """The batch at which `overhead` more tokens are needed for the same loss, in tokens.
+
+    `fits`: as its authors read their measurements, then as others would; `tokens`: what the runs
+    were trained on; `quantile`: of an 80 % interval, in standard errors.
+    """
+
+    name: str
+    source: str
+    overhead: float
+    log_tokens: float
+    tokens: Span
+    quantile: float
+    fits: tuple[BatchFit, ...]
+
+    def critical(self, tokens: float) -> Range:
+        """The critical batch; its interval spans those of all readings (80 % each)."""
+        away = log(tokens) - self.log_tokens
+        found = []
+        for fit in self.fits:
+            value = fit.log_batch + fit.exponent * away
+            error = hypot(fit.log_batch_error, fit.exponent_error * away, fit.residual)
+            found.append((value, value - self.quantile * error, value + self.quantile * error))
+        return Range(
+            value=exp(found[0][0]),
+            low=exp(min(low for _, low, _ in found)),
+            high=exp(max(high for _, _, high in found)),
+        )
+
+    def tokens_for(self, batch: float) -> float:
+        """Tokens of training from which on a batch is no larger than the critical one."""
+        fit = self.fits[0]
+        return exp((log(batch) - fit.log_batch) / fit.exponent + self.log_tokens)
+
+
+class BatchPrice(_Frozen):
+    """A batch beside the critical one, in tokens; `extra`: share of further tokens that the same
+    loss needs, B / B_crit of McCandlish et al. 2018 with B_crit = B* / overhead."""
+
+    batch: int
+    critical: Range
+    extra: Range
+    extrapolated: bool
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the batch is larger than the critical one."""
+        return self.batch > self.critical.value
+
+    @property
+    def is_surely_past(self) -> bool:
+        """Whether it is larger than the upper end of the interval."""
+        return self.batch > self.critical.high
+
+
+def price_of(batch: float, largest: int, tokens: float) -> BatchPrice:
+    """What a batch costs in a training on so many tokens. `batch`: mean over the tokens (of a
+    ramp), `largest`: which is compared with the critical one."""
+    law = load_laws()[1]
+    critical = law.critical(tokens)
+    extra = law.overhead * batch
+    low, high = law.tokens
+    return BatchPrice(
+        batch=largest,
+        critical=critical,
+        extra=Range(
+            value=extra / critical.value, low=extra / critical.high, high=extra / critical.low
+        ),
+        extrapolated=not low <= tokens <= high,
+    )
+
+
+@cache
+def load_laws() -> tuple[LossLaw, BatchLaw]:
+    """The laws of the package."""
+    data = tomllib.loads((Path(__file__).parent / "laws.toml").read_text(encoding="utf-8"))
+    return LossLaw.model_validate(data["loss"]), BatchLaw.model_validate(data["critical_batch"])

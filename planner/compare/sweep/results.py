@@ -1,0 +1,92 @@
+"""What a sweep leaves: rows in the order of the grid, and beside them where each was searched."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from planner.compare.sweep.grid import Grid
+from planner.compare.sweep.journal import Journal
+from planner.compare.sweep.work import FIGURES
+from planner.job.errors import UsageError
+from planner.search.plan_file import write_bytes
+
+# Column -> its type in Arrow, its unit and what it means.
+PROVENANCE: Mapping[str, tuple[str, str, str]] = {
+    "host": ("string", "", "machine that searched"),
+    "pid": ("int64", "", "its process"),
+    "seconds": ("float64", "s", "that the task took"),
+    "ended_at": ("string", "", "when, UTC"),
+}
+_GROUP = 5_000
+
+
+def demand_arrow() -> None:
+    """UsageError without pyarrow; before any work is done."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ModuleNotFoundError:
+        raise UsageError(
+            "results of sweeps need pyarrow, which is not installed: pip install 'trainplan[sweep]'"
+        ) from None
+
+
+def rows(grid: Grid, journal: Journal) -> Iterator[dict[str, Any]]:
+    """A row for each search that is done and each price, in the order of the grid."""
+    for labels, record in _done(grid, journal):
+        for pricing, figures in zip(grid.pricings, record["rows"], strict=True):
+            yield labels | dict(zip(grid.price_axes, pricing.labels, strict=True)) | figures
+
+
+def provenance(grid: Grid, journal: Journal) -> Iterator[dict[str, Any]]:
+    """Where and when each search that is done ran, in the order of the grid."""
+    for labels, record in _done(grid, journal):
+        yield labels | record["provenance"]
+
+
+def _done(grid: Grid, journal: Journal) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    keys = (grid.key(index) for index in range(len(grid)))
+    for index, record in enumerate(journal.records(keys)):
+        if record is not None:
+            yield dict(zip(grid.axes, grid.labels(index), strict=True)), record
+
+
+def columns(grid: Grid) -> list[str]:
+    """Names of the columns of `rows`."""
+    return [*grid.axes, *grid.price_axes, *FIGURES]
+
+
+def write(grid: Grid, journal: Journal, folder: Path) -> tuple[Path, Path]:
+    """results.parquet and provenance.parquet, each whole or not at all. OSError."""
+    paths = folder / "results.parquet", folder / "provenance.parquet"
+    made_by = journal.header | {"fixed": grid.fixed}
+    labels = (*grid.axes, *grid.price_axes)
+    write_bytes(paths[0], _parquet(rows(grid, journal), labels, FIGURES, made_by))
+    write_bytes(
+        paths[1], _parquet(provenance(grid, journal), tuple(grid.axes), PROVENANCE, made_by)
+    )
+    return paths
+
+
+def _parquet(
+    found: Iterator[dict[str, Any]],
+    labels: tuple[str, ...],
+    figures: Mapping[str, tuple[str, str, str]],
+    made_by: Mapping[str, str],
+) -> bytes:
+    """A Parquet file: the labels as text, then figures with unit and meaning in the schema."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields = [pa.field(name, pa.string()) for name in labels]
+    for name, (kind, unit, meaning) in figures.items():
+        fields.append(pa.field(name, kind, metadata={"unit": unit, "meaning": meaning}))
+    schema = pa.schema(fields, metadata=dict(made_by))
+    stream = io.BytesIO()
+    with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+        while group := list(islice(found, _GROUP)):
+            writer.write_table(pa.Table.from_pylist(group, schema))
+    return stream.getvalue()

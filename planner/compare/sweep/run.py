@@ -1,0 +1,122 @@
+"""The loop of a sweep: hand out what is not done, note what comes back, and count."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from planner._version import __version__
+from planner.compare.searches import Progress
+from planner.compare.sweep.engines import Engine
+from planner.compare.sweep.grid import Grid, Point
+from planner.compare.sweep.journal import Journal
+from planner.compare.sweep.work import Record, sources_hash
+from planner.job.errors import CannotTellError
+
+# A task that was alone when its process died this often has killed it.
+_MOST_DEATHS = 2
+# So many failures and nothing else: something is wrong with all of them.
+_ALL_FAIL = 20
+
+
+Batch = list[tuple[Point, Record | str]]
+
+
+@dataclass(frozen=True)
+class Count:
+    """Searches of a grid that are done, failed (and tried again by the next run), and left."""
+
+    total: int
+    done: int
+    failed: int
+
+    @property
+    def left(self) -> int:
+        """Not yet tried."""
+        return self.total - self.done - self.failed
+
+
+def count(grid: Grid, journal: Journal) -> Count:
+    """Where a sweep is, by its journal."""
+    keys = [grid.key(index) for index in range(len(grid))]
+    done = sum(key in journal.done for key in keys)
+    return Count(len(keys), done, sum(key in journal.failed for key in keys))
+
+
+def header(today: date) -> dict[str, str]:
+    """What all figures of a sweep depend on besides its points; prices age with the date."""
+    return {"planner": __version__, "sources": sources_hash(), "today": today.isoformat()}
+
+
+def run(grid: Grid, journal: Journal, engine: Engine, progress: Progress | None = None) -> None:
+    """Search every point that is not done. Each is in the journal before the next is handed out.
+
+    CannotTellError where the cluster is lost, or nothing but failures come back; OSError where the
+    journal cannot be written; KeyboardInterrupt. What was noted before stays.
+    """
+    tell = progress or (lambda _what, _done, _total: None)
+    todo = [index for index in range(len(grid)) if grid.key(index) not in journal.done]
+    ended, failures = len(grid) - len(todo), 0
+    began = ended
+    tell("searching", ended, len(grid))
+    for batch in _outcomes(engine, map(grid.point, todo)):
+        journal.add((point.key, item) for point, item in batch)
+        ended += len(batch)
+        failures += sum(isinstance(item, str) for _, item in batch)
+        point, item = batch[-1]
+        tell(f"searched {' '.join(point.labels)}", ended, len(grid))
+        if failures == ended - began >= _ALL_FAIL:
+            raise CannotTellError(f"the first {failures} searches failed; the last: {item}")
+
+
+def _outcomes(engine: Engine, points: Iterator[Point]) -> Iterator[Batch]:
+    """Points with their records, or why they failed, as they end.
+
+    Where a dead process took several tasks with it, each of them is tried again alone: so the one
+    that kills processes is found, and no other fails.
+    """
+    waiting: dict[Future[Record], Point] = {}
+    suspects: deque[Point] = deque()
+    deaths: Counter[str] = Counter()
+    while True:
+        for point in _next(points, suspects, waiting, engine.window):
+            waiting[engine.submit(point)] = point
+        if not waiting:
+            return
+        alone, batch = len(waiting) == 1, []
+        for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+            point = waiting.pop(future)
+            if future.cancelled():
+                raise CannotTellError("the cluster was lost; what is done is kept")
+            error = future.exception()
+            if isinstance(error, BrokenExecutor):
+                deaths[point.key] += alone
+                if deaths[point.key] < _MOST_DEATHS:
+                    suspects.append(point)
+                    continue
+                error = CannotTellError("its process was killed, alone on the machine")
+            batch.append((point, future.result() if error is None else _why(error)))
+        if batch:
+            yield batch
+
+
+def _next(
+    points: Iterator[Point], suspects: deque[Point], waiting: dict[Any, Point], most: int
+) -> Iterator[Point]:
+    """What to hand out now: one suspect alone, else as many as are wanted."""
+    if suspects:
+        if not waiting:
+            yield suspects.popleft()
+        return
+    while len(waiting) < most and (point := next(points, None)) is not None:
+        yield point
+
+
+def _why(error: BaseException) -> str:
+    """A failure in one line."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1]}"

@@ -1,0 +1,223 @@
+"""Compiling an entry of the cost core with numba, to machine code that needs no numba to run.
+
+numba makes twins of the entry's function and of all that it calls, each with globals of its own in
+which the names of marked functions mean their twins. None has a Python wrapper: an entry is called
+by its address (`planner.cost._machine_code`), the rest exists inside its machine code.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+from planner.cost._jit import marked
+
+
+def machine_code(
+    function: Callable[..., Any], arguments: list[Any], *, allocates: bool
+) -> tuple[str, bytes]:
+    """(symbol, object file) of a function for arguments of such types.
+
+    `allocates` False: nothing below it makes an array, so nothing counts references to arrays: that
+    took a fifth of the time, and threads wait for each other's counts of the tables that they
+    share.
+    """
+    import numba
+
+    types = tuple(numba.typeof(each) for each in arguments)
+    twin = _twin(function, allocates)
+    with _in_haste():
+        twin.compile(types)
+        compiled = twin.overloads[types]
+        return compiled.fndesc.llvm_func_name, _linked(compiled.library)
+
+
+def _linked(entry: Any) -> bytes:
+    """Object file of an entry with all functions below it: callers first, for LLVM drops what
+    nobody calls."""
+    found: dict[Any, None] = {}
+
+    def visit(library: Any) -> None:
+        if library not in found:
+            for below in getattr(library, "calls", ()):
+                visit(below)
+            found[library] = None
+
+    visit(entry)
+    del found[entry]
+    whole = entry._codegen.create_library("entry")
+    whole._final_module.link_in(entry._final_module, preserve=True)
+    for library in reversed(found):
+        whole._final_module.link_in(library._get_module_for_linking(), preserve=True)
+    whole._final_module.link_in(_allocator(), preserve=True)
+    whole._optimize_final_module()
+    for function in whole._final_module.functions:
+        if function.is_declaration and function.name.startswith(("NRT_", "numba_", "Py")):
+            raise RuntimeError(f"compiled code needs {function.name} of another numba than planned")
+    code: bytes = whole._codegen._tm.emit_object(whole._final_module)
+    return code
+
+
+@cache
+def _allocator() -> Any:
+    """Intermediate code that makes and frees arrays as numba's does, by the C library alone.
+
+    Before an array lie six words (`NRT_MemInfo`): the count of references first, its address
+    fourth.
+    """
+    import llvmlite.binding as llvm
+    from llvmlite import ir
+
+    word, pointer, nothing = ir.IntType(64), ir.IntType(8).as_pointer(), ir.VoidType()
+    module = ir.Module("allocator")
+
+    def function(name: str, result: Any, *arguments: Any) -> Any:
+        return ir.Function(module, ir.FunctionType(result, arguments), name)
+
+    malloc, free = function("malloc", pointer, word), function("free", nothing, pointer)
+    make = function("NRT_MemInfo_alloc_aligned", pointer, word, ir.IntType(32))
+    drop = function("NRT_MemInfo_call_dtor", nothing, pointer)
+    make.linkage = drop.linkage = "linkonce_odr"
+    code, (size, alignment) = ir.IRBuilder(make.append_basic_block()), make.args
+    alignment = code.zext(alignment, word)
+    head = code.add(alignment, word(48))
+    block = code.call(malloc, [code.add(size, head)])
+    words = code.bitcast(block, word.as_pointer())
+    code.store(word(1), words)
+    last = code.add(code.ptrtoint(block, word), head)
+    code.store(code.and_(last, code.neg(alignment)), code.gep(words, [word(3)]))
+    code.ret(block)
+    code = ir.IRBuilder(drop.append_basic_block())
+    code.call(free, [*drop.args])
+    code.ret_void()
+    return llvm.parse_assembly(str(module))
+
+
+class _TwinGlobals(dict[str, Any]):
+    """Globals of a twin: those of the module, marked functions as their twins, made when read."""
+
+    def __init__(self, outer: dict[str, Any], allocates: bool) -> None:
+        super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
+        self._outer, self._allocates = outer, allocates
+
+    def __missing__(self, name: str) -> Any:
+        value = self._outer[name]
+        if isinstance(value, FunctionType) and value in marked:
+            value = _twin(value, self._allocates)
+        self[name] = value
+        return value
+
+
+@cache
+def _twin(function: FunctionType, allocates: bool) -> Any:
+    """The numba function of a marked one, below entries that allocate or those that do not."""
+    import numba
+
+    njit: Any = numba.njit
+    same = FunctionType(
+        function.__code__,
+        _TwinGlobals(function.__globals__, allocates),
+        function.__name__,
+        function.__defaults__,
+    )
+    same.__qualname__, same.__module__ = function.__qualname__, function.__module__
+    twin = njit(
+        error_model="numpy",
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+        _nrt=allocates,
+        pipeline_class=_compiler(),
+    )(same)
+    # Once for all numbers, not once more for every constant that some caller hands in.
+    by_type, unliteral = twin.get_call_template, numba.types.unliteral
+    twin.get_call_template = lambda args, kws: by_type([unliteral(each) for each in args], kws)
+    return twin
+
+
+# Passes of numba's compiler for what the core does not use: closures, `with`, literal loops, array
+# expressions; each takes another look at every statement.
+_NOT_NEEDED = {
+    "WithLifting", "InlineClosureLikes", "RewriteSemanticConstants", "DeadBranchPrune",
+    "RewriteDynamicRaises", "MakeFunctionToJitFunction", "InlineInlinables", "FindLiterallyCalls",
+    "LiteralUnroll", "LiteralPropagationSubPipelinePass", "InlineOverloads", "NopythonRewrites",
+    "AnnotateTypes", "NoPythonSupportedFeatureValidation", "DumpParforDiagnostics",
+}  # fmt: skip
+
+
+@cache
+def _compiler() -> Any:
+    """numba's compiler, for functions that stay intermediate code of their own.
+
+    numba links each function with all that it calls, optimises that, makes machine code of it, and
+    does so again in every caller. Here an entry links all that it needs, once (`_linked`).
+    """
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.compiler import Compiler, DefaultPassBuilder
+    from numba.core.compiler_machinery import PassManager
+
+    class InnerLibrary(JITCodeLibrary):
+        """Intermediate code of one function, and whom it calls."""
+
+        @property
+        def codegen(self) -> Any:
+            return self
+
+        @property
+        def calls(self) -> list[Any]:
+            """The code of functions that this one calls."""
+            return self._linking_libraries
+
+        def set_env(self, *_: object) -> None:
+            """Environments serve functions that Python calls."""
+
+        def finalize(self) -> None:
+            self._finalize_dynamic_globals()
+            self._finalized = True
+
+    class InnerCompiler(Compiler):
+        def define_pipelines(self) -> list[PassManager]:
+            usual = DefaultPassBuilder.define_nopython_pipeline(self.state).passes
+            lean = PassManager("lean")
+            lean.passes = [each for each in usual if each[0].__name__ not in _NOT_NEEDED]
+            lean.finalize()
+            return [lean]
+
+        def __init__(self, typing: Any, target: Any, _: Any, *rest: Any) -> None:
+            super().__init__(typing, target, InnerLibrary(target.codegen(), "inner"), *rest)
+
+    return InnerCompiler
+
+
+# Signatures of numba's own functions and operators by what they were called with.
+_known_calls: dict[Any, Any] = {}
+
+
+@contextmanager
+def _in_haste() -> Iterator[None]:
+    """Compiles in four fifths of the time: nothing is collected of the many small objects that stay
+    until the end, and of `a + b` numba tries its dozens of templates once for each pair of types.
+    """
+    from numba.core.types import functions
+
+    calls: Any = functions.BaseFunction
+    by_templates = calls.get_call_type
+
+    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        call = self, args, tuple(kws.items())
+        if call not in _known_calls:
+            _known_calls[call] = by_templates(self, context, args, kws)
+        return _known_calls[call]
+
+    collects = gc.isenabled()
+    gc.disable()
+    calls.get_call_type = get_call_type
+    try:
+        yield
+    finally:
+        calls.get_call_type = by_templates
+        if collects:
+            gc.enable()

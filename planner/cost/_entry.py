@@ -1,0 +1,104 @@
+"""Functions of the cost core that are compiled on their first call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from inspect import signature
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from planner.cost._jit import record, records
+from planner.cost._machine_code import Kind, cache_folder, kind_of, loaded, read, write
+from planner.cost.light import light, light_records, write_back
+
+# Tables of records that functions fill.
+_OUTPUTS = ("out", "stages")
+
+_LOADING = Lock()
+
+
+class Entry:
+    """A function that compiles on its first call; `tables` names the row of each table argument.
+
+    It fills arrays that it is given, or gives a float. `plain` takes the same arguments and runs as
+    Python. `allocates`: see `planner.cost._compiler.machine_code`.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], *, allocates: bool = True, **tables: np.dtype[Any]
+    ) -> None:
+        self.function, self.allocates = function, allocates
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        names = tuple(signature(function).parameters)
+        self._rows = [tables.get(name) for name in names]
+        self._outputs = [names.index(name) for name in _OUTPUTS if name in tables]
+        self.functions: dict[tuple[Kind, ...], Callable[..., float]] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        items = self._as_records(arguments)
+        return self._function_for(items)(*items)
+
+    def plain(self, *arguments: Any) -> Any:
+        """The same, not compiled: on plain objects, divisions by zero as in compiled code."""
+        items = [
+            light(value, row)
+            if row is not None
+            else light_records(value)
+            if getattr(getattr(value, "dtype", None), "names", None)
+            else value
+            for value, row in zip(arguments, self._rows, strict=True)
+        ]
+        with np.errstate(all="ignore"):
+            result = self.function(*items)
+        for index in self._outputs:
+            write_back(items[index], arguments[index])
+        return result
+
+    def compile_for(self, *arguments: Any) -> None:
+        """Compile for arguments of these types, or load what was; nothing is computed."""
+        self._function_for(self._as_records(arguments))
+
+    def is_on_disk(self) -> bool:
+        """Whether machine code of the present sources is in the cache."""
+        return any(cache_folder().glob(f"{self.__name__}-*"))
+
+    def _function_for(self, items: list[Any]) -> Callable[..., float]:
+        kinds = tuple(map(kind_of, items))
+        if kinds not in self.functions:
+            # Neither LLVM nor numba may be called from two threads.
+            with _LOADING:
+                if kinds not in self.functions:
+                    self.functions[kinds] = loaded(*self._machine_code(kinds, items), kinds)
+        return self.functions[kinds]
+
+    def _machine_code(self, kinds: tuple[Kind, ...], items: list[Any]) -> tuple[str, bytes]:
+        """(symbol, object file), from the cache or compiled."""
+        text = repr([kind[0].descr if isinstance(kind, tuple) else kind for kind in kinds])
+        name = f"{self.__name__}-{sha256(text.encode()).hexdigest()[:16]}"
+        found = read(name)
+        if found is None:
+            from planner.cost._compiler import machine_code
+
+            plain = [each[()] if isinstance(each, np.ndarray) else each for each in items]
+            found = machine_code(self.function, plain, allocates=self.allocates)
+            write(name, *found)
+        return found
+
+    def _as_records(self, arguments: tuple[Any, ...]) -> list[Any]:
+        return [
+            records(value, row) if row is not None else _as_record(value)
+            for value, row in zip(arguments, self._rows, strict=True)
+        ]
+
+
+def _as_record(value: Any) -> Any:
+    """An argument that is no table of rows: NamedTuples as records, truth as a whole number."""
+    if hasattr(value, "_fields"):
+        return record(value)
+    if isinstance(value, np.ndarray):
+        return value
+    return float(value) if isinstance(value, float) else int(value)

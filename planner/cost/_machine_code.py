@@ -1,0 +1,178 @@
+"""Machine code of the cost core: kept on disk, loaded and called without the compiler.
+
+What numba makes of an entry needs the C library alone (`planner.cost._compiler`). So a process that
+finds it on disk loads it with llvmlite, and imports no numba: that takes half as long as a search.
+
+The files lie in a folder named by a hash of every source that the compiled core is made of, of
+numba's version and of the processor: any edit starts a fresh folder, and stale code is never
+loaded. Each is written whole under another name first, so two processes may write it at once, and
+starts with a hash of what follows: a damaged one is as good as none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_COST_FOLDER = Path(__file__).parent
+CACHE_VARIABLE = "PLANNER_CACHE_DIR"
+_DIGEST_BYTES = 32
+
+
+def _user_cache_root() -> Path:
+    """Folder for per-user caches on this platform (XDG on Linux, Library on macOS), or where the
+    user says."""
+    if override := os.environ.get(CACHE_VARIABLE):
+        return Path(override)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "trainplan"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainplan"
+
+
+@cache
+def source_hash() -> str:
+    """Hash of all sources of the compiled core, in file-name order, of who compiles them and for
+    which processor (NUMBA_CPU_NAME: for another than this)."""
+    import llvmlite.binding as llvm
+
+    features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
+    processor = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
+    digest = hashlib.sha256(" ".join((version("numba"), processor, features)).encode())
+    for path in sorted(_COST_FOLDER.glob("*.py")):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def cache_folder() -> Path:
+    """Folder that holds the machine code compiled from the present sources.
+
+    Where it cannot be written, one for temporary files.
+    """
+    for root in (_user_cache_root(), Path(tempfile.gettempdir()) / f"trainplan-{_user()}"):
+        folder = root / "kernels" / source_hash()
+        if _is_writable(folder):
+            return folder
+    return folder
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def cache_is_writable() -> bool:
+    """Whether machine code can be kept."""
+    return _is_writable(cache_folder())
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def read(name: str) -> tuple[str, bytes] | None:
+    """(symbol, object file) that was kept by a name; None if there is none, or it is damaged."""
+    with suppress(OSError):
+        text = (cache_folder() / name).read_bytes()
+        digest, rest = text[:_DIGEST_BYTES], text[_DIGEST_BYTES:]
+        if hashlib.sha256(rest).digest() == digest:
+            symbol, _, code = rest.partition(b"\0")
+            return symbol.decode(), code
+    return None
+
+
+def write(name: str, symbol: str, code: bytes) -> None:
+    """Keep an object file; a disk that is full costs the next run its time."""
+    rest = symbol.encode() + b"\0" + code
+    with suppress(OSError):
+        handle, path = tempfile.mkstemp(dir=cache_folder(), prefix=".")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(rest).digest() + rest)
+            Path(path).replace(cache_folder() / name)
+        except OSError:
+            Path(path).unlink(missing_ok=True)
+
+
+@cache
+def _engine() -> Any:
+    """What loads object files into this process."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    return llvm.create_mcjit_compiler(
+        llvm.parse_assembly(""), target.create_target_machine(jit=True)
+    )
+
+
+Kind = tuple[np.dtype[Any], int] | type
+"""What distinguishes arguments to a compiler: dtype and axes (a record has none), int or float."""
+
+
+def kind_of(argument: Any) -> Kind:
+    """The kind of an argument."""
+    if isinstance(argument, np.ndarray):
+        return argument.dtype, argument.ndim
+    return type(argument)
+
+
+def loaded(symbol: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., float]:
+    """A function of an object file, for arguments of such kinds; lets go of the interpreter.
+
+    numba's convention: where to put the result and an exception, then every argument as single
+    values. Arrays are contiguous: two pointers of who holds them (nobody), number and size of
+    items, where they are, shape, strides.
+    """
+    import llvmlite.binding as llvm
+
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    word, where = ctypes.c_int64, ctypes.c_void_p
+    types: list[Any] = [where, where]
+    for kind in kinds:
+        if not isinstance(kind, tuple):
+            types.append(word if kind is int else ctypes.c_double)
+        elif kind[1] == 0:
+            types.append(where)
+        else:
+            types += [where, where, word, word, where, *[word] * (2 * kind[1])]
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(engine.get_function_address(symbol))
+
+    def call(*arguments: Any) -> float:
+        result, raised = ctypes.c_double(), where()
+        values: list[Any] = [ctypes.addressof(result), ctypes.addressof(raised)]
+        for each in arguments:
+            values += _single_values(each) if isinstance(each, np.ndarray) else [each]
+        if function(*values) != 0:
+            raise MemoryError("the compiled core failed")
+        return result.value
+
+    return call
+
+
+def _single_values(array: np.ndarray) -> list[Any]:
+    if array.ndim == 0:
+        return [array.ctypes.data]
+    if not array.flags.c_contiguous:
+        raise ValueError("compiled code takes contiguous arrays")
+    size, data = [array.size, array.itemsize], array.ctypes.data
+    return [None, None, *size, data, *array.shape, *array.strides]

@@ -1,0 +1,72 @@
+"""Which passes a stage makes over its micro-batches, and which phases it has in each."""
+
+from __future__ import annotations
+
+from planner.cost._jit import Row, jit
+from planner.cost.phase_records import (
+    EMBEDDING,
+    FORWARD,
+    HEAD,
+    LAYER,
+    LAYER_AGAIN,
+    LAYER_LAST,
+    LAYER_SECOND,
+    LOSS,
+    MTP,
+    Pass,
+)
+from planner.cost.phases import is_sharded
+from planner.cost.schedule import Held
+from planner.cost.tables import FrameworkInputs
+
+
+@jit
+def exists(phase: int, holds: Row, one_pass: Pass, grid: Row) -> bool:
+    """Whether a stage with these contents has the phase, and no other always exceeds it."""
+    inside = LAYER <= phase <= LAYER_LAST
+    if (
+        phase == FORWARD
+        or LAYER <= phase <= LAYER_AGAIN
+        or (one_pass.vocab_parameters == 0.0 and not inside)
+    ):
+        return inside or one_pass.vocab_parameters > 0.0
+    if LOSS <= phase <= HEAD:
+        return holds.head > 0.0
+    if phase == MTP:
+        return holds.mtp_kept > 0.0
+    if phase == EMBEDDING:
+        return holds.embedding_parameters > 0.0
+    if phase == LAYER_SECOND:
+        return is_sharded(grid) and holds.layers > 1.0
+    return one_pass.accumulates == 0.0
+
+
+@jit
+def passes(held: Held, grad_acc: float, framework: FrameworkInputs) -> tuple[Pass, Pass, Pass]:
+    """Passes of the first micro-batch, of the second, and of the one with most weight gradients
+    deferred; `counts` says which can be the heaviest.
+
+    As many micro-batches as there are are in flight at the first backward, one less at the second
+    (Narayanan et al. 2021, arXiv 2104.04473, section 2.2). With as many in flight the second
+    holds all that the first does and the gradients.
+    """
+    buffers = framework.persistent_gradients > 0.0
+    before = 0.0 if framework.gradients_at_backward > 0.0 or not buffers else 1.0
+    after = grad_acc - 1.0
+    later, head = min(held.full, after), max(1.0, min(held.head, after))
+    full, weights = held.full, (held.deferred, held.head_deferred)
+    alone = before > 0.0 or grad_acc <= 1.0
+    item = 1.0 if alone or later < full else 0.0
+    late = 1.0 if held.late_deferred > held.deferred else 0.0
+    return (
+        Pass(full, 1.0 if buffers else 0.0, weights[0], held.head, weights[1], 1.0, item, before),
+        Pass(later, 1.0, weights[0], head, weights[1], 1.0, 0.0 if alone else 1.0, 1.0),
+        Pass(held.late_full, 1.0, held.late_deferred, 1.0, held.head_deferred, 0.0, late, 1.0),
+    )
+
+
+@jit
+def fullest_pass(held: Held, grad_acc: float, framework: FrameworkInputs) -> Pass:
+    """The pass with most gradients: the second micro-batch's if there is one."""
+    first, second, _ = passes(held, grad_acc, framework)
+    return second if second.counts > 0.0 else first

@@ -1,0 +1,260 @@
+"""Readers of models with state-space or linear-attention layers: config keys -> ModelSpec fields.
+
+Each follows the modelling file of transformers 5.23.0 of the same name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.job.models.hf_fields import Fields
+from planner.job.models.hf_parts import (
+    BIAS_UPDATE_RATE,
+    SpecFields,
+    attention_bias,
+    experts,
+    trunk,
+)
+from planner.job.models.layout import hybrid_kinds
+from planner.job.specs import AttentionKind, LayerKind, StateSpaceSpec
+
+# Names of layer types in configs of 2024 to 2026, and their symbols.
+_SYMBOLS = {
+    "mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-",
+    "moe": "E",
+}  # fmt: skip
+
+
+def nemotron_h(fields: Fields) -> SpecFields:
+    """Layers are one of mixer, attention, feed-forward or experts each; no positions."""
+    fields.refuse("use_bias", "its projections are read without biases")
+    pattern = _nemotron_pattern(fields)
+    found = trunk(fields) | {
+        "layers": len(pattern),
+        "layer_kinds": hybrid_kinds(pattern, fields.where),
+        "position": "none",
+        "gated": False,
+        "activation": fields.text("mlp_hidden_act"),
+        "mlp_bias": fields.flag("mlp_bias"),
+        "mtp_layers": fields.non_negative("num_nextn_predict_layers"),
+        "state_space": _mamba2(
+            fields, "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size"
+        ),
+        **attention_bias(fields),
+    }
+    if "E" in pattern:
+        found["moe"] = experts(
+            fields,
+            ffn=fields.positive("moe_intermediate_size"),
+            latent=fields.optional_positive("moe_latent_size"),
+            shared_ffn=fields.positive("moe_shared_expert_intermediate_size")
+            * fields.non_negative("n_shared_experts"),
+            score="sigmoid",
+            score_correction_bias=True,
+            bias_update_rate=BIAS_UPDATE_RATE,
+            router_fp32=True,
+            groups=fields.positive("n_group"),
+            top_groups=fields.positive("topk_group"),
+            normalised=fields.flag("norm_topk_prob"),
+            weight_scale=fields.number("routed_scaling_factor", 1.0),
+        )
+    if "-" not in pattern:
+        found["ffn"] = 0
+    return found
+
+
+def _nemotron_pattern(fields: Fields) -> str:
+    """`hybrid_override_pattern`, or the same as a list of names."""
+    named = fields.names("layers_block_type") or fields.names("layer_types")
+    if named is None:
+        return fields.text("hybrid_override_pattern")
+    unknown = [name for name in named if name not in _SYMBOLS]
+    if unknown:
+        known = ", ".join(_SYMBOLS)
+        raise fields.error(f"layers_block_type has {unknown[0]!r}; expected one of: {known}")
+    return "".join(_SYMBOLS[name] for name in named)
+
+
+def _mamba2(
+    fields: Fields, heads: str, head_dim: str, groups: str, state: str, **more: Any
+) -> StateSpaceSpec:
+    """A Mamba-2 mixer whose numbers have these keys."""
+    known = {
+        "heads": fields.positive(heads),
+        "head_dim": fields.positive(head_dim),
+        "groups": fields.positive(groups),
+        "state": fields.positive(state),
+        "conv": fields.positive("conv_kernel"),
+        "conv_bias": fields.flag("use_conv_bias"),
+        "projection_bias": fields.flag("mamba_proj_bias"),
+        "chunk": fields.positive("chunk_size"),
+    }
+    return StateSpaceSpec.model_validate(known | more)
+
+
+def mamba2(fields: Fields) -> SpecFields:
+    """Mamba-2 alone: mixers, no feed-forward blocks."""
+    space = _mamba2(
+        fields, "num_heads", "head_dim", "n_groups", "state_size",
+        projection_bias=fields.flag("use_bias"),
+    )  # fmt: skip
+    return _mixers_alone(fields, space)
+
+
+def mamba(fields: Fields) -> SpecFields:
+    """Mamba-1 alone."""
+    inner = fields.positive("expand") * fields.positive("hidden_size")
+    return _mixers_alone(fields, _mamba1(fields, inner, "use_bias", "time_step_rank", "state_size"))
+
+
+def _mamba1(fields: Fields, inner: int, bias: str, rank: str, state: str) -> StateSpaceSpec:
+    """A selective scan: every channel is a head; the gate is part of the scan."""
+    hidden = fields.positive("hidden_size")
+    return StateSpaceSpec(
+        kind="mamba1",
+        heads=inner,
+        head_dim=1,
+        state=fields.positive(state),
+        conv=fields.positive("conv_kernel"),
+        conv_bias=fields.flag("use_conv_bias"),
+        projection_bias=fields.flag(bias),
+        chunk=1,
+        gated_norm=False,
+        # "auto" is a sixteenth of the hidden size.
+        step_rank=fields.optional_rank(rank) or -(-hidden // 16),
+    )
+
+
+def _mixers_alone(fields: Fields, space: StateSpaceSpec) -> SpecFields:
+    """A model of mixers; the heads that rules read are those of the state space."""
+    layers = fields.positive("num_hidden_layers")
+    return {
+        "layers": layers,
+        "hidden": fields.positive("hidden_size"),
+        "heads": space.heads,
+        "kv_heads": space.heads,
+        "head_dim": space.head_dim,
+        "ffn": 0,
+        "vocab": fields.positive("vocab_size"),
+        "max_positions": fields.positive("max_position_embeddings"),
+        "position": "none",
+        "tied_embeddings": fields.flag("tie_word_embeddings"),
+        "norm_eps": fields.number("norm_eps", 1e-5),
+        "init_std": fields.number("initializer_range", 0.02),
+        "state_space": space,
+        "layer_kinds": (LayerKind(attention="state", ffn="none"),) * layers,
+    }
+
+
+def jamba(fields: Fields) -> SpecFields:
+    """Mamba-1 with an attention layer in each period, experts in some; no positions."""
+    layers = range(fields.positive("num_hidden_layers"))
+    inner = fields.positive("expand") * fields.positive("hidden_size")
+    space = _mamba1(fields, inner, "mamba_proj_bias", "mamba_dt_rank", "ssm_state_size")
+    found = trunk(fields) | {
+        "position": "none",
+        "state_space": space.model_copy(update={"inner_norms": True}),
+        "attention": ["full" if _in_period(fields, "attn", i) else "state" for i in layers],
+    }
+    if fields.positive("num_experts") > 1:
+        moe = experts(fields, ffn=fields.positive("intermediate_size"), normalised=False)
+        placed = [_in_period(fields, "expert", i) for i in layers]
+        found |= {"moe": moe, "moe_layers": placed}
+    return found
+
+
+def _in_period(fields: Fields, part: str, index: int) -> bool:
+    offset = fields.non_negative(f"{part}_layer_offset")
+    return (index - offset) % fields.positive(f"{part}_layer_period") == 0
+
+
+def bamba(fields: Fields) -> SpecFields:
+    """Mamba-2 with attention in the layers listed, a feed-forward block in each."""
+    layers = fields.positive("num_hidden_layers")
+    listed = fields.indices("attn_layer_indices", below=layers) or []
+    attention: list[AttentionKind] = ["full" if i in listed else "state" for i in range(layers)]
+    return {
+        **trunk(fields),
+        **attention_bias(fields),
+        "mlp_bias": fields.flag("mlp_bias"),
+        "attention": _attention(fields, layers) or attention,
+        "state_space": _hybrid_mamba2(fields),
+    }
+
+
+def _attention(fields: Fields, layers: int) -> list[AttentionKind] | None:
+    """`layer_types`, where stated."""
+    stated = fields.strings("layer_types", layers)
+    if stated is None:
+        return None
+    unknown = [name for name in stated if _SYMBOLS.get(name) not in ("M", "*")]
+    if unknown:
+        raise fields.error(f"layer_types has {unknown[0]!r}; expected mamba or attention")
+    return ["full" if _SYMBOLS[name] == "*" else "state" for name in stated]
+
+
+def _hybrid_mamba2(fields: Fields, **more: Any) -> StateSpaceSpec:
+    return _mamba2(
+        fields, "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", **more
+    )
+
+
+def granite_hybrid(fields: Fields) -> SpecFields:
+    """Granite 4: Mamba-2 and attention, with experts and a shared one, or a dense block."""
+    layers, shared = (fields.positive(k) for k in ("num_hidden_layers", "shared_intermediate_size"))
+    found = trunk(fields) | {
+        **attention_bias(fields),
+        "position": "rope" if fields.text("position_embedding_type") == "rope" else "none",
+        "attention": _attention(fields, layers) or ["state"] * layers,
+        "state_space": _hybrid_mamba2(fields),
+        "ffn": shared,
+    }
+    if fields.non_negative("num_experts"):
+        found["moe"] = experts(fields, ffn=fields.positive("intermediate_size"), shared_ffn=shared)
+    return found
+
+
+def falcon_h1(fields: Fields) -> SpecFields:
+    """Attention and Mamba-2 side by side in every layer."""
+    fields.refuse("projectors_bias", "its output projections are read without biases")
+    return {
+        **trunk(fields),
+        **attention_bias(fields),
+        "mlp_bias": fields.flag("mlp_bias"),
+        "attention": ["both"] * fields.positive("num_hidden_layers"),
+        "state_space": _hybrid_mamba2(fields, gated_norm=fields.flag("mamba_rms_norm")),
+    }
+
+
+def minimax(fields: Fields) -> SpecFields:
+    """MiniMax-01: lightning attention, and softmax attention in some layers; experts in all."""
+    layers, read = fields.positive("num_hidden_layers"), trunk(fields)
+    every_other: list[AttentionKind] = ["state" if i % 2 else "full" for i in range(layers)]
+    marks = fields.binary("attn_type_list", layers)
+    listed: list[AttentionKind] = ["full" if mark else "state" for mark in marks or ()]
+    space = StateSpaceSpec(
+        kind="lightning",
+        heads=read["heads"],
+        groups=read["heads"],
+        head_dim=read["head_dim"],
+        state=read["head_dim"],
+        conv=0,
+        chunk=fields.positive("block_size"),
+    )
+    moe = experts(fields, ffn=fields.positive("intermediate_size"))
+    attention = _attention(fields, layers) or listed or every_other
+    return {**read, "moe": moe, "attention": attention, "state_space": space}
+
+
+def gated_delta(fields: Fields) -> StateSpaceSpec:
+    """Qwen3-Next's linear attention; chunks of 64 tokens (flash-linear-attention)."""
+    return StateSpaceSpec(
+        kind="gated_delta",
+        heads=fields.positive("linear_num_value_heads"),
+        head_dim=fields.positive("linear_value_head_dim"),
+        groups=fields.positive("linear_num_key_heads"),
+        state=fields.positive("linear_key_head_dim"),
+        conv=fields.positive("linear_conv_kernel_dim"),
+        conv_bias=False,
+        chunk=64,
+    )

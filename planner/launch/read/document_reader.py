@@ -1,0 +1,73 @@
+"""What the readers of configuration files share: settings asked for by key, and what is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Document
+from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.text import Files
+
+
+class DocumentReader:
+    """A file's settings, and what is gathered from them."""
+
+    # Whether the format takes "8" for 8.
+    quoted_numbers = False
+
+    def __init__(
+        self, document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+    ) -> None:
+        self.document, self.launch, self.files, self.hints = document, launch, files, hints
+        self.problems: list[Problem] = []
+        self.assumed: list[str] = []
+
+    @property
+    def world(self) -> int | None:
+        """Processes that the command starts."""
+        return self.launch.world if self.launch else None
+
+    def unpredictable(self, text: str, *keys: str) -> None:
+        """Note what settings ask for and the model does not have."""
+        self.problems.append(self.document.unpredictable(text, *keys))
+
+    def refuse(self, rule: str, text: str, *keys: str, **more: Any) -> None:
+        """Note a problem of settings."""
+        self.problems.append(self.document.problem(rule, text, *keys, **more))
+
+    def whole(self, key: str, default: int, least: int = 1) -> int:
+        """A whole number; anything else, or less, is a problem, and the default."""
+        value = self.document.get(key, default)
+        if self.quoted_numbers and isinstance(value, str) and value.isdigit():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            text = f"{key}: {value!r} is not a whole number of at least {least}"
+            self.problems.append(self.document.wrong(text, key))
+            return default
+        return value
+
+    def gathered(
+        self,
+        known: Callable[[str], bool],
+        keys: Mapping[str, str],
+        script: Mapping[str, Setting] | None = None,
+        **fields: Any,
+    ) -> Found:
+        """What was found. `known`: whether the format has a key; `keys`: those of `Found`'s
+        fields; `script`: where a program's arguments say them."""
+        settings = self.document.settings
+        unknown = tuple(setting for setting in settings.values() if not known(setting.key))
+        stated = {name: settings[key] for name, key in keys.items() if key in settings}
+        return Found(
+            files=self.files.by_path,
+            main_file=self.document.path,
+            where={**(script or {}), **stated},
+            settings=tuple(settings.values()),
+            unused=tuple(setting for setting in self.document.rest() if setting not in unknown),
+            unknown=unknown,
+            problems=tuple(self.problems),
+            assumed=tuple(self.assumed),
+            **fields,
+        )

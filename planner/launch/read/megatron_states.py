@@ -1,0 +1,105 @@
+"""State-space layers in Megatron's options: a hybrid's pattern, its pipeline, gated delta nets."""
+
+from __future__ import annotations
+
+from planner.job.models.errors import ModelError
+from planner.job.models.layout import hybrid_kinds
+from planner.job.specs import LayerKind, StateSpaceSpec
+from planner.launch.megatron_states import PATTERN
+from planner.launch.read.found import Problem
+from planner.launch.read.megatron_arguments import Arguments
+
+_OLDER = "hybrid-override-pattern"
+_VARIANT = "experimental-attention-variant"
+_PREDICTORS = "/"
+_BLOCKS = "|"
+
+
+def hybrid_text(arguments: Arguments) -> str:
+    """The pattern of a hybrid's layers with its pipes, without its predictions; empty if none."""
+    arguments.has("spec")
+    found = arguments.text(PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
+    return found.split(_PREDICTORS)[0]
+
+
+def predictors(arguments: Arguments) -> int:
+    """Multi-token-prediction layers: an option, or the patterns behind those of the model."""
+    arguments.has("mtp-hybrid-override-pattern")
+    stated = arguments.number("mtp-num-layers") or 0
+    return stated or (arguments.text(PATTERN) or "").count(_PREDICTORS)
+
+
+def _from_ratios(arguments: Arguments) -> str:
+    """Options until core 0.16: attention spread evenly, mixers at both ends, then feed-forward
+    blocks spread evenly over the mixers (mamba_hybrid_layer_allocation.py)."""
+    shares = [arguments.real(f"hybrid-{part}-ratio") for part in ("attention", "mlp")]
+    if not arguments.has("is-hybrid-model") and not any(shares):
+        return ""
+    layers = arguments.number("num-layers") or 0
+    marks = ["M"] * layers
+    for symbol, share, sections in (("*", shares[0], 1), ("-", shares[1], 0)):
+        count = round(layers * share)
+        free = [index for index, mark in enumerate(marks) if mark == "M"]
+        step = left = (len(free) - count) / (count + sections) if count else len(free) + 1.0
+        for index in free:
+            if left < 0.5:
+                marks[index], left = symbol, left + step
+            else:
+                left -= 1.0
+    return "".join(marks)
+
+
+def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
+    """Kinds of a hybrid's layers; a pattern that cannot be read is a problem, and none."""
+    text = hybrid_text(arguments).replace(_BLOCKS, "")
+    if not text:
+        return ()
+    try:
+        return hybrid_kinds(text, f"--{PATTERN}")
+    except ModelError as error:
+        places = arguments.place(PATTERN, _OLDER)
+        arguments.problems.append(Problem("option-value", str(error), places=places))
+        return ()
+
+
+def read_blocks(arguments: Arguments) -> tuple[int, ...]:
+    """Layers of each block of the pipeline where the pattern has pipes."""
+    text = hybrid_text(arguments)
+    return tuple(map(len, text.split(_BLOCKS))) if _BLOCKS in text else ()
+
+
+def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
+    """Mamba-2's numbers; by default heads for an inner width of twice the hidden one."""
+    number = arguments.number
+    head_dim = number("mamba-head-dim") or 64
+    return StateSpaceSpec(
+        heads=number("mamba-num-heads") or max(1, 2 * hidden // head_dim),
+        head_dim=head_dim,
+        groups=number("mamba-num-groups") or 8,
+        state=number("mamba-state-dim") or 128,
+    )
+
+
+def is_delta(arguments: Arguments) -> bool:
+    """Whether layers are gated delta nets; another variant of attention is not predicted."""
+    variant = arguments.text(_VARIANT)
+    if variant not in (None, "gated_delta_net"):
+        text = f"--{_VARIANT} {variant}: sparse attention is not modelled"
+        place = arguments.place(_VARIANT)
+        arguments.problems.append(Problem("not-predictable", text, "warning", place))
+    return variant == "gated_delta_net"
+
+
+def read_delta(arguments: Arguments) -> StateSpaceSpec:
+    """The numbers of gated delta nets."""
+    number = arguments.number
+    return StateSpaceSpec(
+        kind="gated_delta",
+        heads=number("linear-num-value-heads") or 32,
+        head_dim=number("linear-value-head-dim") or 128,
+        groups=number("linear-num-key-heads") or 16,
+        state=number("linear-key-head-dim") or 128,
+        conv=number("linear-conv-kernel-dim") or 4,
+        conv_bias=False,
+        chunk=64,
+    )

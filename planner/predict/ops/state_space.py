@@ -1,0 +1,261 @@
+"""Rows of state-space and linear-attention mixers: projection, convolution, recurrence in chunks,
+gated norm, output projection.
+
+Symbols: H = heads, P = head_dim, N = state, K = groups·N (width of B or C, of keys or queries),
+I = H·P, Q = chunk. Sources: Mamba-2's kernels (mamba_ssm, ops/triton/ssd_combined.py) as
+Megatron-Core calls them (core/ssm/mamba_mixer.py), flash-linear-attention's gated delta rule,
+transformers 5.23 (modeling_qwen3_next.py, modeling_minimax.py, modeling_jamba.py).
+
+Heads are split over tp; context parallelism hands them out by all-to-all before the convolution
+and takes the outputs back (core/ssm/mamba_context_parallel.py). Ignored: groups copied where there
+are fewer than ranks, and what that exchange copies on the GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.job.modules import Module
+from planner.job.specs import LayerKind, StateSpaceSpec
+from planner.predict.ops.attention import tp_entry, tp_exit
+from planner.predict.ops.context import (
+    WHOLE_LAYER,
+    OpContext,
+    elementwise,
+    linear_inputs,
+    present,
+)
+from planner.predict.ops.rows import (
+    Collective,
+    CollectiveKind,
+    Group,
+    Op,
+    OpKind,
+    ParamShard,
+    Saved,
+    Shard,
+)
+
+# FLOP of the tensor cores in the time of one of a selective scan: its exponentials, one of nine
+# operations for each channel and state, run at 16 an SM and cycle against some 4,100 FLOP (H100).
+_EXPONENTIAL_COST = 4100.0 / 16.0 / 9.0
+_SCAN_FLOP = 9.0
+# HBM traffic of a backward over that of its forward, most of which it runs again.
+_BACKWARD_TRAFFIC = 3.0
+
+
+def state_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
+    """All rows of a state-space mixer, between the norms of its block."""
+    space = context.model.state_space
+    if space is None:
+        return ()
+    return (
+        _in_projection(context, space, beside=kind.attention == "both"),
+        *(_steps(context, space) if space.kind == "mamba1" else ()),
+        *(_convolution(context, space) if space.conv else ()),
+        _scan(context, space),
+        *(_gated_norm(context, space) if space.gated_norm else ()),
+        _out_projection(context, space),
+    )
+
+
+def projected_width(space: StateSpaceSpec) -> float:
+    """What the input projections put out: values, gate, B and C (keys, queries), steps, decays."""
+    steps = {"mamba2": 1.0, "gated_delta": 2.0}.get(space.kind, 0.0)
+    keys = 0.0 if space.kind == "mamba1" else 2.0 * space.key_width
+    return 2.0 * space.inner + keys + steps * space.heads
+
+
+def _in_projection(context: OpContext, space: StateSpaceSpec, *, beside: bool) -> Op:
+    """Column-parallel projection; what it puts out is kept, convolution and scan run again."""
+    hidden, width = float(context.model.hidden), projected_width(space)
+    bias = width if space.projection_bias else 0.0
+    inputs = linear_inputs(context, "state/in_proj", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM)
+    kept = Saved("state/projected", context.saved.activation_bytes * width, Shard.TP, WHOLE_LAYER)
+    return Op(
+        name="state/in_proj",
+        kind=OpKind.GEMM,
+        out_width=width,
+        out_shard=Shard.TP,
+        in_width=hidden,
+        parameters=((width * hidden + bias, ParamShard.TP),),
+        # Beside attention the input is the one that the qkv projection keeps.
+        saved=(kept,) if beside and context.saved.linear_inputs_shared else (*inputs, kept),
+        collectives=(
+            *(() if beside else tp_entry(context, "state/in_proj", hidden, WHOLE_LAYER)),
+            _head_exchange("state/cp_heads", width),
+        ),
+        rerun_with=WHOLE_LAYER,
+    )
+
+
+def _head_exchange(name: str, width: float) -> Collective:
+    """All-to-all over cp from tokens to heads or back, and of the gradients in backward."""
+    return Collective(
+        name,
+        CollectiveKind.HEAD_EXCHANGE,
+        Group.CP,
+        2.0 * width,
+        1,
+        1,
+        Shard.TP,
+        rerun_with=WHOLE_LAYER,
+    )
+
+
+def _steps(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
+    """Mamba-1's projections to steps, B and C and from the rank of the steps to channels."""
+    inner, rank = float(space.inner), float(space.step_rank)
+    width = rank + 2.0 * space.state
+    norms = width if space.inner_norms else 0.0
+    element = context.saved.activation_bytes
+    return (
+        Op(
+            name="state/x_proj",
+            kind=OpKind.GEMM,
+            out_width=width,
+            in_width=inner,
+            in_shard=Shard.TP,
+            parameters=((width * inner, ParamShard.TP), (norms, ParamShard.NONE)),
+            saved=(Saved("state/steps", element * width, Shard.NONE, WHOLE_LAYER),),
+            rerun_with=WHOLE_LAYER,
+        ),
+        Op(
+            name="state/step_proj",
+            kind=OpKind.GEMM,
+            out_width=inner,
+            out_shard=Shard.TP,
+            in_width=rank,
+            parameters=((inner * (rank + 1.0), ParamShard.TP),),
+            saved=(Saved("state/step", element * inner, Shard.TP, WHOLE_LAYER),),
+            rerun_with=WHOLE_LAYER,
+        ),
+    )
+
+
+def _mixed_width(space: StateSpaceSpec) -> float:
+    """Channels of the convolution: values, and all but Mamba-1's B and C."""
+    return space.inner + (0.0 if space.kind == "mamba1" else 2.0 * space.key_width)
+
+
+def _convolution(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
+    """Causal depthwise convolution with its activation; backward runs it again first."""
+    width = _mixed_width(space)
+    element = context.saved.activation_bytes
+    weights = width * (space.conv + float(space.conv_bias))
+    # Megatron's and mamba_ssm's fused path keep its input alone, gated delta nets its output too.
+    kept = Saved("state/mixed", element * width, Shard.TP, WHOLE_LAYER)
+    return (
+        Op(
+            name="state/conv",
+            kind=OpKind.MEMORY,
+            tokens=Shard.TP,
+            forward_bytes=2.0 * element * width,
+            backward_bytes=6.0 * element * width,
+            parameters=((weights, ParamShard.TP),),
+            saved=() if space.kind == "mamba2" else (kept,),
+            rerun_with=WHOLE_LAYER,
+        ),
+    )
+
+
+def scan_products(space: StateSpaceSpec) -> float:
+    """Multiply-adds of a token in the recurrence of all heads, in whole blocks of a chunk.
+
+    SSD: C·B for each group, and for each head scores·x, B·x into the state, C·state:
+
+        G·Q·N + H·(Q·P + 2·N·P)
+
+    (arXiv 2405.21060, section 6). Gated delta rule: keys and queries of every value head, the
+    triangular solve's two products, and three with the state, H·(3·Q·N + 2·Q·P + 3·N·P).
+    Selective scan: nine FLOP for each channel and state (arXiv 2312.00752, appendix D).
+    """
+    heads, width, state, chunk = space.heads, space.head_dim, space.state, space.chunk
+    if space.kind == "mamba1":
+        return _SCAN_FLOP / 2.0 * space.inner * state
+    if space.kind == "gated_delta":
+        return float(heads * (3 * chunk * state + 2 * chunk * width + 3 * state * width))
+    return float(space.groups * chunk * state + heads * (chunk * width + 2 * state * width))
+
+
+def _scan_bytes(space: StateSpaceSpec, element: float) -> float:
+    """HBM bytes of a token in forward, kernel by kernel.
+
+    SSD: x twice, gate, two outputs; B and C three times together, their product in fp32 by groups;
+    states of each chunk written and read in fp32 and in 16 bits (12 bytes). Gated delta rule: q, k
+    and v copied for the heads, normed, w and u made of them, and read again. Selective scan: x,
+    step, gate and output.
+    """
+    inner, chunk = float(space.inner), float(space.chunk)
+    states = 12.0 * inner * space.state / chunk
+    if space.kind == "mamba1":
+        return 4.0 * element * inner
+    if space.kind == "gated_delta":
+        keys = float(space.heads * space.state)
+        return element * (9.0 * keys + 7.0 * inner) + 12.0 * chunk * space.heads + states
+    products = 8.0 * space.groups * chunk
+    return element * (5.0 * inner + 4.0 * space.key_width) + products + states
+
+
+def _scan(context: OpContext, space: StateSpaceSpec) -> Op:
+    """The recurrence. Kept: its output before the gate; backward makes states and the convolution's
+    output again, and their gradients."""
+    element = context.saved.activation_bytes
+    traffic = _scan_bytes(space, element)
+    states = 4.0 * space.inner * space.state / space.chunk if space.kind != "mamba1" else 0.0
+    heads = {"mamba2": 3.0, "gated_delta": 2.0}.get(space.kind, 0.0)
+    decays = space.inner * (space.state + 1.0) if space.kind == "mamba1" else heads * space.heads
+    return Op(
+        name="state/scan",
+        kind=OpKind.SCAN,
+        tokens=Shard.TP,
+        in_width=scan_products(space),
+        out_width=1.0,
+        groups=_EXPONENTIAL_COST if space.kind == "mamba1" else 1.0,
+        forward_bytes=traffic,
+        backward_bytes=_BACKWARD_TRAFFIC * traffic,
+        work_bytes=2.0 * states + 2.0 * element * projected_width(space),
+        forward_kernels=5,
+        backward_kernels=15,
+        parameters=((decays, ParamShard.TP),),
+        saved=(Saved("state/scanned", element * space.inner, Shard.TP, WHOLE_LAYER),),
+        collectives=(_head_exchange("state/cp_heads_back", float(space.inner)),),
+        rerun_with=WHOLE_LAYER,
+    )
+
+
+def _gated_norm(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
+    """Norm of the gated output, over each group's width, or each head's with a shared scale."""
+    inner = float(space.inner)
+    per_head = space.kind == "gated_delta"
+    row = elementwise(context, "state/norm", inner, Shard.TP, 3, 5)
+    kept = (
+        Saved("state/norm/input", context.saved.activation_bytes * inner, Shard.TP, WHOLE_LAYER),
+        Saved(
+            "state/norm/statistics",
+            context.norm_statistics_bytes * (space.heads if per_head else space.groups),
+            Shard.TP,
+            WHOLE_LAYER,
+        ),
+    )
+    parameters = (
+        ((float(space.head_dim), ParamShard.NONE),) if per_head else ((inner, ParamShard.TP),)
+    )
+    return (replace(row, parameters=parameters, saved=present(kept)),)
+
+
+def _out_projection(context: OpContext, space: StateSpaceSpec) -> Op:
+    """Row-parallel projection back to the hidden width; it keeps its input."""
+    hidden, inner = float(context.model.hidden), float(space.inner)
+    bias = hidden if space.projection_bias else 0.0
+    return Op(
+        name="state/out_proj",
+        kind=OpKind.GEMM,
+        out_width=hidden,
+        in_width=inner,
+        in_shard=Shard.TP,
+        parameters=((inner * hidden, ParamShard.TP), (bias, ParamShard.NONE)),
+        saved=linear_inputs(context, "state/out_proj", inner, Shard.TP, 1, Module.NOTHING),
+        collectives=tp_exit("state/out_proj", hidden, Module.FULL),
+        rerun_with=WHOLE_LAYER,
+    )

@@ -1,0 +1,100 @@
+"""What `planner budget` shows: size, tokens, loss, the critical batch, and the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.compare.budget import Budget
+from planner.compare.interval import Range
+from planner.compare.laws import load_laws
+from planner.compare.settings import CostBasis
+from planner.job.quantities import short_count
+from planner.report.batch import critical_text, share_text
+from planner.report.comparison import BASIS_NAMES, spread_text
+from planner.report.comparison_trace import money
+from planner.report.decision import days_text
+from planner.report.plan_table import plan_table
+from planner.report.tables import Block, Facts, Notes, Report
+
+
+def budget_report(found: Budget, currency: str, basis: CostBasis) -> Report:
+    """The whole report; cost at one kind of price."""
+    blocks: list[Block] = [Facts((*_facts(found), *_batch_facts(found)))]
+    if found.run is not None:
+        blocks.append(Facts(tuple(_run_facts(found, currency, basis)), f"On {found.gpus}"))
+        blocks.append(plan_table([found.run.plan], None, title="Plan"))
+    blocks.append(Notes(tuple(_notes(found))))
+    return Report(tuple(blocks))
+
+
+def _facts(found: Budget) -> Iterator[tuple[str, str]]:
+    yield "goal", found.goal
+    shape = found.shape
+    words = (
+        "" if shape is None else f": {shape.layers} layers of {shape.hidden:,}, FFN {shape.ffn:,}"
+    )
+    yield "model", f"{found.model}{words}"
+    each = "" if found.why_no_loss == "" else " active per token"
+    yield "parameters", f"{short_count(found.parameters)}{each}"
+    ratio = found.tokens.value / found.parameters
+    yield "tokens", f"{_text(found.tokens)}; {ratio:.3g} a parameter"
+    yield "FLOP", f"{found.flop.value:.3g} (6·N·D)"
+    if found.loss is None:
+        yield "loss", f"cannot tell: {found.why_no_loss}"
+        return
+    far = ", extrapolated" if found.beyond else ""
+    loss = found.loss
+    yield "loss", f"{loss.value:.3f} nats a token ({loss.low:.3f} to {loss.high:.3f}{far})"
+    best = found.best_parameters
+    tokens = found.flop.value / 6.0 / best.value
+    yield "optimum of it", f"{_text(best)} parameters on {short_count(tokens)} tokens"
+
+
+def _batch_facts(found: Budget) -> Iterator[tuple[str, str]]:
+    law = load_laws()[1]
+    critical = law.critical(found.tokens.value)
+    price = None if found.run is None else found.run.batch_price
+    if price is None:
+        low, high = law.tokens
+        far = "" if low <= found.tokens.value <= high else ", extrapolated"
+        yield "critical batch", f"{_text(critical)} tokens{far}"
+        return
+    yield "batch", f"{short_count(price.batch)} tokens; critical {critical_text(price)}"
+    yield "its price", f"{share_text(price.extra)} more tokens for the same loss, not counted"
+
+
+def _run_facts(found: Budget, currency: str, basis: CostBasis) -> Iterator[tuple[str, str]]:
+    run = found.run
+    if run is None:
+        return
+    yield (
+        "days",
+        f"{days_text(run.days.value)} {spread_text(run.days)} for "
+        f"{short_count(found.tokens.value)} tokens, interruptions included",
+    )
+    yield "useful", f"{run.goodput.share * 100:.1f} % of the time"
+    yield "tokens/s", f"{run.plan.tokens_per_s:,.0f}, MFU {run.plan.mfu * 100:.1f} %"
+    cost = run.cost(basis)
+    if cost is not None:
+        yield "cost", f"{money(cost.value)} {currency} {BASIS_NAMES[basis]}"
+
+
+def _notes(found: Budget) -> Iterator[str]:
+    yield (
+        f"Loss: {found.law}, on its text; the 80 % interval holds the errors of the constants, how "
+        "runs lie around the law, and the tokens'. Other data, tokenizers, optimizers and "
+        "repeated tokens are not in it (docs/budget.md)."
+    )
+    if found.beyond:
+        yield f"Extrapolated: {found.beyond}."
+    yield from found.notes
+    if found.shape is not None:
+        yield "--save-model FILE.toml writes this shape for planner search --model FILE.toml."
+
+
+def _text(figure: Range) -> str:
+    """`1.20 T (1.10 T to 1.30 T)`; the value alone where it is exact."""
+    if figure.low == figure.high:
+        return short_count(figure.value)
+    low, high = short_count(figure.low), short_count(figure.high)
+    return f"{short_count(figure.value)} ({low} to {high})"

@@ -1,0 +1,1 @@
+"""Sweeps on real clusters of this machine: `pytest -n 0 -m clusters`."""

@@ -1,0 +1,248 @@
+"""Sweeps: nothing lost, nothing twice, the same rows however often they are interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from planner.compare.offers import Offer
+from planner.compare.settings import Settings
+from planner.compare.sweep import journal as journals
+from planner.compare.sweep.engines import Engine, demand_answer, started
+from planner.compare.sweep.grid import Grid, Point, Pricing
+from planner.compare.sweep.journal import Journal, opened
+from planner.compare.sweep.results import rows, write
+from planner.compare.sweep.run import Count, count, header, run
+from planner.compare.sweep.work import Common, Record, search_point
+from planner.job.errors import CannotTellError, UsageError
+from planner.job.request import Request
+from planner.search.launchable import SILENT
+
+SETTINGS = Settings()
+GRID = Grid(
+    axes={
+        "model": (("gpt2", {"model": "gpt2"}),),
+        "cluster": tuple((name, {"offer": Offer(gpus=name)}) for name in ("1xH100", "2xA100")),
+        "gbs": tuple((str(gbs), {"gbs": gbs}) for gbs in (8, 16, 32)),
+    },
+    price_axes=("price-kind",),
+    pricings=tuple(
+        Pricing((kind,), 10**9, SETTINGS.model_copy(update={"basis": kind}))
+        for kind in ("on_demand", "owned")
+    ),
+    build=lambda chosen: (
+        Request(
+            model=chosen["model"], gbs=chosen["gbs"], seq=1024, recompute=("none",),
+            limits={"zero": (1,)},
+        ),
+        chosen["offer"],
+    ),
+    fixed="",
+)  # fmt: skip
+HEAD = header(SETTINGS.today)
+COMMON = Common(GRID.pricings, SILENT, HEAD["planner"], HEAD["sources"])
+Work = Callable[[Point], Record]
+
+
+def made_up(point: Point) -> Record:
+    """A record without a search."""
+    return {"rows": [{"status": "none", "reason": point.key}] * 2, "provenance": {"seconds": 1.0}}
+
+
+class Bench:
+    """An engine in this process: remembers what it was given, breaks as it is told."""
+
+    def __init__(self, work: Work = made_up, window: int = 3) -> None:
+        self.work, self.given = work, list[str]()
+        self.engine = Engine(self.submit, window)
+
+    def submit(self, point: Point) -> Future[Record]:
+        future: Future[Record] = Future()
+        self.given.append(point.key)
+        try:
+            future.set_result(self.work(point))
+        except (RuntimeError, CannotTellError) as error:
+            future.set_exception(error)
+        return future
+
+
+def sweep(folder: Path, bench: Bench, grid: Grid = GRID) -> Count:
+    with opened(folder) as journal:
+        journal.begin(HEAD)
+        run(grid, journal, bench.engine)
+        write(grid, journal, folder)
+        return count(grid, journal)
+
+
+def table(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(folder / "results.parquet").to_pylist()
+    return found
+
+
+def test_rows_of_real_searches_in_the_order_of_the_grid(tmp_path: Path) -> None:
+    assert sweep(tmp_path, Bench(lambda point: search_point(COMMON, point))) == Count(6, 6, 0)
+    found = table(tmp_path)
+    names = [(row["cluster"], row["gbs"], row["price-kind"]) for row in found]
+    assert names == [
+        (cluster, gbs, kind)
+        for cluster in ("1xH100", "2xA100")
+        for gbs in ("8", "16", "32")
+        for kind in ("on_demand", "owned")
+    ]
+    assert all(row["status"] == "plan" and row["days"] > 0.0 for row in found)
+    assert found[0]["cost"] != found[1]["cost"] and found[0]["days"] == found[1]["days"]
+    schema = pq.read_schema(tmp_path / "results.parquet")
+    assert schema.metadata[b"sources"].decode() == HEAD["sources"]
+    assert schema.field("days").metadata[b"unit"] == b"d"
+    again = Bench()
+    assert sweep(tmp_path, again) == Count(6, 6, 0)
+    assert again.given == []
+
+
+def test_what_was_interrupted_goes_on_and_ends_alike(tmp_path: Path) -> None:
+    class ThenCtrlC(Bench):
+        def submit(self, point: Point) -> Future[Record]:
+            if len(self.given) == 4:
+                raise KeyboardInterrupt
+            return super().submit(point)
+
+    first, second = ThenCtrlC(window=1), Bench(window=1)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path / "a", first)
+    assert sweep(tmp_path / "a", second) == Count(6, 6, 0)
+    sweep(tmp_path / "b", Bench())
+    assert sorted(first.given + second.given) == sorted({GRID.key(index) for index in range(6)})
+    written = [(tmp_path / name / "results.parquet").read_bytes() for name in "ab"]
+    assert written[0] == written[1]
+
+
+def test_failures_are_counted_and_tried_again(tmp_path: Path) -> None:
+    def fails(point: Point) -> Record:
+        if point.labels[2] == "16":
+            raise RuntimeError("no\nluck")
+        return made_up(point)
+
+    assert sweep(tmp_path, Bench(fails)) == Count(6, 4, 2)
+    with opened(tmp_path) as journal:
+        assert set(journal.failed.values()) == {"RuntimeError: luck"}
+    again = Bench()
+    assert sweep(tmp_path, again) == Count(6, 6, 0)
+    assert len(again.given) == 2 and len(table(tmp_path)) == 12
+
+
+def test_nothing_but_failures_ends_it(tmp_path: Path) -> None:
+    def fails(_point: Point) -> Record:
+        raise RuntimeError("no such module")
+
+    many = replace(GRID, axes=GRID.axes | {"seed": tuple((str(n), {"n": n}) for n in range(20))})
+    bench = Bench(fails)
+    with pytest.raises(CannotTellError, match="no such module"):
+        sweep(tmp_path, bench, many)
+    assert len(bench.given) < 40
+
+
+def test_only_the_search_that_kills_its_process_fails(tmp_path: Path) -> None:
+    guilty = GRID.key(3)
+    waiting: dict[Future[Record], Point] = {}
+
+    class Pool(Bench):
+        """A process that dies takes with it all that was handed out."""
+
+        def submit(self, point: Point) -> Future[Record]:
+            self.given.append(point.key)
+            future: Future[Record] = Future()
+            waiting[future] = point
+            if len(waiting) == 3 or len(self.given) >= 6:
+                dead = guilty in {one.key for one in waiting.values()}
+                for each, one in waiting.items():
+                    if dead:
+                        each.set_exception(BrokenExecutor("a process was killed"))
+                    else:
+                        each.set_result(made_up(one))
+                waiting.clear()
+            return future
+
+    assert sweep(tmp_path, Pool()) == Count(6, 5, 1)
+    with opened(tmp_path) as journal:
+        assert list(journal.failed) == [guilty]
+
+
+def test_a_full_disk_keeps_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, real = [1200], os.pwrite
+
+    def pwrite(descriptor: int, content: bytes, place: int) -> int:
+        if not space[0]:
+            raise OSError(28, "No space left on device")
+        written = real(descriptor, content[: space[0]], place)
+        space[0] -= written
+        return written
+
+    monkeypatch.setattr(journals.os, "pwrite", pwrite)
+    with pytest.raises(OSError, match="searches are kept"):
+        sweep(tmp_path, Bench(window=1))
+    content = (tmp_path / "journal.jsonl").read_bytes()
+    assert content.endswith(b"\n") and content.count(b"\n") > 2
+    space[0] = 10**9
+    # A crash leaves half a line where a full disk does not.
+    with (tmp_path / "journal.jsonl").open("ab") as stream:
+        stream.write(b"0123")
+    second = Bench(window=1)
+    assert sweep(tmp_path, second) == Count(6, 6, 0)
+    assert len(second.given) == 7 - content.count(b"\n")
+
+
+def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
+    sweep(tmp_path, Bench())
+    with opened(tmp_path) as journal:
+        with pytest.raises(UsageError, match="begun with sources"):
+            journal.begin(HEAD | {"sources": "other"})
+        with pytest.raises(UsageError, match="another sweep writes"), opened(tmp_path):
+            pass
+    (tmp_path / "journal.jsonl").write_text("{}\nno record\n")
+    with pytest.raises(UsageError, match="no record of a sweep"), opened(tmp_path):
+        pass
+    with pytest.raises(CannotTellError, match="sources"):
+        search_point(replace(COMMON, sources="other"), GRID.point(0))
+
+
+def test_more_values_search_only_what_is_new(tmp_path: Path) -> None:
+    sweep(tmp_path, Bench())
+    more = replace(GRID, axes=GRID.axes | {"gbs": (*GRID.axes["gbs"], ("64", {"gbs": 64}))})
+    bench = Bench()
+    assert sweep(tmp_path, bench, more) == Count(8, 8, 0)
+    assert len(bench.given) == 2
+    with opened(tmp_path) as journal:
+        assert len(list(rows(more, journal))) == 16
+
+
+def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.compare.sweep.engines.ANSWERS_WITHIN_S", 0.2)
+    with pytest.raises(CannotTellError, match=r"no cluster answers at 127\.0\.0\.1:9"):
+        demand_answer("127.0.0.1:9")
+    for address in ("nowhere", "host:port", "http://[", ""):
+        with pytest.raises(UsageError, match="write HOST:PORT"):
+            demand_answer(address)
+
+
+def test_processes_of_this_machine_outlive_a_killed_one(tmp_path: Path) -> None:
+    """Real processes; one is killed while it works."""
+
+    def kill_first(_what: str, done: int, _total: int) -> None:
+        if done == 1:
+            line = (tmp_path / "journal.jsonl").read_text().splitlines()[-1]
+            os.kill(json.loads(line[35:])["provenance"]["pid"], 9)
+
+    with opened(tmp_path) as journal, started("local", COMMON, processes=1) as engine:
+        journal.begin(HEAD)
+        run(GRID, journal, engine, kill_first)
+        assert count(GRID, journal) == Count(6, 6, 0)
+        assert len(journal.path.read_text().splitlines()) == 7
+        assert isinstance(journal, Journal)

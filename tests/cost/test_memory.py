@@ -1,0 +1,43 @@
+"""Terms of a rank's memory, each by hand: a sum over stages hides what one of them gets wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cost.memory import communicator_bytes, gradient_bytes, weight_bytes
+from planner.cost.schedule import last_chunk_in_flight
+from tests.search.brute import framework_inputs
+
+# Parameters of a rank, dense and of experts, and the ranks that share them under ZeRO.
+PARAMETERS, SHARDS = (80.0, 60.0), (8.0, 3.0)
+
+
+@pytest.mark.parametrize(("zero", "keeps", "weights"), [(3, 1, 60.0), (2, 1, 280.0), (3, 0, 0.0)])
+def test_weights_of_experts_have_shards_of_their_own(zero: int, keeps: int, weights: float) -> None:
+    framework = framework_inputs(weight_bytes=2.0, zero3_keeps_weight_shard=float(keeps))
+    assert weight_bytes(*PARAMETERS, zero, *SHARDS, framework) == weights
+
+
+@pytest.mark.parametrize(("zero", "gradients"), [(1, 700.0), (2, 120.0), (3, 120.0)])
+def test_gradients_are_sharded_from_the_second_stage_on(zero: int, gradients: float) -> None:
+    framework = framework_inputs(gradient_bytes=4.0, gradients_on_gpu=1.0, extra_gradient_bytes=1.0)
+    assert gradient_bytes(*PARAMETERS, zero, *SHARDS, framework) == gradients
+
+
+@pytest.mark.parametrize(
+    ("tp", "cp", "dp", "pp", "ep", "count"),
+    [(1, 1, 1, 1, 1, 0), (2, 1, 1, 1, 1, 1), (1, 2, 1, 1, 1, 2), (1, 1, 1, 2, 1, 2),
+     (2, 2, 2, 4, 2, 6)],
+)  # fmt: skip
+def test_communicators(tp: int, cp: int, dp: int, pp: int, ep: int, count: int) -> None:
+    """Context parallelism is data parallelism too; first and last stage share a second one."""
+    assert communicator_bytes(tp, cp, dp, pp, ep, framework_inputs(communicator_bytes=1.0)) == count
+
+
+@pytest.mark.parametrize(
+    ("stage", "vpp", "grad_acc", "held"),
+    [(0, 1, 16, 4), (3, 1, 16, 1), (0, 1, 2, 2), (0, 2, 16, 4), (2, 2, 16, 3), (3, 2, 16, 1),
+     (0, 2, 2, 2)],
+)  # fmt: skip
+def test_last_chunk_of_four_stages(stage: int, vpp: int, grad_acc: int, held: int) -> None:
+    assert last_chunk_in_flight(stage, 4, vpp, grad_acc) == held
