@@ -66,7 +66,7 @@ def exposed_copies(copied: float, window_s: float, gpu: GpuInputs, network: Rows
 # 1.06 and 1.22; 126 tests of Megatron-Core on A100, H100 and GB200 1.06, 1.06 and 1.32. A step that
 # grows with the logarithm instead fits tp 8 as well, tp 2 worse (mean error of vTrain's 6.4 %, so
 # 5.9 %, without 6.9 %).
-_HOST_SPREAD = 0.024
+HOST_SPREAD = 0.024
 
 
 @jit
@@ -78,7 +78,7 @@ def issue_seconds(
     `chunks`: products whose exchanges over tp a pipeline between domains slows, each at least so
     long (`pipeline_exchange_s`).
     """
-    issue = kernels * framework.issue_s * (1.0 + _HOST_SPREAD * (key.tp - 1.0))
+    issue = kernels * framework.issue_s * (1.0 + HOST_SPREAD * (key.tp - 1.0))
     if key.pipelined > 0.0 and key.tp > 1.0:
         issue += chunks * key.tp * framework.pipeline_exchange_s
         if key.tp > network[0].scale_up_domain:

@@ -123,8 +123,8 @@ def _profile(
 
 
 # Eager torch blocks (torchtitan's, and counted in Hugging Face's Llama: 3.5 of the fused bytes
-# forward); one kernel each, but for casts around norms (llm-foundry's LPLayerNorm, plain GELU);
-# NCCL beside compute as torchtitan has it.
+# forward); one kernel for each row, as llm-foundry's norms and plain GELU: what Megatron-Core's
+# fused ones hold on other sources; NCCL beside compute as torchtitan has it.
 _EAGER, _SINGLE_KERNELS, _NCCL_CONTENTION = 4.0, 1.5, 0.3
 
 CONSTANTS = (

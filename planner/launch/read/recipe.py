@@ -378,7 +378,7 @@ class _Recipe:
             text = f"the recipe {unseen} is not beside the file: its settings are not seen"
             yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
         if _HYBRIDS.search(f"{self.name} {self.fields.model_name}"):
-            text = f"{self.fields.model_name}: hybrids of attention and Mamba are not modelled"
+            text = f"{self.fields.model_name}: Megatron-Bridge's provider of hybrids is not read"
             yield Problem("not-predictable", text, "warning", (self.path,))
         made_by = self.fields.result.name.rpartition(".")[2]
         tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)
