@@ -75,7 +75,8 @@ def state_heads_by_ranks(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if not groups:
         return whole
     left = np.maximum(1, groups // tp)
-    return np.asarray(whole & divides(tp, groups) & (divides(cp, left) | (cp % left == 0)))
+    mask: Mask = whole & divides(tp, groups) & (divides(cp, left) | (cp % left == 0))
+    return mask
 
 
 def _ffn_wording(ctx: RuleContext) -> str:

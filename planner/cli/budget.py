@@ -50,6 +50,7 @@ def _job(function: Command) -> Command:
     "--tokens",
     type=types.BUDGET_TOKENS,
     metavar="15T|chinchilla",
+    shell_complete=complete.budget_tokens,
     help="Tokens to train on; chinchilla: the best number for the model's size.",
 )
 @click.option("--model", shell_complete=complete.models, help="The model, if it is given.")

@@ -82,6 +82,11 @@ def _job_options_may_lie_in_a_file(function: Any) -> Any:
     help="Several jobs: each on a cluster at the same time, or all on one in turn.",
 )
 @click.option(
+    "--or-owned",
+    is_flag=True,
+    help="Each cluster at --price-kind or bought, whichever is cheaper for the run.",
+)
+@click.option(
     "--processes",
     "jobs",
     type=types.PROCESSES,
@@ -123,6 +128,7 @@ def command(**options: Any) -> None:
             time_limit_s=options["time_limit"],
             progress=progress,
             launch=LAUNCH_NOTES,
+            or_owned=options["or_owned"],
         )
     if output is not None:
         from planner.search.plan_file import write_text

@@ -24,6 +24,9 @@ _EXTRAS = {
     "docs": (("mkdocs-material", "latex2mathml"), "the documentation as a site"),
     "browser": (("playwright",), "tests of the pages in a browser"),
     "frameworks": (("torch", "transformers", "torchtitan"), "tests with real frameworks"),
+    "sweep": (("pyarrow",), "planner sweep"),
+    "ray": (("pyarrow", "ray"), "planner sweep --engine ray"),
+    "dask": (("pyarrow", "distributed"), "planner sweep --engine dask"),
 }
 Rows = Iterator[tuple[str, str]]
 

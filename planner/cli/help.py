@@ -40,7 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "disable_hybrid_kv_cache_manager",
     ),
     "Prices": (
-        "prices", "skypilot", "providers", "currency", "rates", "basis", "explain",
+        "prices", "skypilot", "providers", "currency", "rates", "basis", "or_owned", "explain",
     ),
     "Owning": (
         "capex", "amortisation", "interest", "utilisation", "load", "pue", "electricity",

@@ -50,7 +50,10 @@ then a table [grid] of lists, of which every combination is searched:
 
 \b
 The same command goes on where it was stopped, and tries again what failed.
-Exit status 3 if some failed; planner sweep FILE.toml --report says why."""
+Exit status 3 if some failed; --report says why.
+
+\b
+Example: planner sweep grid.toml --processes 8"""
 
 
 @click.command("sweep", cls=GroupedCommand, epilog=_EPILOG)
@@ -61,7 +64,7 @@ Exit status 3 if some failed; planner sweep FILE.toml --report says why."""
 )  # fmt: skip
 @click.option("--report", is_flag=True, help="Search nothing; say what is done, failed and left.")
 @click.option(
-    "--engine", type=click.Choice(["local", "ray", "dask"]), default="local", show_default=True,
+    "--engine", "runs_on", type=click.Choice(["local", "ray", "dask"]), default="local",
     help="Processes of this machine, or your Ray or Dask cluster.",
 )  # fmt: skip
 @click.option("--address", metavar="HOST:PORT", help="Of the cluster of --engine.")
@@ -80,7 +83,7 @@ def command(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     path = Path(options["file"])
     folder = Path(options["output"]) if options["output"] else path.with_suffix(".sweep")
-    if options["engine"] == "local" and options["address"]:
+    if options["runs_on"] == "local" and options["address"]:
         raise UsageError(f"--address {options['address']}: give --engine ray or dask with it")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; give the name of a folder to -o")
@@ -106,7 +109,7 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
     journal.begin(head := header(date.today()))
     # The prices' ages refer to the day when the sweep began.
     grid = grid.on(date.fromisoformat(str(journal.header["today"])))
-    if options["engine"] == "local":
+    if options["runs_on"] == "local":
         compile_if_first_run(options["quiet"])
     common = Common(grid.pricings, LAUNCH_NOTES, head["planner"], head["sources"])
     processes = options["processes"] or os.cpu_count() or 1
@@ -115,7 +118,7 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
         with (
             watched(options["quiet"], kept) as progress,
             started(
-                options["engine"], common, address=options["address"], processes=processes
+                options["runs_on"], common, address=options["address"], processes=processes
             ) as engine,
         ):
             run(grid, journal, engine, progress)
@@ -164,9 +167,12 @@ class _File:
         for key, values in self.grid.items():
             if not isinstance(values, list) or not values:
                 self.refuse(key, f"{key}: a list with at least one value, as {key} = [...]")
-            if key in self.fixed:
-                self.refuse(key, f"{key} stands above and in [grid]; leave one of them out")
-        given = {key.replace("_", "-") for key in (*self.fixed, *self.grid)}
+        given: set[str] = set()
+        for key in (*self.fixed, *self.grid):
+            name = key.replace("_", "-")
+            if name in given:
+                self.refuse(key, f"{key} is given twice; leave one of them out")
+            given.add(name)
         if {"gbs", "gbs-tokens"} <= given:
             self.refuse("gbs", "gbs and gbs-tokens both say the batch; leave one of them out")
 
@@ -209,10 +215,10 @@ def _grid(path: Path) -> Grid:
     def build(chosen: Mapping[str, Any]) -> tuple[Request, Offer]:
         return comparing_request({**defaults, **chosen}), chosen["offer"]
 
+    pricings = _pricings(file, defaults, prices)
     fixed = {key: value for key, value in file.fixed.items() if key not in ("gpus", "clusters")}
-    labels = {name: [label for label, _ in values] for name, values in prices.items()}
-    text = repr((sorted(fixed.items()), _hashes(fixed.values()), sorted(labels.items())))
-    grid = Grid(axes, tuple(prices), _pricings(file, defaults, prices), build, text)
+    text = repr((sorted(fixed.items()), _hashes(fixed.values()), [one.text for one in pricings]))
+    grid = Grid(axes, tuple(prices), pricings, build, text)
     if len(grid) > MOST_SEARCHES:
         raise UsageError(f"{path}: {len(grid):,} searches; at most {MOST_SEARCHES:,} at a time")
     check(grid)
@@ -248,8 +254,14 @@ def _fixed(file: _File, known: dict[str, click.Parameter]) -> dict[str, Any]:
     for key, value in file.fixed.items():
         if key not in ("gpus", "clusters"):
             option = option_of(key, known, file.refuse)
-            found[str(option.name)] = option_value(option, key, value, file.refuse)
+            found[str(option.name)] = _located(option_value(option, key, value, file.refuse))
     return found
+
+
+def _located(value: Any) -> Any:
+    """The name of a file as it is called everywhere: workers may run in another folder."""
+    is_file = isinstance(value, str) and Path(value).is_file()
+    return str(Path(value).resolve()) if is_file else value
 
 
 def _values(
@@ -259,7 +271,7 @@ def _values(
     option = option_of(key, known, file.refuse)
     found: dict[Any, Value] = {}
     for value in values:
-        converted = option_value(option, key, value, file.refuse)
+        converted = _located(option_value(option, key, value, file.refuse))
         if converted in found:
             file.refuse(key, f"{key}: {value} is given twice")
         label = " ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -286,7 +298,7 @@ def _clusters(file: _File) -> tuple[Value, ...]:
         texts = [texts]
     offers: tuple[Offer, ...] = offers_of([str(text) for text in texts])
     if (name := file.fixed.get("clusters")) is not None:
-        offers += each_size(read_offers(file.path.parent / str(name)))
+        offers += each_size(read_offers(file.path.resolve().parent / str(name)))
     if not offers:
         file.refuse("gpus", 'give gpus = ["64xH100"] in [grid], or clusters = "OFFERS.toml"')
     demand_distinct(offers)

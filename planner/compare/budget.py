@@ -7,6 +7,7 @@ on GPUs they follow from the step time of the best plan of a search, interruptio
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf, sqrt
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -29,16 +30,15 @@ from planner.search.launchable import SILENT, LaunchNotes
 
 # Sizes tried until the best one is met to this share, which is less than shapes differ by.
 CLOSE = 0.03
-MOST_SEARCHES = 8
+MOST_SEARCHES = 12
 # Share of the peak that a first guess takes for granted; searches put their plans in its place.
 _GUESS = 0.4
-_SMALLER = 0.6
 # How fast the right size follows what the searches say: D falls as 1/N, its best grows as N.
 _DAMPING = 0.5
 _REFERENCE_TOKENS = 10**12
 _DAY_S = 86400.0
 
-Goal = Literal["least loss", "most tokens", "largest model", "compute-optimal"]
+Goal = Literal["least loss", "most tokens", "largest model", "compute-optimal", "as given"]
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,9 @@ class Ask:
 
 
 class Budget(BaseModel):
-    """The answer. `parameters`: per token, where experts choose; `loss` None with `why_no_loss`
-    for models that the law says nothing of; `best_parameters`: of least loss for the same FLOP.
-
-    `run`: on the GPUs, None without any; `shape`: a model file where the catalogue has none such.
+    """The answer. `parameters`: that a token uses, all but those of other experts; `loss` None with
+    `why_no_loss` for models that the law says nothing of; `best_parameters`: of least loss for the
+    same FLOP. `run`: on the GPUs, None without any; `shape`: the model, where none was given.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -120,10 +119,8 @@ def budget(
     `ask.model` is set. `time_limit_s`: of each search. UsageError for what contradicts itself,
     NothingFitsError where nothing runs."""
     _check(ask)
-    study = _Study(
-        request, ask, settings or Settings(), prepare, Task(request, seed, time_limit_s,
-        launch=launch), progress,
-    )  # fmt: skip
+    task = Task(request, seed, time_limit_s, only_plans=True, launch=launch)
+    study = _Study(request, ask, settings or Settings(), prepare, task, progress)
     return study.answer()
 
 
@@ -165,30 +162,26 @@ class _Study:
         ask, law = self.ask, load_laws()[0]
         if ask.days is not None:
             return self._in_time(ask.days)
-        tokens = float(ask.tokens) if isinstance(ask.tokens, int) else None
-        flop, goal = ask.flops, self._goal()
+        given = float(ask.tokens) if isinstance(ask.tokens, int) else None
+        each = None if ask.flops is None else ask.flops / FLOP_PER_PARAMETER_AND_TOKEN
         if ask.has_size:
-            sized = self._size(None)
-            if flop is not None:
-                tokens = flop / FLOP_PER_PARAMETER_AND_TOKEN / sized.parameters
-            elif tokens is None:
-                tokens = law.best_tokens(sized.parameters).value
+            wanted = None
+        elif given is None:
+            wanted = law.best_parameters(ask.flops or 0.0).value
         else:
-            if flop is None and tokens is not None:
-                wanted = law.best_size(tokens).value
-            elif flop is not None and tokens is not None:
-                wanted = flop / FLOP_PER_PARAMETER_AND_TOKEN / tokens
-            else:
-                wanted = law.best_parameters(flop or 0.0).value
-            sized = self._size(wanted)
-            if flop is not None and ask.tokens is None:
-                tokens = flop / FLOP_PER_PARAMETER_AND_TOKEN / sized.parameters
-        trained = tokens or law.best_tokens(sized.parameters).value
-        exact = Range(value=trained, low=trained, high=trained)
-        return self._budget(goal, self._searched(sized, 1) if ask.gpus else sized, exact)
+            wanted = each / given if each else law.best_size(given).value
+        sized = self._size(wanted)
+        tokens = given or (
+            each / sized.parameters if each else law.best_tokens(sized.parameters).value
+        )
+        exact = Range(value=tokens, low=tokens, high=tokens)
+        searched = self._searched(sized, 1) if ask.gpus else sized
+        return self._budget(self._goal(), searched, exact)
 
     def _goal(self) -> Goal:
         ask = self.ask
+        if ask.has_size and isinstance(ask.tokens, int):
+            return "as given"
         if ask.tokens == "chinchilla" or (ask.flops is None and ask.days is None):
             return "compute-optimal"
         if ask.has_size:
@@ -201,23 +194,20 @@ class _Study:
             sized = self._searched(self._size(None), 1)
             return self._budget(self._goal(), sized, _inverse(sized.days_a_token(), days))
         found: list[_Sized] = []
-        wanted = self._first_guess(days)
+        low, high, wanted = LEAST, inf, self._first_guess(days)
         for number in range(1, MOST_SEARCHES + 1):
             sized = self._searched(self._size(wanted), number)
-            if sized.run is None:
-                smaller = [one.parameters for one in found if one.run is not None]
-                if wanted * _SMALLER < LEAST or (smaller and number == MOST_SEARCHES):
-                    break
-                found.append(sized)
-                wanted *= _SMALLER
-                continue
-            too_large = [one.parameters for one in found if one.run is None]
             found.append(sized)
-            ratio = self._ratio(sized, days)
-            wanted = sized.parameters * ratio
-            if too_large and wanted >= min(too_large) * (1.0 - CLOSE):
-                break
-            if abs(ratio - 1.0) <= CLOSE or self._is_same(wanted, sized):
+            if sized.run is None:
+                high, better = min(high, sized.parameters), inf
+            else:
+                low, ratio = max(low, sized.parameters), self._ratio(sized, days)
+                better = sized.parameters * ratio
+                if abs(ratio - 1.0) <= CLOSE:
+                    break
+            # What memory leaves is halved, in logarithms; else the speed just seen says the size.
+            wanted = better if better < high else sqrt(low * high)
+            if self._is_same(wanted, sized) or high <= low * (1.0 + CLOSE):
                 break
         return self._closest(found, days)
 
@@ -228,6 +218,10 @@ class _Study:
             return tokens / self.ask.tokens
         return float((tokens / load_laws()[0].best_tokens(sized.parameters).value) ** _DAMPING)
 
+    def _loss(self, sized: _Sized, days: float) -> float:
+        tokens = _inverse(sized.days_a_token(), days)
+        return load_laws()[0].loss(sized.parameters, tokens).value
+
     def _closest(self, found: list[_Sized], days: float) -> Budget:
         """The answer among the sizes that were searched. NothingFitsError if none runs."""
         running = [sized for sized in found if sized.run is not None]
@@ -235,17 +229,17 @@ class _Study:
             found[-1].days_a_token()
         if isinstance(self.ask.tokens, int):
             enough = [one for one in running if self._ratio(one, days) >= 1.0 - CLOSE]
-            best = max(enough or running, key=lambda one: one.parameters * bool(enough))
-            if not enough:
-                best = min(running, key=lambda one: one.parameters)
+            best = max(enough or running[-1:], key=lambda one: one.parameters)
         else:
-            best = min(running, key=lambda one: abs(self._ratio(one, days) - 1.0))
+            best = min(running, key=lambda one: self._loss(one, days))
         tokens = _inverse(best.days_a_token(), days)
-        short = max((one.parameters for one in found if one.run is None), default=None)
         note = ""
-        if short is not None and self._ratio(best, days) > 1.0 + CLOSE:
-            reason = next(one.reason for one in found if one.run is None)
-            note = f"Memory limits the size: {short:.3g} parameters were tried ({reason})."
+        failed = min(
+            (one for one in found if one.run is None), key=lambda one: one.parameters, default=None
+        )
+        if failed is not None and self._ratio(best, days) > 1.0 + CLOSE:
+            why = failed.reason.partition(". ")[0]
+            note = f"No larger one runs: {failed.spec.name} was tried ({why})."
         return self._budget(self._goal(), best, tokens, (note,) if note else ())
 
     def _is_same(self, wanted: float, sized: _Sized) -> bool:
@@ -303,15 +297,15 @@ class _Study:
             run, _ = run_of(sized.entry, sized.outcome, round(tokens.value), self.settings)
             batch_note = with_batch(sized.request)[1]
             notes = (*notes, *((batch_note,) if batch_note else ()))
-        mixture = sized.spec.moe is not None
+        is_known = sized.spec.moe is None and not sized.spec.has_states
         return Budget(
             goal=goal,
             model=sized.spec.name,
             parameters=sized.parameters,
             tokens=tokens,
             flop=tokens.times(per_token),
-            loss=None if mixture else law.loss(sized.parameters, tokens),
-            why_no_loss="the law is of dense models" if mixture else "",
+            loss=law.loss(sized.parameters, tokens) if is_known else None,
+            why_no_loss="" if is_known else "the law is of dense transformers",
             beyond=law.beyond(sized.parameters, tokens.value),
             best_parameters=law.best_parameters(tokens.value * per_token),
             law=law.name,

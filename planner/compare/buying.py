@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from multiprocessing.pool import Pool
 from typing import TYPE_CHECKING, Any
 
@@ -178,12 +179,17 @@ def buy(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     launch: LaunchNotes = SILENT,
+    or_owned: bool = False,
 ) -> Buying:
     """The clusters to take for some training runs, each after a full search on each cluster.
 
-    `time_limit_s`: of each search. UsageError for input that holds for no cluster.
+    `time_limit_s`: of each search. `or_owned`: a cluster may be bought, too, where that is cheaper
+    than the settings' kind of price. UsageError for input that holds for no cluster.
     """
     chosen = settings or Settings()
+    kinds: tuple[CostBasis, ...] = tuple(
+        dict.fromkeys((chosen.basis, *(("owned",) if or_owned else ())))
+    )
     _check(runs, offers, chosen)
     pairs = [(run, entry) for run in runs for entry in _entries(run, offers, prepare, chosen)]
     rows: list[BuyRow | None] = [None] * len(pairs)
@@ -196,16 +202,16 @@ def buy(
         """Search what keeps these limits by its bound, most promising first, then choose."""
         for number, (run, entry) in enumerate(pairs):
             if rows[number] is None or not rows[number].searched:  # type: ignore[union-attr]
-                rows[number] = _ruled_out(run, entry, kept, objective, chosen)
+                rows[number] = _ruled_out(run, entry, kept, objective, chosen, kinds)
         ready = {
-            number: least_of(pairs[number][1], pairs[number][0].tokens, chosen)
+            number: least_of(pairs[number][1], pairs[number][0].tokens, chosen, kinds)
             for number, row in enumerate(rows)
             if row is None
         }
         left = sorted(ready, key=lambda number: ready[number].promise)
         total = len(left)
         while left:
-            wave = left[: _AHEAD * processes]
+            wave = left[: 1 if pool is None else _AHEAD * processes]
             outcomes = run_searches(
                 [replace(task, request=pairs[number][1].request) for number in wave],
                 [f"{pairs[number][0].name} on {pairs[number][1].offer.label}" for number in wave],
@@ -213,7 +219,7 @@ def buy(
                 pool=pool,
             )
             for number, outcome in zip(wave, outcomes, strict=True):
-                rows[number] = _row(*pairs[number], outcome, chosen)
+                rows[number] = _row(*pairs[number], outcome, chosen, kinds)
             left = left[len(wave) :]
             for number in () if together else left:
                 rows[number] = _beaten(pairs[number], ready[number], rows, sums, limits)
@@ -247,6 +253,8 @@ def _answer(
 
 
 def _check(runs: Sequence[TrainingRun], offers: Sequence[Offer], settings: Settings) -> None:
+    if not runs:
+        raise UsageError("no training run to buy for: give --model and --tokens, or --jobs FILE")
     if not offers:
         raise UsageError("no cluster to choose from: give --gpus 64..1024xH100, or --clusters FILE")
     if len(runs) * len(offers) > MOST_SEARCHES:
@@ -274,16 +282,23 @@ def _entries(
 
 
 def _ruled_out(
-    run: TrainingRun, entry: Entry, limits: Limits, objective: Objective, settings: Settings
+    run: TrainingRun,
+    entry: Entry,
+    limits: Limits,
+    objective: Objective,
+    settings: Settings,
+    kinds: Sequence[CostBasis],
 ) -> BuyRow | None:
     """A row without a search; None where a search is needed."""
     row = BuyRow(job=run.name, cluster=entry.offer.label, searched=False)
     if entry.job is None:
         return row.model_copy(update={"reason": str(entry.problem)})
-    price = gpu_hour(entry, settings)
+    price = gpu_hour(entry, settings, kinds)
     if price is None and (objective == "cost" or limits.budget is not None):
-        return row.model_copy(update={"reason": f"no {settings.basis.replace('_', '-')} price"})
-    beyond, reason = over_a_limit(least_of(entry, run.tokens, settings), limits, settings.currency)
+        return row.model_copy(update={"reason": f"no {' or '.join(kinds).replace('_', '-')} price"})
+    beyond, reason = over_a_limit(
+        least_of(entry, run.tokens, settings, kinds), limits, settings.currency
+    )
     return row.model_copy(update={"reason": reason, "beyond": beyond}) if reason else None
 
 
@@ -314,10 +329,19 @@ def _shifted(progress: Progress | None, before: int, total: int) -> Progress | N
     return lambda what, done, _total: progress(what, before + done, total)
 
 
-def _row(run: TrainingRun, entry: Entry, outcome: Outcome, settings: Settings) -> BuyRow:
+def _row(
+    run: TrainingRun,
+    entry: Entry,
+    outcome: Outcome,
+    settings: Settings,
+    kinds: Sequence[CostBasis],
+) -> BuyRow:
     row = BuyRow(job=run.name, cluster=entry.offer.label)
     found, reason = run_of(entry, outcome, run.tokens, settings)
     if found is None:
         return row.model_copy(update={"reason": reason})
-    choice = choice_of(run.name, row.cluster, entry.cluster.num_gpus, found, settings.basis)
+    choices = (
+        choice_of(run.name, row.cluster, entry.cluster.num_gpus, found, kind) for kind in kinds
+    )
+    choice = min(choices, key=lambda one: inf if one.cost is None else one.cost.value)
     return row.model_copy(update={"choice": choice, "plan": configuration_text(found.plan)})

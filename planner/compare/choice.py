@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from planner.compare.interval import Range
+from planner.compare.settings import CostBasis
 
 Objective = Literal["cost", "time", "energy"]
 Order = Literal["one-after-another", "side-by-side"]
@@ -31,7 +32,8 @@ class Limits(_Frozen):
 
 
 class Choice(_Frozen):
-    """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility."""
+    """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility;
+    `basis`: the kind of price; `provider`: whose, empty where bought or without a price."""
 
     job: str
     cluster: str
@@ -40,6 +42,8 @@ class Choice(_Frozen):
     cost: Range | None
     mwh: Range
     power_kw: float
+    basis: CostBasis = "on_demand"
+    provider: str = ""
 
 
 class Taken(_Frozen):
@@ -64,7 +68,8 @@ class Decision(_Frozen):
     """The choice to take, the front of money against time, or what would have to give.
 
     `least`: where nothing keeps all limits, the smallest value of each limit with which something
-    does while the others hold, None where no value helps; `front` then holds for no limits.
+    does while the others hold, None where no value helps; `alone`: the smallest value without the
+    others, where none of them helps by itself; `front` then holds for no limits.
     """
 
     limits: Limits
@@ -73,4 +78,5 @@ class Decision(_Frozen):
     best: Taken | None
     front: tuple[Taken, ...] = ()
     least: dict[str, float | None] = Field(default_factory=dict)
+    alone: dict[str, float | None] = Field(default_factory=dict)
     reason: str = ""

@@ -31,6 +31,7 @@ _SOLVE_S = 20.0
 
 def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis) -> Choice:
     """A run as a choice, at one kind of price."""
+    rental = None if basis == "owned" else run.rental(basis)
     return Choice(
         job=job,
         cluster=cluster,
@@ -39,6 +40,8 @@ def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis)
         cost=run.cost(basis),
         mwh=run.energy.mwh,
         power_kw=facility_kw(run.energy.drawn_w, num_gpus),
+        basis=basis,
+        provider="" if rental is None else rental.price.provider,
     )
 
 
@@ -174,9 +177,17 @@ def decide(
     if solution is None:
         least = {name: _least(table, order, limits, name) for name in _given(limits)}
         free = Limits(certainty=limits.certainty)
+        alone: dict[str, float | None] = {}
+        if all(value is None for value in least.values()):
+            alone = {name: _least(table, order, free, name) for name in least}
         reason = "nothing keeps all limits"
         return basis.model_copy(
-            update={"reason": reason, "least": least, "front": _front(table, order, free)}
+            update={
+                "reason": reason,
+                "least": least,
+                "alone": alone,
+                "front": _front(table, order, free),
+            }
         )
     best = _taken(table, order, limits, *solution)
     return basis.model_copy(update={"best": best, "front": _front(table, order, limits)})

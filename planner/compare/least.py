@@ -16,7 +16,7 @@ from planner.compare.goodput import DAY_S
 from planner.compare.interval import bound
 from planner.compare.quotes import choose
 from planner.compare.run import HOURS_PER_DAY, owned_price
-from planner.compare.settings import Settings
+from planner.compare.settings import CostBasis, Settings
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from planner.predict.ops import flop_per_token
@@ -43,8 +43,9 @@ class Least:
         return self.time * (self.time if self.cost is None else self.cost)
 
 
-def least_of(entry: Entry, tokens: int, settings: Settings) -> Least:
-    gpus, price = entry.cluster.num_gpus, gpu_hour(entry, settings)
+def least_of(entry: Entry, tokens: int, settings: Settings, kinds: Iterable[CostBasis]) -> Least:
+    """The bounds of a job on a cluster, its GPUs at the lowest of these kinds of price."""
+    gpus, price = entry.cluster.num_gpus, gpu_hour(entry, settings, kinds)
     days = least_days(entry.job, tokens) if entry.job is not None else 0.0
     power_kw = facility_kw(power_of(entry.cluster, settings).drawn_w, gpus)
     hours = days * HOURS_PER_DAY
@@ -89,13 +90,18 @@ def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: L
     return ""
 
 
-def gpu_hour(entry: Entry, settings: Settings) -> float | None:
-    """The price of a GPU hour; None where there is none."""
-    if settings.basis == "owned":
+def gpu_hour(entry: Entry, settings: Settings, kinds: Iterable[CostBasis]) -> float | None:
+    """The lowest price of a GPU hour of these kinds; None where there is none."""
+    prices = (_gpu_hour(entry, settings, kind) for kind in kinds)
+    return min((price for price in prices if price is not None), default=None)
+
+
+def _gpu_hour(entry: Entry, settings: Settings, kind: CostBasis) -> float | None:
+    if kind == "owned":
         power = power_of(entry.cluster, settings)
         owned = owned_price(entry.offer, entry.cluster, power, settings)
         return None if owned is None else owned[1].total * settings.converted(1.0, "USD")
-    choice = choose(entry.offer, entry.cluster, settings.basis, settings)
+    choice = choose(entry.offer, entry.cluster, kind, settings)
     return None if choice is None else choice.amount
 
 

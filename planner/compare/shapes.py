@@ -49,11 +49,12 @@ def shaped(parameters: float) -> ModelSpec:
     }  # fmt: skip
     one, two = (_size(base.model_copy(update=update | {"layers": n})) for n in (1, 2))
     layers = max(2, round(1 + (parameters - one) / (two - one)))
-    # From here on a pipeline cuts them into 2 or 4 equal parts.
-    layers = layers if layers < 32 else round(layers / 4) * 4
+    # Two equal stages at least, where a layer more or less is a small part of the model.
+    layers = layers if layers < 24 else round(layers / 2) * 2
     spec = base.model_copy(update=update | {"layers": layers})
-    name = f"dense-{_size(spec) / 1e9:.3g}b"
-    return spec.model_copy(update={"name": name})
+    size = _size(spec)
+    name = f"{size / 1e12:.3g}t" if size >= 1e12 else f"{size / 1e9:.3g}b"
+    return spec.model_copy(update={"name": f"dense-{name}"})
 
 
 @cache

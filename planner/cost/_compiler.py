@@ -33,12 +33,13 @@ def machine_code(
     with _in_haste():
         twin.compile(types)
         compiled = twin.overloads[types]
-        return compiled.fndesc.llvm_func_name, _linked(compiled.library)
+        symbol: str = compiled.fndesc.llvm_func_name
+        return symbol, _linked(compiled.library, symbol)
 
 
-def _linked(entry: Any) -> bytes:
-    """Object file of an entry with all functions below it: callers first, for LLVM drops what
-    nobody calls."""
+def _linked(entry: Any, symbol: str) -> bytes:
+    """Object file of an entry, whose name alone is seen from outside, with all functions below it:
+    callers first, for LLVM drops what nobody calls."""
     found: dict[Any, None] = {}
 
     def visit(library: Any) -> None:
@@ -54,6 +55,9 @@ def _linked(entry: Any) -> bytes:
     for library in reversed(found):
         whole._final_module.link_in(library._get_module_for_linking(), preserve=True)
     whole._final_module.link_in(_allocator(), preserve=True)
+    for function in whole._final_module.functions:
+        if not function.is_declaration and function.name != symbol:
+            function.linkage = "internal"
     whole._optimize_final_module()
     for function in whole._final_module.functions:
         if function.is_declaration and function.name.startswith(("NRT_", "numba_", "Py")):

@@ -77,7 +77,9 @@ class Entry:
 
     def _machine_code(self, kinds: tuple[Kind, ...], items: list[Any]) -> tuple[str, bytes]:
         """(symbol, object file), from the cache or compiled."""
-        text = repr([kind[0].descr if isinstance(kind, tuple) else kind for kind in kinds])
+        text = repr(
+            [(kind[0].descr, kind[1]) if isinstance(kind, tuple) else kind for kind in kinds]
+        )
         name = f"{self.__name__}-{sha256(text.encode()).hexdigest()[:16]}"
         found = read(name)
         if found is None:

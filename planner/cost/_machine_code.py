@@ -100,14 +100,13 @@ def read(name: str) -> tuple[str, bytes] | None:
 def write(name: str, symbol: str, code: bytes) -> None:
     """Keep an object file; a disk that is full costs the next run its time."""
     rest = symbol.encode() + b"\0" + code
-    with suppress(OSError):
-        handle, path = tempfile.mkstemp(dir=cache_folder(), prefix=".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(rest).digest() + rest)
-            Path(path).replace(cache_folder() / name)
-        except OSError:
-            Path(path).unlink(missing_ok=True)
+    path = cache_folder() / f".{name}.{os.getpid()}"
+    try:
+        path.write_bytes(hashlib.sha256(rest).digest() + rest)
+        path.replace(cache_folder() / name)
+    except OSError:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 @cache

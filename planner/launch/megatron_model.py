@@ -30,9 +30,9 @@ def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Itera
             f"{model.name} has {model.max_positions:,}",
             "--framework megatron-core",
         )
-    if bridge and is_hybrid(model):
+    if bridge and (model.has_states or is_hybrid(model)):
         yield Refusal(
-            f"Megatron-Bridge makes {model.name} of a provider of hybrids, which is not written",
+            f"Megatron-Bridge has a provider of its own for {model.name}, which is not written",
             "--framework megatron-core",
         )
     if not bridge:

@@ -59,7 +59,7 @@ def _no_state(model: ModelSpec) -> str | None:
 def _no_shape(model: ModelSpec) -> str | None:
     """mamba_mixer.py, MambaMixer.__init__; gated_delta_net."""
     space = model.state_space
-    if space is None or not model.has_states:
+    if space is None or not model.has_states or space.kind not in ("mamba2", "gated_delta"):
         return None
     if space.projection_bias or space.conv_bias == _is_delta(model) or not space.gated_norm:
         return "state-space layers with other biases or without a gated norm"

@@ -112,6 +112,11 @@ def plan_assumptions(job: Job, probability: float) -> tuple[str, ...]:
     notes += schedule_assumptions(job)
     if job.model.moe is not None:
         notes.append(f"the busiest expert rank gets {job.expert_imbalance:g} times the mean load")
+    if job.model.has_states:
+        notes.append(
+            "state-space layers run in fused kernels: mamba_ssm and causal_conv1d, or "
+            "flash-linear-attention"
+        )
     if probability < SAFE_FIT:
         notes.append(
             f"fits with probability {probability:.0%} only; --hbm-reserve keeps more memory free"

@@ -174,10 +174,10 @@ class PlanBatch(_Frozen):
     """A batch of a ramp before the last: `until_tokens` of training, the same plan with another
     gradient accumulation. `step_time_s` as the plan's; its interval is as wide in proportion."""
 
-    gbs: int
-    grad_acc: int
-    until_tokens: int
-    step_time_s: float
+    gbs: int = Field(ge=1, le=LARGEST_DEGREE * MOST_MICRO_BATCHES)
+    grad_acc: int = Field(ge=1, le=MOST_MICRO_BATCHES)
+    until_tokens: int = Field(ge=1)
+    step_time_s: float = Field(ge=0, allow_inf_nan=False)
 
 
 class FullMemory(_Frozen):

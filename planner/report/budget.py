@@ -10,9 +10,9 @@ from planner.compare.laws import load_laws
 from planner.compare.settings import CostBasis
 from planner.job.quantities import short_count
 from planner.report.batch import critical_text, share_text
-from planner.report.comparison import BASIS_NAMES, spread_text
+from planner.report.comparison import spread_text
 from planner.report.comparison_trace import money
-from planner.report.decision import days_text
+from planner.report.decision import BASIS_NAMES, days_text
 from planner.report.plan_table import plan_table
 from planner.report.tables import Block, Facts, Notes, Report
 
@@ -34,10 +34,10 @@ def _facts(found: Budget) -> Iterator[tuple[str, str]]:
         "" if shape is None else f": {shape.layers} layers of {shape.hidden:,}, FFN {shape.ffn:,}"
     )
     yield "model", f"{found.model}{words}"
-    each = "" if found.why_no_loss == "" else " active per token"
-    yield "parameters", f"{short_count(found.parameters)}{each}"
+    part = "" if found.loss else " used by a token"
+    yield "parameters", f"{short_count(found.parameters)}{part}"
     ratio = found.tokens.value / found.parameters
-    yield "tokens", f"{_text(found.tokens)}; {ratio:.3g} a parameter"
+    yield "tokens", f"{_text(found.tokens)}; {ratio:,.1f} a parameter"
     yield "FLOP", f"{found.flop.value:.3g} (6·N·D)"
     if found.loss is None:
         yield "loss", f"cannot tell: {found.why_no_loss}"

@@ -9,21 +9,14 @@ from planner.compare.interval import Range
 from planner.compare.quotes import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.run import KIND_NAMES
-from planner.compare.settings import CostBasis
 from planner.job.quantities import plural, short_count
 from planner.predict.plan_text import shared_techniques
 from planner.report.batch import runs_note
 from planner.report.comparison_trace import Chapter, Step, money
-from planner.report.decision import days_text, decision_facts
+from planner.report.decision import BASIS_NAMES, days_text, decision_facts
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
-BASIS_NAMES: dict[CostBasis, str] = {
-    "on_demand": "on demand",
-    "reserved": "reserved",
-    "spot": "spot",
-    "owned": "owned",
-}
 FRONT = "●"
 MOST_NEEDS = 3
 NONE = "-"

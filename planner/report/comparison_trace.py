@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from hardware import Figure, load_sources
 from planner.compare.goodput import HOUR_S, high_rates
 from planner.compare.interval import Range
+from planner.compare.laws import load_laws
 from planner.compare.money import HOURS_PER_YEAR
 from planner.compare.results import Comparison, ComparisonRow, Owning, Rental, Run
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import Settings
 from planner.job.errors import unknown_name
 from planner.job.quantities import plural
-from planner.predict.plan_text import configuration_text, error_text
+from planner.predict.plan_text import configuration_text, error_text, ramp_rows
+from planner.report.batch import critical_text, share_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,21 @@ def _rate(run: Run, comparison: Comparison) -> Iterator[Step]:
     )
     yield Step("batch", f"{plan.gbs_tokens:,} tokens", f"{plan.gbs:,} × {plan.seq:,}")
     yield Step("pace", f"{plan.tokens_per_s:,.0f} tokens/s", "batch / step time")
+    yield from (
+        Step(name, words, "same plan, less accumulation") for name, words in ramp_rows(plan)
+    )
     yield Step("tokens", f"{comparison.tokens:,}", "", "--tokens")
     yield Step(
         "ideal time",
         f"{run.ideal_days.value:,.2f} days",
-        "tokens / pace / 86,400 s",
+        "steps of each batch × their seconds" if plan.ramp else "tokens / pace / 86,400 s",
     )
+    if run.batch_price is not None:
+        law, price = load_laws()[1], run.batch_price
+        source = f"{law.name}, {law.source}"
+        yield Step("critical batch B*", f"{critical_text(price)} tokens", "", source)
+        how = f"{law.overhead:g}·B/B*, not counted in time or cost"
+        yield Step("price of the batch", f"{share_text(price.extra)} more tokens", how)
 
 
 def _time(run: Run, settings: Settings) -> Iterator[Step]:

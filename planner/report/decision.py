@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.compare.choice import Decision, Taken
+from planner.compare.settings import CostBasis
 from planner.report.comparison_trace import money
 from planner.report.tables import Facts
 
+BASIS_NAMES: dict[CostBasis, str] = {
+    "on_demand": "on demand",
+    "reserved": "reserved",
+    "spot": "spot",
+    "owned": "owned",
+}
 _AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
 _LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power"}
 
@@ -24,10 +31,15 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
     if best is None:
         yield "take", f"nothing: {decision.reason}"
         for name, value in decision.least.items():
-            yield f"{_LIMIT_NAMES[name]} needed", _least_text(name, value, currency)
+            alone = decision.alone.get(name)
+            yield f"{_LIMIT_NAMES[name]} needed", _least_text(name, value, alone, currency)
         return
     sure = f"each with {decision.limits.certainty:.0%} certainty"
     yield "take", taken_text(best)
+    for one in best.choices:
+        if one.cost is not None:
+            whose = f", {one.provider}" if one.provider else ""
+            yield "price", f"{one.cluster}: {BASIS_NAMES[one.basis]}{whose}"
     why = f"{_AIMS[decision.objective]} that keeps the limits"
     yield (
         "because",
@@ -71,12 +83,14 @@ def _figures(taken: Taken, currency: str) -> str:
     return f"{days_text(taken.days)} days{cost}, {energy}"
 
 
-def _least_text(name: str, value: float | None, currency: str) -> str:
-    if value is None:
+def _least_text(name: str, value: float | None, alone: float | None, currency: str) -> str:
+    found = alone if value is None else value
+    if found is None:
         return "no value helps while the other limits stay"
     unit = {"time": "days", "cost": currency, "power": "kW"}[name]
-    text = days_text(value) if name == "time" else money(value)
-    return f"{text} {unit} or more, the other limits as they are"
+    text = days_text(found) if name == "time" else money(found)
+    others = "and the others lifted, too" if value is None else "the other limits as they are"
+    return f"{text} {unit} or more, {others}"
 
 
 def days_text(days: float) -> str:

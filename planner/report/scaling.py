@@ -10,9 +10,9 @@ from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
 from planner.report.batch import percent, runs_note
-from planner.report.comparison import BASIS_NAMES, NONE, spread_text
+from planner.report.comparison import NONE, spread_text
 from planner.report.comparison_trace import money
-from planner.report.decision import days_text, decision_facts
+from planner.report.decision import BASIS_NAMES, days_text, decision_facts
 from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 TITLES: dict[Batch, str] = {
@@ -47,7 +47,7 @@ def _table(scaling: Scaling, batch: Batch) -> TableData:
     knee = scaling.knees.get(batch)
     columns = headings(
         "GPUs | batch\ntokens | tokens/s | MFU\n% | bubble\n% | useful\n% | efficiency\n% | days",
-        f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]} | more tokens\n% | <",
+        f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]} | <",
     )
     rows = tuple(
         _row(point, point.run, scaling, knee)
@@ -70,19 +70,24 @@ def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tup
         NONE if point.efficiency is None else f"{point.efficiency * 100:.0f}",
         f"{days_text(run.days.value)} {spread_text(run.days)}",
         NONE if cost is None else money(cost.value),
-        NONE if run.batch_price is None else percent(run.batch_price.extra.value),
         "◄ knee" if point.num_gpus == knee else "",
     )
 
 
 def _plan_table(scaling: Scaling) -> TableData:
     batches = [batch for batch in TITLES if scaling.series(batch)]
-    columns = headings("GPUs", *(f"~{batch} batch: degrees, mbs×grad_acc" for batch in batches))
+    plans = " | ".join(f"~{batch} batch: degrees, mbs×grad_acc" for batch in batches)
+    columns = headings(f"GPUs | {plans} | more\ntokens %")
     counts = sorted({point.num_gpus for point in scaling.points})
     by_place = {(point.batch, point.num_gpus): point.run for point in scaling.points}
     rows = tuple(
-        (f"{count:,}", *(_plan_text(by_place.get((batch, count))) for batch in batches))
+        (
+            f"{count:,}",
+            *(_plan_text(run) for run in runs),
+            " / ".join(_price_text(run) for run in runs),
+        )
         for count in counts
+        if (runs := [by_place.get((batch, count)) for batch in batches])
     )
     return TableData(columns, rows, "Plans")
 
@@ -91,6 +96,10 @@ def _plan_text(run: Run | None) -> str:
     if run is None:
         return NONE
     return f"{degrees_text(run.plan.degrees)}, {batch_text(run.plan.degrees)}"
+
+
+def _price_text(run: Run | None) -> str:
+    return NONE if run is None or run.batch_price is None else percent(run.batch_price.extra.value)
 
 
 def _failures(scaling: Scaling) -> Iterator[str]:
@@ -147,7 +156,7 @@ def _notes(scaling: Scaling) -> Iterator[str]:
     families = dict.fromkeys(run.plan.step_time.family for run in runs)
     yield f"Step times: from {'; '.join(families)}."
     yield (
-        "more tokens: that the batch needs for the same loss, against a small one; days and cost "
+        "more tokens: that the batch needs for the same loss, against small ones; days and cost "
         "do not count them."
     )
     yield from runs_note(runs, scaling.tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -19,21 +20,58 @@ from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 _MOST_REASONS = 5
 
 
+@dataclass
+class _Found:
+    """One pass over the rows: how many have a plan, why others have none, the best of each model by
+    cost and by days."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    best: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Count a row."""
+        self.statuses[row["status"]] += 1
+        if row["status"] == "none":
+            self.reasons[row["reason"]] += 1
+        for figure in ("cost", "days"):
+            key, value = (row["model"], figure), row.get(figure)
+            if value is not None and (key not in self.best or value < self.best[key][figure]):
+                self.best[key] = row
+
+
+def _found(grid: Grid, journal: Journal) -> _Found:
+    found = _Found()
+    for row in rows(grid, journal):
+        found.add(row)
+    return found
+
+
 def sweep_document(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]:
     """The counts, what the searches took, and the reasons of what failed or has no plan."""
-    seconds = [float(row["seconds"]) for row in provenance(grid, journal)]
-    statuses = Counter(row["status"] for row in rows(grid, journal))
+    found = _found(grid, journal)
+    return _effort(grid, journal, count) | {
+        "rows": dict(sorted(found.statuses.items())),
+        "no_plan": dict(found.reasons.most_common()),
+        **{name: str(value) for name, value in journal.header.items()},
+    }
+
+
+def _effort(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]:
+    seconds: list[float] = []
+    hosts: set[str] = set()
+    for ran in provenance(grid, journal):
+        seconds.append(float(ran["seconds"]))
+        hosts.add(str(ran["host"]))
     return {
         "searches": count.total,
         "done": count.done,
         "failed": count.failed,
         "left": count.left,
-        "rows": dict(sorted(statuses.items())),
         "search_seconds": sum(seconds),
         "median_seconds": median(seconds) if seconds else None,
-        "hosts": sorted({str(row["host"]) for row in provenance(grid, journal)}),
+        "hosts": sorted(hosts),
         "failures": dict(Counter(_failures(grid, journal)).most_common()),
-        **{name: str(value) for name, value in journal.header.items()},
     }
 
 
@@ -46,12 +84,12 @@ def _failures(grid: Grid, journal: Journal) -> Iterator[str]:
 
 def sweep_report(grid: Grid, journal: Journal, count: Count) -> Report:
     """The whole report."""
-    document = sweep_document(grid, journal, count)
+    effort, found = _effort(grid, journal, count), _found(grid, journal)
     took = "nothing yet"
     if count.done:
         took = (
-            f"{document['search_seconds']:,.0f} s of search, {document['median_seconds']:.2g} s "
-            f"each (median), on {', '.join(document['hosts'][:3])}"
+            f"{effort['search_seconds']:,.0f} s of search, {effort['median_seconds']:.2g} s "
+            f"each (median), on {', '.join(effort['hosts'][:3])}"
         )
     blocks: list[Block] = [
         Facts(
@@ -64,29 +102,17 @@ def sweep_report(grid: Grid, journal: Journal, count: Count) -> Report:
             )
         )
     ]
-    if best := _best(grid, journal):
-        blocks.append(best)
-    for title, found in (
-        ("Failed", Counter(_failures(grid, journal))),
-        ("No plan", Counter(r["reason"] for r in rows(grid, journal) if r["status"] == "none")),
-    ):
-        if found:
-            lines = (f"{number:,}: {text}" for text, number in found.most_common(_MOST_REASONS))
-            blocks.append(Notes(tuple(lines), title))
+    if found.best:
+        blocks.append(_best(grid, found))
+    for title, reasons in (("Failed", effort["failures"]), ("No plan", found.reasons)):
+        if reasons:
+            most = Counter(reasons).most_common(_MOST_REASONS)
+            blocks.append(Notes(tuple(f"{number:,}: {text}" for text, number in most), title))
     return Report(tuple(blocks))
 
 
-def _best(grid: Grid, journal: Journal) -> TableData | None:
+def _best(grid: Grid, found: _Found) -> TableData:
     """The cheapest and the fastest row of each model."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows(grid, journal):
-        for figure in ("cost", "days"):
-            key = (row["model"], figure)
-            value = row.get(figure)
-            if value is not None and (key not in found or value < found[key][figure]):
-                found[key] = row
-    if not found:
-        return None
     names = {"cost": "cheapest", "days": "fastest"}
     columns = (
         Column("model", "left", wrap=True), Column("", "left"), Column("with", "left", wrap=True),
@@ -101,6 +127,6 @@ def _best(grid: Grid, journal: Journal) -> TableData | None:
             NONE if row.get("cost") is None else f"{money(row['cost'])} {row['currency']}",
             row["plan"],
         )
-        for (model, figure), row in sorted(found.items())
+        for (model, figure), row in sorted(found.best.items())
     )
     return TableData(columns, lines, "Best of what is done")

@@ -95,9 +95,6 @@ def solve_layout(
     _break_symmetry(model, variables, ctx)
     hint(model, variables, ctx, start)
     solver = make_solver(options)
-    if ctx.kind_count == 1:
-        # Little is left to simplify after a first look, which takes longer than to solve the rest.
-        solver.parameters.max_presolve_iterations = 1
     status = solver.solve(model, _stop_within(objective.units(within_s[0])))
     effort_s = solver.response_proto.deterministic_time
     if status == cp_model.INFEASIBLE:

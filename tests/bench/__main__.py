@@ -26,6 +26,10 @@ from tests.bench.report import Metric, Row, section, table
 
 REPORT = HERE / "REPORT.md"
 SECTIONS = ("first_answer", "warm", "kernel", "instructions", "calculon")
+SHARED = (
+    " The machine was shared with other work: the clock says little, and processor seconds are "
+    "more than on a quiet one, by up to two thirds; ratios of one run hold better."
+)
 _WALL = Metric("wall_s", "wall s")
 _CPU = Metric("cpu_s", "CPU s")
 
@@ -230,6 +234,7 @@ def heading(bench: Bench, began: str, load_before: str) -> str:
         f"Written by `python -m tests.bench`; {versions}. {began} to "
         f"{datetime.now(UTC):%H:%M} UTC; {machine()}. Load average {load_before} at the start, "
         f"{load()} at the end{'; a quick run' if bench.options.quick else ''}."
+        f"{SHARED if float(load()) > (os.cpu_count() or 1) + 1 else ''}"
     )
 
 

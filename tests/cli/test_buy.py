@@ -35,12 +35,56 @@ def test_what_would_be_needed_is_said_and_is_enough(run: Run) -> None:
     assert again.exit_code == 0, again.stdout
 
 
+def test_where_two_limits_must_give_each_is_said_without_the_others(run: Run) -> None:
+    words = (*SIZES, "--deadline", "1d", "--budget", "100")
+    decision = json.loads(run(*words, "--json").stdout)["decision"]
+    assert decision["least"] == {"time": None, "cost": None}
+    front = decision["front"]
+    assert decision["alone"]["time"] == pytest.approx(min(one["days"] for one in front), rel=1e-3)
+    assert decision["alone"]["cost"] == pytest.approx(min(one["cost"] for one in front), rel=1e-3)
+    assert "the others lifted, too" in run(*words).stdout
+
+
 def test_what_no_cluster_could_keep_is_not_searched(run: Run) -> None:
     words = (*SMALL, "--gpus", "8xV100", "--gpus", "64xH100", "--deadline", "20d")
     rows = {row["cluster"]: row for row in json.loads(run(*words, "--json").stdout)["rows"]}
     assert rows["64xH100"]["searched"] and rows["64xH100"]["choice"] is not None
     assert not rows["8xV100"]["searched"] and rows["8xV100"]["reason"]
     assert "(not searched)" in run(*words).stdout
+
+
+def test_what_a_found_plan_beats_is_not_searched(run: Run) -> None:
+    """L4s cost more and take longer than H100s even at their peak; the answer is the same."""
+    words = (*SMALL, "--gpus", "64xH100", "--gpus", "16..32xL4", "--json")
+    prices = ("--price-kind", "owned", "--capex", "30000")
+    found = json.loads(run(*words, *prices).stdout)
+    rows = {row["cluster"]: row for row in found["rows"]}
+    assert {rows[name]["beyond"] for name in ("16xL4", "32xL4")} == {"another"}
+    assert [one["cluster"] for one in found["decision"]["best"]["choices"]] == ["64xH100"]
+    text = run(*words[:-1], *prices).stdout
+    assert "16xL4, 32xL4: a plan on another cluster is better" in " ".join(text.split())
+
+
+def test_sizes_units_and_minimum_orders_of_a_file(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "offers.toml"
+    path.write_text(
+        '[[cluster]]\nname = "us"\ngpus = "8..16xH100"\non_demand = 2.0\nunit = 24\n'
+        '[[cluster]]\nname = "they"\ngpus = "8xH100"\non_demand = 2.0\nminimum = 32\n'
+        '[[cluster]]\nname = "plain"\ngpus = "8xH100"\non_demand = 2.0\n'
+    )
+    found = json.loads(run(*SMALL, "--clusters", str(path), "--json").stdout)
+    cost = {row["cluster"]: row["choice"]["cost"]["value"] for row in found["rows"]}
+    assert list(cost) == ["us 8xH100", "us 16xH100", "they", "plain"]
+    assert cost["us 8xH100"] == pytest.approx(3.0 * cost["plain"])
+    assert cost["they"] == pytest.approx(4.0 * cost["plain"])
+
+
+def test_the_picture_and_the_page(run: Run, tmp_path: Path) -> None:
+    picture, answer, page = (tmp_path / name for name in ("buy.svg", "buy.json", "buy.html"))
+    assert run(*SIZES, "--plot", str(picture), "-o", str(answer)).exit_code == 0
+    assert "16xH100" in picture.read_text() and "null" not in picture.read_text()
+    assert run("report", str(answer), "-o", str(page), "-q").exit_code == 0
+    assert "Which GPUs to take" in page.read_text()
 
 
 def test_jobs_of_a_file_share_a_cluster_in_turn(run: Run, tmp_path: Path) -> None:
@@ -89,7 +133,7 @@ def test_a_wrong_file_says_where(
         (("--deadline", "0"), "above 0"),
         (("--certainty", "20%"), "50% or more"),
         (("--gpus", "16..8xH100"), "smaller number first"),
-        (("--gpus", "any"), "64..1024xany"),
+        (("--gpus", "8..xH100"), "64..1024xany"),
         (("--provider", "nobody"), "nobody"),
     ],
 )

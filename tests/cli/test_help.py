@@ -166,6 +166,7 @@ def test_every_option_has_one_group() -> None:
         (("frameworks",), "nano", "nanotron"),
         (("hardware",), "dgx-h", "dgx-h100"),
         (("search",), "--gbs-tok", "--gbs-tokens"),
+        (("budget", "--tokens"), "chin", "chinchilla"),
     ],
 )
 def test_shells_complete_names(words: tuple[str, ...], start: str, found: str) -> None:

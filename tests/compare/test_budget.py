@@ -28,14 +28,16 @@ def test_without_gpus_the_law_alone_answers() -> None:
     large = budget(BASE, Ask(flops=1e22, tokens=10**11))
     assert large.goal == "largest model"
     assert large.parameters == pytest.approx(1e22 / 6e11, rel=0.05)
+    assert budget(BASE, Ask(tokens=10**12, model="llama-3-70b")).goal == "as given"
     most = budget(BASE, Ask(flops=1e22, parameters=1e9))
     assert most.goal == "most tokens" and most.flop.value == pytest.approx(1e22)
 
 
-def test_experts_have_no_loss() -> None:
-    found = budget(BASE, Ask(flops=1e22, model="mixtral-8x7b"))
-    assert found.loss is None and "dense" in found.why_no_loss
-    assert found.parameters < 14e9
+def test_experts_and_state_spaces_have_no_loss() -> None:
+    for name in ("mixtral-8x7b", "mamba2-2.7b"):
+        found = budget(BASE, Ask(flops=1e22, model=name))
+        assert found.loss is None and "dense" in found.why_no_loss
+        assert found.parameters < 14e9
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,13 @@ def test_the_largest_model_in_time(in_time: Budget) -> None:
     found = budget(BASE, Ask(days=3.0, gpus="8xH100", tokens=tokens))
     assert found.goal == "largest model" and found.parameters > 1.5 * in_time.parameters
     assert found.tokens.value >= 0.95 * tokens
+
+
+def test_memory_limits_the_size() -> None:
+    """Ten years on one GPU would pay for more parameters than it holds."""
+    found = budget(BASE, Ask(days=3000.0, gpus="1xH100", tokens=10**10))
+    assert 1e9 < found.parameters < 6e9
+    assert any("No larger one runs: dense-" in note for note in found.notes)
 
 
 def test_shapes_of_the_familys_sizes_are_its_models() -> None:

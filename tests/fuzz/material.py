@@ -125,6 +125,14 @@ value = 0.9
 low = 0.8
 high = 1.0
 """
+GRID = """tokens = "1B"
+clusters = "offers.toml"
+recompute = "none"
+[grid]
+model = ["gpt2", "config.json"]
+gbs = [8, 16]
+price-kind = ["on_demand", "owned"]
+"""
 # File -> its content, and the arguments of the command that reads it.
 TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "run.sh": (SCRIPT, ("check", "run.sh", "--gpus", "8xH100", "--time-limit", "0.1", "-q")),
@@ -157,6 +165,7 @@ TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
             "--tokens", "1B", "--time-limit", "0.1", "--jobs", "1", "--recompute", "none", "-q",
         ),
     ),
+    "grid.toml": (GRID, ("sweep", "grid.toml", "--report")),
     "prices.csv": (
         PRICES,
         (

@@ -147,6 +147,22 @@ MEGATRON: Mapping[str, Case] = {
         {"tp": 1, "pp": 8, "vpp": 2, "ep": 8, "dp": 8, "zero": 1, "grad_acc": 16}, "full",
         blocks=(4, *(3,) * 12, 6, 0, 0), mtp_standalone=True,
     ),
+    "hybrid": Case(
+        "nemotron-h-8b", "64xH100",
+        {"tp": 2, "pp": 4, "vpp": 2, "cp": 2, "dp": 4, "zero": 1, "grad_acc": 8}, "mlp",
+        blocks=(6, 7, 6, 7, 7, 6, 7, 6),
+    ),
+    "hybrid-experts": Case(
+        "nemotron-3-nano-30b", "16xH100", {"ep": 8, "dp": 16, "zero": 1, "grad_acc": 4}, "moe"
+    ),
+    "hybrid-mtp": Case(
+        "nemotron-3-super-120b", "128xH100",
+        {"tp": 2, "pp": 4, "ep": 16, "dp": 16, "zero": 1, "grad_acc": 8}, "full",
+    ),
+    "linear-attention": Case(
+        "qwen3-next-80b", "64xH100",
+        {"tp": 2, "pp": 4, "ep": 8, "dp": 8, "zero": 1, "grad_acc": 8},
+    ),
     "latent-head-alone": Case("deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
                               blocks=(5, *(4,) * 14, 0)),
 }  # fmt: skip
@@ -156,6 +172,7 @@ BRIDGE = {
     name: replace(case, request={**case.request, "framework": "megatron-bridge"})
     for name, case in MEGATRON.items()
     if name not in ("no-overlap", "local", "lion", "muon", "fp8-states", "gpt3", "ramp")
+    and not name.startswith(("hybrid", "linear"))
     and case.request.get("framework") != "megatron-fsdp"
 }
 

@@ -32,7 +32,14 @@ class Part:
 
 
 PARTS = {
-    "constraints": Part("constraints", ("tests/constraints", "tests/search/test_layout_rules.py")),
+    "constraints": Part(
+        "constraints",
+        (
+            "tests/constraints",
+            "tests/search/test_layout_rules.py",
+            "tests/search/test_layout_model.py",
+        ),
+    ),
     "cost": Part("planner/cost", ("tests/cost", "tests/truth", "tests/predict/memory")),
     "memory": Part("planner/predict/memory", ("tests/predict/memory", "tests/truth")),
 }

@@ -31,6 +31,13 @@ class Pricing:
     tokens: int
     settings: Settings
 
+    @property
+    def text(self) -> str:
+        """What its figures depend on, in short: the date apart, which the journal has."""
+        settings = self.settings.model_dump_json(exclude={"today"})
+        text = repr((self.labels, self.tokens, settings))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
 
 @dataclass(frozen=True)
 class Point:

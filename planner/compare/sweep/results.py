@@ -56,15 +56,19 @@ def _done(grid: Grid, journal: Journal) -> Iterator[tuple[dict[str, str], dict[s
 
 def columns(grid: Grid) -> list[str]:
     """Names of the columns of `rows`."""
-    return [*grid.axes, *grid.price_axes, *FIGURES]
+    return [*_labels(grid), *FIGURES]
+
+
+def _labels(grid: Grid) -> tuple[str, ...]:
+    """Axes that are no figure of the rows anyhow, as the currency is."""
+    return tuple(name for name in (*grid.axes, *grid.price_axes) if name not in FIGURES)
 
 
 def write(grid: Grid, journal: Journal, folder: Path) -> tuple[Path, Path]:
     """results.parquet and provenance.parquet, each whole or not at all. OSError."""
     paths = folder / "results.parquet", folder / "provenance.parquet"
     made_by = journal.header | {"fixed": grid.fixed}
-    labels = (*grid.axes, *grid.price_axes)
-    write_bytes(paths[0], _parquet(rows(grid, journal), labels, FIGURES, made_by))
+    write_bytes(paths[0], _parquet(rows(grid, journal), _labels(grid), FIGURES, made_by))
     write_bytes(
         paths[1], _parquet(provenance(grid, journal), tuple(grid.axes), PROVENANCE, made_by)
     )

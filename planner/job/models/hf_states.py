@@ -229,9 +229,10 @@ def falcon_h1(fields: Fields) -> SpecFields:
 def minimax(fields: Fields) -> SpecFields:
     """MiniMax-01: lightning attention, and softmax attention in some layers; experts in all."""
     layers, read = fields.positive("num_hidden_layers"), trunk(fields)
-    every_other: list[AttentionKind] = ["state" if i % 2 else "full" for i in range(layers)]
+    derived: list[AttentionKind] = ["state" if i % 2 else "full" for i in range(layers)]
     marks = fields.binary("attn_type_list", layers)
-    listed: list[AttentionKind] = ["full" if mark else "state" for mark in marks or ()]
+    if marks is not None:
+        derived = ["full" if mark else "state" for mark in marks]
     space = StateSpaceSpec(
         kind="lightning",
         heads=read["heads"],
@@ -242,7 +243,7 @@ def minimax(fields: Fields) -> SpecFields:
         chunk=fields.positive("block_size"),
     )
     moe = experts(fields, ffn=fields.positive("intermediate_size"))
-    attention = _attention(fields, layers) or listed or every_other
+    attention = _attention(fields, layers) or derived
     return {**read, "moe": moe, "attention": attention, "state_space": space}
 
 

@@ -167,6 +167,15 @@ class Count:
     eased: bool = False
 
 
+# Fields of `Found` that a request has under the same names and with the same meanings.
+ASKED = (
+    "seq", "framework", "precision", "dtype", "optimizer", "attention", "schedule", "dropout",
+    "expert_imbalance", "cp_comm_type", "cp_sizes", "sharp", "gradient_as_bucket_view",
+    "set_to_none", "bias", "optimizer_offload", "activation_offload",
+    "activation_offload_fraction",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Found:
     """A launch as its files describe it, in the planner's words. None: the files do not say.
@@ -242,6 +251,10 @@ class Found:
     document: Text | None = None
     # Every number of nodes, GPUs and processes that the files state.
     counts: tuple[Count, ...] = ()
+
+    def asked(self) -> dict[str, Any]:
+        """What is asked of the job, by field of `Request`."""
+        return {name: getattr(self, name) for name in ASKED}
 
     def setting(self, key: str) -> Setting | None:
         """The setting of a key, unknown ones too; the last where it is given again."""

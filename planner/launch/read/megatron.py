@@ -11,7 +11,7 @@ from planner.launch.options import MEGATRON, SWITCH
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron_arguments import (
-    Arguments,
+    as_sure_as_read,
     parse_arguments,
     unknown_problems,
 )
@@ -135,7 +135,7 @@ class MegatronReader:
             and not (name in RAMPS and ramp.text)
         )
         self.problems += eased(self.arguments.problems, self.dialect)
-        self.problems = _as_sure_as_read(self.problems, self.arguments)
+        self.problems = as_sure_as_read(self.problems, self.arguments)
         return Found(
             format="megatron",
             files=self.files.by_path,
@@ -344,7 +344,8 @@ class MegatronReader:
         if granularity == "selective":
             return selective_name(arguments.many("recompute-modules") or ("core_attn",))
         layers = arguments.number("recompute-num-layers") or 1
-        method = arguments.text("recompute-method") or "uniform"
+        # Another method is refused by name, as every value that an option does not have.
+        method = "block" if arguments.text("recompute-method") == "block" else "uniform"
         return "full" if (method, layers) == ("uniform", 1) else f"full:{method}={layers}"
 
     def _optimizer(self) -> str:
@@ -417,34 +418,6 @@ class MegatronReader:
 def selective_name(modules: tuple[str, ...]) -> str:
     """The planner's spelling of `--recompute-modules`."""
     return "selective" if set(modules) == {"core_attn"} else "+".join(modules)
-
-
-def _as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
-    """What is said to be absent may stand in words whose value is not known."""
-    hidden = [item for item in arguments.problems if item.rule == "unresolved"]
-    if not hidden:
-        return problems
-    names = ", ".join(dict.fromkeys(item.text.partition(",")[0] for item in hidden))
-    return [
-        replace(
-            problem,
-            text=f"{problem.text}; it may be in {names}",
-            severity="missing",
-            fix=f"--env NAME=VALUE for {names}",
-            edits=(),
-        )
-        if problem.severity == "error" and _is_of_absence(problem, arguments)
-        else problem
-        for problem in problems
-    ]
-
-
-def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
-    """Whether an option that is not given would take a problem away."""
-    if problem.rule == "model-unknown":
-        return True
-    keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
-    return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)
 
 
 def _no_micro_batch(partial: bool) -> Problem:

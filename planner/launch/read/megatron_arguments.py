@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files as resources
 from itertools import pairwise
@@ -272,3 +272,31 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
             fix=f"--{close}" if close else "",
             edits=(Edit(setting.key, None, f"--{close}"),) if sure else (),
         )
+
+
+def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
+    """What is said to be absent may stand in words whose value is not known."""
+    hidden = [item for item in arguments.problems if item.rule == "unresolved"]
+    if not hidden:
+        return problems
+    names = ", ".join(dict.fromkeys(item.text.partition(",")[0] for item in hidden))
+    return [
+        replace(
+            problem,
+            text=f"{problem.text}; it may be in {names}",
+            severity="missing",
+            fix=f"--env NAME=VALUE for {names}",
+            edits=(),
+        )
+        if problem.severity == "error" and _is_of_absence(problem, arguments)
+        else problem
+        for problem in problems
+    ]
+
+
+def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
+    """Whether an option that is not given would take a problem away."""
+    if problem.rule == "model-unknown":
+        return True
+    keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
+    return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)

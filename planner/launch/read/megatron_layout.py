@@ -38,8 +38,8 @@ class Split:
 def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
     """Chunks a stage and layers a block; what Megatron would refuse."""
     split = Split()
-    if blocks := read_blocks(arguments):
-        _read_hybrid(arguments, blocks, pp, split)
+    if segments := read_blocks(arguments):
+        _read_hybrid(arguments, segments, pp, split)
         return split
     chunked = [name for name in (_PER_STAGE, _STAGES, _LAYOUT) if arguments.has(name)]
     if len(chunked) > 1:

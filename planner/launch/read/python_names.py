@@ -25,6 +25,11 @@ def module_file(package: str, near: str) -> Path | None:
     return None
 
 
+def bound_name(alias: ast.alias) -> str:
+    """The name that an import binds."""
+    return alias.asname or alias.name.split(".")[0]
+
+
 def defines(tree: ast.Module, name: str, *, local: bool = False) -> bool:
     """Whether a module binds a name at its top; `local`: by itself, not by an import."""
     for node in tree.body:

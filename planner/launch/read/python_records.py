@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # A loop over more tells no more; larger numbers and longer lists are no settings.
-LONGEST_LOOP = 256
+_LONGEST_LOOP = 256
 _LARGEST = 2**63
 _LONGEST_LIST = 100_000
 
@@ -71,6 +71,11 @@ def truth(value: Any) -> bool | None:
     if isinstance(value, Record):
         return True if value.made else None
     return bool(value)
+
+
+def is_short(listed: Any) -> bool:
+    """Whether a value is a list that a loop goes over."""
+    return isinstance(listed, list | tuple | dict | range) and len(listed) <= _LONGEST_LOOP
 
 
 def is_key(value: Any) -> bool:

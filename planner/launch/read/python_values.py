@@ -16,11 +16,10 @@ from typing import Any
 
 from planner.launch.read.beside import text_of
 from planner.launch.read.limits import Limits
-from planner.launch.read.python_names import defines, module_file
+from planner.launch.read.python_names import bound_name, defines, module_file
 from planner.launch.read.python_records import (
     ASKED,
     BUILTINS,
-    LONGEST_LOOP,
     UNKNOWN,
     Record,
     are_plain,
@@ -28,6 +27,7 @@ from planner.launch.read.python_records import (
     calculated,
     compared,
     is_key,
+    is_short,
     item_of,
     method_of,
     truth,
@@ -116,11 +116,10 @@ class Reader:
     ) -> Any:
         """What an import binds to a name; a Record of its full name where it is not there."""
         for alias in node.names:
-            bound = alias.asname or alias.name.split(".")[0]
-            if bound != name:
+            if bound_name(alias) != name:
                 continue
             if isinstance(node, ast.Import):
-                return Record(alias.name if alias.asname else bound, made=False)
+                return Record(alias.name if alias.asname else name, made=False)
             package = "." * node.level + (node.module or "")
             module = self._file(package, path)
             inner = self._file(f"{package}.{alias.name}", path)
@@ -203,14 +202,12 @@ class Frame:
             case ast.With(body=body) | ast.Try(body=body):
                 self.run(body)
             case ast.Import() | ast.ImportFrom():
-                for alias in node.names:
-                    bound = alias.asname or alias.name.split(".")[0]
-                    self.names[bound] = self.module.reader.imported(
-                        node, bound, self.module.path, UNKNOWN
-                    )
+                imported, path = self.module.reader.imported, self.module.path
+                for name in map(bound_name, node.names):
+                    self.names[name] = imported(node, name, path, UNKNOWN)
 
     def _loop(self, target: ast.expr, listed: Any, body: list[ast.stmt]) -> None:
-        if not isinstance(listed, list | tuple | dict | range) or len(listed) > LONGEST_LOOP:
+        if not is_short(listed):
             return
         for item in list(listed):
             self._assign(target, item)
@@ -308,7 +305,7 @@ class Frame:
     def _listed(self, element: ast.expr, made: ast.comprehension) -> Any:
         """`[f(x) for x in listed if test]`."""
         source = self.value(made.iter)
-        if not isinstance(source, list | tuple | dict | range) or len(source) > LONGEST_LOOP:
+        if not is_short(source):
             return UNKNOWN
         inner, found = Frame(self.module, dict(self.names)), []
         for item in source:
@@ -332,14 +329,14 @@ class Frame:
                 found[name] = result
         return found
 
-    def _attribute(self, owner: Any, name: str) -> Any:
+    def _attribute(self, owner: Any, name: str, *, is_method: bool = False) -> Any:
         if isinstance(owner, Module):
             return owner.lookup(name)
         if isinstance(owner, Record):
             if name not in owner.fields:
                 inner = Record(f"{owner.name}.{name}", of=owner, made=False)
-                if not owner.made and owner.of is None:
-                    return inner  # a package's name
+                if is_method or (not owner.made and owner.of is None):
+                    return inner  # no field, or a package's name
                 owner.fields[name] = inner
             return owner.fields[name]
         return Record(f"?.{name}", of=owner, made=False)
@@ -359,13 +356,8 @@ class Frame:
             owner = self.value(node.func.value)
             if isinstance(owner, list | dict | str):
                 return method_of(owner, node.func.attr, given)
-            return self.call(self._method_of(owner, node.func.attr), given, named)
+            return self.call(self._attribute(owner, node.func.attr, is_method=True), given, named)
         return self.call(self.value(node.func), given, named)
-
-    def _method_of(self, owner: Any, name: str) -> Any:
-        if isinstance(owner, Record) and name not in owner.fields:
-            return Record(f"{owner.name}.{name}", of=owner, made=False)
-        return self._attribute(owner, name)
 
     def call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
         """What a call comes to: of a function or class that is there, else a Record of it."""

@@ -35,6 +35,9 @@ _DEGREES = {
     "model.context_parallel_size", "model.expert_model_parallel_size",
     "train.micro_batch_size", "train.global_batch_size", "model.seq_length",
 }  # fmt: skip
+# What describes a model of a class that has no sizes of its own.
+_SIZES = ("model.num_layers", "model.hidden_size", "model.num_attention_heads")
+_WITHOUT_SIZES = re.compile(r"(^|\.)(GPTModelProvider|GPTConfig)$")
 # Rules of commands and of Megatron-LM's own programs.
 _OF_COMMANDS = (
     "unknown-option", "option-value", "cuda-device-max-connections", "fsdp-checkpoint",
@@ -327,8 +330,8 @@ class _Recipe:
         self.path, self.launch, self.files = path, launch, files
         known = _catalogued(fields.model_name)
         # The fields themselves describe the model where its class is there.
-        described = {"model.num_layers", "model.hidden_size", "model.num_attention_heads"}
-        if not hints.model and known is not None and not described <= fields.values.keys():
+        self.missing = [field for field in _SIZES if field not in fields.values]
+        if not hints.model and known is not None and self.missing:
             hints = replace(hints, model=known)
             self._predictors(known)
         self.hints = hints
@@ -351,7 +354,11 @@ class _Recipe:
         )
         found = read_megatron_bridge(launch, program, self.files, self.hints)
         if found.shape is None and not found.model:
-            text = f"the catalogue does not know the model {self.fields.model_name}"
+            name = self.fields.model_name
+            text = f"the catalogue does not know the model {name}"
+            if _WITHOUT_SIZES.search(name) and self.missing:
+                sizes = ", ".join(self.missing)
+                text = f"{name} has no sizes of its own, and the recipe leaves {sizes} to overrides"
             found = replace(found, problems=(*found.problems, model_unknown(text, (self.path,))))
         return replace(
             found,
@@ -371,7 +378,7 @@ class _Recipe:
             text = f"the recipe {unseen} is not beside the file: its settings are not seen"
             yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
         if _HYBRIDS.search(f"{self.name} {self.fields.model_name}"):
-            text = f"{self.fields.model_name}: hybrids of attention and Mamba are not modelled"
+            text = f"{self.fields.model_name}: Megatron-Bridge's provider of hybrids is not read"
             yield Problem("not-predictable", text, "warning", (self.path,))
         made_by = self.fields.result.name.rpartition(".")[2]
         tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)

@@ -82,7 +82,7 @@ def test_experts_come_from_the_catalogue_or_are_the_usual_ones(moe: str, words: 
     [
         ({"num_gpus": "", "mbs": "", "gbs": ""}, "num_gpus is not stated"),
         ({"tuning": "qlora", "seq": ""}, "LoRA"),
-        ({"layers": "", "mixer": "mamba hybrid"}, "Mamba"),
+        ({"layers": "", "mixer": "mamba hybrid"}, "state spaces"),
         ({"step_time_s": "fast"}, "made_up.csv line 2, column step_time_s: 'fast'"),
         ({"tp": "two"}, "made_up.csv line 2, column tp: 'two' is not a number"),
     ],

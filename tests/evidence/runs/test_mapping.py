@@ -69,7 +69,7 @@ def test_uneven_layers_are_unfolded() -> None:
     ("cells", "reason"),
     [
         ({"sequences": "padded"}, "padded samples"),
-        ({"mixer": "mamba hybrid"}, "Mamba"),
+        ({"mixer": "mamba hybrid"}, "state spaces"),
         ({"tuning": "one layer, no optimizer"}, "one layer"),
         ({"tuning": "lora"}, "LoRA"),
         ({"mbs": "", "gbs": ""}, "mbs"),

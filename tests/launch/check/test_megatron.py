@@ -145,6 +145,9 @@ torchrun ${DIST[@]} pretrain_gpt.py \\
          "recompute", "full:uniform=4"),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 3",
          "recompute", "full:block=3"),
+        # Refused by name; the rest is told with the usual method.
+        ("--recompute-granularity full --recompute-method unifrom --recompute-num-layers 1",
+         "recompute", "full"),
         ("--recompute-granularity selective", "recompute", "selective"),
         ("--recompute-activations", "recompute", "selective"),
         ("--recompute-granularity selective --recompute-modules layernorm mlp", "recompute",

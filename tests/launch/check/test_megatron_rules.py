@@ -236,7 +236,7 @@ def test_other_world_is_a_warning(read: Read) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    ["--hybrid-layer-pattern M-M*", "--use-torch-fsdp2", "--experimental-attention-variant dsa"],
+    ["--use-torch-fsdp2", "--experimental-attention-variant dsa"],
 )
 def test_no_prediction_for_what_is_not_modelled(read: Read, options: str) -> None:
     found = assess(read(script(f"{SMALL} {options}")), "8xH100")

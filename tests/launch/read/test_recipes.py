@@ -133,6 +133,23 @@ def test_what_a_recipe_does_not_show_is_missing(folder: ReadFolder) -> None:
     assert "train.micro_batch_size" in refusals(found)
 
 
+@pytest.mark.parametrize("sizes", [{}, {"num_layers": 4, "hidden_size": 512}])
+def test_a_class_without_sizes_names_those_left_to_overrides(
+    sizes: dict[str, int], folder: ReadFolder
+) -> None:
+    given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    recipe = f"""\
+from megatron.bridge.models.gpt_provider import GPTModelProvider
+
+def vanilla_gpt_pretrain_config():
+    return ConfigContainer(model=GPTModelProvider({given}), mixed_precision="bf16_mixed",
+        train=TrainingConfig(global_batch_size=32, micro_batch_size=2))
+"""
+    text = refusals(folder({"r.py": recipe}))
+    assert "model.num_attention_heads to overrides" in text
+    assert ("model.num_layers" in text) is not bool(sizes)
+
+
 def test_nemo_2(folder: ReadFolder) -> None:
     found = folder({"llama3.py": NEMO})
     assert (found.world, found.tp, found.gbs, found.seq, found.zero) == (16, 4, 64, 8192, 1)

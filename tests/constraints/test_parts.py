@@ -1,0 +1,91 @@
+"""What rules and layouts are built from: sequences of kinds, moments of a step, words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from constraints import RULES, Layout
+from constraints.condition import user_condition
+from constraints.context_exchange import KINDS, kinds_for
+from constraints.layout_context import LayoutContext
+from constraints.memory_numbers import PhaseNumbers, undominated
+from constraints.numbers import Capabilities
+from constraints.offload import kept_groups, leaving_layers
+from tests.constraints.shapes import ANYTHING, DENSE, context
+
+ONE_LAYER = PhaseNumbers((5,), ((4,),), ((2,),), (3,), (3,), (1,))
+WORDING = {rule.name: rule.explain for rule in RULES}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "period"),
+    [((0,) * 4, 1), ((0, 1, 0, 1), 2), ((0, 0, 1, 0, 0, 1, 0), 3), ((0, 1, 1), 3), ((0, 1), 2)],
+)
+def test_period_of_kinds(kinds: tuple[int, ...], period: int) -> None:
+    assert LayoutContext(1, 1, kinds).period == period
+
+
+def test_other_modes_take_layers_behind_the_recomputed_ones() -> None:
+    ctx = LayoutContext(2, 1, (0, 0, 1, 1, 1, 1), recomputation="free", others=1)
+    layout = Layout(2, 1, (3, 3), recomputed=(1, 2), others=((2, 0),))
+    assert ctx.counts(layout) == [[2, 1], [0, 3]]
+    assert ctx.recomputed_counts(layout) == [[1, 0], [0, 2]]
+    assert ctx.other_counts(layout) == [[[1, 1], [0, 0]]]
+
+
+def test_a_moment_below_another_in_every_term_is_dropped_unless_modes_mix() -> None:
+    larger = replace(ONE_LAYER, stage=(6,))
+    assert undominated([ONE_LAYER, larger]) == (larger,)
+    mixed = replace(larger, freed_others=(((1,),),), working_others=((3,),))
+    assert undominated([ONE_LAYER, mixed]) == (ONE_LAYER, mixed)
+    assert undominated([mixed, ONE_LAYER]) == (mixed, ONE_LAYER)
+
+
+def test_offload_keeps_the_last_groups() -> None:
+    assert [kept_groups(10, fraction) for fraction in (0.0, 0.5, 0.75, 1.0)] == [10, 5, 2, 0]
+    # Layers of two groups: of six, three stay, so that the middle layer leaves in part.
+    assert leaving_layers((0, 0, 0), (2,), 0.5) == (1, 2)
+    assert leaving_layers((0, 0, 0), (2,), 1.0) == (3, 3)
+
+
+def test_kinds_of_exchange_by_attention() -> None:
+    assert kinds_for(DENSE, KINDS) == KINDS
+    assert kinds_for(replace(DENSE, attention_sinks=True), KINDS) == ("a2a",)
+    assert set(kinds_for(replace(DENSE, sliding_window=True), KINDS)) == {"all_gather", "a2a"}
+    assert set(kinds_for(replace(DENSE, has_mla=True), KINDS)) == {"p2p", "a2a+p2p"}
+
+
+def test_exchange_names_the_ranks_asked_for() -> None:
+    ctx = replace(context(), context_kinds=("a2a+p2p",))
+    (said,) = {text for rule in RULES if "ranks of an all-to-all" in (text := rule.explain(ctx))}
+    assert said.startswith("a2a+p2p: tp times")
+    assert said.replace(":", " over 2 ranks:", 1) in {
+        rule.explain(replace(ctx, context_inner=2)) for rule in RULES
+    }
+
+
+def test_hybrid_sharding_says_what_is_missing() -> None:
+    explain = WORDING["hybrid-sharding-supported"]
+    without, third = (
+        replace(context(), framework=replace(ANYTHING, hybrid_least_zero=least))
+        for least in (None, 3)
+    )
+    assert "has no hybrid sharding" in explain(without)
+    assert "needs zero of at least 3" in explain(third)
+
+
+def test_a_condition_is_called_as_it_was_given() -> None:
+    given = user_condition("require", "pp <= 4")
+    assert (given.option, given.words) == ('--require "pp <= 4"', "require pp <= 4")
+    assert user_condition("fix", "mbs=4").option == "--fix mbs=4"
+    brought = replace(given, of="--within plan.json")
+    assert brought.option == brought.words == "--within plan.json, which needs pp <= 4"
+
+
+def test_nothing_is_assumed_of_a_model_or_a_framework() -> None:
+    assert not (DENSE.tied_embeddings or DENSE.has_mla or DENSE.sliding_window)
+    least = Capabilities("least", (0,))
+    assert not (least.interleaved or least.context or least.expert or least.expert_tensor)
+    assert least.tensor and least.pipeline and least.vocabulary_padded
