@@ -174,7 +174,7 @@ def test_launch_files_have_the_share_of_the_plan(alone: SearchResult) -> None:
 
 
 def test_every_deepspeed_plan_of_a_search_can_be_launched() -> None:
-    request = Request(model="llama-3-8b", gpus="8xA100-40GB", gbs=8, framework="deepspeed",
+    request = Request(model="llama-3-8b", gpus="4xA100-40GB", gbs=8, framework="deepspeed",
                       seq=4096, limits={"tp": (1,), "mbs": (1,)}, recompute=("full",),
                       optimizer_offload="search")  # fmt: skip
     result = find_plans(request)
