@@ -34,7 +34,7 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
             alone = decision.alone.get(name)
             yield f"{_LIMIT_NAMES[name]} needed", _least_text(name, value, alone, currency)
         return
-    sure = f"each with {decision.limits.certainty:.0%} certainty"
+    sure = f"each figure with {decision.limits.certainty:.0%} certainty"
     yield "take", taken_text(best)
     for one in best.choices:
         if one.cost is not None:
@@ -43,10 +43,10 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
     why = f"{_AIMS[decision.objective]} that keeps the limits"
     yield (
         "because",
-        f"{why if decision.limits.any else _AIMS[decision.objective]}"
+        f"{why if decision.limits.any else _AIMS[decision.objective]}, {sure}"
         + (" (proven among all below)" if best.proven else " found; not proven"),
     )
-    yield "at most", f"{_figures(best, currency)}, {sure}"
+    yield "at most", _figures(best, currency)
     chances = {"deadline": best.chance_in_time, "budget": best.chance_in_budget}
     for name, chance in chances.items():
         if chance is not None:

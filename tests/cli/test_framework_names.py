@@ -33,7 +33,7 @@ ASKING = {
     "scale": ("scale", "--model", "gpt2", "--gpus", "H100", "--counts", "2", "--gbs", "8", "-q"),
 }
 # These make the same request of the name, and search for longer.
-BY_REQUEST = {"buy", "fit"}
+BY_REQUEST = {"budget", "buy", "fit"}
 SAMPLE = ("megatron", "accelerate", "megatron-deepspeed", "hf", "Torchtitan_0.2")
 
 
