@@ -89,7 +89,7 @@ def command(**options: Any) -> None:
         raise UsageError(f"{folder} is a file; give the name of a folder to -o")
     grid = _grid(path)
     if options["report"]:
-        journal = read_only(folder)
+        journal = read_only(folder, path)
         _print(grid, journal, style)
         return
     with opened(folder, anew=options["force"]) as journal:

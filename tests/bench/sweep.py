@@ -79,7 +79,7 @@ def main(engine: engines.EngineName, address: str | None, tasks: int, processes:
             journal.begin(head)
             _timed("hand out, note", tasks, lambda: run(grid, journal, started))
         found: list[Any] = []
-        _timed("open again", tasks, lambda: found.append(read_only(folder)))
+        _timed("open again", tasks, lambda: found.append(read_only(folder, folder)))
         _timed("count", tasks, lambda: count(grid, found[0]))
         _timed("write Parquet", tasks, lambda: write(grid, found[0], folder))
         for path in sorted(folder.iterdir()):

@@ -136,9 +136,10 @@ def opened(folder: Path, *, anew: bool = False) -> Iterator[Journal]:
             os.close(descriptor)
 
 
-def read_only(folder: Path) -> Journal:
-    """The journal of a folder as it is now. UsageError where there is none."""
+def read_only(folder: Path, file: Path) -> Journal:
+    """The journal of a folder as it is now. UsageError, which names the sweep's file, where there
+    is none."""
     path = folder / _NAME
     if not path.is_file():
-        raise UsageError(f"{folder}: no sweep has run there yet; leave --report out")
+        raise UsageError(f"--report: no sweep of {file} has run in {folder} yet; leave it out")
     return Journal(path)
