@@ -37,3 +37,9 @@ def one_file(arguments: Sequence[str], shipped: str) -> Path:
 def measured_rows(paths: Sequence[str]) -> list[MeasuredRow]:
     """Measured runs of files and folders, of those that ship where none is given."""
     return [row for path in paths or (str(PUBLISHED),) for row in read_rows(Path(path))]
+
+
+def rows_of_errors(paths: Sequence[str]) -> list[MeasuredRow]:
+    """Those that errors are fitted on. State-space layers have an error of their own beside that of
+    models without (`planner.predict.uncertainty.residuals`), so their runs are not."""
+    return [row for row in measured_rows(paths) if not row.says("mixer", "mamba")]

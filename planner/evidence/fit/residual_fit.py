@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from planner.evidence.fit.command import measured_rows, run
+from planner.evidence.fit.command import rows_of_errors, run
 from planner.evidence.fit.growth_fit import FoldResult, with_growth
 from planner.evidence.fit.held_out import NOT_FITTED_ON, predict_held_out, shipped
 from planner.evidence.fit.judging import (
@@ -195,7 +195,7 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
 
 def main(paths: Sequence[str]) -> None:
     """Write the file to standard output."""
-    sys.stdout.write(render(fit_all(predict_rows(measured_rows(paths)))))
+    sys.stdout.write(render(fit_all(predict_rows(rows_of_errors(paths)))))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hardware.calibration import Figure, parameters_of
-from planner.evidence.fit.command import measured_rows, run
+from planner.evidence.fit.command import rows_of_errors, run
 from planner.evidence.fit.held_out import shipped
 from planner.evidence.fit.step_fit import CONSTANTS
 from planner.evidence.learn.linear import (
@@ -176,7 +176,7 @@ def shipped_prior(figure: Figure) -> Prior:
 
 def main(paths: Sequence[str]) -> None:
     """Write the file to standard output."""
-    predictions = predict_rows(measured_rows(paths))
+    predictions = predict_rows(rows_of_errors(paths))
     priors = {figure: fitted_prior(published(predictions, figure)) for figure in FIGURES}
     sys.stdout.write(render(priors))
 
