@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # What every shell sets: paths and names, without effect on a launch.
 _ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
+# Sourced files that prepare a shell for programs, and say nothing of what is trained.
+_ENVIRONMENTS = ("activate", "conda.sh", ".bashrc", ".bash_profile", ".profile", "setvars.sh")
 # More of a kind tell no more.
 _MOST_NOTES = 50
 
@@ -424,7 +426,8 @@ class _Walk(Tests):
         script = words[0].used.file if words[0].used else origin[0] if origin else ""
         text = self.shell.open_file(words[0].text.value, script)
         if text is None:
-            self.shell.note(f"source {shown}: not read; give that file too, before this one")
+            if name not in _ENVIRONMENTS:
+                self.shell.note(f"source {shown}: not read; give that file too, before this one")
             return
         with self.shell.limits.call(f"the script {shown}"):
             self.shell.read(text)

@@ -55,6 +55,14 @@ def test_files_beside_are_read(folder: ReadFolder) -> None:
     assert {Path(path).name for path in found.files} == {"train.sh", "model.sh", "go.sh"}
 
 
+def test_only_what_may_say_something_is_missed(folder: ReadFolder) -> None:
+    """Not a virtual environment that a script activates."""
+    sourced = "source ~/titan/.venv/bin/activate\n. ~/.bashrc\nsource conf/gone.sh\n"
+    found = folder({"train.sh": f"{sourced}torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}\n"})
+    missed = [problem.text for problem in found.problems if problem.rule == "shell-not-followed"]
+    assert len(missed) == 1 and "conf/gone.sh" in missed[0]
+
+
 def test_nothing_is_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     path = tmp_path / "train.sh"
