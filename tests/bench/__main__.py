@@ -131,8 +131,8 @@ class Bench:
         return section(
             "Kernel",
             "All legal shapes of a job costed: loops over keys (all kinds of context exchange) "
-            "and over shapes, as a search calls them. Bounds: of a candidate at every memory limit of "
-            "a search. Two threads / one: processor seconds of the one thread over those of "
+            "and over shapes, as a search calls them. Bounds: of a candidate at every memory limit "
+            "of a search. Two threads / one: processor seconds of the one thread over those of "
             "the busiest of two. What is lost to 2 is the uneven last part and the second "
             "processor's share of caches and memory; what the clock shows besides is what the "
             "machine gives to others.",
