@@ -194,8 +194,8 @@ def _assumed_stage(
 ) -> Iterator[str]:
     """Where the stage is that of the name of a file that is not at hand."""
     file = _value(named, "deepspeed") or _value(named, "deepspeed_config")
-    if document is not None and document.path == path and "." in file:
-        stage = _stage_of_name(file)
+    stage = _stage_of_name(file) if "." in file else None
+    if document is not None and document.path == path and stage is not None:
         yield f"ZeRO-{stage} and DeepSpeed's defaults, by the name of {file}; give that file too"
 
 

@@ -70,6 +70,14 @@ def test_a_file_that_is_not_at_hand_may_say_its_stage(
         assert found.zero == stage and said and not missing
 
 
+def test_a_stage_that_is_stated_is_not_called_assumed(folder: ReadFolder) -> None:
+    """A file that is not at hand, whose name says nothing, beside a stage that is given."""
+    text = FACTORY.replace("ds_z3.json", "gone.json") + "zero_stage: 2\n"
+    found = folder({"run/x.yaml": text})
+    assert found.zero == 2
+    assert not any("by the name of" in said for said in found.assumed)
+
+
 def test_liger_makes_no_logits(folder: ReadFolder) -> None:
     found = folder({"run/x.yaml": FACTORY.replace("bf16", "enable_liger_kernel: true\nbf16")})
     assert found.variations == ("fused-linear-loss",)
