@@ -213,7 +213,10 @@ def buy(
         while left:
             wave = left[: 1 if pool is None else _AHEAD * processes]
             outcomes = run_searches(
-                [replace(task, request=pairs[number][1].request) for number in wave],
+                [
+                    replace(task, request=pairs[number][1].request, tokens=pairs[number][0].tokens)
+                    for number in wave
+                ],
                 [f"{pairs[number][0].name} on {pairs[number][1].offer.label}" for number in wave],
                 progress=_shifted(progress, total - len(left), total),
                 pool=pool,

@@ -89,7 +89,10 @@ def scale(
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
         run_searches(
-            [Task(entry.request, seed, time_limit_s, launch=launch) for entry in ready],
+            [
+                Task(entry.request, seed, time_limit_s, launch=launch, tokens=tokens)
+                for entry in ready
+            ],
             [f"{entry.cluster.num_gpus:,} GPUs" for entry in ready],
             jobs=jobs,
             progress=progress,
