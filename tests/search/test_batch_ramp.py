@@ -60,15 +60,15 @@ def test_plans_of_a_known_training_are_ranked_by_the_whole_ramp() -> None:
     """The last batch alone would leave out interleaving, which its many micro-batches hide; beside
     the sum of the fastest steps at each batch, which no plan beats, little is lost."""
     request = Request(
-        model="8b", gpus="16xA100-40GB", seq=8192, batch_ramp="16:1T,512", recompute=("none",)
+        model="8b", gpus="16xA100-40GB", seq=8192, batch_ramp="16:1.8T,512", recompute=("none",)
     )
     plans = search_one(Task(request, only_plans=True, tokens=2 * 10**12)).result
     (by_last,) = find_plans(request, top=1, fastest_only=True).plans
     assert plans is not None and by_last in plans.plans
     seconds = [plan.training_s(2e12) for plan in plans.plans]
-    assert seconds == sorted(seconds) and seconds[0] < 0.9 * by_last.training_s(2e12)
+    assert seconds == sorted(seconds) and seconds[0] < 0.92 * by_last.training_s(2e12)
     first = find_plans(
         request.model_copy(update={"batch_ramp": None, "gbs": 16}), top=1, fastest_only=True
     ).plans[0]
-    least = 1e12 / first.tokens_per_s + 1e12 / by_last.tokens_per_s
+    least = 1.8e12 / first.tokens_per_s + 0.2e12 / by_last.tokens_per_s
     assert seconds[0] < 1.005 * least
