@@ -77,9 +77,10 @@ def _job_options_may_lie_in_a_file(function: Any) -> Any:
 )
 @click.option(
     "--order",
-    type=click.Choice(["side-by-side", "one-after-another"]),
+    type=click.Choice(["side-by-side", "one-after-another", "mixed"]),
     default="side-by-side",
-    help="Several jobs: each on a cluster at the same time, or all on one in turn.",
+    help="Several jobs: each on a cluster at the same time, all on one in turn, or on several "
+    "clusters, some in turn.",
 )
 @click.option(
     "--or-owned",

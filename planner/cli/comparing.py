@@ -38,6 +38,7 @@ _FIGURES: dict[str, tuple[str, str]] = {
     "interest": ("interest", "Cost of capital a year: 0.08."),
     "utilisation": ("utilisation", "Share of an owned cluster's life in use."),
     "load": ("load", "Power drawn in training over rated power."),
+    "rack-power": ("rack_power", "kW of rated power that a rack takes."),
     "mtbf-gpu": ("gpu_mtbf", "Hours between failures of a GPU."),
     "mtbf-node": ("node_mtbf", "Hours between failures of a node, its GPUs apart."),
     "write-bandwidth": ("write_bandwidth", "GB/s of checkpoints a node."),
@@ -133,6 +134,7 @@ limits_options = together(
     click.option("--budget", type=types.AMOUNT,
     help="It costs at most this, in --currency at --price-kind: 12M."),
     click.option("--power", type=types.POWER_KW, help="The facility draws at most this: 1.2MW."),
+    click.option("--racks", type=types.DEGREE, help="Its nodes fill at most so many racks."),
     click.option("--certainty", type=types.PROBABILITY, default="80%",
     help="How surely each limit is kept, by the error of the predictions; 50% or more."),
     click.option("--minimise", type=click.Choice(["cost", "time", "energy"]), default="cost",
@@ -156,6 +158,7 @@ def build_limits(options: dict[str, Any]) -> Limits:
         deadline_days=None if deadline_s is None else deadline_s / 86400.0,
         budget=options["budget"],
         power_kw=options["power"],
+        racks=options["racks"],
         certainty=options["certainty"],
     )
 

@@ -194,7 +194,11 @@ def buy(
     pairs = [(run, entry) for run in runs for entry in _entries(run, offers, prepare, chosen)]
     rows: list[BuyRow | None] = [None] * len(pairs)
 
-    together = order == "one-after-another" and len(runs) > 1
+    # Jobs that share a cluster cannot be moved from it one at a time.
+    shares = order == "one-after-another" or (
+        order == "mixed" and not (limits.power_kw is None and limits.racks is None)
+    )
+    together = shares and len(runs) > 1
     task = Task(pairs[0][1].request, seed, time_limit_s, only_plans=True, launch=launch)
     sums = counting(limits, objective)
 
@@ -231,7 +235,7 @@ def buy(
 
     with workers(min(processes, len(pairs))) as pool:
         answer = fill(limits, pool)
-        if (answer.decision is None or answer.decision.best is None) and limits.any:
+        if (answer.decision is None or answer.decision.best is None) and limits.given:
             # What would have to give is a question about the clusters beyond the limits, too.
             answer = fill(Limits(certainty=limits.certainty), pool)
     return answer.model_copy(update={"currency": chosen.currency, "basis": chosen.basis})
