@@ -15,10 +15,16 @@ from pydantic import BaseModel, ConfigDict
 
 from planner._version import __version__
 from planner.compare.batch import with_batch
-from planner.compare.comparison import Entry, Prepare, enter, raise_common_problem
+from planner.compare.comparison import (
+    Entry,
+    Prepare,
+    enter,
+    raise_common_problem,
+    search_entries,
+)
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
-from planner.compare.searches import Outcome, Progress, Task, run_searches
+from planner.compare.searches import Outcome, Progress, Task
 from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
@@ -127,16 +133,15 @@ def search_clusters(
     base, batch_note = with_batch(request)
     entries = [enter(Offer(gpus=text), base, None, prepare) for text in clusters]
     raise_common_problem(entries)
-    ready = [entry for entry in entries if entry.job is not None]
-    task_limit_s = (
-        None if time_limit_s is None else time_limit_s * min(jobs, len(ready)) / len(ready)
-    )
-    tasks = [
-        Task(entry.request, seed, task_limit_s, MOST_PLANS, only_plans=True, launch=launch)
-        for entry in ready
-    ]
-    names = [entry.offer.label for entry in ready]
-    found = dict(zip(names, run_searches(tasks, names, jobs=jobs, progress=progress), strict=True))
+    ready = sum(entry.job is not None for entry in entries)
+    each_s = None if time_limit_s is None else time_limit_s * min(jobs, ready) / ready
+    task = Task(base, seed, each_s, MOST_PLANS, only_plans=True, launch=launch)
+    outcomes = search_entries(entries, task, jobs, progress)
+    found = {
+        entry.offer.label: outcome
+        for entry, outcome in zip(entries, outcomes, strict=True)
+        if outcome is not None
+    }
     return _joined(entries, found, (batch_note,) if batch_note else ())
 
 

@@ -26,6 +26,13 @@ class Range(BaseModel):
         return Range(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
 
+def columns(name: str, figure: Range | None) -> dict[str, float]:
+    """A figure with the ends of its interval as columns of a table; none where it is not known."""
+    if figure is None:
+        return {}
+    return {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
+
+
 def bound(figure: Range, certainty: float) -> float:
     """What a figure does not exceed with this probability; infinite where its interval is.
 

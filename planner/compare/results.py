@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from hardware import Figure, Price, PriceKind
 from planner.compare.choice import Decision
 from planner.compare.goodput import Goodput
-from planner.compare.interval import Range
+from planner.compare.interval import Range, columns
 from planner.compare.laws import BatchPrice
 from planner.compare.settings import CostBasis
 from planner.predict.plan import Degrees, Plan
@@ -75,7 +75,7 @@ class Energy(_Frozen):
 
 
 class Share(_Frozen):
-    """A resource and the share of a step that waits for it."""
+    """A resource, what waits for it, and the share of the step: `NVLink (TP) 9 %`."""
 
     resource: str
     traffic: str
@@ -244,19 +244,19 @@ def flat_run(run: Run | None) -> dict[str, Any]:
         "fit_probability": plan.fit_probability,
         "goodput": run.goodput.share,
         "ideal_days": run.ideal_days.value,
-        **_ranged("days", run.days),
-        **_ranged("gpu_hours", run.gpu_hours),
+        **columns("days", run.days),
+        **columns("gpu_hours", run.gpu_hours),
         "racks": run.racks,
-        **_ranged("mwh", run.energy.mwh),
-        **_ranged("co2_t", run.energy.co2_t),
+        **columns("mwh", run.energy.mwh),
+        **columns("co2_t", run.energy.co2_t),
     }
     if run.batch_price is not None:
-        row |= _ranged("critical_batch_tokens", run.batch_price.critical)
-        row |= _ranged("extra_tokens_share", run.batch_price.extra)
+        row |= columns("critical_batch_tokens", run.batch_price.critical)
+        row |= columns("extra_tokens_share", run.batch_price.extra)
     for kind in ("on_demand", "reserved", "spot"):
         row |= _flat_rental(kind, run.rental(kind))
     if run.owning is not None:
-        row |= _ranged("owned_cost", run.owning.cost)
+        row |= columns("owned_cost", run.owning.cost)
         row["owned_per_gpu_hour"] = run.owning.per_gpu_hour
         row["owned_per_trillion_tokens"] = run.owning.per_trillion_tokens
     return row | {"limited_by": "; ".join(share.text for share in run.shares[:3])}
@@ -266,16 +266,10 @@ def _flat_rental(kind: str, rental: Rental | None) -> dict[str, Any]:
     if rental is None:
         return {f"{kind}_cost": None}
     return {
-        **_ranged(f"{kind}_cost", rental.cost),
+        **columns(f"{kind}_cost", rental.cost),
         f"{kind}_per_gpu_hour": rental.per_gpu_hour,
         f"{kind}_per_trillion_tokens": rental.per_trillion_tokens,
         f"{kind}_provider": rental.price.provider,
         f"{kind}_date": rental.price.date,
         f"{kind}_source": rental.price.source,
     }
-
-
-def _ranged(name: str, one_range: Range | None) -> dict[str, Any]:
-    if one_range is None:
-        return {}
-    return {name: one_range.value, f"{name}_low": one_range.low, f"{name}_high": one_range.high}

@@ -22,7 +22,7 @@ from planner.compare.limits import time_shares
 from planner.compare.money import OwnedHour, owned_hour
 from planner.compare.offers import Offer
 from planner.compare.quotes import Choice, age_text, choose, is_stale
-from planner.compare.results import Energy, Owning, Rental, Run, Share
+from planner.compare.results import Energy, Owning, Rental, Run
 from planner.compare.settings import Settings
 from planner.job.job import Job
 from planner.predict.plan import Plan
@@ -82,10 +82,7 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
         rentals=rentals,
         owning=owning,
         missing=missing,
-        shares=tuple(
-            Share(resource=one.resource, traffic=one.traffic, share=one.share, text=one.text)
-            for one in time_shares(plan, used)
-        ),
+        shares=time_shares(plan, used),
         batch_price=_batch_price(plan, placed.tokens),
     )
 
