@@ -14,7 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware import Figure, HardwareError, Price, load_gpu, parse_gpus
-from planner.compare import Comparison, Offer, Settings, compare
+from planner.compare.comparison import compare
+from planner.compare.offers import Offer
+from planner.compare.results import Comparison
+from planner.compare.settings import Settings
 from planner.compare.comparison import front_names
 from planner.compare.limits import time_shares
 from planner.compare.quotes import choose

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hardware import Figure
-from planner.compare import Settings
+from planner.compare.settings import Settings
 from planner.compare.money import OwnerTerms, annuity, owned_hour
 from planner.job.errors import UsageError
 
