@@ -164,10 +164,11 @@ class BoundedShapes:
         sample_times = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows]
         return np.where(light, sample_times[:, None], np.inf)
 
-    def least_bound(self, index: int) -> float:
-        """No layout of any shape has a better pace at a rung."""
+    def least_bound(self, index: int, enough: float) -> float:
+        """No layout of any shape has a better pace at a rung; where none beats `enough`, more is
+        not looked for."""
         bound = self.bounds[:, index]
-        known = float(bound[self._bounded <= index].min(initial=np.inf))
+        known = float(bound[self._bounded <= index].min(initial=enough))
         self._bound(np.flatnonzero((self._bounded > index) & (bound < known)), index)
         return float(self.bounds[:, index].min(initial=np.inf))
 

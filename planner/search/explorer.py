@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -125,8 +126,8 @@ class Explorer(BoundedShapes):
             if point is not None and point.sample_s < target:
                 best = point
         best = self._ask_again(asked, index, best, beside, allowed_s)
-        bound = self.least_bound(index)
         target = beside if best is None else min(beside, best.sample_s)
+        bound = self.least_bound(index, target)
         able = self.bounds[:, index] * (1.0 + self.effort.tie) < target * (1.0 - _SAME)
         self.undecided.update(self.rows[able].tolist())
         return LimitResult(limit, best, bound)
@@ -199,11 +200,18 @@ class Explorer(BoundedShapes):
     def best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
         points = [point for point in self.solved if point.peak <= limit]
-        fitting = np.where(self.peak <= limit, self.sample_s, np.inf)
-        row = int(np.argmin(fitting))
-        if np.isfinite(fitting[row]):
-            points.append(self.even_point(row))
+        even = self._fastest_even[self.peak[self._fastest_even] <= limit]
+        if len(even):
+            points.append(self.even_point(int(even[np.argmin(self.sample_s[even])])))
         return min(points, key=lambda point: (point.sample_s, point.peak, point.row), default=None)
+
+    @cached_property
+    def _fastest_even(self) -> np.ndarray:
+        """Shapes whose even layouts are as fast as any that is no heavier, and fit."""
+        order = np.lexsort((self.sample_s, self.peak))
+        order = order[self.peak[order] <= self.limit_bytes]
+        sample_s = self.sample_s[order]
+        return np.sort(order[sample_s <= np.minimum.accumulate(sample_s)])
 
     def as_good(self, point: Point) -> Point:
         """The lightest of all costed layouts that are neither slower nor heavier than one; of
