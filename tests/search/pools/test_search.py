@@ -200,18 +200,6 @@ def test_plans_say_where_stages_live(mixed: SearchResult) -> None:
     assert all("±" in note or "/+" in note for note in alone)
 
 
-def test_the_same_with_any_number_of_workers(mixed: SearchResult) -> None:
-    found = explorer_of(mixed.request)
-    found.effort = Effort(workers=2)
-    limits = [job.hbm_limit_bytes for job in found.model.jobs]
-    other = explorer_of(mixed.request)
-    for explorer in (found, other):
-        explorer.search_within(limits)
-    first = found.within([found.limit_bytes], [np.inf])[0].point
-    assert first is not None
-    assert first == other.within([other.limit_bytes], [np.inf])[0].point
-
-
 def test_a_time_limit_is_said() -> None:
     """Before the first layout is solved nothing is known, and nothing is claimed."""
     request = Request(model="llama-3.2-1b", gpus="4xH100+4xA100", gbs=64)
