@@ -17,7 +17,13 @@ from planner.job.optimizer_rules import OptimizerSetting, check_optimizer
 from planner.job.optimizers import Optimizer
 from planner.job.recompute import has_part
 from planner.job.specs import ModelSpec
-from planner.job.technique_rules import technique_conditions, technique_refusal, unrefused_modes
+from planner.job.technique_rules import (
+    kept_techniques,
+    refuses_offload,
+    technique_conditions,
+    technique_refusal,
+    unrefused_modes,
+)
 
 if TYPE_CHECKING:
     from constraints import UserCondition
@@ -183,10 +189,11 @@ class Job:
         recompute modes that do not work with them are left out."""
         usable = usable_modes(self.framework, modules, self.recompute, self.precision)
         more = tuple(name for name in techniques if name not in self.techniques)
+        profile = with_techniques(self.framework, more)
         return replace(
             self,
-            framework=with_techniques(self.framework, more),
-            techniques=(*self.techniques, *more),
+            framework=profile,
+            techniques=kept_techniques(self.framework, profile, (*self.techniques, *more)),
             technique_choices=(),
             conditions=(*self.conditions, *technique_conditions(self.framework, more)),
             optimizer_offload=share,
@@ -209,6 +216,7 @@ class Job:
             for share in self.offload_shares or (self.optimizer_offload,)
             for modules in self.offload_choices or (self.activation_offload,)
             for techniques in self.technique_choices or ((),)
+            if not (modules and refuses_offload(self.framework, techniques))
         ]
         return tuple(self for self in every if self.recompute)
 
