@@ -60,12 +60,13 @@ def site_of(profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, in
 def kept_techniques(
     offered: FrameworkProfile, profile: FrameworkProfile, names: Iterable[str]
 ) -> tuple[str, ...]:
-    """Techniques in use, of those that a profile `offered`, once some have made it `profile`."""
-    found = ((name, technique_of(offered, name)) for name in names)
+    """Techniques in use, in the order of the profile that `offered` them, once some have made it
+    `profile`."""
+    used = tuple(names)
     return tuple(
-        name
-        for name, one in found
-        if one is not None and (one.profile or technique_of(profile, name) is not None)
+        one.name
+        for one in offered.techniques
+        if one.name in used and (one.profile or technique_of(profile, one.name) is not None)
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from planner.launch.contract import Launch
-from planner.launch.megatron_flags import Flag, from_text
+from planner.launch.megatron_flags import Flag
 from planner.launch.megatron_layout import layout_text
 from planner.launch.megatron_model import model_overrides
 from planner.launch.megatron_run import (

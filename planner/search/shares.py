@@ -117,12 +117,12 @@ def _replaced(job: Job, costed: Sequence[CostedJob]) -> int | None:
     """Which costed job is this one but for a technique that takes the place of plans that wait."""
     waiting = {one.name for one in job.framework.techniques if one.least_waiting}
     added = [name for name in job.techniques if name in waiting]
-    for index, plain in enumerate(costed):
-        rest = tuple(name for name in job.techniques if name not in added)
-        offloads = (plain.job.optimizer_offload, plain.job.activation_offload)
-        if plain.job.techniques == rest != job.techniques:
-            if offloads == (job.optimizer_offload, job.activation_offload):
-                return index
+    rest = tuple(name for name in job.techniques if name not in added)
+    same = (rest, job.optimizer_offload, job.activation_offload)
+    for index, plain in enumerate(one.job for one in costed):
+        at = (plain.techniques, plain.optimizer_offload, plain.activation_offload)
+        if added and at == same:
+            return index
     return None
 
 

@@ -214,7 +214,7 @@ REFUSED = (
      "activation-offload-precision"),
     ("qkv_linear", {"precision": "mxfp8", "gpus": "8xB200"}, "--precision bf16, or of attn_norm",
      "activation-offload-precision"),
-    ("core_attn", {"cuda_graphs": True}, "leave one of them out", "activation-offload-cuda-graphs"),
+    ("core_attn", {"use": ("cuda-graphs",)}, "leave one of them out", "activation-offload-cuda-graphs"),
     ("core_attn", {"recompute": ("full",)}, "nothing is left", "activation-offload-recompute"),
     ("core_attn", {"recompute": ("core_attn",)}, "made again", "activation-offload-recompute"),
     ("checkpoints", {"framework": "torchtune", "recompute": ("none",)}, "--recompute full",
