@@ -39,7 +39,8 @@ ALONE = Request(
 )  # fmt: skip
 SMALL = Request(
     model="llama-3-8b", gpus="8xA100-40GB", gbs=16, seq=8192, optimizer_offload="search",
-    limits={"tp": (4,), "cp": (1,), "vpp": (1,), "mbs": (1,)}, recompute=("none", "full"), without=UNUSED,
+    limits={"tp": (4,), "cp": (1,), "vpp": (1,), "mbs": (1,)}, recompute=("none", "full"),
+    without=UNUSED,
 )  # fmt: skip
 
 

@@ -38,18 +38,18 @@ LINKED_ARCHITECTURES = ("ampere", "hopper", "blackwell")
 class Technique(Frozen):
     """One technique of a framework.
 
-    `use`: `on` unless excluded; `preferred`: the same in a search, for it is never slower nor
-    heavier; `searched` with and without unless decided; or only if `asked`. `least_waiting`: tried
-    only where the GPU waits such a share of a step for the CPU, and there in place of plans
-    without. `tried_for`: a search tries it with all models, or unasked with mixtures alone.
+    `use`: `on` unless excluded; `preferred`: so in a search, which has nothing to gain without;
+    `searched`: with and without unless decided; or only if `asked`. `least_waiting`: tried only
+    where the GPU waits such a share of a step for the CPU, and there in place of plans without.
+    `tried_for`: a search tries it with all models, or unasked with mixtures alone.
     `tables`: what it changes in the profile; `without`: what the profile is without it, where the
     profile counts on it. `when`: a condition on the degrees (`constraints.condition`) of plans that
     it works with; where it is merely on, the others go without. `refuses`: modules that must not be
-    recomputed beside it, `OFFLOAD`: nor activations be offloaded. `applies`: to mixtures of experts, to those that have attention and
-    experts in a layer, or to all models. `linked`: its ranks of tensor parallelism must be linked
-    by NVLink. `rounds`: what it computes is rounded otherwise.
-    `needs`: packages beyond the framework's. `profile`: of the same installation, which it puts in
-    place of the framework's, techniques and all.
+    recomputed beside it; `OFFLOAD`: no activations are offloaded. `applies`: to mixtures of
+    experts, to those that have attention and experts in a layer, or to all models. `linked`: its
+    ranks of tensor parallelism must be linked by NVLink. `rounds`: what it computes is rounded
+    otherwise. `needs`: packages beyond the framework's. `profile`: of the same installation, which
+    it puts in place of the framework's, techniques and all.
     """
 
     name: str
