@@ -31,13 +31,11 @@ _TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model
 def file_kind(name: str, text: str) -> Kind | None:
     """What a file is, by its content; its ending only says in which order to look."""
     stripped = text.lstrip()
-    if stripped.startswith("{"):
-        return _json_kind(name, text)
     if name.endswith(".toml"):
         return "torchtitan"
     if name.endswith((".yaml", ".yml")):
         return _yaml_kind(name, text)
-    if name.endswith(".json"):
+    if stripped.startswith("{") or name.endswith(".json"):
         return _json_kind(name, text)
     return _python_kind(text) if name.endswith(".py") else _plain_kind(text)
 
