@@ -141,6 +141,7 @@ def _kind_of_table(content: dict[str, object]) -> Kind | None:
         return "llamafactory" if is_factory else "trainer"
     if "parallelism" in content and {"tokens", "model", "general"} & content.keys():
         return "nanotron"
-    signs = {"distributed_type", "compute_environment", "fsdp_config", "num_processes",
-             "parallelism_config", "mixed_precision"}  # fmt: skip
-    return "accelerate" if signs & content.keys() else None
+    # Other programs too say fsdp_config and mixed_precision.
+    sure = {"distributed_type", "compute_environment", "parallelism_config"} & content.keys()
+    known = known_names("accelerate") & content.keys()
+    return "accelerate" if sure or 2 * len(known) > len(content) else None

@@ -53,6 +53,7 @@ _REFUSED: Mapping[str, str] = {
     "tensor_parallel_size": "tensor parallelism of Hugging Face",
     "context_parallel_size": "context parallelism of Hugging Face",
     "sequence_parallel_degree": "ring attention of axolotl", "processor_type": "images",
+    "sequence_parallel_size": "sequence parallelism", "sp_size": "sequence parallelism",
     "reward_funcs": "GRPO", "num_generations": "GRPO", "max_prompt_length": "preferences (DPO)",
     "rewards": "rewards", "freeze_backbone": "frozen layers",
     "unfrozen_parameters": "frozen layers",

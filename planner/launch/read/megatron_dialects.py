@@ -95,7 +95,8 @@ def other_model(launch: LaunchCommand) -> str:
     """Why a program's name says that it trains something else; empty if it does not."""
     program = "/".join(PurePosixPath(launch.program).parts[-2:])
     if _OTHER_MODELS.search(program):
-        return f"{PurePosixPath(program).name} trains no decoder of text alone, or not by next-token prediction"
+        name = PurePosixPath(program).name
+        return f"{name} trains no decoder of text alone, or not by next-token prediction"
     return ""
 
 

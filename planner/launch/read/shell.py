@@ -450,7 +450,7 @@ class _Walk(Tests):
         return text[word.used.start : word.used.end].strip("\"'")
 
 
-_PLACEHOLDER = re.compile(r"(?<==)<[A-Za-z][^<>\n\"']*>")
+_PLACEHOLDER = re.compile(r"(?<==)<[A-Za-z][^<>\n\"']*>|(?<=\s)<\w+ [^<>\n\"']*>(?=\s)")
 _CONTAINERS = (
     "program", "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip
