@@ -365,7 +365,9 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
         return (
             f"{names}: the command at line {launch.command.line} trains with {configs}; give it too"
         )
-    for word in re.split(r"[^a-zA-Z0-9]+", launch.program):
+    # Suites for reinforcement learning fine-tune too.
+    supervised = re.search(r"[._]sft\b", launch.program)
+    for word in () if supervised else re.split(r"[^a-zA-Z0-9]+", launch.program):
         refuse_unmodelled(
             word, f"{names}: the command at line {launch.command.line} runs {launch.program}"
         )
