@@ -16,6 +16,7 @@ VARIABLES = (
 
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
 
+
 def attention(launch: Launch) -> str:
     """Transformers' name of the attention."""
     return "eager" if launch.job.attention == "eager" else "sdpa"

@@ -16,6 +16,7 @@ VARIABLES = (
     Variable("MIN_LEARNING_RATE", "3e-5", "PLACEHOLDER: yours"),
 )
 
+
 def program(launch: Launch) -> str:
     """The text of `train.py`."""
     return filled("nanotron.py.txt", save_steps=save_steps(launch), folder=FOLDER)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from planner.launch.contract import Launch
 from planner.launch.template import filled
 
+
 def preflight_script(launch: Launch, script: str, requirements: Sequence[str]) -> str:
     """The script. `script`: the launcher's file; `requirements`: the README's."""
     gpu = launch.job.cluster.gpu.name

@@ -17,7 +17,7 @@ def _text(name: str) -> str:
     return files("planner.launch").joinpath("templates", name).read_text("utf-8")
 
 
-def filled(name: str, **values: object) -> str:
+def filled(name: str, /, **values: object) -> str:
     """A template with each `${value}` filled in.
 
     A line of one name alone becomes the value's lines, indented as the line is, and goes where the
