@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeGuard
 
-# A line that holds one name alone, or a name in a line.
-_NAME = re.compile(r"(?m)^( *)\$\{(\w+)\}\n|\$\{(\w+)\}")
+# A line that holds one name alone, or a name in a line; the shell's own names are capitals.
+_NAME = re.compile(r"(?m)^( *)\$\{([a-z_]+)\}\n|\$\{([a-z_]+)\}")
 
 
 @cache

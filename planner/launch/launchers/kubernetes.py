@@ -5,8 +5,15 @@ from __future__ import annotations
 import json
 
 from planner.launch.contract import Command, Files, Launch
-from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines, variable_lines
-from planner.launch.launchers.slurm import job_name
+from planner.launch.launchers.shell import (
+    ALONE,
+    PORT,
+    Rendezvous,
+    headline,
+    job_name,
+    program_lines,
+    variable_lines,
+)
 from planner.launch.template import filled
 
 SCRIPT, TRAIN_JOB = "jobset.yaml", "trainjob.yaml"
@@ -49,8 +56,7 @@ def _job(
     template: str, launch: Launch, command: Command, meeting: Rendezvous, configuration: Files
 ) -> str:
     """A pod a node, with all its GPUs, shared memory and the script."""
-    if launch.nodes == 1:
-        meeting = Rendezvous("0", "127.0.0.1")
+    meeting = meeting if launch.nodes > 1 else ALONE
     return filled(
         template,
         job=job_name(launch),
