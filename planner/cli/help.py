@@ -30,7 +30,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Rules of your own": ("require", "forbid", "fix"),
     "How it trains": (
         "use", "without",
-        "schedule", "cp_comm_type", "attention", "cuda_graphs", "sharp", "sequence_parallel",
+        "schedule", "cp_comm_type", "attention", "sharp", "sequence_parallel",
         "expert_imbalance", "dropout", "bias", "optimizer_kernel", "gradient_as_bucket_view",
         "set_to_none", "cublas_workspace_config", "vocab",
     ),

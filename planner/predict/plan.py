@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from constraints.context_kinds import ContextKind
 from planner.predict.displays import displays
 
-PLAN_FILE_VERSION = 3
+PLAN_FILE_VERSION = 4
 
 # Beyond any machine or model there is: larger numbers are slips of the pen.
 LARGEST_DEGREE = 2**20
