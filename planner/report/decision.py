@@ -38,10 +38,11 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
         return
     sure = f"each figure with {decision.limits.certainty:.0%} certainty"
     yield "take", taken_text(best)
-    for one in best.choices:
-        if one.cost is not None:
-            whose = f", {one.provider}" if one.provider else ""
-            yield "price", f"{one.cluster}: {BASIS_NAMES[one.basis]}{whose}"
+    for cluster, basis, provider in dict.fromkeys(
+        (one.cluster, one.basis, one.provider) for one in best.choices if one.cost is not None
+    ):
+        whose = f", {provider}" if provider else ""
+        yield "price", f"{cluster}: {BASIS_NAMES[basis]}{whose}"
     why = f"{_AIMS[decision.objective]} that keeps the limits"
     yield (
         "because",
