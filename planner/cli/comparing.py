@@ -247,8 +247,7 @@ def offers_for(options: dict[str, Any]) -> tuple[Offer, ...]:
         offers += each_size(read_offers(Path(options["clusters"])))
     if not offers:
         raise UsageError(
-            "no cluster to compare: give --gpus 64xH100 or 64..512xH100, or --clusters "
-            "FILE.toml"
+            "no cluster to compare: give --gpus 64xH100 or 64..512xH100, or --clusters FILE.toml"
         )
     return offers
 

@@ -14,14 +14,12 @@ from math import inf
 from multiprocessing.pool import Pool
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
-
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.choice import Choice, Decision, Limits, Objective, Order
 from planner.compare.comparison import Entry, Prepare, check_currencies, check_tokens, enter, run_of
 from planner.compare.decision import choice_of, decide
-from planner.compare.interval import columns
+from planner.compare.interval import Frozen, columns
 from planner.compare.least import (
     EVEN_SO,
     Beyond,
@@ -49,10 +47,6 @@ MOST_SEARCHES = 1_000
 _AHEAD = 2
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 @dataclass(frozen=True)
 class TrainingRun:
     """A job without its cluster, and the tokens to train on."""
@@ -62,7 +56,7 @@ class TrainingRun:
     tokens: int
 
 
-class BuyRow(_Frozen):
+class BuyRow(Frozen):
     """A job on a cluster: the figures of its best plan, or why there are none.
 
     `plan`: its degrees, in words. `searched`: False where a bound ruled the cluster out first;
@@ -79,7 +73,7 @@ class BuyRow(_Frozen):
     beyond: Beyond = ""
 
 
-class Buying(_Frozen):
+class Buying(Frozen):
     """What to take, and the table it was chosen from."""
 
     version: int = COMPARISON_VERSION

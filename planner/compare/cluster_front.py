@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from planner._version import __version__
 from planner.compare.batch import with_batch
@@ -22,6 +21,7 @@ from planner.compare.comparison import (
     raise_common_problem,
     search_entries,
 )
+from planner.compare.interval import Frozen
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.searches import Outcome, Progress, Task
@@ -40,11 +40,7 @@ BILLION = 1e9
 HOUR_S = 3600.0
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ClusterPoint(_Frozen):
+class ClusterPoint(Frozen):
     """A plan of the front. `plan`: its number, from 1, in its cluster's result.
 
     `usd_per_billion_tokens`: of all GPUs of the cluster at the on-demand price, without
@@ -66,7 +62,7 @@ class ClusterPoint(_Frozen):
     gap: float
 
 
-class ClusterSearched(_Frozen):
+class ClusterSearched(Frozen):
     """What one cluster gave. `on_front`: how many of its `plans` no other cluster dominates.
 
     `reason`: why it has no plan. `usd_per_gpu_hour`: with the provider and the date in `price`.
@@ -82,7 +78,7 @@ class ClusterSearched(_Frozen):
     price: str = ""
 
 
-class ClusterFront(_Frozen):
+class ClusterFront(Frozen):
     """The front over all clusters, fastest first, and every cluster's own result.
 
     `dimensions`: what the front weighs. `proven`: no plan of any cluster was missed.

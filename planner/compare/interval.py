@@ -12,10 +12,14 @@ _NORMAL = NormalDist()
 DEVIATIONS_80 = _NORMAL.inv_cdf(0.9)
 
 
-class Range(BaseModel):
-    """A figure with the ends of its 80 % interval; the three scale together."""
+class Frozen(BaseModel):
+    """A record that stays as it is made, and takes no field that it does not have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Range(Frozen):
+    """A figure with the ends of its 80 % interval; the three scale together."""
 
     value: float
     low: float

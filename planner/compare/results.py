@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from hardware import Figure, Price, PriceKind
 from planner.compare.choice import Decision
 from planner.compare.goodput import Goodput
-from planner.compare.interval import Range, columns
+from planner.compare.interval import Frozen, Range, columns
 from planner.compare.laws import BatchPrice
 from planner.compare.settings import CostBasis
 from planner.predict.plan import Degrees, Plan
@@ -21,11 +19,7 @@ if TYPE_CHECKING:
 COMPARISON_VERSION = 1
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Rental(_Frozen):
+class Rental(Frozen):
     """Cost of renting at a price. Amounts in the comparison's currency.
 
     `choices`: prices of this kind there were, `lowest` to `highest` for a GPU hour. `least_days`:
@@ -46,7 +40,7 @@ class Rental(_Frozen):
     least_days: float = 0.0
 
 
-class Owning(_Frozen):
+class Owning(Frozen):
     """Cost of owning the cluster for the run, in the comparison's currency; parts of a GPU hour.
 
     `billed_gpus`: that are bought, None in results written before the field existed.
@@ -64,7 +58,7 @@ class Owning(_Frozen):
     per_trillion_tokens: float
 
 
-class Energy(_Frozen):
+class Energy(Frozen):
     """Energy of the run at the facility's meter. `rated_w`, `drawn_w`: a GPU; `co2_t`: tonnes."""
 
     rated_w: float
@@ -74,7 +68,7 @@ class Energy(_Frozen):
     co2_t: Range | None
 
 
-class Share(_Frozen):
+class Share(Frozen):
     """A resource, what waits for it, and the share of the step: `NVLink (TP) 9 %`."""
 
     resource: str
@@ -83,7 +77,7 @@ class Share(_Frozen):
     text: str
 
 
-class Run(_Frozen):
+class Run(Frozen):
     """A training run on a cluster at its best plan. Days with every interruption included.
 
     `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: that are paid for:
@@ -117,7 +111,7 @@ class Run(_Frozen):
         return next((rental for rental in self.rentals if rental.kind == kind), None)
 
 
-class ComparisonRow(_Frozen):
+class ComparisonRow(Frozen):
     """One cluster: its run, or the reason why there is none and what it would need."""
 
     name: str
@@ -136,7 +130,7 @@ SortKey = Literal["days", "cost", "tokens_per_s", "mfu", "energy", "given"]
 SORT_KEYS: tuple[SortKey, ...] = ("days", "cost", "tokens_per_s", "mfu", "energy", "given")
 
 
-class Comparison(_Frozen):
+class Comparison(Frozen):
     """Clusters for one job, sorted as asked; those without a plan come last.
 
     `basis`: the kind of price that `on_front` weighs against days. `decision`: which to take.
@@ -164,7 +158,7 @@ class Comparison(_Frozen):
         return _frame([_flat(row) for row in self.rows])
 
 
-class ScalePoint(_Frozen):
+class ScalePoint(Frozen):
     """One number of GPUs: `batch` fixed (strong scaling) or grown with the GPUs (weak).
 
     `speedup`: tokens/s over that of the first point of its series; `efficiency`: speedup over the
@@ -180,7 +174,7 @@ class ScalePoint(_Frozen):
     efficiency: float | None = None
 
 
-class Scaling(_Frozen):
+class Scaling(Frozen):
     """One kind of GPU in growing numbers. `decision`: how many to take, at the first batch.
 
     `knees`: of each series the number of GPUs with the most efficiency times speedup, None where

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.compare.choice import Decision, Taken
-from planner.compare.settings import CostBasis
+from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import plural
 from planner.report.comparison_trace import money
 from planner.report.tables import Facts
 
-BASIS_NAMES: dict[CostBasis, str] = {
-    "on_demand": "on demand",
-    "reserved": "reserved",
-    "spot": "spot",
-    "owned": "owned",
-}
 _PROVEN = " (proven among all below)"
 _AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
 _LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power", "racks": "racks"}

@@ -100,13 +100,8 @@ def test_llama_3_was_more_than_90_percent_effective() -> None:
 def predicted(name: str, **figures: float) -> Goodput:
     """A published account's run as the model has it, with some figures of its own."""
     account = load_economics().accounts[name]
-    given = dict(figures)
-    if account.checkpoint_s is not None:
-        given["write_bandwidth"] = (
-            account.state_bytes / account.checkpoint_s / account.gpus * account.node_gpus / 1e9
-        )
     plain = Settings(checkpoint_interval_s=account.interval_s)
-    known = {key: plain.figure(key).model_copy(update={"value": given[key]}) for key in given}
+    known = {key: plain.figure(key).model_copy(update={"value": figures[key]}) for key in figures}
     run = Run(account.gpus, account.gpus // account.node_gpus, account.state_bytes, inf)
     return goodput(run, plain.model_copy(update={"figures": known}))
 

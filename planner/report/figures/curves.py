@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from planner.compare.buying import Buying
 from planner.compare.interval import Range
 from planner.compare.results import Comparison, Run, ScalePoint, Scaling
+from planner.compare.settings import BASIS_NAMES
 from planner.predict.plan_text import degrees_text
-from planner.report.decision import BASIS_NAMES
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"
