@@ -131,7 +131,7 @@ def command(**options: Any) -> None:
             or_owned=options["or_owned"],
         )
     if output is not None:
-        from planner.search.plan_file import write_text
+        from planner.job.written import write_text
 
         write_text(output, buying.model_dump_json(indent=1) + "\n")
     _draw(options["plot"], buying)

@@ -147,7 +147,7 @@ def _json(comparison: Comparison) -> str:
 
 
 def _write(path: Path, comparison: Comparison) -> None:
-    from planner.search.plan_file import write_text
+    from planner.job.written import write_text
 
     write_text(path, _json(comparison))
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
-from hardware.prices import LARGEST_PRICE
+from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST, LARGEST_PRICE
 from planner.cli import option_types as types
 from planner.cli.options import (
     Command,
@@ -21,13 +20,13 @@ from planner.cli.options import (
     together,
 )
 from planner.job.errors import UsageError
-from planner.job.request import Request
 
 if TYPE_CHECKING:
     from hardware import Price
     from planner.compare.choice import Limits
     from planner.compare.comparison import Prepare
     from planner.compare.settings import Settings
+    from planner.job.request import Request
 
 # Option -> figure of hardware/catalog/economics.toml that it replaces, factor to its unit, help.
 _FIGURES: dict[str, tuple[str, str]] = {

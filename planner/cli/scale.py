@@ -25,7 +25,7 @@ from planner.cli.output import check_output, print_report
 from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
-from planner.search.plan_file import write_text
+from planner.job.written import write_text
 
 if TYPE_CHECKING:
     from planner.compare.results import Scaling
