@@ -40,7 +40,7 @@ from planner.search.pools.explain import explain_pool
 from planner.search.result import SearchResult
 
 # Plans that are shown in full; of further ones memory and time alone.
-MOST_PLANS, MOST_DRAWN = 16, 64
+MOST_PLANS, MOST_DRAWN = 16, 48
 
 
 def result_page(
