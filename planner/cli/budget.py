@@ -29,7 +29,7 @@ from planner.cli.options import (
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
-from planner.search.plan_file import write_text
+from planner.job.written import write_text
 
 # Stands for the model of the request until its size is known.
 _ANY = "llama-3-8b"

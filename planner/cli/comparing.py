@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
-from hardware.prices import LARGEST_PRICE
+from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST, LARGEST_PRICE
 from planner.cli import option_types as types
 from planner.cli.options import (
     Command,
@@ -25,8 +24,7 @@ from planner.cli.options import (
 from planner.cli.output import check_output, print_report
 from planner.cli.pictures import check_plot, write_plot
 from planner.job.errors import UsageError
-from planner.job.request import Request
-from planner.search.plan_file import write_text
+from planner.job.written import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from planner.compare.results import Comparison, Scaling
     from planner.compare.searches import Progress
     from planner.compare.settings import Settings
+    from planner.job.request import Request
     from planner.report.tables import Report
 
 # Option -> figure of hardware/catalog/economics.toml that it replaces, factor to its unit, help.

@@ -14,10 +14,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from planner._version import __version__
+from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model, model_names
 from planner.job.pool import is_pool
-from planner.job.request import LONGEST_SEQ, Request
+from planner.job.request import Request
 from planner.predict.ops import parameter_count
 from planner.predict.plan import Plan
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
