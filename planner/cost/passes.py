@@ -92,9 +92,7 @@ def reduced_share(grid: Row, framework: FrameworkInputs) -> float:
 
 
 @jit
-def sharded_streams(
-    traffic: Row, grid: Row, framework: FrameworkInputs
-) -> tuple[Stream, Stream]:
+def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tuple[Stream, Stream]:
     """ZeRO-2/3 traffic of one piece and micro-batch beside (forward, backward).
 
     ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
