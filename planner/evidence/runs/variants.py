@@ -94,7 +94,7 @@ def _exchange(name: str, pattern: str, **shares: float) -> Variant:
     return Variant(name, (), says("overlap", pattern), {"overlap": shares})
 
 
-_GRAPHS: Tables = {"kernels": {"issue_s": 0.0}}
+_GRAPHS = technique_tables("cuda-graphs")
 _EXCHANGE_OVERLAPPED = technique_tables("ep-overlap")
 
 _VARIANTS = (
