@@ -83,11 +83,11 @@ def learn(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posteri
         squares = (noise / weights * (inverse @ residuals)) ** 2 + np.maximum(fitted, 0.0)
         weights = (_TAIL + 1.0) / (_TAIL + squares / noise)
         noise = (_NOISE_RUNS * start + float(weights @ squares)) / (_NOISE_RUNS + len(residuals))
-    inverse = np.linalg.inv(kernel + np.diag(noise / weights))
-    pull, gain = inverse @ residuals, variances[:, None] * slopes.T
-    covariance = np.diag(variances) - gain @ inverse @ gain.T
+    known: Array = np.linalg.inv(kernel + np.diag(noise / weights)).astype(np.float64)
+    pull, gain = known @ residuals, variances[:, None] * slopes.T
+    covariance = np.diag(variances) - gain @ known @ gain.T
     return Posterior(
-        gain @ pull, covariance, float(np.sqrt(noise)), weights, slopes, variances, inverse, pull
+        gain @ pull, covariance, float(np.sqrt(noise)), weights, slopes, variances, known, pull
     )
 
 
