@@ -93,7 +93,7 @@ def test_plan_files_with_the_former_name_of_lone_multi_token_prediction_are_read
     tmp_path: Path,
 ) -> None:
     text = to_json(find_plans(WHOLE, top=1))
-    former = text.replace('"version": 3', '"version": 2', 1)
+    former = text.replace('"version": 4', '"version": 2', 1)
     former = former.replace('"mtp_standalone": false', '"mtp_apart": true')
     assert former != text
     path = tmp_path / "plans.json"
