@@ -26,7 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "activation_offload_fraction", "hbm_reserve", "fit_probability", "dtype", "stage",
         "tensors", "solve", "advise",
     ),
-    "Limits": ("deadline", "budget", "power", "certainty", "minimise", "order"),
+    "Limits": ("deadline", "budget", "power", "racks", "certainty", "minimise", "order"),
     "Rules of your own": ("require", "forbid", "fix"),
     "How it trains": (
         "use", "without",

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, load_cluster_file
 from planner.job.batch_ramp import Batch, read_ramp
+from planner.job.bounds import LONGEST_SEQ, MOST_SEQUENCES
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.job.frameworks.names import profile_named
@@ -56,11 +57,6 @@ from planner.job.technique_rules import (
 
 if TYPE_CHECKING:
     from constraints import UserCondition
-
-# Longer sequences are a slip of the pen: the longest trained on so far have 10 million tokens.
-LONGEST_SEQ = 2**27
-# Step times of larger batches leave the solver's 64-bit integers.
-MOST_SEQUENCES = 2**32
 
 
 def parse_reserve(text: str) -> HbmReserve:

@@ -22,7 +22,7 @@ from planner.evidence.recipes.compare import Comparison, Searched, compare, reci
 from planner.evidence.recipes.page import page
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import MeasuredRow
-from planner.search.plan_file import write_text
+from planner.job.written import write_text
 
 COMMAND = "python -m planner.evidence.recipes"
 
