@@ -178,6 +178,10 @@ class CostModel:
     def __init__(self, job: Job, *, compiled: bool = True) -> None:
         self.job, self.compiled = job, compiled
 
+    def of(self, job: Job) -> CostModel:
+        """The model of another job on the same hardware."""
+        return CostModel(job, compiled=self.compiled)
+
     def run(self, entry: Entry, *arguments: Any) -> Any:
         """Call a function of the core, compiled or not."""
         return entry(*arguments) if self.compiled else entry.plain(*arguments)

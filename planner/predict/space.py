@@ -46,8 +46,9 @@ MOST_UNEVEN_CHUNKS = 4
 # `largest_usable`: node counts tried one by one before only powers of two are.
 NODE_COUNTS_TRIED = 64
 
-# Stands for the size of a shard group within a scale-up domain, until that is known.
-_WITHIN_DOMAIN = -1
+# Shard groups of so many scale-up domains are tried, where ZeRO shards more than the state. As
+# negative numbers they stand for the sizes, until these are known.
+SHARD_DOMAINS = (1, 2, 4, 8, 16)
 
 Shape = dict[str, IntArray]
 
@@ -273,21 +274,22 @@ def _expert_degrees(ctx: RuleContext, shape: Shape) -> Shape:
 
 
 def _shards(ctx: RuleContext, shape: Shape) -> Shape:
-    """Column shard: all of dp·cp (0), the ranks of a stage in one scale-up domain, named sizes.
+    """Column shard: all of dp·cp (0), the ranks of a stage in SHARD_DOMAINS, named sizes.
 
-    Within a domain only where ZeRO gathers weights or scatters gradients at every micro-batch
+    Fewer than all only where ZeRO gathers weights or scatters gradients at every micro-batch
     (stages 2 and 3): for the one reduction of a step it costs memory and saves nothing.
     """
     limit = ctx.limits.get("shard")
     named = _named(ctx, "shard")
     tried = {size for size in named if limit is None or limit.allows_value(size)}
-    shape = _cross(shape, "shard", {0, _WITHIN_DOMAIN, *tried})
-    inside = np.maximum(1, ctx.cluster.scale_up_domain // shape["tp"])
+    domains = SHARD_DOMAINS if ctx.framework.hybrid_least_zero is not None else ()
+    shape = _cross(shape, "shard", {0, *(-count for count in domains), *tried})
+    inside = -shape["shard"] * np.maximum(1, ctx.cluster.scale_up_domain // shape["tp"])
     ranks = shape["dp"] * shape["cp"]
     least = ctx.framework.hybrid_least_zero
-    is_inside = shape["shard"] == _WITHIN_DOMAIN
+    is_inside = shape["shard"] < 0
     useful = (inside > 1) & (inside < ranks) & (shape["zero"] >= max(2, least or 0))
-    useful &= (least is not None) & (ranks % inside == 0) & ~np.isin(inside, _values(tried))
+    useful &= (ranks % np.maximum(1, inside) == 0) & ~np.isin(inside, _values(tried))
     shape["shard"] = np.where(is_inside, inside, shape["shard"])
     # All of dp·cp, by its number, is the 0 that is there already, unless the user wants that one.
     repeated = (shape["shard"] == ranks) & ((not named) | (0 in tried))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,38 +22,30 @@ from constraints.layout import LAYOUT_RULES
 from constraints.rule import Layout
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.job.pool import is_pool
 from planner.predict.costed_plan import row_degrees
 from planner.predict.mixture import other_modes
-from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
+from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import used_techniques
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.costed import CostedJob, likely_limit_bytes
-from planner.search.exact_front import MEMORY_BYTES
 from planner.search.explorer import Explorer
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import TIE, Effort
 from planner.search.ordering import recommended
 from planner.search.plan_file import read_plan_file
+from planner.search.proofs import (
+    SAME,
+    Verdict,
+    find_row,
+    missing_problems,
+    same,
+    sample_s,
+    status_problems,
+)
 from planner.search.result import LimitBound, Proof, SearchResult, SolverBound
 from planner.search.search import launchable_shares
 from planner.search.shares import CostedShares
-
-# Figures that differ by less are the same: of another order of sums, or of a bisection.
-_SAME = 1e-7
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """`problems`: what does not hold; none: the plans are as good as they say.
-
-    `limits`: memory limits at which `legal` configurations were bounded; `by_solver`:
-    configurations of which some bound rests on CP-SAT alone.
-    """
-
-    problems: tuple[str, ...]
-    limits: int = 0
-    legal: int = 0
-    by_solver: int = 0
 
 
 def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
@@ -64,30 +55,23 @@ def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
     """
     if result.proof is None:
         return Verdict(("it holds no proof",))
+    if is_pool(result.request.gpus):
+        from planner.search.pools.certificate import verify_pool
+
+        return verify_pool(result, result.proof)
     shares = launchable_shares(result.request.resolve(), launch)
     plans = PlanChecks(shares, result, result.proof)
     limits = LimitChecks(shares, result.proof)
-    problems = [*plans.problems(), *_missing(result, result.proof), *limits.problems()]
+    points = [(sample_s(plan), plan.peak_bytes) for plan in result.plans]
+    missing = missing_problems(points, result.proof) if result.complete else ()
+    problems = [*plans.problems(), *missing, *limits.problems()]
     legal = sum(len(job.candidates.columns["tp"]) for job in shares.jobs)
     return Verdict(tuple(problems), len(result.proof.limits), legal, len(limits.on_trust))
 
 
-def sample_s(plan: Plan) -> float:
-    """Seconds of step time per sequence."""
-    return plan.step_time_s / plan.gbs
-
-
-def find_row(costed_job: CostedJob, degrees: Degrees, recompute: str) -> int | None:
-    """The configuration of these degrees and this recompute mode; None if it is not legal."""
-    columns = costed_job.candidates.columns
-    modes = [mode.name for mode in costed_job.job.recompute]
-    if recompute not in modes:
-        return None
-    same = columns["recompute"] == modes.index(recompute)
-    for name in Degrees.model_fields:
-        same = same & (columns[name] == getattr(degrees, name))
-    rows = np.flatnonzero(same)
-    return int(rows[0]) if len(rows) else None
+def job_row(costed_job: CostedJob, degrees: Degrees, recompute: str) -> int | None:
+    """`find_row` of a costed job."""
+    return find_row(costed_job.candidates.columns, costed_job.job, degrees, recompute)
 
 
 @dataclass(frozen=True)
@@ -109,10 +93,10 @@ class PlanChecks:
         for costed_job in self.shares.jobs:
             if not _chosen(costed_job.job, plan):
                 continue
-            row = find_row(costed_job, plan.degrees, plan.recompute)
+            row = job_row(costed_job, plan.degrees, plan.recompute)
             if row is not None:
                 yield from self._costed(costed_job, row, plan)
-                yield from self._status(plan)
+                yield from status_problems(plan, plan.peak_bytes, self.proof)
                 return
         yield "no legal configuration of the job"
 
@@ -123,23 +107,13 @@ class PlanChecks:
             yield f"its layout breaks a rule: {rule}"
             return
         point = explorer.cost(row, layout)
-        if not _same(point.sample_s, sample_s(plan)):
+        if not same(point.sample_s, sample_s(plan)):
             yield f"{point.sample_s * plan.gbs:.6g} s a step, not {plan.step_time_s:.6g} s"
-        if not _same(point.peak, plan.peak_bytes):
+        if not same(point.peak, plan.peak_bytes):
             yield f"{point.peak:.0f} bytes at its peak, not {plan.peak_bytes:.0f}"
         limit = likely_limit_bytes(costed_job.job, self.result.request.fit_probability)
-        if point.peak > limit * (1.0 + _SAME):
+        if point.peak > limit * (1.0 + SAME):
             yield "fits less surely than was asked"
-
-    def _status(self, plan: Plan) -> Iterator[str]:
-        """A plan may miss by its gap what some limit proves of all plans as light."""
-        allowed = OPTIMAL_WITHIN if plan.status == "optimal" else plan.gap
-        least = sample_s(plan) * (1.0 - allowed) * (1.0 - _SAME)
-        if not any(
-            one.limit_bytes >= plan.peak_bytes and one.sample_s >= least
-            for one in self.proof.limits
-        ):
-            yield f"no limit of the proof shows it {plan.status}"
 
 
 def _chosen(job: Job, plan: Plan) -> bool:
@@ -176,21 +150,6 @@ def broken_rules(explorer: Explorer, row: int, layout: Layout) -> list[str]:
     ]
 
 
-def _missing(result: SearchResult, proof: Proof) -> Iterator[str]:
-    """Gaps of a front that calls itself complete, in which a plan could lie."""
-    if not result.complete:
-        return
-    plans = sorted(result.plans, key=sample_s)
-    for fast, slow in pairwise(plans):
-        least = sample_s(slow) / (1.0 + 2.0 * OPTIMAL_WITHIN)
-        light = (fast.peak_bytes - MEMORY_BYTES) * (1.0 - _SAME)
-        if not any(one.limit_bytes >= light and one.sample_s >= least for one in proof.limits):
-            yield (
-                f"between {fast.peak_bytes:.0f} and {slow.peak_bytes:.0f} bytes a plan may be "
-                "missing from the complete front"
-            )
-
-
 class LimitChecks:
     """The bounds of a proof against bounds of every configuration."""
 
@@ -222,19 +181,19 @@ class LimitChecks:
         for claim in self.proof.by_solver:
             known = 0 <= claim.choice < len(self.shares.jobs)
             costed_job = self.shares.jobs[claim.choice if known else 0]
-            row = find_row(costed_job, claim.degrees, claim.recompute)
+            row = job_row(costed_job, claim.degrees, claim.recompute)
             if row is None or not known:
                 yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
                 continue
             even = costed_job.explorer(Effort()).even_point(row)
-            if even.peak <= claim.limit_bytes and even.sample_s < claim.sample_s * (1.0 - _SAME):
+            if even.peak <= claim.limit_bytes and even.sample_s < claim.sample_s * (1.0 - SAME):
                 yield f"an even layout of {claim.degrees} is faster than CP-SAT's bound"
             self._claims.setdefault((claim.choice, row), []).append(claim)
 
     def _claimed(self, choice: int, row: int, limit: LimitBound) -> bool:
         return any(
-            claim.limit_bytes >= limit.limit_bytes * (1.0 - _SAME)
-            and claim.sample_s >= limit.sample_s * (1.0 - _SAME)
+            claim.limit_bytes >= limit.limit_bytes * (1.0 - SAME)
+            and claim.sample_s >= limit.sample_s * (1.0 - SAME)
             for claim in self._claims.get((choice, row), ())
         )
 
@@ -251,7 +210,7 @@ class UnsolvedBounds(BoundedShapes):
 
     def below(self, index: int, sample_s: float) -> list[int]:
         """Configurations of which no bound shows that all their layouts take so long."""
-        least = sample_s * (1.0 - _SAME)
+        least = sample_s * (1.0 - SAME)
         self._bound(np.flatnonzero(self.bounds[:, index] < least), index)
         open_positions = np.flatnonzero(self.bounds[:, index] < least).tolist()
         return [
@@ -264,10 +223,6 @@ class UnsolvedBounds(BoundedShapes):
         if self.only_even[self.rows[position]]:
             return False
         return any(self._tighten(position, index, sample_s) >= least for _ in range(TIGHTEST))
-
-
-def _same(one: float, other: float) -> bool:
-    return abs(one - other) <= _SAME * abs(other)
 
 
 def main() -> None:

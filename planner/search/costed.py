@@ -62,12 +62,12 @@ class CostedJob:
 
 def cost_job(job: Job) -> CostedJob:
     """Enumerate the legal shapes of a job and cost them. UsageError if there are none."""
-    return cost_candidates(legal_candidates(job))
+    candidates = legal_candidates(job)
+    return cost_candidates(candidates, CostModel(candidates.job))
 
 
-def cost_candidates(candidates: Candidates) -> CostedJob:
+def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
     """Cost the shapes of a job."""
-    cost_model = CostModel(candidates.job)
     # The first call of a process loads the kernels, or compiles them: not part of their speed.
     cost_model.cost_shapes({name: values[:1] for name, values in candidates.columns.items()})
     started = time.perf_counter()

@@ -86,11 +86,13 @@ class LimitBound(_Frozen):
 
 class SolverBound(_Frozen):
     """The same of the layouts of one configuration, by CP-SAT's word. `choice`: which of the jobs
-    that differ in what is offloaded."""
+    that differ in what is offloaded and in techniques; `parts`: of the stages on GPUs of several
+    types."""
 
-    choice: int
+    choice: int = 0
     degrees: Degrees
     recompute: str
+    parts: tuple[int, ...] = ()
     limit_bytes: float
     sample_s: Seconds
 
@@ -128,7 +130,7 @@ class SearchResult(_Frozen):
     stopped: Literal["", "time-limit", "interrupted"] = ""
     notes: tuple[str, ...] = ()
     rule_counts: dict[str, int] = Field(default_factory=dict)
-    # None on GPUs of several types, and in files written before the field existed.
+    # None in files written before the field existed.
     proof: Proof | None = None
 
     def to_frame(self) -> pd.DataFrame:

@@ -144,13 +144,14 @@ def _replace_waiting(plain: CostedJob, job: Job) -> tuple[CostedJob, ...]:
     rows = {name: values[taken] for name, values in (columns | {"recompute": modes}).items()}
     rest = plain.keep(~taken)
     report = LegalityReport(0, 0, {}) if rest.candidates.columns["tp"].size else None
+    job = replace(job, cluster=plain.job.cluster)
     replacing = replace(
         plain.candidates,
-        job=replace(job, cluster=plain.job.cluster),
+        job=job,
         columns=rows,
         report=report or plain.candidates.report,
     )
-    return (*((rest,) if report else ()), cost_candidates(replacing))
+    return (*((rest,) if report else ()), cost_candidates(replacing, plain.cost_model.of(job)))
 
 
 def _legal(job: Job, cost: Cost) -> CostedJob | None:

@@ -39,9 +39,14 @@ class AlteredCostModel(CostModel):
         self, job: Job, alter_gpu: AlterGpu | None = None, alter_links: AlterLinks | None = None
     ) -> None:
         super().__init__(job)
+        self._alter_gpu, self._alter_links = alter_gpu, alter_links
         plain = CostModel(job)
         self._gpu = plain.gpu_inputs if alter_gpu is None else alter_gpu(plain.gpu_inputs)
         self._links = plain.link_inputs if alter_links is None else alter_links(plain.link_inputs)
+
+    def of(self, job: Job) -> AlteredCostModel:
+        """The model of another job on this hardware."""
+        return AlteredCostModel(job, self._alter_gpu, self._alter_links)
 
     @cached_property
     def gpu_inputs(self) -> GpuInputs:

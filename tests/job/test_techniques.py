@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.frameworks import framework_names, load_framework
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
+from planner.search.plan_file import _STEPS
 from planner.search.search import find_plans
+from planner.search.shares import cost_shares
 
 TP = Degrees(tp=8, dp=1, grad_acc=8)
 
@@ -127,3 +130,49 @@ def test_every_technique_says_what_it_is(name: str) -> None:
         assert technique.flags
         technique_conditions(profile, (technique.name,))
         assert with_techniques(profile, (technique.name,)).assumptions != profile.assumptions
+
+
+WAITING = Request(
+    model="qwen3-30b-a3b", gpus="16xH100", gbs=64, seq=4096, limits={"tp": (1,), "mbs": (1, 8)},
+    without=("ep-overlap", "megatron-fsdp"),
+)  # fmt: skip
+
+
+def test_configurations_that_wait_are_costed_once_under_graphs() -> None:
+    """In place of the same without; never where whole layers or experts run again."""
+    shares = cost_shares(WAITING.resolve())
+    plain, captured = shares.jobs
+    without = (*WAITING.without, "cuda-graphs")
+    bare = cost_shares(WAITING.model_copy(update={"without": without}).resolve())
+    rows = [len(job.candidates.columns["tp"]) for job in (plain, captured, *bare.jobs)]
+    assert rows[0] + rows[1] == rows[2]
+    assert min(rows) > 0
+    assert {"full", "moe"}.isdisjoint(mode.name for mode in captured.job.recompute)
+    assert (captured.costed.steps[:, f.STEP_ISSUE] == 0.0).all()
+    waited = bare.jobs[0].costed.steps
+    assert (waited[:, f.STEP_ISSUE] > 0.01 * waited[:, f.STEP_TIME]).sum() >= rows[1]
+
+
+def test_another_profile_drops_techniques_that_it_lacks() -> None:
+    """Megatron-FSDP is the profile of that name, asked for or searched."""
+    job = request(use=("megatron-fsdp",)).resolve()
+    assert (job.framework.name, job.techniques) == ("megatron-fsdp", ("megatron-fsdp",))
+    names = [job.framework.name for job in request().resolve().decided()]
+    assert names == ["megatron-core", "megatron-fsdp"]
+    assert len(request(optimizer="muon").resolve().decided()) == 1
+    with pytest.raises(UsageError, match="usual switches"):
+        request(use=("megatron-fsdp",), sequence_parallel=False).resolve()
+
+
+def test_plan_files_of_version_3_keep_what_their_plans_did() -> None:
+    """CUDA graphs were an option, and gradients in fp32 unless somebody asked."""
+    document: dict[str, Any] = {
+        "version": 3,
+        "request": {"cuda_graphs": True, "use": ["tp-overlap"]},
+    }
+    _STEPS[3](document)
+    given = document["request"]
+    assert document["version"] == 4
+    assert given["use"] == ["tp-overlap", "cuda-graphs"]
+    assert given["without"] == ["bf16-gradients", "megatron-fsdp"]
+    assert "cuda_graphs" not in given

@@ -85,11 +85,12 @@ class PoolExplorer:
         self.costing_s = 0.0
         self.deadline = np.inf if effort.deadline is None else effort.deadline
         self.stopped: Stopped = ""
-        # CP-SAT's seconds after which it tires.
         # Terms of shapes on each part, and paces that no layout of a shape beats within a share of
         # the memory.
         self._terms: dict[int, tuple[PartTerms, ...]] = {}
         self._proven: dict[tuple[int, Parts], list[tuple[float, float]]] = {}
+        # Row, order, memory limit and pace that no layout beats: what CP-SAT proved.
+        self.solver_bounds: list[tuple[int, Parts, float, float]] = []
 
     @cached_property
     def costed(self) -> CostedPool:
@@ -172,7 +173,7 @@ class PoolExplorer:
     def search_within(self, limits: Sequence[float]) -> None:
         """Begin a search under the limits of the parts, bytes."""
         self.limits = tuple(limits)
-        self.solved, self.solves, self.effort_s = [], 0, 0.0
+        self.solved, self.solver_bounds, self.solves, self.effort_s = [], [], 0, 0.0
         self._proven = {}
 
     @property
@@ -216,14 +217,15 @@ class PoolExplorer:
     def _interrupt(self) -> None:
         self.stopped = "interrupted"
 
-    def _known(self, row: int, parts: Parts, share: float) -> float:
+    def known(self, row: int, parts: Parts, share: float) -> float:
         """No layout of a shape in this order has a better pace, by what was proven within as much
         memory or more."""
         proven = (bound for at, bound in self._proven.get((row, parts), ()) if at >= share)
         return max(proven, default=0.0)
 
-    def _prove(self, row: int, parts: Parts, share: float, bound: float) -> None:
-        if bound > self._known(row, parts, share):
+    def prove(self, row: int, parts: Parts, share: float, bound: float) -> None:
+        """Note such a pace."""
+        if bound > self.known(row, parts, share):
             self._proven.setdefault((row, parts), []).append((share, bound))
 
     def _climb(self, limit_bytes: float, most_sample_s: float) -> LimitResult:
@@ -239,7 +241,7 @@ class PoolExplorer:
             default=None,
         )
         waiting: list[Waiting] = [
-            (max(float(self.balanced[row]), self._known(row, parts, share)), False, row, parts)
+            (max(float(self.balanced[row]), self.known(row, parts, share)), False, row, parts)
             for row, orders in enumerate(self.orders)
             for parts in orders
         ]
@@ -254,12 +256,13 @@ class PoolExplorer:
                 break
             if not tight:
                 item = max(bound, self.bound(row, parts, share))
-                self._prove(row, parts, share, item)
+                self.prove(row, parts, share, item)
                 heappush(waiting, (item, True, row, parts))
                 continue
             point, solved = self._solve(row, parts, share, target, bound)
             solved = max(bound, solved)
-            self._prove(row, parts, share, solved)
+            self.prove(row, parts, share, solved)
+            self.solver_bounds.append((row, parts, limit_bytes, solved))
             if point is not None and (best is None or point.sample_s < best.sample_s):
                 best = point
             left = min(left, solved)
@@ -332,7 +335,7 @@ class PoolExplorer:
 
     def even_fill(self, row: int) -> float:
         """Least share of its fullest GPU's memory that a shape's even layout takes in any order."""
-        layout = self.kernel_layout(row, self._even(row))
+        layout = self.kernel_layout(row, self.even(row))
         peaks = [
             model.cost_layout(part, row, layout)[1][:, f.STAGE_PEAK] / limit
             for model, part, limit in zip(
@@ -344,7 +347,8 @@ class PoolExplorer:
             for parts in self.orders[row]
         )
 
-    def _even(self, row: int) -> Layout:
+    def even(self, row: int) -> Layout:
+        """The even layout of a shape."""
         job = self.model.jobs[0]
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
         mode = job.recompute[int(self.columns["recompute"][row])]

@@ -56,8 +56,9 @@ def pool_jobs(request: Request) -> tuple[Pool, tuple[Job, ...]]:
 
 
 def _on_part(job: Job, world: Cluster) -> Job:
-    """The job on one part; its context parallelism exchanges in the usual way, on all parts."""
-    return replace(job, cluster=world, context_kinds=job.context_kinds[:1])
+    """The job on one part, with the techniques that every search prefers; its context parallelism
+    exchanges in the usual way, on all parts."""
+    return replace(job.decided()[0], cluster=world, context_kinds=job.context_kinds[:1])
 
 
 def first_job(request: Request) -> Job:

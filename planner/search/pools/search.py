@@ -18,6 +18,7 @@ from hardware import HardwareError, parse_gpus
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.pool import Pool
 from planner.job.request import Request
+from planner.predict.costed_plan import row_degrees
 from planner.predict.mixture import other_modes
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
@@ -31,7 +32,7 @@ from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.plan import pool_plan, pool_summary
-from planner.search.result import Counts, SearchResult
+from planner.search.result import Counts, LimitBound, Proof, SearchResult, SolverBound
 from planner.search.trial import try_job
 
 
@@ -136,6 +137,28 @@ def search_pool(
             *stop_notes(explorer.stopped, effort.time_limit_s),
             *_mix_notes(explorer),
             *(alone_notes(request, pool, plans[0]) if explains and not explorer.stopped else ()),
+        ),
+        proof=_proof(explorer, limit_results),
+    )
+
+
+def _proof(explorer: PoolExplorer, limit_results: Sequence[LimitResult]) -> Proof:
+    """By what the plans found are optimal."""
+    modes = explorer.model.jobs[0].recompute
+    return Proof(
+        limits=tuple(
+            LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
+            for result in limit_results
+        ),
+        by_solver=tuple(
+            SolverBound(
+                degrees=row_degrees(explorer.columns, row),
+                recompute=modes[int(explorer.columns["recompute"][row])].name,
+                parts=parts,
+                limit_bytes=limit,
+                sample_s=sample_s,
+            )
+            for row, parts, limit, sample_s in explorer.solver_bounds
         ),
     )
 

@@ -15,6 +15,7 @@ from constraints.rule import Layout
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.search.certificate import verify
 from planner.search.costed import likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.infeasibility import DoesNotFitError
@@ -24,7 +25,7 @@ from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.search import pool_shapes
 from planner.search.pools.terms import pool_context, pool_terms
-from planner.search.result import SearchResult
+from planner.search.result import LimitBound, Proof, SearchResult
 from planner.search.search import find_plans
 
 MODEL = """
@@ -110,7 +111,7 @@ def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str
         assert limit_result.gap <= 2.0 * OPTIMAL_WITHIN
     assert limit_results[0].point is not None
     evenly = [
-        found.cost(row, parts, found._even(row))
+        found.cost(row, parts, found.even(row))
         for row, orders in enumerate(found.orders)
         for parts in orders
     ]
@@ -126,6 +127,11 @@ def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str
                 ]
                 bound = found.bound(row, parts, share)
                 assert bound <= min(reached, default=np.inf) * (1 + 1e-9)
+
+
+def proof_limits(result: SearchResult) -> tuple[LimitBound, ...]:
+    assert result.proof is not None
+    return tuple(one for one in result.proof.limits if one.sample_s < np.inf)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +152,15 @@ def test_the_front_of_a_pool_is_complete(
         hbm_reserve="45%", fit_probability=0.5, **changes,
     )  # fmt: skip
     result = find_plans(request)
+    assert verify(result).problems == ()
+    slower = [
+        one.model_copy(update={"sample_s": 1.1 * one.sample_s}) for one in proof_limits(result)
+    ]
+    claimed = result.model_copy(update={"proof": Proof(limits=tuple(slower))})
+    assert any("nothing shows" in problem for problem in verify(claimed).problems)
+    moved = result.plans[0].model_copy(update={"peak_bytes": result.plans[0].peak_bytes - 2**30})
+    lighter = result.model_copy(update={"plans": (moved, *result.plans[1:])})
+    assert any("bytes at its peak" in problem for problem in verify(lighter).problems)
     assert result.gap is not None
     assert result.gap <= 2.0 * OPTIMAL_WITHIN
     assert result.complete == result.proven == (result.gap <= OPTIMAL_WITHIN)
