@@ -38,10 +38,10 @@ gbs_tokens tuning sequences mixer mla mtp_layers head_dim qk_norm tied bias
 position. Measurements: step_time_s peak_mem_gib mem_kind mem_scope oom;
 doubt (`time: ...`) keeps one out of all figures. source model notes label
 only. An empty cell takes a default, which the column `assumed` of --json,
---csv and --html names.
+--csv names.
 
 \b
-Example: planner validate --data my_runs.csv --by gpu --html page.html"""
+Example: planner validate --data my_runs.csv --by gpu --plot page.html"""
 
 
 @click.command("validate", epilog=_EPILOG)
@@ -59,11 +59,6 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     default="source",
     metavar="COLUMNS",
     help="What makes a family, comma-separated: source, gpu, framework, model, precision, ...",
-)
-@click.option(
-    "--only-stated",
-    is_flag=True,
-    help="Only rows that state what they recompute and their attention kernel.",
 )
 @click.option(
     "--unnamed",
@@ -90,8 +85,6 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 )
 @click.option(
     "--plot",
-    "--html",
-    "plot",
     type=types.PLOT,
     help="Draw predicted against measured: FILE.svg or .png; or FILE.html with all rows.",
 )
@@ -106,7 +99,6 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 def command(
     paths: tuple[str, ...],
     by: str,
-    only_stated: bool,
     unnamed: bool,
     json_out: str | None,
     csv_out: str | None,
@@ -126,7 +118,7 @@ def command(
 
     family = family_by(by)
     compile_if_first_run(quiet)
-    predictions = _predictions(paths, only_stated, unnamed)
+    predictions = _predictions(paths, unnamed)
     if learn is not None:
         _study(predictions, learn, json_out, csv_out, plot)
         return
@@ -167,10 +159,9 @@ def _check(option: str, given: str | None, force: bool) -> None:
         refuse_to_overwrite(Path(given).expanduser(), force, option)
 
 
-def _predictions(given: Sequence[str], only_stated: bool, unnamed: bool) -> list[Prediction]:
+def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
     """All rows of all files, predicted. UsageError if there are none."""
     from planner.evidence.runs.predict import predict_rows
-    from planner.evidence.runs.report import is_stated
     from planner.evidence.runs.rows import read_rows
     from planner.job.errors import UsageError
 
@@ -180,17 +171,7 @@ def _predictions(given: Sequence[str], only_stated: bool, unnamed: bool) -> list
         raise UsageError(
             f"none of {len(predictions):,} rows can be predicted; the first: {predictions[0].error}"
         )
-    kept = (
-        [prediction for prediction in predictions if is_stated(prediction)]
-        if only_stated
-        else predictions
-    )
-    if not kept:
-        raise UsageError(
-            f"--only-stated: none of {len(predictions):,} rows states what it recomputes and its "
-            "attention kernel (columns recompute, and kernel or flash); leave the option out"
-        )
-    return kept
+    return predictions
 
 
 def _paths(given: Sequence[str]) -> Sequence[Path]:

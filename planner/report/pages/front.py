@@ -17,7 +17,7 @@ from planner.report.figures.plan import front_plans, riskier_plans
 from planner.report.pages.page import Drawing, Pick, Section
 from planner.report.plan_table import plan_table
 from planner.report.search import job_facts, recommended_note, riskier_table
-from planner.report.tables import Column, Facts, Notes, TableData, headings
+from planner.report.tables import Column, Facts, Notes
 from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
 
@@ -141,21 +141,14 @@ def _dots_text(found: Candidates) -> str:
 
 
 def heat_section(found: HeatMap) -> Section:
-    """Two degrees of choice, and a table of what is forbidden."""
-    rows = tuple(
-        (*(f"{name} {found.values[name][at]}" for name, at in places), cell.text)
-        for cell in found.forbidden
-        for places in [tuple(zip(cell.names, cell.places, strict=True))]
-    )
-    columns = headings("<degree | <with | <rule")
+    """Two degrees of choice."""
     note = (
         "Each cell is the best shape with these two values: tokens/s of a GPU if it fits as surely "
         "as was asked, else the GiB of the lightest, or the rule that forbids it. Layers are "
         "spread evenly, but for plans of the front. Click a cell for all it says."
     )
     drawing = Drawing("heat", "", specification(heat_chart(found, "container")), note)
-    folded = (TableData(columns, rows, "Pairs that a rule forbids"),) if rows else ()
-    return Section("Two degrees at a time", (drawing,), folded=folded)
+    return Section("Two degrees at a time", (drawing,))
 
 
 def overview_section(
