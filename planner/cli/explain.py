@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
 @click.argument("plan_file", type=types.FILE, metavar="PLANFILE")
-@click.argument("number", type=types.PLAN_NUMBER, default=1)
+@click.argument("number", type=types.PLAN_NUMBER, required=False)
 @click.option(
     "--neighbours/--no-neighbours",
     default=True,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
 def command(
     plan_file: str,
-    number: int,
+    number: int | None,
     neighbours: bool,
     with_what_if: bool,
     time_limit: float | None,
@@ -63,7 +63,9 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Show plan NUMBER of PLANFILE: memory, time, assumptions, and why not its neighbours."""
+    """Show plan NUMBER of PLANFILE, or the recommended one: memory, time, assumptions, and why not
+    its neighbours.
+    """
     trace_path = check_output(trace, force, "--trace")
     check_plot(plot, force, trace_path)
     from planner.job.pool import is_pool

@@ -174,19 +174,21 @@ def proof_text(counts: Counts) -> str:
 
 def _front_text(result: SearchResult, plans: Numbered) -> str:
     count = plural(len(result.plans), "plan")
-    more = f", {len(plans)} printed (--all)" if len(plans) < len(result.plans) else ""
+    if len(result.plans) > 1:
+        count += ", none both faster and lighter than another"
+    more = f"; {len(plans)} printed (--all)" if len(plans) < len(result.plans) else ""
     missing = f" {_missing_text(result)}"
     open_plans = [plan for plan in result.plans if plan.status == "feasible"]
     if result.proven and not open_plans:
         optimal = f"optimal to {share(OPTIMAL_WITHIN)} within the cost model"
-        return f"{count}{more}, proven {optimal}.{missing}"
+        return f"{count}{more}. Proven {optimal}.{missing}"
     worst = max((plan.gap for plan in open_plans), default=result.gap)
     if worst is None:
         return f"{count}{more}; not proven"
     if open_plans:
         return f"{count}{more}; not proven: up to {share(worst)} faster plans may exist"
     return (
-        f"{count}{more}, each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "
+        f"{count}{more}. Each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "
         f"under other memory limits a plan may be missing that is faster by up to {share(worst)}"
     )
 
@@ -269,11 +271,12 @@ def recommended_note(result: SearchResult) -> tuple[str, ...]:
 
 
 def _assumed_note(result: SearchResult) -> tuple[str, ...]:
-    """How much the fastest plan takes for granted, and where that is listed."""
+    """How much the plan to take counts on, and where that is listed."""
     if not result.plans:
         return ()
-    count = len(result.plans[0].assumptions) + len(result.job.assumed)
-    return (f"Plan 1 rests on {plural(count, 'assumption')}: planner explain lists them.",)
+    number = result.recommended or 1
+    count = len(result.plans[number - 1].assumptions) + len(result.job.assumed)
+    return (f"Plan {number} counts on {plural(count, 'assumption')}: planner explain lists them.",)
 
 
 def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
@@ -319,7 +322,8 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
     reserve = f"; {gib(job.limit_bytes)} GiB are left after the reserve"
     return (
         f"MFU: full attention square, against {tflop_per_s(job.peak_flop_per_s)} dense bf16. Peak: "
-        f"heaviest pipeline stage{reserve if job.limit_bytes < job.usable_bytes else ''}."
+        f"heaviest pipeline stage{reserve if job.limit_bytes < job.usable_bytes else ''}. mbs×acc: "
+        "sequences of a micro-batch × micro-batches a step."
     )
 
 
@@ -385,13 +389,12 @@ def _doubt_note(plans: Numbered) -> str:
 
 
 def _next_steps(saved_as: str | None, result: SearchResult) -> tuple[str, ...]:
-    number = result.recommended or 1
-    if saved_as is None:
+    if saved_as is None:  # a file may hold more plans, under other numbers
         return (
             "Next: add -o plans.json to this command to keep the plans, then",
-            f"    planner explain plans.json {number}",
+            "    planner explain plans.json",
         )
     return (
         f"Plans written to {saved_as}. Next: where memory and time go, and what else was close:",
-        f"    planner explain {saved_as} {number}",
+        f"    planner explain {saved_as} {result.recommended or 1}",
     )
