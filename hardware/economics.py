@@ -66,19 +66,22 @@ class Account(_Frozen):
 class Economics(_Frozen):
     """The content of `catalog/economics.toml`; GPUs by their catalogue names, accounts by theirs.
 
-    `around`: what a cluster costs a GPU beside a card, and beside a node.
+    `around`: what a cluster costs a GPU beside a card, and beside a node. `node_height`: rack
+    units of a node.
     """
 
     figures: Mapping[str, Figure]
     capex: Mapping[str, Capex]
     around: Mapping[str, Figure]
     node_power: Mapping[str, Figure]
+    node_height: Mapping[str, Figure]
     accounts: Mapping[str, Account]
 
     def all_figures(self) -> tuple[Figure, ...]:
         """Every figure of the file."""
         prices = (capex.price for capex in self.capex.values())
-        return (*self.figures.values(), *prices, *self.around.values(), *self.node_power.values())
+        nodes = (*self.node_power.values(), *self.node_height.values())
+        return (*self.figures.values(), *prices, *self.around.values(), *nodes)
 
 
 @cache

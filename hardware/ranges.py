@@ -21,7 +21,9 @@ FIGURE_RANGES: Mapping[str, tuple[float, float]] = {
     "repair": (0.0, 1e5),
     "restart": (0.0, 1e9),
     "write_bandwidth": (0.0, 1e6),
+    "rack_power": (0.0, 1e4),
 }
 FIGURES_ABOVE_LEAST = (
     "amortisation_years", "load", "utilisation", "gpu_mtbf", "node_mtbf", "write_bandwidth",
+    "rack_power",
 )  # fmt: skip

@@ -126,5 +126,6 @@ def _site_file(path: str, config: MkDocsConfig) -> File:
     text = source.read_text(encoding="utf-8")
     if source.suffix != ".md":
         fence = "`" * (3 + text.count("```"))
-        text = f"---\nsearch: {{exclude: true}}\n---\n# {path}\n\n{fence}{_LANGUAGES.get(source.suffix, 'text')}\n{text}\n{fence}\n"
+        head = f"---\nsearch: {{exclude: true}}\n---\n# {path}\n\n"
+        text = f"{head}{fence}{_LANGUAGES.get(source.suffix, 'text')}\n{text}\n{fence}\n"
     return File.generated(config, _site_uri(path), content=text)

@@ -157,11 +157,6 @@ job_options = together(
         "the framework's usual]",
     ),
     click.option(
-        "--cuda-graphs",
-        is_flag=True,
-        help="The step is captured as CUDA graphs: no CPU time per kernel.",
-    ),
-    click.option(
         "--with",
         "use",
         metavar="TECHNIQUE",

@@ -69,7 +69,7 @@ SORTS = {
     "--workers",
     type=types.PROCESSES,
     default=1,
-    help="Layouts solved at a time, or clusters where --gpus names several; the answer stays.",
+    help="Clusters searched at a time where --gpus names several; the answer stays.",
 )
 @time_limit_option(
     "Of the search, costing included, and of compiling in a first run; what is not proven by then "
@@ -109,7 +109,6 @@ def command(**options: Any) -> None:
                 request,
                 sort=SORTS[options["sort"]],
                 seed=options["seed"],
-                workers=options["workers"],
                 top=options["top"],
                 time_limit_s=options["time_limit"],
                 progress=progress,

@@ -74,8 +74,26 @@ def _unused_before_3(framework: str) -> list[str]:
     return [one.name for one in offered if one.use != "asked" and not one.without]
 
 
+def _from_version_3(document: dict[str, Any]) -> None:
+    """Requests of version 3 have an option for CUDA graphs, and searches took three techniques only
+    where they were asked for."""
+    request = document.get("request")
+    if isinstance(request, dict):
+        use, without = ([*_list(request.get(name))] for name in ("use", "without"))
+        use += ["cuda-graphs"] if request.pop("cuda_graphs", False) else []
+        unused = _unused_before_3(str(request.get("framework", "megatron-core")))
+        later = ("bf16-gradients", "cuda-graphs", "megatron-fsdp")
+        without += [name for name in later if name in unused and name not in (*use, *without)]
+        request |= {"use": use, "without": without}
+    document["version"] = 4
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 # Version of a file -> what makes the next one of it.
-_STEPS = {1: _from_version_1, 2: _from_version_2}
+_STEPS = {1: _from_version_1, 2: _from_version_2, 3: _from_version_3}
 
 
 def _result(path: Path, document: Any) -> SearchResult:

@@ -16,7 +16,7 @@ from planner.job.request import Request
 from planner.report.charts.drawing import BLUE, GREY
 from planner.report.pages.files import page_of_file
 from planner.report.pages.page import render
-from planner.report.pages.studies import comparison_page, scaling_page
+from planner.report.pages.studies import study_page
 from planner.search.plan_file import to_json
 from planner.search.search import find_plans
 from tests.browser.opened import Opened
@@ -63,9 +63,9 @@ def test_everything_is_drawn_and_accessible_at_every_width(
 def test_studies_are_drawn_and_accessible(browser: Any, study: str, tmp_path: Path) -> None:
     if study == "compare":
         offers = (Offer(gpus="8xH100"), Offer(gpus="8xA100"))
-        page = comparison_page(compare(SMALL, offers, 10**9, Settings()))
+        page = study_page(compare(SMALL, offers, 10**9, Settings()))
     else:
-        page = scaling_page(scale(SMALL, "H100", (8, 16), 10**9, Settings()))
+        page = study_page(scale(SMALL, "H100", (8, 16), 10**9, Settings()))
     path = tmp_path / "study.html"
     path.write_text(render(page), encoding="utf-8")
     opened = Opened(browser, path.as_uri(), 768)
