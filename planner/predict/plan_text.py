@@ -139,14 +139,17 @@ def offload_text(share_on_cpu: float, modules: Sequence[str] = (), fraction: flo
 
 
 def techniques_text(plan: Plan, but: Sequence[str] = ()) -> str:
-    """`tp-overlap, ep-overlap`: techniques that the plan uses `but` for some, or empty."""
-    return ", ".join(name for name in plan.techniques if name not in but)
+    """`ep-overlap, no tp-overlap`: techniques that the plan uses `but` for some, and those of them
+    that it does not; or empty."""
+    more = [name for name in plan.techniques if name not in but]
+    return ", ".join((*more, *(f"no {name}" for name in but if name not in plan.techniques)))
 
 
 def shared_techniques(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Techniques that every plan uses, as the first orders them."""
-    first = plans[0].techniques if plans else ()
-    return tuple(name for name in first if all(name in plan.techniques for plan in plans))
+    """Techniques that more than half of the plans use."""
+    names = dict.fromkeys(name for plan in plans for name in plan.techniques)
+    half = len(plans) / 2
+    return tuple(n for n in names if sum(n in plan.techniques for plan in plans) > half)
 
 
 def configuration_text(plan: Plan) -> str:

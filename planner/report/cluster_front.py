@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
 from planner.job.quantities import number_ranges, plural, share
-from planner.predict.plan import OPTIMAL_WITHIN
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import shared_techniques
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.search import error_note
@@ -56,12 +56,12 @@ def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
     if front.stopped:
         why = "the time limit" if front.stopped == "time-limit" else "Ctrl-C"
         state += f", cut by {why}"
-    techniques = techniques_row(_techniques_of_all(front))
+    techniques = techniques_row(_plans(front))
     return (*job, *techniques, ("searched", clusters), ("front over", weighed), ("front", state))
 
 
-def _techniques_of_all(front: ClusterFront) -> tuple[str, ...]:
-    return shared_techniques([front.plan_of(point) for point in front.points])
+def _plans(front: ClusterFront) -> list[Plan]:
+    return [front.plan_of(point) for point in front.points]
 
 
 def _table(front: ClusterFront, numbered: Numbered) -> TableData:
@@ -72,7 +72,7 @@ def _table(front: ClusterFront, numbered: Numbered) -> TableData:
     if "usd_per_billion_tokens" in front.dimensions:
         first.append((Column("USD per\n1 B tok"), [_usd_text(point) for _, point in numbered]))
     plans = [front.plan_of(point) for _, point in numbered]
-    return plan_table(plans, None, first=first, said=_techniques_of_all(front))
+    return plan_table(plans, None, first=first, said=shared_techniques(_plans(front)))
 
 
 def _usd_text(point: ClusterPoint) -> str:

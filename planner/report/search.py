@@ -126,7 +126,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, st
     )
     return (
         *asked,
-        *techniques_row(_techniques_of_all(result)),
+        *techniques_row((*result.plans, *result.riskier)),
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
         *ramp_rows(result.plans[max(0, result.recommended - 1)]),
         ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
@@ -223,7 +223,7 @@ def front_table(plans: Numbered, result: SearchResult) -> TableData:
 
 
 def _techniques_of_all(result: SearchResult) -> tuple[str, ...]:
-    """Techniques that every plan uses, also those that may not fit."""
+    """Techniques that most plans use, also of those that may not fit."""
     return shared_techniques((*result.plans, *result.riskier))
 
 

@@ -164,7 +164,7 @@ def overview_section(
     advice = recommended_note(results[0]) if is_alone else ()
     said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
     shared = shared_techniques(plans)
-    facts = [Facts((*job_facts(result.job), *techniques_row(shared))) for result in results[:1]]
+    facts = [Facts((*job_facts(result.job), *techniques_row(plans))) for result in results[:1]]
     if is_alone:
         said |= dict.fromkeys(("Search again:", f"    {search_command(results[0].request)}"))
     tables = [plan_table(plans, usable_bytes, first=first, said=shared)]
