@@ -116,8 +116,12 @@ def _layers(plan: Plan) -> str:
 def techniques_row(plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
     """The fact that names the techniques of most plans, if there are any."""
     said = shared_techniques(plans)
-    in_all = all(name in plan.techniques for name in said for plan in plans)
-    whose = "every plan" if in_all else "but for plans that say no"
+    if all(set(said) <= set(plan.techniques) for plan in plans):
+        whose = "every plan"
+    elif any(techniques_text(plan, (*said, *plan.techniques)) for plan in plans):
+        whose = "but for plans that say no"
+    else:
+        whose = "every plan that can"
     return (("with", f"{', '.join(said)}, {whose}"),) if said else ()
 
 

@@ -56,7 +56,9 @@ def search_report(
         front_table(plans, result),
     ]
     if result.riskier:
-        blocks.append(_faster_table(result))
+        said = shared_techniques(_shown(result, plans))
+        usable_bytes = result.job.usable_bytes
+        blocks.append(riskier_table(result.riskier, usable_bytes, "Faster, if it fits", said))
     blocks.append(Notes(front_notes(result, plans)))
     if verbose:
         blocks += _details(result)
@@ -126,7 +128,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, st
     )
     return (
         *asked,
-        *techniques_row((*result.plans, *result.riskier)),
+        *techniques_row(_shown(result, plans)),
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
         *ramp_rows(result.plans[max(0, result.recommended - 1)]),
         ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
@@ -218,19 +220,13 @@ def front_table(plans: Numbered, result: SearchResult) -> TableData:
         result.job.usable_bytes,
         first=[(Column("#"), [f"{marks[number]}{number}" for number, _ in plans])],
         target_sequences=None if same_batch else result.job.batch_target_sequences,
-        said=_techniques_of_all(result),
+        said=shared_techniques(_shown(result, plans)),
     )
 
 
-def _techniques_of_all(result: SearchResult) -> tuple[str, ...]:
-    """Techniques that most plans use, also of those that may not fit."""
-    return shared_techniques((*result.plans, *result.riskier))
-
-
-def _faster_table(result: SearchResult) -> TableData:
-    """Faster plans that may not fit."""
-    usable_bytes, said = result.job.usable_bytes, _techniques_of_all(result)
-    return riskier_table(result.riskier, usable_bytes, "Faster, if it fits", said)
+def _shown(result: SearchResult, plans: Numbered) -> list[Plan]:
+    """The plans of both tables."""
+    return [*(plan for _, plan in plans), *result.riskier]
 
 
 def riskier_table(
