@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli import option_types as types
-from planner.cli.options import output_format, time_limit_option
+from planner.cli.options import time_limit_option
 from planner.cli.output import check_output, print_report
 from planner.cli.pictures import check_plot, plot_option, write_plan_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
 @click.argument("plan_file", type=types.FILE, metavar="PLANFILE")
-@click.argument("number", type=types.PLAN_NUMBER, default=1)
+@click.argument("number", type=types.PLAN_NUMBER, required=False)
 @click.option(
     "--neighbours/--no-neighbours",
     default=True,
@@ -50,11 +50,10 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print the table of --what-if, SI units.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
 def command(
     plan_file: str,
-    number: int,
+    number: int | None,
     neighbours: bool,
     with_what_if: bool,
     time_limit: float | None,
@@ -62,13 +61,11 @@ def command(
     trace: str | None,
     force: bool,
     as_json: bool,
-    as_csv: bool,
     quiet: bool,
 ) -> None:
-    """Show plan NUMBER of PLANFILE: memory, time, assumptions, and why not its neighbours."""
-    style = output_format(as_json, as_csv)
-    if style == "csv" and not with_what_if:
-        raise UsageError("--csv prints the table of --what-if: give both, or --json")
+    """Show plan NUMBER of PLANFILE, or the recommended one: memory, time, assumptions, and why not
+    its neighbours.
+    """
     trace_path = check_output(trace, force, "--trace")
     check_plot(plot, force, trace_path)
     from planner.job.pool import is_pool
@@ -86,20 +83,16 @@ def command(
 
         explanation = explain_pool(result, number)
     else:
-        neighbours = neighbours and style != "csv"
         explanation = explain_one(result, number, neighbours, with_what_if, quiet, time_limit)
     if trace_path is not None:
         write_trace(trace_path, result.plans[number - 1])
     write_plan_plot(plot, result, number, Path(plan_file))
-    match style:
-        case "json":
-            click.echo(explanation.model_dump_json(indent=1))
-        case "csv":
-            print_what_if_csv(explanation.what_if)
-        case "text":
-            from planner.report.explain import explanation_report
+    if as_json:
+        click.echo(explanation.model_dump_json(indent=1))
+    else:
+        from planner.report.explain import explanation_report
 
-            print_report(explanation_report(explanation))
+        print_report(explanation_report(explanation))
 
 
 def write_trace(path: Path, plan: Plan) -> None:
@@ -154,11 +147,3 @@ def solve_what_if(
 
     with limited(time_limit_s) as until, watched(quiet) as progress:
         return what_if(request, job, plan, progress, until)
-
-
-def print_what_if_csv(found: WhatIf | None) -> None:
-    """One row a change on stdout."""
-    import pandas as pd
-
-    rows = found.table() if found else []
-    click.echo(pd.DataFrame(rows).to_csv(index=False), nl=False)

@@ -29,7 +29,7 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 
 @click.command("launch", epilog=_EPILOG)
 @click.argument("plan_file", type=types.FILE, metavar="PLANFILE")
-@click.argument("number", type=types.PLAN_NUMBER, default=1)
+@click.argument("number", type=types.PLAN_NUMBER, required=False)
 @click.option(
     "--framework",
     shell_complete=complete.frameworks,
@@ -50,7 +50,7 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
 def command(
     plan_file: str,
-    number: int,
+    number: int | None,
     framework: str | None,
     nodes_as: NodesAs,
     output: str,
@@ -59,7 +59,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Write a folder that launches plan NUMBER of PLANFILE.
+    """Write a folder that launches plan NUMBER of PLANFILE, or the recommended one.
 
     Configuration of the framework, a script that starts it, the plan, and a README.
     """

@@ -19,10 +19,9 @@ from planner.cli.options import (
     LIMITS,
     configuration_options,
     job_options,
-    output_format,
     time_limit_option,
 )
-from planner.cli.output import check_output
+from planner.cli.output import check_output, print_report
 from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
@@ -63,8 +62,7 @@ _NO_CONDITIONS: dict[str, Any] = {"require": (), "forbid": (), "fix": ()}
 _SECONDS_INSTEAD = 20.0
 # Options that training and serving share.
 _SHARED = (
-    "model", "gpus", "tp", "pp", "dp", "ep", "solve", "advise", "as_json", "as_csv",
-    "quiet",
+    "model", "gpus", "tp", "pp", "dp", "ep", "solve", "advise", "as_json", "quiet",
 )  # fmt: skip
 
 
@@ -93,7 +91,6 @@ _SHARED = (
 )
 @time_limit_option("Of --advise; changes for which no time is left are named.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print stage, step, phase, term, bytes.")
 @click.option("-o", "--output", type=types.FILE, help="Write the JSON document to a file.")
 @plot_option("the step")
 @click.option("--force", is_flag=True, help="Overwrite files.")
@@ -113,11 +110,10 @@ def command(**options: Any) -> None:
 
         ctx.exit(run(_serving_options(ctx, options)))
     _refuse_serving_options(ctx, options)
-    style = output_format(options["as_json"], options["as_csv"])
-    ctx.exit(_train(options, style))
+    ctx.exit(_train(options))
 
 
-def _train(options: dict[str, Any], style: str) -> int:
+def _train(options: dict[str, Any]) -> int:
     """Account, solve and advise as asked; write and print; the exit status."""
     output, plot = _checked_files(options)
     found = _findings(options)
@@ -125,8 +121,11 @@ def _train(options: dict[str, Any], style: str) -> int:
         write_text(output, _document(found))
     if plot is not None:
         _draw(plot, found)
-    instead = "" if style != "text" or found.footprint.fits else _instead(options)
-    _print(found, style, options["tensors"], instead)
+    if options["as_json"]:
+        click.echo(_document(found), nl=False)
+    else:
+        instead = "" if found.footprint.fits else _instead(options)
+        print_report(_report(found, options["tensors"], instead))
     solved = found.solution is None or found.solution.safe.largest is not None
     return 0 if found.footprint.fits and solved else ExitStatus.NOTHING_FITS
 
@@ -345,20 +344,6 @@ def _instead(options: dict[str, Any]) -> str:
         f"{configuration_text(plan)} fits, with {gib(plan.peak_bytes)} GiB, as a search found: "
         f"{search_command(request)}"
     )
-
-
-def _print(found: _Findings, style: str, tensors: bool, instead: str) -> None:
-    match style:
-        case "json":
-            click.echo(_document(found), nl=False)
-        case "csv":
-            from planner.report.memory_data import memory_csv
-
-            click.echo(memory_csv(found.footprint), nl=False)
-        case _:
-            from planner.cli.output import print_report
-
-            print_report(_report(found, tensors, instead))
 
 
 def _report(found: _Findings, tensors: bool, instead: str) -> Report:

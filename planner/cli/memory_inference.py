@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from planner.cli import option_types as types
-from planner.cli.options import output_format, together
+from planner.cli.options import together
 from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,12 +97,10 @@ def run(options: dict[str, Any]) -> int:
     from planner.predict.memory.serving_splits import splits
     from planner.report.inference import (
         Tuning,
-        inference_csv,
         inference_document,
         inference_report,
     )
 
-    style = output_format(bool(options.get("as_json")), bool(options.get("as_csv")))
     model = load_model(options["model"])
     deployment = given_deployment(options, model)
     result = inference_memory(deployment)
@@ -117,14 +115,11 @@ def run(options: dict[str, Any]) -> int:
     if full:
         links = _cluster(options, deployment.gpus)
         tuning = Tuning(splits(deployment, links), with_grouped_queries(deployment))
-    match style:
-        case "json":
-            click.echo(json.dumps(inference_document(result, solved, advice, tuning), indent=2))
-        case "csv":
-            click.echo(inference_csv(result), nl=False)
-        case "text":
-            warnings = _warnings(deployment)
-            print_report(inference_report(result, model, solved, advice, warnings, tuning))
+    if options.get("as_json"):
+        click.echo(json.dumps(inference_document(result, solved, advice, tuning), indent=2))
+    else:
+        warnings = _warnings(deployment)
+        print_report(inference_report(result, model, solved, advice, warnings, tuning))
     return 0 if result.fits else 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from planner.cli import option_types as types
+from planner.cli.options import output_format
 from planner.cli.output import print_report
 from planner.cli.pictures import check_plot, write_plot
 from planner.cli.progress import compile_if_first_run
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from planner.evidence.runs.predict import Prediction
     from planner.report.pages.page import Page
     from planner.report.validation import Validation
-
-_STDOUT = "-"
 
 _EPILOG = """\b
 Runs are CSV files, one row a run. A header names the columns; needed are
@@ -38,10 +37,10 @@ gbs_tokens tuning sequences mixer mla mtp_layers head_dim qk_norm tied bias
 position. Measurements: step_time_s peak_mem_gib mem_kind mem_scope oom;
 doubt (`time: ...`) keeps one out of all figures. source model notes label
 only. An empty cell takes a default, which the column `assumed` of --json,
---csv and --html names.
+--csv names.
 
 \b
-Example: planner validate --data my_runs.csv --by gpu --html page.html"""
+Example: planner validate --data my_runs.csv --by gpu --plot page.html"""
 
 
 @click.command("validate", epilog=_EPILOG)
@@ -61,37 +60,14 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     help="What makes a family, comma-separated: source, gpu, framework, model, precision, ...",
 )
 @click.option(
-    "--only-stated",
-    is_flag=True,
-    help="Only rows that state what they recompute and their attention kernel.",
-)
-@click.option(
     "--unnamed",
     is_flag=True,
     help="As if no name told the framework: by what the rows state that it does.",
 )
-@click.option(
-    "--json",
-    "json_out",
-    type=types.FILE,
-    is_flag=False,
-    flag_value=_STDOUT,
-    metavar="[FILE]",
-    help="One object a row and a summary, into a file or on stdout.",
-)
-@click.option(
-    "--csv",
-    "csv_out",
-    type=types.FILE,
-    is_flag=False,
-    flag_value=_STDOUT,
-    metavar="[FILE]",
-    help="One line a row, into a file or on stdout.",
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one object a row and a summary.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print one line a row.")
 @click.option(
     "--plot",
-    "--html",
-    "plot",
     type=types.PLOT,
     help="Draw predicted against measured: FILE.svg or .png; or FILE.html with all rows.",
 )
@@ -106,107 +82,67 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 def command(
     paths: tuple[str, ...],
     by: str,
-    only_stated: bool,
     unnamed: bool,
-    json_out: str | None,
-    csv_out: str | None,
+    as_json: bool,
+    as_csv: bool,
     plot: Path | None,
     learn: int | None,
     force: bool,
     quiet: bool,
 ) -> None:
     """Predict measured runs from their configuration alone, and show the errors by family."""
-    if json_out == csv_out == _STDOUT:
-        raise click.UsageError("--json and --csv cannot both go to stdout; give one of them a file")
-    for option, given in (("--json", json_out), ("--csv", csv_out)):
-        _check(option, given, force)
+    style = output_format(as_json, as_csv)
     check_plot(plot, force)
 
     from planner.evidence.runs.families import family_by
 
     family = family_by(by)
     compile_if_first_run(quiet)
-    predictions = _predictions(paths, only_stated, unnamed)
+    predictions = _predictions(paths, unnamed)
     if learn is not None:
-        _study(predictions, learn, json_out, csv_out, plot)
+        if style == "csv" or plot is not None:
+            raise click.UsageError("--learn prints a table, or JSON with --json")
+        _study(predictions, learn, as_json)
         return
-    _write(json_out, lambda: _json_text(predictions, family))
-    _write(csv_out, lambda: _csv_text(predictions))
     if plot is not None:
         write_plot(plot, lambda: _chart(predictions), lambda: _page(predictions, family))
-    if _STDOUT not in (json_out, csv_out):
-        _print_tables(predictions, family)
+    match style:
+        case "json":
+            click.echo(_json_text(predictions, family), nl=False)
+        case "csv":
+            click.echo(_csv_text(predictions), nl=False)
+        case "text":
+            _print_tables(predictions, family)
 
 
-def _study(
-    predictions: Sequence[Prediction],
-    runs: int,
-    json_out: str | None,
-    csv_out: str | None,
-    plot: Path | None,
-) -> None:
+def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:
     """What learning from so many runs of each source brings, as a table or JSON."""
     from planner.evidence.learn.priors import published
     from planner.evidence.learn.study import study
     from planner.report.calibration import study_report
 
-    if csv_out is not None or plot is not None:
-        raise click.UsageError("--learn prints a table, or JSON with --json")
     found = study(published(predictions, "time"), runs)
-    records = [{**asdict(one), "cluster": one.cluster._asdict()} for one in found]
-    _write(json_out, lambda: json.dumps(records, indent=1, allow_nan=False) + "\n")
-    if json_out != _STDOUT:
+    if as_json:
+        records = [{**asdict(one), "cluster": one.cluster._asdict()} for one in found]
+        click.echo(json.dumps(records, indent=1, allow_nan=False))
+    else:
         print_report(study_report(found, runs))
 
 
-def _check(option: str, given: str | None, force: bool) -> None:
-    """UsageError if nothing could be written there, before any work is done."""
-    from planner.job.written import refuse_to_overwrite
-
-    if given is not None and given != _STDOUT:
-        refuse_to_overwrite(Path(given).expanduser(), force, option)
-
-
-def _predictions(given: Sequence[str], only_stated: bool, unnamed: bool) -> list[Prediction]:
+def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
     """All rows of all files, predicted. UsageError if there are none."""
     from planner.evidence.runs.predict import predict_rows
-    from planner.evidence.runs.report import is_stated
-    from planner.evidence.runs.rows import read_rows
+    from planner.evidence.runs.rows import PUBLISHED, read_rows
     from planner.job.errors import UsageError
 
-    rows = [row for path in _paths(given) for row in read_rows(path)]
+    paths = [Path(path).expanduser() for path in given] or [PUBLISHED]
+    rows = [row for path in paths for row in read_rows(path)]
     predictions = predict_rows(row.unnamed if unnamed else row for row in rows)
     if all(prediction.error for prediction in predictions):
         raise UsageError(
             f"none of {len(predictions):,} rows can be predicted; the first: {predictions[0].error}"
         )
-    kept = (
-        [prediction for prediction in predictions if is_stated(prediction)]
-        if only_stated
-        else predictions
-    )
-    if not kept:
-        raise UsageError(
-            f"--only-stated: none of {len(predictions):,} rows states what it recomputes and its "
-            "attention kernel (columns recompute, and kernel or flash); leave the option out"
-        )
-    return kept
-
-
-def _paths(given: Sequence[str]) -> Sequence[Path]:
-    from planner.evidence.runs.rows import PUBLISHED
-
-    return [Path(path).expanduser() for path in given] or [PUBLISHED]
-
-
-def _write(given: str | None, text: Callable[[], str]) -> None:
-    """Text to stdout or to a file, if it was asked for."""
-    from planner.job.written import write_text
-
-    if given == _STDOUT:
-        click.echo(text(), nl=False)
-    elif given is not None:
-        write_text(Path(given).expanduser(), text())
+    return predictions
 
 
 def _json_text(predictions: Sequence[Prediction], family: Family) -> str:

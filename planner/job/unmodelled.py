@@ -47,6 +47,6 @@ def refuse_unmodelled(name: str, where: str) -> None:
     for kind in _KINDS:
         if kind.names.fullmatch(wanted):
             raise UsageError(
-                f"{where}: {kind.what} is not modelled. Nearest help: {kind.help}. Modelled is "
-                "training of all weights by next-token prediction"
+                f"{where}: {kind.what} is not modelled. Nearest help: {kind.help}. Only "
+                "training of all weights by next-token prediction is modelled"
             )

@@ -139,14 +139,24 @@ def offload_text(share_on_cpu: float, modules: Sequence[str] = (), fraction: flo
 
 
 def techniques_text(plan: Plan, but: Sequence[str] = ()) -> str:
-    """`tp-overlap, ep-overlap`: techniques that the plan uses `but` for some, or empty."""
-    return ", ".join(name for name in plan.techniques if name not in but)
+    """`ep-overlap, no tp-overlap`: techniques that the plan uses `but` for some, and those of them
+    that it could and does not; or empty."""
+    more = [name for name in plan.techniques if name not in but]
+    return ", ".join((*more, *(f"no {name}" for name in but if _does_without(plan, name))))
+
+
+def _does_without(plan: Plan, technique: str) -> bool:
+    """Whether a plan could use a technique and does not: `tp-overlap` needs a tp above 1."""
+    degree = technique.partition("-")[0]
+    return technique not in plan.techniques and getattr(plan.degrees, degree, 2) > 1
 
 
 def shared_techniques(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Techniques that every plan uses, as the first orders them."""
-    first = plans[0].techniques if plans else ()
-    return tuple(name for name in first if all(name in plan.techniques for plan in plans))
+    """Techniques that more than half of the plans use."""
+    names = dict.fromkeys(name for plan in plans for name in plan.techniques)
+    return tuple(
+        name for name in names if 2 * sum(name in plan.techniques for plan in plans) > len(plans)
+    )
 
 
 def configuration_text(plan: Plan) -> str:

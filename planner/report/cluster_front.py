@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
 from planner.job.quantities import number_ranges, plural, share
-from planner.predict.plan import OPTIMAL_WITHIN
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import shared_techniques
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.search import error_note
@@ -27,7 +27,7 @@ def cluster_front_report(
     """The report; `shown`: points of the front in the order of the table."""
     numbers = {id(point): number for number, point in enumerate(front.points, start=1)}
     numbered = [(numbers[id(point)], point) for point in shown]
-    blocks: list[Block] = [Facts(_facts(front))]
+    blocks: list[Block] = [Facts(_facts(front, numbered))]
     if shown:
         blocks += [_table(front, numbered), Notes(tuple(_notes(front, numbered)))]
     blocks.append(_cluster_table(front.clusters))
@@ -40,7 +40,7 @@ def cluster_front_report(
     return Report(tuple(blocks))
 
 
-def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
+def _facts(front: ClusterFront, numbered: Numbered) -> tuple[tuple[str, str], ...]:
     weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
     clusters = f"{plural(len(front.clusters), 'cluster')}, each searched on its own"
     first = next(iter(front.results.values()), None)
@@ -56,12 +56,12 @@ def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
     if front.stopped:
         why = "the time limit" if front.stopped == "time-limit" else "Ctrl-C"
         state += f", cut by {why}"
-    techniques = techniques_row(_techniques_of_all(front))
+    techniques = techniques_row(_plans(front, numbered))
     return (*job, *techniques, ("searched", clusters), ("front over", weighed), ("front", state))
 
 
-def _techniques_of_all(front: ClusterFront) -> tuple[str, ...]:
-    return shared_techniques([front.plan_of(point) for point in front.points])
+def _plans(front: ClusterFront, numbered: Numbered) -> list[Plan]:
+    return [front.plan_of(point) for _, point in numbered]
 
 
 def _table(front: ClusterFront, numbered: Numbered) -> TableData:
@@ -70,9 +70,11 @@ def _table(front: ClusterFront, numbered: Numbered) -> TableData:
         (Column("GPUs", "left"), [point.cluster for _, point in numbered]),
     ]
     if "usd_per_billion_tokens" in front.dimensions:
-        first.append((Column("USD per\n1 B tok"), [_usd_text(point) for _, point in numbered]))
-    plans = [front.plan_of(point) for _, point in numbered]
-    return plan_table(plans, None, first=first, said=_techniques_of_all(front))
+        first.append(
+            (Column("USD per\n1 B tok", optional=1), [_usd_text(point) for _, point in numbered])
+        )
+    plans = _plans(front, numbered)
+    return plan_table(plans, None, first=first, said=shared_techniques(plans))
 
 
 def _usd_text(point: ClusterPoint) -> str:

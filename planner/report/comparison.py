@@ -49,7 +49,7 @@ def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
         ("model", f"{comparison.model}, {short_count(comparison.parameters)} parameters"),
         ("tokens", short_count(comparison.tokens)),
         ("clusters", f"{count}, each after a full search ({comparison.framework})"),
-        *techniques_row(shared_techniques(plans)),
+        *techniques_row(plans),
     )
 
 

@@ -83,22 +83,18 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
     if plan.degrees.pp > 1:
         facts.append(("schedule", plan.schedule))
     if plan.degrees.cp > 1:
-        sizes = (
-            " over " + " and ".join(str(cp_size) for cp_size in plan.cp_sizes)
-            if plan.cp_sizes
-            else ""
-        )
-        facts.append(("context", f"{plan.cp_comm_type or 'p2p'}{sizes} exchange"))
+        sizes = " and ".join(map(str, plan.cp_sizes))
+        over = f" over {sizes}" if sizes else ""
+        facts.append(("context", f"{plan.cp_comm_type or 'p2p'}{over} exchange"))
     if plan.techniques:
         facts.append(("techniques", techniques_text(plan)))
-    if plan.technique_flags:
-        facts.append(("technique flags", plan.technique_flags))
-    if plan.recompute_flags:
-        facts.append(("recompute flags", plan.recompute_flags))
-    if plan.optimizer_flags:
-        facts.append(("optimizer flags", plan.optimizer_flags))
-    if plan.activation_offload_flags:
-        facts.append(("offload flags", plan.activation_offload_flags))
+    flags = {
+        "technique": plan.technique_flags,
+        "recompute": plan.recompute_flags,
+        "optimizer": plan.optimizer_flags,
+        "offload": plan.activation_offload_flags,
+    }
+    facts += [(f"{name} flags", text) for name, text in flags.items() if text]
     if layers:
         facts.append(("layers", f"{layers} (stages in order)"))
     if plan.layout.mtp_standalone:

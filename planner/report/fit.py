@@ -48,7 +48,7 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
     yield Facts(
         (
             *job_facts(result.job),
-            *techniques_row(said),
+            *techniques_row(plans),
             ("batch", batch_sentence(fastest, result.job.batch_target_sequences)),
             ("fits", verdict),
         )

@@ -353,15 +353,3 @@ def _stage_document(stage: StageMemory) -> dict[str, Any]:
         "within_budget": {name: size for name, size, _ in stage_terms(stage)},
         "beside_budget": {name: size for name, size, _ in beside_terms(stage)},
     }
-
-
-def inference_csv(result: InferenceMemory) -> str:
-    """One row a term and stage: stage, scope, term, bytes."""
-    lines = ["stage,scope,term,bytes"]
-    for stage in result.stages:
-        rows = [("budget", name, size) for name, size, _ in stage_terms(stage)]
-        rows.append(("budget", "KV cache as asked", stage.kv_needed))
-        rows += [("beside", name, size) for name, size, _ in beside_terms(stage)]
-        rows += [("limit", "budget", stage.budget), ("limit", "usable", stage.usable)]
-        lines += [f'{stage.stage},{scope},"{name}",{size:.0f}' for scope, name, size in rows]
-    return "\n".join(lines) + "\n"

@@ -1,9 +1,7 @@
-"""`planner memory` as data: the JSON document, and the rows of the CSV file."""
+"""`planner memory` as data: the JSON document."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
@@ -16,7 +14,6 @@ from planner.predict.memory.tensors import KeptTensor
 from planner.predict.memory.terms import PhaseRow, peak_parts, peak_row, peak_tensors, phase_rows
 
 DOCUMENT_VERSION = 1
-CSV_COLUMNS = ("stage", "step", "phase", "term", "bytes")
 
 
 def memory_document(
@@ -169,17 +166,3 @@ def _move(move: Move) -> dict[str, Any]:
         "step_time": plan.step_time.model_dump(),
         "extra_s": move.extra_s,
     }
-
-
-def memory_csv(footprint: Footprint) -> str:
-    """One row a stage, step, phase and term; what lies outside tensors has no phase."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for account in footprint.stages:
-        for row in phase_rows(account):
-            for name, size in row.phase.terms.items():
-                writer.writerow((account.stage, row.step, row.phase.name, name, repr(float(size))))
-        for name, size in account.outside.items():
-            writer.writerow((account.stage, "any", "outside", name, repr(float(size))))
-    return stream.getvalue()

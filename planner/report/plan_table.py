@@ -17,6 +17,7 @@ from planner.predict.plan_text import (
     offload_text,
     recompute_text,
     schedule_text,
+    shared_techniques,
     stage_gpus_text,
     step_time_text,
     techniques_text,
@@ -47,7 +48,7 @@ def plan_table(
     """One row a plan. `usable_bytes`: of the GPU of all, None where each plan has one of its kind;
     `first`: columns before the others, as of numbers; `target_sequences`: the batch that was asked
     for, where the plans' batches differ; `said`: techniques that the report names elsewhere, as
-    those of every plan."""
+    those of most plans."""
     parts = list(_parts(plans, usable_bytes, target_sequences, partial(_also, said=said)))
     rows = [[part.cell(plan) for part in parts] for plan in plans]
     columns = [part.column for part in parts]
@@ -112,9 +113,16 @@ def _layers(plan: Plan) -> str:
     return layers_text(plan) or blocks_text(plan)
 
 
-def techniques_row(said: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The fact that names the techniques of every plan, if there are any."""
-    return (("with", f"{', '.join(said)}, every plan"),) if said else ()
+def techniques_row(plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
+    """The fact that names the techniques of most plans, if there are any."""
+    said = shared_techniques(plans)
+    if all(set(said) <= set(plan.techniques) for plan in plans):
+        whose = "every plan"
+    elif any(techniques_text(plan, (*said, *plan.techniques)) for plan in plans):
+        whose = "but for plans that say no"
+    else:
+        whose = "every plan that can"
+    return (("with", f"{', '.join(said)}, {whose}"),) if said else ()
 
 
 def _also(plan: Plan, said: Sequence[str]) -> str:

@@ -56,7 +56,9 @@ def search_report(
         front_table(plans, result),
     ]
     if result.riskier:
-        blocks.append(_faster_table(result))
+        said = shared_techniques(_shown(result, plans))
+        usable_bytes = result.job.usable_bytes
+        blocks.append(riskier_table(result.riskier, usable_bytes, "Faster, if it fits", said))
     blocks.append(Notes(front_notes(result, plans)))
     if verbose:
         blocks += _details(result)
@@ -126,7 +128,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, st
     )
     return (
         *asked,
-        *techniques_row(_techniques_of_all(result)),
+        *techniques_row(_shown(result, plans)),
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
         *ramp_rows(result.plans[max(0, result.recommended - 1)]),
         ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
@@ -174,19 +176,21 @@ def proof_text(counts: Counts) -> str:
 
 def _front_text(result: SearchResult, plans: Numbered) -> str:
     count = plural(len(result.plans), "plan")
-    more = f", {len(plans)} printed (--all)" if len(plans) < len(result.plans) else ""
+    if len(result.plans) > 1:
+        count += ", none both faster and lighter than another"
+    more = f"; {len(plans)} printed (--all)" if len(plans) < len(result.plans) else ""
     missing = f" {_missing_text(result)}"
     open_plans = [plan for plan in result.plans if plan.status == "feasible"]
     if result.proven and not open_plans:
         optimal = f"optimal to {share(OPTIMAL_WITHIN)} within the cost model"
-        return f"{count}{more}, proven {optimal}.{missing}"
+        return f"{count}{more}. Proven {optimal}.{missing}"
     worst = max((plan.gap for plan in open_plans), default=result.gap)
     if worst is None:
         return f"{count}{more}; not proven"
     if open_plans:
         return f"{count}{more}; not proven: up to {share(worst)} faster plans may exist"
     return (
-        f"{count}{more}, each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "
+        f"{count}{more}. Each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "
         f"under other memory limits a plan may be missing that is faster by up to {share(worst)}"
     )
 
@@ -216,19 +220,13 @@ def front_table(plans: Numbered, result: SearchResult) -> TableData:
         result.job.usable_bytes,
         first=[(Column("#"), [f"{marks[number]}{number}" for number, _ in plans])],
         target_sequences=None if same_batch else result.job.batch_target_sequences,
-        said=_techniques_of_all(result),
+        said=shared_techniques(_shown(result, plans)),
     )
 
 
-def _techniques_of_all(result: SearchResult) -> tuple[str, ...]:
-    """Techniques that every plan uses, also those that may not fit."""
-    return shared_techniques((*result.plans, *result.riskier))
-
-
-def _faster_table(result: SearchResult) -> TableData:
-    """Faster plans that may not fit."""
-    usable_bytes, said = result.job.usable_bytes, _techniques_of_all(result)
-    return riskier_table(result.riskier, usable_bytes, "Faster, if it fits", said)
+def _shown(result: SearchResult, plans: Numbered) -> list[Plan]:
+    """The plans of both tables."""
+    return [*(plan for _, plan in plans), *result.riskier]
 
 
 def riskier_table(
@@ -269,11 +267,12 @@ def recommended_note(result: SearchResult) -> tuple[str, ...]:
 
 
 def _assumed_note(result: SearchResult) -> tuple[str, ...]:
-    """How much the fastest plan takes for granted, and where that is listed."""
+    """How much the plan to take counts on, and where that is listed."""
     if not result.plans:
         return ()
-    count = len(result.plans[0].assumptions) + len(result.job.assumed)
-    return (f"Plan 1 rests on {plural(count, 'assumption')}: planner explain lists them.",)
+    number = result.recommended or 1
+    count = len(result.plans[number - 1].assumptions) + len(result.job.assumed)
+    return (f"Plan {number} counts on {plural(count, 'assumption')}: planner explain lists them.",)
 
 
 def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
@@ -319,7 +318,8 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
     reserve = f"; {gib(job.limit_bytes)} GiB are left after the reserve"
     return (
         f"MFU: full attention square, against {tflop_per_s(job.peak_flop_per_s)} dense bf16. Peak: "
-        f"heaviest pipeline stage{reserve if job.limit_bytes < job.usable_bytes else ''}."
+        f"heaviest pipeline stage{reserve if job.limit_bytes < job.usable_bytes else ''}. mbs×acc: "
+        "sequences of a micro-batch × micro-batches a step."
     )
 
 
@@ -385,13 +385,12 @@ def _doubt_note(plans: Numbered) -> str:
 
 
 def _next_steps(saved_as: str | None, result: SearchResult) -> tuple[str, ...]:
-    number = result.recommended or 1
-    if saved_as is None:
+    if saved_as is None:  # a file may hold more plans, under other numbers
         return (
             "Next: add -o plans.json to this command to keep the plans, then",
-            f"    planner explain plans.json {number}",
+            "    planner explain plans.json",
         )
     return (
         f"Plans written to {saved_as}. Next: where memory and time go, and what else was close:",
-        f"    planner explain {saved_as} {number}",
+        f"    planner explain {saved_as} {result.recommended or 1}",
     )

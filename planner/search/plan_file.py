@@ -143,19 +143,22 @@ def _wrong_field(plan: Plan) -> str:
     return next((field for field, right in agrees.items() if not right), "")
 
 
-def read_plan(path: Path, number: int) -> tuple[SearchResult, int]:
-    """The result that holds plan `number` of a file, and the plan's number in that result.
+def read_plan(path: Path, number: int | None) -> tuple[SearchResult, int]:
+    """The result that holds plan `number` of a file, or the recommended one, and the plan's number
+    in that result.
 
     In the file of a search of one cluster the two numbers are the same; that of several clusters
     numbers the plans of its front. UsageError says what is wrong.
     """
     document = read_json(path)
     if not isinstance(document, dict) or "points" not in document or "results" not in document:
-        return read_plan_file(path), number
+        result = read_plan_file(path)
+        return result, number or result.recommended or 1
     _check_version(path, document)
     points, results = document["points"], document["results"]
     if not isinstance(points, list) or not isinstance(results, dict):
         raise UsageError(f"{path}: 'points' and 'results' are no list and table; {_MADE_BY}")
+    number = 1 if number is None else number
     if not 1 <= number <= len(points):
         raise UsageError(f"there is no plan {number}; the file holds plans 1 to {len(points)}")
     try:

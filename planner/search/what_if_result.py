@@ -6,7 +6,7 @@ Typed data; `planner.report.what_if` says how it reads.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -80,13 +80,3 @@ class WhatIf(_Frozen):
     constraints: tuple[BindingConstraint, ...]
     rows: tuple[WhatIfRow, ...]
     untried: tuple[str, ...] = ()
-
-    def table(self) -> list[dict[str, Any]]:
-        """One flat row a change: SI units."""
-        rows = []
-        for one_row in self.rows:
-            row = one_row.model_dump(exclude={"degrees", "step_time"})
-            row["step_time_low_s"] = one_row.step_time.low if one_row.step_time else None
-            row["step_time_high_s"] = one_row.step_time.high if one_row.step_time else None
-            rows.append(row | (one_row.degrees.model_dump() if one_row.degrees else {}))
-        return rows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
 from pathlib import Path
@@ -56,21 +54,6 @@ def test_json_holds_everything_and_adds_up(run: Run) -> None:
         assert steps == {"first", "later"}
     assert document["total_bytes"] == max(stage["total_bytes"] for stage in document["stages"])
     assert document["interval"]["low"] < document["total_bytes"] < document["interval"]["high"]
-
-
-def test_csv_has_a_row_for_every_term(run: Run) -> None:
-    rows = list(csv.DictReader(io.StringIO(run("memory", *PIPELINE, "--csv").stdout)))
-    document = json.loads(run("memory", *PIPELINE, "--json").stdout)
-    for stage in document["stages"]:
-        chosen_rows = [row for row in rows if int(row["stage"]) == stage["stage"]]
-        outside = sum(float(row["bytes"]) for row in chosen_rows if row["phase"] == "outside")
-        assert outside == pytest.approx(sum(stage["outside"].values()))
-        sums: dict[tuple[str, str], float] = {}
-        for row in chosen_rows:
-            key = row["step"], row["phase"]
-            sums[key] = sums.get(key, 0.0) + float(row["bytes"])
-        del sums["any", "outside"]
-        assert max(sums.values()) == pytest.approx(stage["allocated_bytes"])
 
 
 @pytest.mark.parametrize(("stage", "shown"), [("heaviest", 1), ("all", 4), ("3", 1)])
@@ -265,7 +248,6 @@ def test_the_document_that_is_written_is_the_one_that_is_printed(run: Run, tmp_p
         (("llama-3-8b", "--plot", "step.pdf"), (".html, .svg, .png",)),
         (("llama-3-8b", "--plot", "nowhere/step.svg"), ("does not exist",)),
         (("llama-3-8b", "--plot", "a.svg", "-o", "a.svg"), ("not that of another option",)),
-        (("llama-3-8b", "--json", "--csv"), ("not both",)),
         (("llama-3-8b", "--solve", "mbs", "--advise"), ("not both",)),
         (("llama-3-8b", "--solve", "batch"), ("--inference",)),
         (("llama-3-8b", "--inference", "--mbs", "3"), ("--mbs", "training")),

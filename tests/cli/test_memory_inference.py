@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
@@ -26,7 +24,6 @@ from tests.cli.conftest import Run, lines_are_short
 @click.option("--ep", type=int)
 @click.option("--solve", type=click.Choice(SOLVE_CHOICES))
 @click.option("--json", "as_json", is_flag=True)
-@click.option("--csv", "as_csv", is_flag=True)
 @inference_options
 @click.pass_context
 def command(ctx: click.Context, **options: Any) -> None:
@@ -100,18 +97,6 @@ def test_json_adds_up() -> None:
         stage["kv_needed_bytes"] - stage["available_kv_bytes"]
     )
     assert document["kv_tokens_low"] <= document["kv_tokens"] <= document["kv_tokens_high"]
-
-
-def test_csv_has_a_row_a_term() -> None:
-    result = memory("--model", "8b", "--gpus", "2xH100", "--pp", "2", "--csv")
-    rows = list(csv.DictReader(io.StringIO(result.stdout)))
-    assert {row["stage"] for row in rows} == {"0", "1"}
-    assert {"weights, bf16", "KV cache as asked", "CUDA context"} <= {row["term"] for row in rows}
-    assert all(float(row["bytes"]) >= 0 for row in rows)
-
-
-def test_json_and_csv_exclude_each_other() -> None:
-    assert memory("--model", "8b", "--json", "--csv").exit_code == 2
 
 
 def test_the_engine_decides_what_the_budget_counts() -> None:

@@ -91,7 +91,7 @@ def test_a_search_counts_what_was_assumed() -> None:
     found = result(plan(assumptions=("a", "b")))
     job = found.job.model_copy(update={"assumed": ("H100: a number nobody published",)})
     notes = "\n".join(notes_of(found.model_copy(update={"job": job})))
-    assert "Plan 1 rests on 3 assumptions" in notes
+    assert "Plan 1 counts on 3 assumptions" in notes
 
 
 def test_a_row_must_have_a_cell_for_each_column() -> None:

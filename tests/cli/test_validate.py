@@ -70,50 +70,33 @@ def test_families_are_chosen_and_lines_fit_a_page(tmp_path: Path) -> None:
     assert lines_are_short(output)
 
 
-def test_only_stated_rows(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.csv", {}, {"recompute": ""})
-    _, output, _ = invoke("--data", path, "--only-stated", "--json", "-")
-    assert len(json.loads(output)["rows"]) == 1
-    path = write(tmp_path / "other.csv", {"recompute": ""})
-    code, _, errors = invoke("--data", path, "--only-stated")
-    assert code == 2
-    assert "none of 1 rows states what it recomputes" in errors
-
-
-def test_files_are_written_and_tables_still_shown(tmp_path: Path) -> None:
-    data = write(tmp_path / "mine.csv", {}, {"vocab": "", "colour": "red"})
-    names = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "html")}
-    options = [part for kind, path in names.items() for part in (f"--{kind}", str(path))]
-    code, output, _ = invoke("--data", data, *options)
+def test_rows_are_printed_as_data_and_drawn(tmp_path: Path) -> None:
+    data, page = (
+        write(tmp_path / "mine.csv", {}, {"vocab": "", "colour": "red"}),
+        tmp_path / "p.html",
+    )
+    assert len(json.loads(invoke("--data", data, "--json")[1])["rows"]) == 2
+    code, output, _ = invoke("--data", data, "--csv", "--plot", str(page))
     assert code == 0
-    assert "Step time: error of the prediction" in output
-    assert len(json.loads(names["json"].read_text())["rows"]) == 2
-    (first, second) = csv.DictReader(io.StringIO(names["csv"].read_text()))
+    (first, second) = csv.DictReader(io.StringIO(output))
     assert (first["assumed"], second["assumed"]) == ("", "vocab 50,304")
     assert (second["colour"], second["error"]) == ("red", "")
-    assert "mine.csv line 3" in names["html"].read_text()
-    code, _, errors = invoke("--data", data, *options)
+    assert "mine.csv line 3" in page.read_text()
+    code, _, errors = invoke("--data", data, "--plot", str(page))
     assert code == 2
-    assert "--force overwrites it, or give another name to --json" in errors
-    assert invoke("--data", data, *options, "--force")[0] == 0
-
-
-def test_csv_on_stdout_is_nothing_else(tmp_path: Path) -> None:
-    data = write(tmp_path / "mine.csv", {}, {})
-    code, output, _ = invoke("--csv", "--data", data)
-    assert code == 0
-    assert len(list(csv.DictReader(io.StringIO(output)))) == 2
+    assert "--force overwrites it, or give another name to --plot" in errors
+    assert invoke("--data", data, "--plot", str(page), "--force")[0] == 0
 
 
 def test_a_wrong_number_refuses_its_row_only(tmp_path: Path) -> None:
     data = write(tmp_path / "mine.csv", {}, {"peak_mem_gib": "~60"}, {"step_time_s": "fast"})
     page = tmp_path / "page.html"
-    code, output, _ = invoke("--data", data, "--html", str(page))
+    code, output, _ = invoke("--data", data, "--plot", str(page))
     assert code == 0
     said = "mine.csv line 4, column step_time_s: 'fast' is not a number"
     assert said in " ".join(output.split())
     assert "Refused: 1 of 3 rows" in output
-    assert said in shown(page.read_text())
+    assert "1 of 3" in shown(page.read_text())
 
 
 def test_predicted_against_measured_is_drawn(tmp_path: Path) -> None:
@@ -137,10 +120,10 @@ def test_wrong_input_names_the_cure(tmp_path: Path) -> None:
         (("--data", str(folder)), "no CSV file in this folder"),
         (("--data", str(empty)), "the file is empty"),
         (("--data", wrong_number), "wrong.csv line 2, column step_time_s: 'fast' is not a number"),
-        (("--data", data, "--html", str(tmp_path / "no" / "x.html")), "does not exist"),
+        (("--data", data, "--plot", str(tmp_path / "no" / "x.html")), "does not exist"),
         (("--data", data, "--plot", str(page)), "give another name to --plot"),
-        (("--data", data, "--html", data), "must end in .html, .svg, .png"),
-        (("--data", data, "--json", "--csv"), "cannot both go to stdout"),
+        (("--data", data, "--plot", data), "must end in .html, .svg, .png"),
+        (("--data", data, "--json", "--csv"), "not both"),
     ]
     for arguments, said in cases:
         code, output, errors = invoke(*arguments)

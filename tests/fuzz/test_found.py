@@ -60,7 +60,7 @@ def tried(folder: Path, *arguments: str, **files: str | bytes) -> Outcome:
         ("models", "a\0b"),
         ("explain", "x" * 300),
         ("explain", "."),
-        ("validate", "--data", "runs.csv", "--html", ""),
+        ("validate", "--data", "runs.csv", "--plot", ""),
     ],
     ids=lambda item: " ".join(item[-2:])[:40].encode("ascii", "replace").decode(),
 )

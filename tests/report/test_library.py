@@ -10,6 +10,7 @@ import pytest
 import planner
 from planner import Request, SearchResult, find_plans
 from planner.job.errors import UsageError
+from planner.predict.plan_text import step_time_text
 from planner.report.charts.drawing import svg
 from planner.report.plots import PlanFigure
 from planner.search.frame import COLUMNS, csv_text
@@ -32,9 +33,9 @@ def test_reprs_are_one_line(result: SearchResult) -> None:
 
 def test_notebooks_get_a_table_with_the_recommended_plan_in_bold(result: SearchResult) -> None:
     html = result._repr_html_()
-    assert f"<td><b>{result.recommended}</b></td>" in html
+    assert "<td><b>→" in html and f"{result.recommended}</b></td>" in html
     assert html.count("<tr>") == 1 + len(result.shown)
-    assert str(result.plans[0].degrees) in result.plans[0]._repr_html_()
+    assert step_time_text(result.plans[0]) in result.plans[0]._repr_html_()
 
 
 def test_texts_in_tables_are_escaped(result: SearchResult) -> None:

@@ -30,15 +30,14 @@ def _page(*cells: dict[str, str]) -> str:
     return render(page)
 
 
-def test_the_page_holds_every_row_and_nothing_from_elsewhere() -> None:
+def test_the_page_draws_every_run_and_nothing_from_elsewhere() -> None:
     models = [f"model-{index}" for index in range(7)]
     page = _page(
         *({"model": name, "peak_mem_gib": "60"} for name in models),
         {"model": "LoRA", "tuning": "lora"},
     )
     text = reading.shown(page)
-    for name in (*models, "LoRA"):
-        assert f"{name} here" in text
+    assert "7 of 8 measured runs" in text
     assert "LoRA fine-tuning is not modelled" in text
     assert reading.loads(page) == []
     for chart in reading.charts(page).values():

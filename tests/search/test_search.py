@@ -284,5 +284,5 @@ def test_a_front_with_gaps_only_elsewhere_says_so(main_result: SearchResult) -> 
         update={"plans": proven, "shown": (), "recommended": 1, "proven": False, "gap": 0.043}
     )
     flat = " ".join(str(search_report(partly).blocks).split())
-    assert "1 plan, each proven optimal to 0.1 %" in flat
+    assert "1 plan. Each proven optimal to 0.1 %" in flat
     assert "may be missing that is faster by up to 4.3 %" in flat

@@ -57,11 +57,6 @@ class HeatMap:
         names = list(self.values)
         return ("tp", "pp") if {"tp", "pp"} <= set(names) else (names[0], names[1])
 
-    @property
-    def forbidden(self) -> tuple[Cell, ...]:
-        """Cells that a rule forbids."""
-        return tuple(cell for cell in self.cells if cell.kind == "forbidden")
-
 
 @dataclass(frozen=True)
 class _Shapes:

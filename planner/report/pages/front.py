@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from planner.job.quantities import GIB
 from planner.predict.command_line import evaluate_command, search_command
 from planner.predict.plan import Plan
+from planner.predict.plan_text import shared_techniques
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.charts.heat import heat_chart
@@ -15,9 +16,9 @@ from planner.report.figures.candidates import Candidates, candidates, costed_or_
 from planner.report.figures.heat import HeatMap, heat_map
 from planner.report.figures.plan import front_plans, riskier_plans
 from planner.report.pages.page import Drawing, Pick, Section
-from planner.report.plan_table import plan_table
+from planner.report.plan_table import plan_table, techniques_row
 from planner.report.search import job_facts, recommended_note, riskier_table
-from planner.report.tables import Column, Facts, Notes, TableData, headings
+from planner.report.tables import Column, Facts, Notes
 from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
 
@@ -141,21 +142,14 @@ def _dots_text(found: Candidates) -> str:
 
 
 def heat_section(found: HeatMap) -> Section:
-    """Two degrees of choice, and a table of what is forbidden."""
-    rows = tuple(
-        (*(f"{name} {found.values[name][at]}" for name, at in places), cell.text)
-        for cell in found.forbidden
-        for places in [tuple(zip(cell.names, cell.places, strict=True))]
-    )
-    columns = headings("<degree | <with | <rule")
+    """Two degrees of choice."""
     note = (
         "Each cell is the best shape with these two values: tokens/s of a GPU if it fits as surely "
         "as was asked, else the GiB of the lightest, or the rule that forbids it. Layers are "
         "spread evenly, but for plans of the front. Click a cell for all it says."
     )
     drawing = Drawing("heat", "", specification(heat_chart(found, "container")), note)
-    folded = (TableData(columns, rows, "Pairs that a rule forbids"),) if rows else ()
-    return Section("Two degrees at a time", (drawing,), folded=folded)
+    return Section("Two degrees at a time", (drawing,))
 
 
 def overview_section(
@@ -169,10 +163,11 @@ def overview_section(
     usable_bytes = results[0].job.usable_bytes if is_alone else None
     advice = recommended_note(results[0]) if is_alone else ()
     said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
-    facts = [Facts(job_facts(result.job)) for result in results[:1]]
+    shared = shared_techniques(plans)
+    facts = [Facts((*job_facts(result.job), *techniques_row(plans))) for result in results[:1]]
     if is_alone:
         said |= dict.fromkeys(("Search again:", f"    {search_command(results[0].request)}"))
-    tables = [plan_table(plans, usable_bytes, first=first)]
+    tables = [plan_table(plans, usable_bytes, first=first, said=shared)]
     tables += [
         riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
         for result in results

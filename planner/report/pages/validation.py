@@ -1,4 +1,4 @@
-"""The page of `planner validate --html`: every run, drawn and in tables."""
+"""The page of `planner validate --plot FILE.html`: every run drawn, errors by family, the worst."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from planner.report.tables import Column, Report, TableData
 
 Record = dict[str, Any]
 
-_SHOWN_GROUPS = 30
 _FIGURES = (
     ("Step time", "step_time_s", "predicted_step_time_s", "s"),
     ("Peak memory", "peak_mem_gib", "predicted_peak_mem_gib", "GiB"),
@@ -32,7 +31,6 @@ def validation_page(
         f"{predicted:,} of {summary['rows']:,} measured runs predicted from their configuration "
         "alone. One dot a run; point at it for its row."
     )
-    folded = (_all_rows(rows, families, labels), _groups(summary["groups"]), _refused(summary))
     return Page(
         "Predicted against measured",
         lead,
@@ -44,7 +42,6 @@ def validation_page(
             ),
             Section("Errors by family", blocks=report.blocks),
             Section("Worst rows, and why", blocks=(_worst(summary["worst"]),)),
-            Section("Everything", folded=tuple(table for table in folded if table.rows)),
         ),
     )
 
@@ -107,59 +104,4 @@ def _worst(rows: Sequence[Record]) -> TableData:
             )
             for row in rows
         ),
-    )
-
-
-def _groups(groups: Sequence[Record]) -> TableData:
-    worst = sorted(groups, key=lambda group: group["pick"])[:_SHOWN_GROUPS]
-    return _table(
-        "Groups of comparable runs, worst pick first",
-        (0,),
-        "group | runs | pick | rank",
-        (
-            (
-                group["group"],
-                f"{group['runs']:,}",
-                f"{group['pick'] * 100:.1f} %",
-                f"{group['rank_correlation']:.2f}",
-            )
-            for group in worst
-        ),
-    )
-
-
-def _refused(summary: Record) -> TableData:
-    refusals = summary["refusals"].items()
-    return _table("Refused", (0,), "why | rows", ((why, f"{count:,}") for why, count in refusals))
-
-
-def _all_rows(rows: Sequence[Record], families: Sequence[str], labels: Sequence[str]) -> TableData:
-    return _table(
-        f"All {len(rows):,} rows",
-        (0, 1, 10),
-        "row | family | measured s | predicted s | 80 % interval | error | measured GiB | "
-        "predicted GiB | error | fits | assumed, or why refused",
-        (
-            _row_cells(row, family, label)
-            for row, family, label in zip(rows, families, labels, strict=True)
-        ),
-    )
-
-
-def _row_cells(row: Record, family: str, label: str) -> tuple[str, ...]:
-    seconds, gibibytes = _number(row, "step_time_s"), _number(row, "peak_mem_gib")
-    predicted_s, predicted_gib = row["predicted_step_time_s"], row["predicted_peak_mem_gib"]
-    interval = f"{row['predicted_low_s']:.4g}–{row['predicted_high_s']:.4g}" if predicted_s else ""
-    return (
-        label,
-        family,
-        _figure(seconds),
-        _figure(predicted_s),
-        interval,
-        _error(seconds, predicted_s),
-        _figure(gibibytes),
-        _figure(predicted_gib),
-        _error(gibibytes, predicted_gib),
-        {True: "yes", False: "no", None: ""}[row["predicted_fits"]],
-        row["error"] or ", ".join(row["assumed"]),
     )

@@ -30,8 +30,6 @@ function enliven(part) {
     button.addEventListener("click", () => sort(button));
   for (const button of part.querySelectorAll(".copy"))
     button.addEventListener("click", () => copy(button));
-  for (const input of part.querySelectorAll("input[type=search]"))
-    input.addEventListener("input", () => filter(input));
 }
 
 // A chart is drawn when it is first seen: a hidden place has no width.
@@ -173,10 +171,4 @@ async function copy(button) {
     document.execCommand("copy");
   }
   button.textContent = "Copied";
-}
-
-function filter(input) {
-  const wanted = input.value.toLowerCase();
-  for (const row of input.parentElement.querySelectorAll("tbody tr"))
-    row.hidden = !row.textContent.toLowerCase().includes(wanted);
 }
