@@ -14,6 +14,7 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown, nearest
+from planner.launch.read.names import left_out
 from planner.launch.read.text import Files
 from planner.launch.read.torchtitan_keys import is_known, is_known_in_0_3, unknown_keys
 from planner.launch.read.torchtitan_layout import (
@@ -50,13 +51,6 @@ MODELS: Mapping[tuple[str, str], str] = {
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
 _DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 2048}
 _DEGREES = {name: TORCHTITAN[name].key for name in _DEFAULTS}
-_UNMODELLED = {
-    f"{_P}.pipeline_parallel_schedule_csv": "a schedule of its own: costed as the named one",
-    f"{_P}.disable_loss_parallel": "logits gathered on every tensor rank: more memory",
-    f"{_A}.per_op_sac_force_recompute_mm_shapes_by_fqns": "costed as the plain per-op policy",
-    "optimizer.early_step_in_backward": "no gradients between steps: less memory than predicted",
-    "profiling.enable_profiling": "profiled steps are slower",
-}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}
 # Mixed precision is what FSDP2 does; without FSDP or other splits torchtitan uses autocast.
 _HALF_STATES = "fused_opt_states_bf16"
@@ -124,7 +118,7 @@ class TorchtitanReader(DocumentReader):
     def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
         return tuple(
             (self.document.settings[key], why)
-            for key, why in _UNMODELLED.items()
+            for key, why in left_out("torchtitan").items()
             if self.document.get(key) and key in self.document.settings
         )
 
