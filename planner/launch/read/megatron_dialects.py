@@ -52,7 +52,7 @@ _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.p
 _OTHER_MODELS = re.compile(
     r"(^|[_/])(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|msdp|"
     r"reward|ppo|grpo|dpo|rl|eval\w*|generate|generation|server|inference|quantize|ptq|prune|"
-    r"export|convert\w*|conversion|roundtrip|zeroshot|orqa)(_|\.|/|$)"
+    r"export|analy[sz]e|convert\w*|conversion|roundtrip|zeroshot|orqa)(_|\.|/|$)"
 )
 
 
