@@ -26,7 +26,6 @@ from planner.cli.output import check_output, print_csv, print_json, print_report
 from planner.cli.pictures import check_plot, plot_option, write_result_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.search_clusters import MOST_PRINTED, names_several, search_several, several_gpus
-from planner.search.pools.jobs import first_job
 
 if TYPE_CHECKING:
     from planner.search.infeasibility import WhyNothingFits
@@ -70,7 +69,7 @@ SORTS = {
     "--workers",
     type=types.PROCESSES,
     default=1,
-    help="Layouts solved at a time, or clusters where --gpus names several; the answer stays.",
+    help="Clusters searched at a time where --gpus names several; the answer stays.",
 )
 @time_limit_option(
     "Of the search, costing included, and of compiling in a first run; what is not proven by then "
@@ -94,9 +93,10 @@ def command(**options: Any) -> None:
         search_several(request, options, SORTS[options["sort"]], style, output)
         return
     options["gpus"] = next(iter(options["gpus"]), None)
+    from planner.search.pools.jobs import first_job
+
     request = build_request(options, recompute=options["recompute"])
-    job = first_job(request)
-    if limits := limit_values(options, job):
+    if limits := limit_values(options, first_job(request)):
         request = request.model_copy(update={"limits": limits})
     compile_if_first_run(options["quiet"], options["time_limit"])
 
@@ -109,7 +109,6 @@ def command(**options: Any) -> None:
                 request,
                 sort=SORTS[options["sort"]],
                 seed=options["seed"],
-                workers=options["workers"],
                 top=options["top"],
                 time_limit_s=options["time_limit"],
                 progress=progress,

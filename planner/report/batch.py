@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, load_laws
-from planner.compare.results import Run
 from planner.job.quantities import short_count
 from planner.search.result import JobSummary
+
+if TYPE_CHECKING:
+    from planner.compare.results import Run
 
 
 def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:

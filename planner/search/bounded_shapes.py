@@ -26,7 +26,13 @@ from planner.search import block_bound
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST
-from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
+from planner.search.terms import (
+    ShapeTerms,
+    layout_context,
+    recompute_code,
+    shape_terms,
+    within,
+)
 
 # Shapes whose bounds are worked out between two looks at the clock.
 _CHUNK = 4096
@@ -62,8 +68,9 @@ class BoundedShapes:
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
         # Whether bounds by whole blocks pay: not where a rough answer will do.
-        several = len(set(cost_model.job.model.kind_indices)) > 1
-        self._whole_blocks = several and tie <= OPTIMAL_WITHIN
+        self._whole_blocks = tie <= OPTIMAL_WITHIN
+        # By shape, within `limit_bytes`.
+        self._linear: dict[int, tuple[ShapeTerms, LayoutContext]] = {}
 
     @cached_property
     def sample_s(self) -> Floats:
@@ -157,10 +164,11 @@ class BoundedShapes:
         sample_times = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows]
         return np.where(light, sample_times[:, None], np.inf)
 
-    def least_bound(self, index: int) -> float:
-        """No layout of any shape has a better pace at a rung."""
+    def least_bound(self, index: int, enough: float) -> float:
+        """No layout of any shape has a better pace at a rung; where none beats `enough`, more is
+        not looked for."""
         bound = self.bounds[:, index]
-        known = float(bound[self._bounded <= index].min(initial=np.inf))
+        known = float(bound[self._bounded <= index].min(initial=enough))
         self._bound(np.flatnonzero((self._bounded > index) & (bound < known)), index)
         return float(self.bounds[:, index].min(initial=np.inf))
 
@@ -259,15 +267,20 @@ class BoundedShapes:
 
     def linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
         """The linear terms of a shape, and what layout rules read of it under a memory limit."""
+        if row not in self._linear:
+            self._linear[row] = self._linear_terms(row)
+        terms, ctx = self._linear[row]
+        return terms, within(ctx, terms, limit_bytes)
+
+    def _linear_terms(self, row: int) -> tuple[ShapeTerms, LayoutContext]:
         job = self.cost_model.job
         index = int(self.columns["recompute"][row])
         recomputation, modes = self.recomputations[index], self.others[index]
         terms = shape_terms(self.cost_model, self.costed, row, recomputation, modes)
         modules = grouped_modules(job.framework, job.activation_offload)
-        ctx = layout_context(
-            terms, job.model, job.framework, job.recompute[index], limit_bytes, modules
+        return terms, layout_context(
+            terms, job.model, job.framework, job.recompute[index], self.limit_bytes, modules
         )
-        return terms, ctx
 
     def _tight_sample_s(self, position: int, index: int) -> float:
         """The tight bound as such; 0 where the schedule has none."""

@@ -27,7 +27,6 @@ from planner.predict.costed_plan import row_degrees
 from planner.predict.mixture import other_modes
 from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
 from planner.predict.techniques import used_techniques
-from planner.search import block_bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.costed import CostedJob, likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
@@ -264,16 +263,7 @@ class UnsolvedBounds(BoundedShapes):
     def _shown(self, position: int, index: int, sample_s: float, least: float) -> bool:
         if self.only_even[self.rows[position]]:
             return False
-        for _ in range(TIGHTEST):
-            if self._tighten(position, index, sample_s) >= least:
-                return True
-        row = int(self.rows[position])
-        terms, ctx = self.linear(row, float(self.limits[index]))
-        if self.others[int(self.columns["recompute"][row])] or not block_bound.applies(ctx):
-            return False
-        target_s = sample_s * float(self.columns["gbs"][row])
-        found = block_bound.least_step(terms, ctx, target_s)
-        return found.step_s >= target_s * (1.0 - _SAME)
+        return any(self._tighten(position, index, sample_s) >= least for _ in range(TIGHTEST))
 
 
 def _same(one: float, other: float) -> bool:

@@ -8,10 +8,10 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
-from heapq import heapify, heappop, heappush, nsmallest
+from functools import cached_property
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -21,11 +21,10 @@ from planner.cost import fields as f
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.layouts import even_layout, plain_context
 from planner.predict.mixture import cost_layout
-from planner.search import block_bound
-from planner.search.ahead import Ahead, Question, Solve
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
-from planner.search.layout_model import LayoutSolution, solve_layout
+from planner.search.layout_model import GAP_LIMIT, LayoutSolution, solve_layout
+from planner.search.layout_start import first_layout
 from planner.search.limit_results import (
     Effort,
     LimitResult,
@@ -66,8 +65,6 @@ class Explorer(BoundedShapes):
         # Rows that may still hold a better plan within some limit.
         self.undecided: set[int] = set()
         self.spent = Spent()
-        # More threads than cores only take time from each other; what is found is the same.
-        self.ahead = Ahead(min(effort.workers, os.cpu_count() or 1))
         # Index of this job among those searched with it.
         self.source = 0
 
@@ -124,15 +121,13 @@ class Explorer(BoundedShapes):
             # Once out of effort the others' bounds still get tighter.
             if exhausted:
                 continue
-            self._solve_ahead(waiting, index, target)
             point = self._solve(position, index, target)
             asked[position] = target
             if point is not None and point.sample_s < target:
                 best = point
         best = self._ask_again(asked, index, best, beside, allowed_s)
-        self.ahead.forget()
-        bound = self.least_bound(index)
         target = beside if best is None else min(beside, best.sample_s)
+        bound = self.least_bound(index, target)
         able = self.bounds[:, index] * (1.0 + self.effort.tie) < target * (1.0 - _SAME)
         self.undecided.update(self.rows[able].tolist())
         return LimitResult(limit, best, bound)
@@ -185,19 +180,6 @@ class Explorer(BoundedShapes):
                 best = point
         return best
 
-    def _solve_ahead(self, waiting: list[tuple[float, int]], index: int, target: float) -> None:
-        """Let idle workers solve the shapes that come next if the target stays."""
-        for bound, position in nsmallest(self.ahead.idle_workers, waiting):
-            if self._whole_blocks and self._tightened[position, index] < TIGHTEST:
-                continue  # bounds by whole blocks are not worked out ahead: that takes longer
-            sample_s = max(bound, self._tight_sample_s(position, index))
-            if sample_s * (1.0 + self.effort.tie) >= target:
-                continue
-            hint = self._hints.get((position, index), NO_BOUND)
-            question = self._question(position, index, target, sample_s, hint)
-            if not self.ahead.has(question):
-                self.ahead.start(question, self._task(*question))
-
     def _allowed_s(self, index: int) -> float:
         """Work that may be spent once this rung is done, deterministic seconds: the first takes at
         most half of what is left, the others a share that leaves something for all."""
@@ -218,11 +200,18 @@ class Explorer(BoundedShapes):
     def best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
         points = [point for point in self.solved if point.peak <= limit]
-        fitting = np.where(self.peak <= limit, self.sample_s, np.inf)
-        row = int(np.argmin(fitting))
-        if np.isfinite(fitting[row]):
-            points.append(self.even_point(row))
+        even = self._fastest_even[self.peak[self._fastest_even] <= limit]
+        if len(even):
+            points.append(self.even_point(int(even[np.argmin(self.sample_s[even])])))
         return min(points, key=lambda point: (point.sample_s, point.peak, point.row), default=None)
+
+    @cached_property
+    def _fastest_even(self) -> np.ndarray:
+        """Shapes whose even layouts are as fast as any that is no heavier, and fit."""
+        order = np.lexsort((self.sample_s, self.peak))
+        order = order[self.peak[order] <= self.limit_bytes]
+        sample_s = self.sample_s[order]
+        return np.sort(order[sample_s <= np.minimum.accumulate(sample_s)])
 
     def as_good(self, point: Point) -> Point:
         """The lightest of all costed layouts that are neither slower nor heavier than one; of
@@ -249,33 +238,22 @@ class Explorer(BoundedShapes):
 
         What its bound turns out to be holds for lower rungs too.
         """
-        sample_s, hint = float(self.bounds[position, index]), self._hints[position, index]
-        question = self._question(position, index, target, sample_s, hint)
-        row = question[0]
+        row, limit = int(self.rows[position]), float(self.limits[index])
         gbs = float(self.columns["gbs"][row])
-        solution = self.ahead.answer(question) or self.solution(*question)
+        bound_s = float(self.bounds[position, index]) * gbs
+        within_s = bound_s, target / (1.0 + self.effort.tie) * gbs
+        solution = self.solution(row, limit, within_s, self._hints[position, index])
         self.spent.solves += 1
         self.spent.effort_s += solution.effort_s
         self.solved_rows.add(row)
         self._raise_bound(position, index, solution.bound_s / gbs)
-        self.solver_bounds.append((row, float(self.limits[index]), solution.bound_s / gbs))
+        if solution.bound_s > bound_s:
+            self.solver_bounds.append((row, limit, solution.bound_s / gbs))
         if solution.layout is None:
             return None
         point = self.cost(row, solution.layout)
         self.solved.append(point)
-        return point if point.peak <= self.limits[index] else None
-
-    def _question(
-        self, position: int, index: int, target: float, bound: float, hint: Bound
-    ) -> Question:
-        """What CP-SAT is asked about a shape at a rung: a pace between the bound and the target.
-
-        `hint`: the bound by whole blocks from which to start.
-        """
-        row = int(self.rows[position])
-        gbs = float(self.columns["gbs"][row])
-        within_s = (bound * gbs, target / (1.0 + self.effort.tie) * gbs)
-        return row, float(self.limits[index]), within_s, hint
+        return point if point.peak <= limit else None
 
     def solution(
         self,
@@ -284,37 +262,34 @@ class Explorer(BoundedShapes):
         within_s: tuple[float, float] = (0.0, np.inf),
         hint: Bound = NO_BOUND,
     ) -> LayoutSolution:
-        """CP-SAT's layout of one shape under a memory limit."""
-        return self._task(row, limit_bytes, within_s, hint)()
+        """The layout of one shape under a memory limit: that of the bound, or CP-SAT's.
 
-    def _task(
-        self, row: int, limit_bytes: float, within_s: tuple[float, float], hint: Bound
-    ) -> Solve:
-        """A solve with everything but CP-SAT done: the compiled kernels run in one thread."""
+        `hint`: the bound by whole blocks from which to start.
+        """
         modes = self.others[int(self.columns["recompute"][row])]
         terms, ctx = self.linear(row, limit_bytes)
+        attained = self._attained(row, ctx, within_s, hint)
+        if attained is not None:
+            return attained
         options = replace(self.effort.options, wall_s=self._seconds_left())
+        found = solve_layout(terms, ctx, options, within_s, hint.stage_layers)
+        if found.layout is None or not modes:
+            return found
+        return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
 
-        def solve() -> LayoutSolution:
-            if self._refuted(terms, ctx, within_s):
-                return LayoutSolution("infeasible", None, within_s[1], 0.0)
-            found = solve_layout(terms, ctx, options, within_s, hint.stage_layers)
-            if found.layout is None or not modes:
-                return found
-            return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
-
-        return solve
-
-    def _refuted(
-        self, terms: ShapeTerms, ctx: LayoutContext, within_s: tuple[float, float]
-    ) -> bool:
-        """Whether whole blocks show what CP-SAT would: that no layout is as fast as is asked for.
-
-        With several kinds of layers that was looked at before (`_block_bound`).
-        """
-        if self._whole_blocks or within_s[1] == np.inf or not block_bound.applies(ctx):
-            return False
-        return block_bound.least_step(terms, ctx, within_s[1]).step_s >= within_s[1]
+    def _attained(
+        self, row: int, ctx: LayoutContext, within_s: tuple[float, float], hint: Bound
+    ) -> LayoutSolution | None:
+        """The layout at which the bound by whole blocks is attained, if it is a layout, and as near
+        to the bound as CP-SAT would have to come."""
+        layout = first_layout(ctx, hint.stage_layers) if hint.stage_layers else None
+        if layout is None:
+            return None
+        step_s = self.cost(row, layout).sample_s * float(self.columns["gbs"][row])
+        gap = max(0.0, 1.0 - within_s[0] / step_s)
+        if gap > GAP_LIMIT or step_s > within_s[1]:
+            return None
+        return LayoutSolution("optimal", layout, within_s[0], gap, step_s=step_s)
 
     def cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""

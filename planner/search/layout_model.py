@@ -42,7 +42,7 @@ class SolverOptions:
     """How CP-SAT runs; equal options give equal layouts unless `wall_s` (seconds) cuts a solve.
 
     One thread a solve: interleaved search with more repeats itself too, but takes several times
-    the work for the same optimum. More workers solve more shapes at a time (planner.search.ahead).
+    the work for the same optimum.
     """
 
     seed: int = 0

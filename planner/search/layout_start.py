@@ -1,4 +1,4 @@
-"""From which layout CP-SAT starts: the usual split, or that at which a bound is attained."""
+"""The layout to try first: the usual split, or that at which a bound is attained."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from constraints.layout import (
+    LAYOUT_RULES,
     LayoutContext,
     LayoutVariables,
     block_recomputed,
@@ -23,16 +24,30 @@ def hint(
     ctx: LayoutContext,
     start: tuple[int, ...],
 ) -> None:
-    """Start from the usual split or that of `start`, as few layers recomputed as fit there.
+    """Start from `first_blocks`."""
+    blocks, again = first_blocks(ctx, start)
+    for layer, wanted in zip(variables.layers, blocks, strict=True):
+        model.add_hint(layer, wanted)
+    for layer, wanted in zip(variables.recomputed, again, strict=True):
+        model.add_hint(layer, wanted)
+
+
+def first_layout(ctx: LayoutContext, start: tuple[int, ...]) -> Layout | None:
+    """The layout of `first_blocks`, if it obeys every rule."""
+    layout = _with_counts(*first_blocks(ctx, start), ctx)
+    return layout if all(rule.check(layout, ctx) for rule in LAYOUT_RULES) else None
+
+
+def first_blocks(
+    ctx: LayoutContext, start: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(layers of each block, how many of them recompute): the usual split or that of `start`, as
+    few layers recomputed as fit there.
 
     `start`: layers of each stage; (): the usual ones.
     """
     blocks = chunks(start, ctx) if start else ctx.usual_split
-    for layer, wanted in zip(variables.layers, blocks, strict=True):
-        model.add_hint(layer, wanted)
-    again = _fewest_recomputed(blocks, ctx)
-    for layer, wanted in zip(variables.recomputed, again, strict=True):
-        model.add_hint(layer, wanted)
+    return blocks, _fewest_recomputed(blocks, ctx)
 
 
 def chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:

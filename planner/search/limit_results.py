@@ -41,7 +41,6 @@ class Effort:
 
     `started_s`: when that time began, in `time.perf_counter`.
     `tie`: a plan is not improved by less than this share. `any_plan`: the first that fits will do.
-    `workers`: layouts solved at a time; the outcome is the same for any number.
     """
 
     options: SolverOptions = field(default_factory=SolverOptions)
@@ -50,7 +49,6 @@ class Effort:
     most_effort_s: float = MOST_EFFORT_S
     tie: float = TIE
     any_plan: bool = False
-    workers: int = 1
     started_s: float = field(default_factory=time.perf_counter, compare=False)
 
     @property

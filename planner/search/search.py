@@ -55,7 +55,6 @@ def find_plans(
     top: int | None = None,
     sort: str = "tokens_per_s",
     seed: int = 0,
-    workers: int = 1,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     fastest_only: bool = False,
@@ -67,12 +66,12 @@ def find_plans(
     `planner.search.exact_front`, among plans that fit as surely as the request asks.
 
     `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`: of
-    the layout solver; `workers`: layouts solved at a time. An equal seed repeats the result
-    exactly, with any number of workers, unless `time_limit_s` cuts the search short: it begins with
-    the call, and costing every configuration once, which is what even the worst front needs, has at
-    least COSTING_S. Ctrl-C, once plans are known, ends it like a time limit: the best front so far,
-    which says so in `stopped`. `progress(what, done, total)` is called as it goes. `fastest_only`:
-    stop once no plan can be faster than the first; what lies below it on the front is not searched.
+    the layout solver: an equal seed repeats the result exactly, unless `time_limit_s` cuts the
+    search short: it begins with the call, and costing every configuration once, which is what even
+    the worst front needs, has at least COSTING_S. Ctrl-C, once plans are known, ends it like a time
+    limit: the best front so far, which says so in `stopped`. `progress(what, done, total)` is
+    called as it goes. `fastest_only`: stop once no plan can be faster than the first; what lies
+    below it on the front is not searched.
     `short`: look only for plans as fast as the fastest, and for lighter ones until there are so
     many between which people would choose; the recommended plan is the same. `relaxed`: where
     nothing fits, search what would. `launch`: what launch writers say of the job and its plans,
@@ -84,7 +83,7 @@ def find_plans(
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
     if time_limit_s is not None and not 0 < time_limit_s < float("inf"):
         raise UsageError(f"time_limit_s {time_limit_s:g}: give seconds above 0, or None")
-    effort = Effort(SolverOptions(seed=seed), time_limit_s, workers=workers)
+    effort = Effort(SolverOptions(seed=seed), time_limit_s)
     if is_pool(request.gpus):
         from planner.search.pools.search import search_pool
 

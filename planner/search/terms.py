@@ -6,7 +6,7 @@ kernel's step time and a layout that it calls fitting does fit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 from typing import Any
 
@@ -216,3 +216,9 @@ def layout_context(
         greedy_costs=model_costs(model),
         offload_modules=offload_modules,
     )
+
+
+def within(ctx: LayoutContext, terms: ShapeTerms, limit_bytes: float) -> LayoutContext:
+    """The same under another memory limit."""
+    limit = floor(allocated_limit_bytes(terms, limit_bytes) / MEMORY_UNIT_BYTES)
+    return ctx if ctx.memory is None else replace(ctx, memory=replace(ctx.memory, limit=limit))

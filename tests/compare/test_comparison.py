@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware import Figure, HardwareError, Price, load_gpu, parse_gpus
-from planner.compare import Comparison, Offer, Settings, compare
-from planner.compare.comparison import front_names
+from planner.compare.comparison import compare, front_names
 from planner.compare.limits import time_shares
+from planner.compare.offers import Offer
 from planner.compare.quotes import choose
-from planner.compare.results import Run
+from planner.compare.results import Comparison, Run
 from planner.compare.run import Placed, run_at
 from planner.compare.searches import Task, run_searches
+from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.report.comparison import comparison_report

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hardware import Figure
-from planner.compare import Settings
 from planner.compare.money import OwnerTerms, annuity, owned_hour
+from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 
 TERMS = OwnerTerms(interest=0.0, years=5.0, utilisation=1.0, per_kwh=0.1, hosting_per_kw_month=73.0)

@@ -26,7 +26,12 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
 
 class _Kernels(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        stands_in = name.split(".")[0] in ("flash_attn", "triton", "grouped_gemm", "datatrove")
+        stands_in = name.split(".", maxsplit=1)[0] in (
+            "flash_attn",
+            "triton",
+            "grouped_gemm",
+            "datatrove",
+        )
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if stands_in else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:

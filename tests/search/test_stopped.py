@@ -174,13 +174,10 @@ def test_an_instance_beyond_the_solvers_integers_is_not_given_to_it() -> None:
     assert less.bound_s > 2**20 * terms.layer[0, linear.TERM_FORWARD]
 
 
-def test_the_front_is_the_same_for_a_seed_and_any_number_of_workers() -> None:
-    one, two, eight = (find_plans(REQUEST, seed=7, workers=workers) for workers in (1, 2, 8))
-    first = [plan.model_dump_json() for plan in one.plans]
-    for other in (two, eight):
-        assert [plan.model_dump_json() for plan in other.plans] == first
-        assert (other.counts.solved, other.counts.skipped) == (
-            one.counts.solved,
-            one.counts.skipped,
-        )
+def test_the_front_is_the_same_for_a_seed() -> None:
+    one, two = (find_plans(REQUEST, seed=7) for _ in range(2))
+    assert [plan.model_dump_json() for plan in one.plans] == [
+        plan.model_dump_json() for plan in two.plans
+    ]
+    assert (two.counts.solved, two.counts.skipped) == (one.counts.solved, one.counts.skipped)
     assert one.proven
