@@ -24,12 +24,13 @@ from planner.launch.read.torchtitan_layout import (
     stage_count,
     stage_layers,
 )
+from planner.launch.titan_flavors import FLAVORS
 
-# (model.name, model.flavor) -> catalogue name.
+# (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
+# share one, and such as differ from the catalogue's in a detail.
 MODELS: Mapping[tuple[str, str], str] = {
-    ("llama3", "8b"): "llama-3.1-8b",
-    ("llama3", "70b"): "llama-3.1-70b",
-    ("llama3", "405b"): "llama-3.1-405b",
+    (size.module, size.name.lower()): name for name, size in reversed(FLAVORS.items())
+} | {
     ("llama4", "17bx16e"): "llama-4-scout",
     ("llama4", "17bx128e"): "llama-4-maverick",
     ("llama4", "17bx16e_irope"): "llama-4-scout",
@@ -37,16 +38,7 @@ MODELS: Mapping[tuple[str, str], str] = {
     ("deepseek_v3", "16b"): "deepseek-v2-lite",
     ("deepseek_v3", "236b"): "deepseek-v2",
     ("deepseek_v3", "671b"): "deepseek-v3",
-    ("qwen3", "0.6b"): "qwen3-0.6b",
-    ("qwen3", "1.7b"): "qwen3-1.7b",
-    ("qwen3", "4b"): "qwen3-4b",
-    ("qwen3", "8b"): "qwen3-8b",
-    ("qwen3", "14b"): "qwen3-14b",
-    ("qwen3", "32b"): "qwen3-32b",
-    ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
     ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
-    ("gpt_oss", "20b"): "gpt-oss-20b",
-    ("gpt_oss", "120b"): "gpt-oss-120b",
 }
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
 _DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 2048}
