@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hardware import Cluster
 from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Severity
+from planner.launch.read.world import ALONE
 
 RULE = "world-size"
 # Launchers that start one process a GPU themselves: tasks of an srun around them are nodes.
@@ -171,7 +172,7 @@ def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, 
     return tuple(
         Edit(count.who, str(number))
         for count in counts
-        if count.kind in kinds and count.number != number
+        if count.kind in kinds and count.number != number and count.who != ALONE
     )
 
 

@@ -15,22 +15,13 @@ from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Hints, Problem, nearest
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
-from planner.launch.read.names import known_names
+from planner.launch.read.names import known_names, left_out
 from planner.launch.read.text import Files
 
 TOP_KEYS = known_names("deepspeed")
 ZERO_KEYS = known_names("deepspeed-zero")
 _Z = "zero_optimization"
 _MBS, _ACC, _GBS = (DEEPSPEED[name].key for name in ("mbs", "grad_acc", "gbs"))
-_UNMODELLED = {
-    f"{_Z}.zero_quantized_weights": "gathers in 8 bits: faster than predicted",
-    f"{_Z}.zero_quantized_gradients": "reductions in 4 bits: faster than predicted",
-    f"{_Z}.zenflow": "asynchronous updates",
-    "compression_training": "compressed training",
-    "progressive_layer_drop": "layers dropped",
-    "data_types.grad_accum_dtype": "costed with gradients in 16 bits",
-    "communication_data_type": "costed in the gradients' type",
-}
 # Types of gradients: modelled as that of the products.
 _SAME_TYPE = ("data_types.grad_accum_dtype", "communication_data_type")
 _PRECISION_NAMES = {"bf16": ("bf16", "bfloat16"), "fp16": ("fp16", "half")}
@@ -87,7 +78,7 @@ class _Reader(ScriptedReader):
             precision="fp16" if self._on("fp16.enabled") else "bf16",
             unmodelled=tuple(
                 (self.document.settings[key], why)
-                for key, why in _UNMODELLED.items()
+                for key, why in left_out("deepspeed").items()
                 if self._is_unmodelled(key)
             ),
             **batch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -111,14 +111,7 @@ def hf_arguments(given: dict[str, Setting], folder: Path, hints: Hints) -> HfArg
         for name in ("model", "seq", "mbs", "grad_acc", "recompute")
     }
     return HfArguments(
-        Hints(
-            framework=hints.framework,
-            environment=hints.environment,
-            gpus=hints.gpus,
-            gbs=hints.gbs,
-            vocab=hints.vocab,
-            **merged,  # type: ignore[arg-type]
-        ),
+        replace(hints, **merged),  # type: ignore[arg-type]
         given,
         _optimizer(given),
         _text(given, "optimizer_kernel") or _KERNELS.get(_text(given, "optim") or ""),

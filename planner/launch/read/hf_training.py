@@ -22,6 +22,7 @@ from planner.launch.read.deepspeed import read_deepspeed
 from planner.launch.read.document import Document, json_document
 from planner.launch.read.found import Found, Hints, Problem, Setting
 from planner.launch.read.hf_arguments import HfArguments, hf_arguments
+from planner.launch.read.names import left_out
 from planner.launch.read.text import Files
 
 Program = Literal["llamafactory", "axolotl", "trainer"]
@@ -36,39 +37,12 @@ _STAGE_IN_NAME = re.compile(r"(?:^|[^a-z])(?:z|zero|stage|zero_?stage)[-_]?([0-3
 _FULL = ("full", "none", "", "false")
 # Objectives whose step is a forward and a backward of one model.
 _STAGES = ("sft", "pt", "none", "")
-# Switches that change what is trained or how, and why there is no prediction.
-_REFUSED: Mapping[str, str] = {
-    "use_galore": "GaLore", "use_apollo": "APOLLO", "use_badam": "BAdam", "use_loraplus": "LoRA+",
-    "use_adam_mini": "Adam-mini", "use_muon": "Muon through LLaMA-Factory",
-    "use_unsloth": "Unsloth's kernels", "use_kt": "KTransformers", "use_mca": "Megatron adapters",
-    "use_ray": "Ray", "qat": "quantisation-aware training", "relora_steps": "ReLoRA",
-    "mixture_of_depths": "mixture of depths", "use_peft": "LoRA", "use_lora": "LoRA",
-    "q_lora": "QLoRA", "lora_enable": "LoRA", "lora_r": "LoRA", "peft_layers_to_transform": "LoRA",
-    "llama_pro": "LLaMA Pro", "reward_model": "a reward model", "only_optimize_lora": "LoRA",
-    "lora_dim": "LoRA", "lora_module_name": "LoRA", "pre_seq_len": "prompt tuning",
-    "tune_mm_mlp_adapter": "a vision tower", "vision_tower": "a vision tower",
-    "tensor_model_parallel_size": "Megatron through LLaMA-Factory",
-    "pipeline_model_parallel_size": "Megatron through LLaMA-Factory",
-    "expert_model_parallel_size": "Megatron through LLaMA-Factory",
-    "tensor_parallel_size": "tensor parallelism of Hugging Face",
-    "context_parallel_size": "context parallelism of Hugging Face",
-    "sequence_parallel_degree": "ring attention of axolotl", "processor_type": "images",
-    "sequence_parallel_size": "sequence parallelism", "sp_size": "sequence parallelism",
-    "reward_funcs": "GRPO", "num_generations": "GRPO", "max_prompt_length": "preferences (DPO)",
-    "rewards": "rewards", "freeze_backbone": "frozen layers",
-    "unfrozen_parameters": "frozen layers",
-}  # fmt: skip
 _HARMLESS = ("use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
              "use_liger_kernel")  # fmt: skip
 # Settings of adapters that mean nothing where none is asked for.
 _LEFT_OVER = ("lora_r", "lora_dim")
 # Switches of Liger's kernels, of which head and loss in one are counted.
 _LIGER = ("use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy")
-_UNMODELLED: Mapping[str, str] = {
-    "torch_compile": "compiled: faster than predicted",
-    "activation_offloading": "activations on the host: less memory than predicted",
-    "neftune_noise_alpha": "noise on the embeddings",
-}
 
 
 def read_hf_training(
@@ -91,7 +65,9 @@ def read_hf_training(
     refusals = refusals_of(named, launch, program)
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
     liger = any(_is_on(named, name) for name in _LIGER)
-    left = tuple((named[name], why) for name, why in _UNMODELLED.items() if _is_on(named, name))
+    left = tuple(
+        (named[name], why) for name, why in left_out("trainer").items() if _is_on(named, name)
+    )
     return replace(
         found,
         format="settings",
@@ -218,7 +194,7 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
     for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
         if _switched(named, name):
             yield _refusal(named[name], f"{name}: quantised weights")
-    for name, why in _REFUSED.items():
+    for name, why in left_out("trainer", "refused").items():
         if name in _LEFT_OVER and (program != "trainer" or "use_lora" in named):
             continue  # what these programs pass over where nothing asks for adapters
         sizes = name.endswith(("_size", "_degree"))
@@ -229,7 +205,10 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
 def _unknown_switches(named: Mapping[str, Setting]) -> Iterator[Problem]:
     """LLaMA-Factory's `use_...` switches that change the loss or the optimizer."""
     for name, setting in named.items():
-        is_new = name.startswith("use_") and name not in (*_REFUSED, *_HARMLESS)
+        is_new = name.startswith("use_") and name not in (
+            *left_out("trainer", "refused"),
+            *_HARMLESS,
+        )
         if is_new and setting.value is True:
             yield _refusal(setting, f"{name}: true")
 

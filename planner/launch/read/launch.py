@@ -264,6 +264,8 @@ def _is_megatron(launch: LaunchCommand) -> bool:
     words = [word.text.value.partition("=")[0] for word in launch.arguments]
     # A file by its name, a module by all of it: folders may be called anything.
     name = launch.program.rpartition("/")[2]
+    if name == "megatron":  # ms-swift's command, whose options are its own
+        return False
     named = "pretrain_" in name or "megatron" in name
     return any(sign in words for sign in _MEGATRON_SIGNS) or (named and bool(words))
 

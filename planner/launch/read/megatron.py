@@ -36,7 +36,7 @@ from planner.launch.read.megatron_offload import read_offload
 from planner.launch.read.megatron_ramp import RAMPS, read_megatron_ramp
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
 from planner.launch.read.megatron_sharp import read_sharp
-from planner.launch.read.megatron_unmodelled import AS_COSTED, UNMODELLED, UNPREDICTABLE
+from planner.launch.read.names import left_out
 from planner.launch.read.text import Files
 
 # Fusions that the profile without Transformer Engine does not count on.
@@ -128,8 +128,8 @@ class MegatronReader:
         training = self._training(degrees)
         self._modes_beyond()
         unmodelled = exchange.unmodelled + tuple(
-            (setting, UNMODELLED[name])
-            for name in UNMODELLED
+            (setting, why)
+            for name, why in left_out("megatron").items()
             if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
             and not (name in RAMPS and ramp.text)
@@ -407,12 +407,12 @@ class MegatronReader:
             self._unpredictable(text, "zero-stage")
         if why := other_model(self.launch):
             self._unpredictable(f"{why}: not modelled")
-        for name, why in UNPREDICTABLE.items():
+        for name, why in left_out("megatron", "refused").items():
             if self.arguments.has(name):
                 self._unpredictable(f"--{name}: {why}", name)
 
     def _has_effect(self, name: str) -> bool:
-        return set(self.arguments.many(name)) != {AS_COSTED.get(name)}
+        return set(self.arguments.many(name)) != {left_out("megatron", "as costed").get(name)}
 
 
 def selective_name(modules: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
 from planner.launch.read.megatron_arguments import RELEASE, Arguments
+from planner.launch.read.names import left_out
 
 
 @dataclass(frozen=True)
@@ -51,28 +52,8 @@ _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.p
 _OTHER_MODELS = re.compile(
     r"(^|[_/])(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|msdp|"
     r"reward|ppo|grpo|dpo|rl|eval\w*|generate|generation|server|inference|quantize|ptq|prune|"
-    r"export|convert\w*|conversion|roundtrip|zeroshot|orqa)(_|\.|/|$)"
+    r"export|analy[sz]e|convert\w*|conversion|roundtrip|zeroshot|orqa)(_|\.|/|$)"
 )
-# Options of others without a prediction, and why.
-_UNPREDICTABLE: Mapping[str, str] = {
-    "ds-sequence-parallel-size": "Ulysses sequence parallelism is not modelled",
-    "enable-zero-bubble": "zero-bubble schedules of that fork are not read",
-    "zero-bubble-v-schedule": "zero-bubble schedules of that fork are not read",
-    "random-ltd": "layers that drop tokens are not modelled",
-    "curriculum-learning": "sequence lengths that change are not modelled",
-    "curriculum-learning-legacy": "sequence lengths that change are not modelled",
-    "compression-training": "compressed training is not modelled",
-    "retro-add-retriever": "retrieval is not modelled",
-    "peft-type": "LoRA and other adapters are not modelled",
-    "lora-r": "LoRA and other adapters are not modelled",
-    "cpu-optimizer": "DeepSpeed's optimizer on the CPU is not modelled under Megatron",
-    "prefix-lm": "prefix attention is not modelled",
-    "kd": "a teacher beside the model is not modelled",
-    "load-teacher": "a teacher beside the model is not modelled",
-    "bitfit": "training of biases alone is not modelled",
-    "rollout-batch-size": "reinforcement learning is not modelled",
-    "advantage-estimator": "reinforcement learning is not modelled",
-}
 
 
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
@@ -104,7 +85,11 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
     """What others' options ask for that is not modelled."""
     experts = arguments.setting("num-experts") if dialect.name == "deepspeed" else None
     found = [] if experts is None else [("num-experts", "DeepSpeed's experts are not modelled")]
-    found += [(name, why) for name, why in _UNPREDICTABLE.items() if arguments.has(name)]
+    found += [
+        (name, why)
+        for name, why in left_out("megatron-others", "refused").items()
+        if arguments.has(name)
+    ]
     return [
         arguments.unpredictable(f"--{name}: {why}", name)
         for name, why in found

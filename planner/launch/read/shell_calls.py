@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from planner.launch.read.text import Text, Word
 
@@ -30,6 +31,9 @@ class ScriptCall:
 def inline_script(words: Sequence[Word]) -> Text | None:
     """What `bash -c "..."` runs, behind srun or not; None for another command."""
     for at, word in enumerate(words):
+        if _base(word) == "bcprun":  # NVIDIA Base Command: a launcher around `-c "..."`
+            given = (two.text for one, two in pairwise(words[at:]) if one.text.value == "-c")
+            return next(given, None)
         if _base(word) not in _SHELLS:
             continue
         after = at + 1

@@ -14,6 +14,7 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown, nearest
+from planner.launch.read.names import left_out
 from planner.launch.read.text import Files
 from planner.launch.read.torchtitan_keys import is_known, is_known_in_0_3, unknown_keys
 from planner.launch.read.torchtitan_layout import (
@@ -23,12 +24,13 @@ from planner.launch.read.torchtitan_layout import (
     stage_count,
     stage_layers,
 )
+from planner.launch.titan_flavors import FLAVORS
 
-# (model.name, model.flavor) -> catalogue name.
+# (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
+# share one, and such as differ from the catalogue's in a detail.
 MODELS: Mapping[tuple[str, str], str] = {
-    ("llama3", "8b"): "llama-3.1-8b",
-    ("llama3", "70b"): "llama-3.1-70b",
-    ("llama3", "405b"): "llama-3.1-405b",
+    (size.module, size.name.lower()): name for name, size in reversed(FLAVORS.items())
+} | {
     ("llama4", "17bx16e"): "llama-4-scout",
     ("llama4", "17bx128e"): "llama-4-maverick",
     ("llama4", "17bx16e_irope"): "llama-4-scout",
@@ -36,27 +38,11 @@ MODELS: Mapping[tuple[str, str], str] = {
     ("deepseek_v3", "16b"): "deepseek-v2-lite",
     ("deepseek_v3", "236b"): "deepseek-v2",
     ("deepseek_v3", "671b"): "deepseek-v3",
-    ("qwen3", "0.6b"): "qwen3-0.6b",
-    ("qwen3", "1.7b"): "qwen3-1.7b",
-    ("qwen3", "4b"): "qwen3-4b",
-    ("qwen3", "8b"): "qwen3-8b",
-    ("qwen3", "14b"): "qwen3-14b",
-    ("qwen3", "32b"): "qwen3-32b",
-    ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
     ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
-    ("gpt_oss", "20b"): "gpt-oss-20b",
-    ("gpt_oss", "120b"): "gpt-oss-120b",
 }
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
 _DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 2048}
 _DEGREES = {name: TORCHTITAN[name].key for name in _DEFAULTS}
-_UNMODELLED = {
-    f"{_P}.pipeline_parallel_schedule_csv": "a schedule of its own: costed as the named one",
-    f"{_P}.disable_loss_parallel": "logits gathered on every tensor rank: more memory",
-    f"{_A}.per_op_sac_force_recompute_mm_shapes_by_fqns": "costed as the plain per-op policy",
-    "optimizer.early_step_in_backward": "no gradients between steps: less memory than predicted",
-    "profiling.enable_profiling": "profiled steps are slower",
-}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}
 # Mixed precision is what FSDP2 does; without FSDP or other splits torchtitan uses autocast.
 _HALF_STATES = "fused_opt_states_bf16"
@@ -124,7 +110,7 @@ class TorchtitanReader(DocumentReader):
     def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
         return tuple(
             (self.document.settings[key], why)
-            for key, why in _UNMODELLED.items()
+            for key, why in left_out("torchtitan").items()
             if self.document.get(key) and key in self.document.settings
         )
 

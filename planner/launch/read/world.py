@@ -47,6 +47,8 @@ _YAML: Sequence[tuple[str, CountKind]] = (
     (r"^resources\.accelerators", "gpus a node"),
 )
 # A job with parts of several kinds: what is one node of what is not known.
+# What says that there is one node.
+ALONE = "torchrun --standalone"
 _PARTS = re.compile(r"replicatedJobs\.1\.|pytorchReplicaSpecs")
 
 
@@ -92,6 +94,8 @@ def _of_words(words: Sequence[Word], files: Files) -> Iterator[Count]:
         name = _SAME.get(name, name)
         if name in _OPTIONS:
             launcher = name
+        if launcher == "torchrun" and text == "--standalone":
+            yield Count("nodes", 1, ALONE, setting_of(ALONE, Text.made("1"), word.used, files))
         key, equals, _ = text.partition("=")
         kind = _kind(launcher, key)
         if kind is None:
