@@ -12,25 +12,6 @@ from pydantic import BaseModel, ConfigDict
 from hardware.load import CATALOG
 from hardware.units import ASSUMPTION
 
-# Least and most that a figure can be, in its unit; some must lie above the least.
-FIGURE_RANGES: Mapping[str, tuple[float, float]] = {
-    "amortisation_years": (0.0, 100.0),
-    "interest": (0.0, 1.0),
-    "pue": (1.0, 10.0),
-    "electricity": (0.0, 1e4),
-    "hosting": (0.0, 1e6),
-    "load": (0.0, 1.2),
-    "utilisation": (0.0, 1.0),
-    "gpu_mtbf": (0.0, 1e9),
-    "node_mtbf": (0.0, 1e9),
-    "repair": (0.0, 1e5),
-    "restart": (0.0, 1e9),
-    "write_bandwidth": (0.0, 1e6),
-}
-FIGURES_ABOVE_LEAST = (
-    "amortisation_years", "load", "utilisation", "gpu_mtbf", "node_mtbf", "write_bandwidth",
-)  # fmt: skip
-
 CapexScope = Literal["card", "node", "cluster"]
 
 
@@ -85,19 +66,22 @@ class Account(_Frozen):
 class Economics(_Frozen):
     """The content of `catalog/economics.toml`; GPUs by their catalogue names, accounts by theirs.
 
-    `around`: what a cluster costs a GPU beside a card, and beside a node.
+    `around`: what a cluster costs a GPU beside a card, and beside a node. `node_height`: rack
+    units of a node.
     """
 
     figures: Mapping[str, Figure]
     capex: Mapping[str, Capex]
     around: Mapping[str, Figure]
     node_power: Mapping[str, Figure]
+    node_height: Mapping[str, Figure]
     accounts: Mapping[str, Account]
 
     def all_figures(self) -> tuple[Figure, ...]:
         """Every figure of the file."""
         prices = (capex.price for capex in self.capex.values())
-        return (*self.figures.values(), *prices, *self.around.values(), *self.node_power.values())
+        nodes = (*self.node_power.values(), *self.node_height.values())
+        return (*self.figures.values(), *prices, *self.around.values(), *nodes)
 
 
 @cache

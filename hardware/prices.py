@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from hardware.errors import HardwareError, did_you_mean
 from hardware.files import csv_rows, read_text
 from hardware.load import CATALOG, MOST_GPUS, load_gpu
+from hardware.ranges import LARGEST_PRICE
 
 PriceKind = Literal["on_demand", "reserved", "spot"]
 PRICE_KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
@@ -27,8 +28,6 @@ HEADER_RULE = (
 )
 
 
-# Beyond any price of a GPU for an hour or a GPU's share of a cluster, in any currency.
-LARGEST_PRICE = 1e9
 PriceOfGpu = Annotated[float, Field(ge=1e-6, le=LARGEST_PRICE)]
 
 

@@ -7,12 +7,15 @@ which are summed here within a zone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from hardware.errors import HardwareError
+from pydantic import ValidationError
+
+from hardware.errors import HardwareError, invalid_file
 from hardware.files import csv_rows, read_text
 from hardware.load import load_gpu
 from hardware.prices import Price, PriceKind
@@ -118,16 +121,19 @@ def _prices(
             skipped[accelerator] = skipped.get(accelerator, 0) + 1
             continue
         for kind, amount, instance in found:
-            yield Price(
-                gpu=gpu,
-                provider=cloud,
-                kind=kind,
-                price_per_gpu_hour=amount / count,
-                source=str(path),
-                instance=instance,
-                instance_gpus=int(count),
-                note=row["Region"],
-            )
+            try:
+                yield Price(
+                    gpu=gpu,
+                    provider=cloud,
+                    kind=kind,
+                    price_per_gpu_hour=amount / count,
+                    source=str(path),
+                    instance=instance,
+                    instance_gpus=int(count),
+                    note=row["Region"],
+                )
+            except ValidationError as error:
+                raise invalid_file(f"{path}, line {line}", error) from None
 
 
 def _of_row(
@@ -187,9 +193,12 @@ def _number(path: Path, line: int, row: Row, column: str) -> float | None:
     if not text:
         return None
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
         place = list(row).index(column) + 1
         raise HardwareError(
             f"{path}, line {line}, column {place}: {column} {text!r} is not a number"
-        ) from None
+        )
+    return number

@@ -30,6 +30,12 @@ _LOADED = re.compile(
 _LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".json": "json", ".csv": "text"}
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The search's script for pages opened as files is ours, not the plugin's of a network."""
+    config.extra["polyfills"] = ["images/search-from-files.js"]
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Every file of the repository that a page names, as a page or a picture of the site."""
     for path in sorted(_named(files)):
@@ -120,5 +126,6 @@ def _site_file(path: str, config: MkDocsConfig) -> File:
     text = source.read_text(encoding="utf-8")
     if source.suffix != ".md":
         fence = "`" * (3 + text.count("```"))
-        text = f"# {path}\n\n{fence}{_LANGUAGES.get(source.suffix, 'text')}\n{text}\n{fence}\n"
+        head = f"---\nsearch: {{exclude: true}}\n---\n# {path}\n\n"
+        text = f"{head}{fence}{_LANGUAGES.get(source.suffix, 'text')}\n{text}\n{fence}\n"
     return File.generated(config, _site_uri(path), content=text)

@@ -9,7 +9,15 @@ import click
 
 from planner.cli import complete
 from planner.cli import option_types as types
-from planner.cli.comparing import build_settings, limits_for, money_options, search_options, without
+from planner.cli.comparing import (
+    begin_study,
+    build_settings,
+    how,
+    money_options,
+    search_options,
+    study_text,
+    without,
+)
 from planner.cli.help import GroupedCommand
 from planner.cli.options import (
     Command,
@@ -21,7 +29,7 @@ from planner.cli.options import (
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
-from planner.search.plan_file import write_text
+from planner.job.written import write_text
 
 # Stands for the model of the request until its size is known.
 _ANY = "llama-3-8b"
@@ -72,14 +80,13 @@ def command(**options: Any) -> None:
     Loss by the scaling law of Hoffmann et al. 2022 as corrected by Besiroglu et al. 2024; on --gpus
     with the best plan of a search. Exit status 1 if nothing fits the GPUs.
     """
-    output = check_output(options["output"], options["force"])
+    _, output = begin_study(options)
     model_file = _model_file(options)
     settings = build_settings(options)
     base = options | {"model": options["model"] or _ANY, "gpus": None, "cluster": None}
     request = build_request(base, recompute=options["recompute"])
 
     from planner.compare.budget import Ask, budget
-    from planner.launch.registry import LAUNCH_NOTES
 
     if options["gpus"] is not None:
         compile_if_first_run(options["quiet"])
@@ -89,13 +96,9 @@ def command(**options: Any) -> None:
             request,
             Ask(**{name: options[name] for name in names}),
             settings,
-            prepare=limits_for(options),
-            seed=options["seed"],
-            time_limit_s=options["time_limit"],
-            progress=progress,
-            launch=LAUNCH_NOTES,
+            **how(options, progress),
         )
-    text = found.model_dump_json(indent=1, exclude={"run": {"plan": {"stages"}}}) + "\n"
+    text = study_text(found)
     if output is not None:
         write_text(output, text)
     if model_file is not None and found.shape is not None:

@@ -10,27 +10,26 @@ import click
 
 from planner.cli import option_types as types
 from planner.cli.comparing import (
+    begin_study,
     build_limits,
     build_settings,
     comparing_options,
     comparing_request,
-    jobs_for,
-    limits_for,
+    how,
     limits_options,
+    offers_for,
+    show_study,
     without,
 )
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
-from planner.cli.options import output_format
-from planner.cli.output import check_output, print_report
-from planner.cli.pictures import check_plot, plot_option, write_plot
+from planner.cli.pictures import plot_option
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.table_options import by_spelling, option_of, option_value
 from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
-    from planner.compare.buying import Buying, TrainingRun
-    from planner.compare.offers import Offer
+    from planner.compare.buying import TrainingRun
 
 _MOST_JOBS = 32
 
@@ -77,9 +76,10 @@ def _job_options_may_lie_in_a_file(function: Any) -> Any:
 )
 @click.option(
     "--order",
-    type=click.Choice(["side-by-side", "one-after-another"]),
+    type=click.Choice(["side-by-side", "one-after-another", "mixed"]),
     default="side-by-side",
-    help="Several jobs: each on a cluster at the same time, or all on one in turn.",
+    help="Several jobs: each on a cluster at the same time, all on one in turn, or on several "
+    "clusters, some in turn.",
 )
 @click.option(
     "--or-owned",
@@ -104,15 +104,13 @@ def command(**options: Any) -> None:
     Every job is searched on every cluster; the choice among them is proven. Exit status 1 if
     nothing keeps the limits: the smallest deadline, budget or power that works is shown.
     """  # fmt: skip
-    style = output_format(options["as_json"], options["as_csv"])
-    output = check_output(options["output"], options["force"])
-    check_plot(options["plot"], options["force"], output)
+    style, output = begin_study(options)
     limits, settings = build_limits(options), build_settings(options)
-    runs, offers = tuple(_runs(options)), _offers(options)
+    runs, offers = tuple(_runs(options)), offers_for(options)
     compile_if_first_run(options["quiet"])
 
     from planner.compare.buying import buy
-    from planner.launch.registry import LAUNCH_NOTES
+    from planner.report.buying import buying_report
 
     with watched(options["quiet"]) as progress:
         buying = buy(
@@ -122,57 +120,12 @@ def command(**options: Any) -> None:
             settings,
             objective=options["minimise"],
             order=options["order"],
-            prepare=limits_for(options),
-            processes=jobs_for(options, len(offers) * len(runs)),
-            seed=options["seed"],
-            time_limit_s=options["time_limit"],
-            progress=progress,
-            launch=LAUNCH_NOTES,
             or_owned=options["or_owned"],
+            **how(options, progress, len(offers) * len(runs)),
         )
-    if output is not None:
-        from planner.search.plan_file import write_text
-
-        write_text(output, buying.model_dump_json(indent=1) + "\n")
-    _draw(options["plot"], buying)
-    _print(buying, style)
+    show_study(buying, options, style, output, buying_report)
     if buying.decision is None or buying.decision.best is None:
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
-
-
-def _draw(plot: Path | None, buying: Buying) -> None:
-    if plot is None:
-        return
-    from planner.report.charts.curves import curves_chart
-    from planner.report.figures.curves import buying_figure
-    from planner.report.pages.studies import buying_page
-
-    write_plot(plot, lambda: curves_chart(buying_figure(buying)), lambda: buying_page(buying))
-
-
-def _print(buying: Buying, style: str) -> None:
-    if style == "json":
-        click.echo(buying.model_dump_json(indent=1))
-    elif style == "csv":
-        click.echo(buying.to_frame().to_csv(index=False), nl=False)
-    else:
-        from planner.report.buying import buying_report
-
-        print_report(buying_report(buying))
-
-
-def _offers(options: dict[str, Any]) -> tuple[Offer, ...]:
-    from planner.compare.buying import each_size, offers_of
-    from planner.compare.offers import read_offers
-
-    offers = offers_of(options["gpus"])
-    if options["clusters"] is not None:
-        offers += each_size(read_offers(Path(options["clusters"])))
-    if not offers:
-        raise UsageError(
-            "no cluster to choose from: give --gpus 64..512xH100, or --clusters FILE.toml"
-        )
-    return offers
 
 
 def _runs(options: dict[str, Any]) -> Iterator[TrainingRun]:

@@ -103,7 +103,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         calibration = calibration_of(better, read.sources)
     if output is not None:
         from planner.evidence.learn.cluster_file import cluster_text
-        from planner.search.plan_file import write_text
+        from planner.job.written import write_text
 
         base = Path(options["cluster"]).expanduser() if options["cluster"] else None
         text = cluster_text(output.name, _machine(options, fits), calibration, base)
@@ -138,7 +138,7 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
 
 def _output(options: dict[str, Any]) -> Path | None:
     """The file to write, known to be writable before any work is done."""
-    from planner.search.plan_file import refuse_to_overwrite
+    from planner.job.written import refuse_to_overwrite
 
     if options["gpus"] and options["cluster"]:
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")

@@ -151,7 +151,7 @@ def _fix_target(paths: tuple[str, ...], options: dict[str, Any]) -> _Target | No
         if options["output"]:
             raise UsageError("-o says where --fix writes: give --fix too")
         return None
-    from planner.search.plan_file import refuse_to_overwrite
+    from planner.job.written import refuse_to_overwrite
 
     output, force = options["output"], options["force"]
     for name in (output,) if output else (f"{path}.fixed" for path in paths):
@@ -167,7 +167,7 @@ class _Target:
 
     def path(self, changed: str, count: int) -> Path:
         """Where the new text of a file goes."""
-        from planner.search.plan_file import refuse_to_overwrite
+        from planner.job.written import refuse_to_overwrite
 
         if self.output and count > 1:
             raise UsageError("--fix changes several files: leave -o out, and each gets .fixed")
@@ -201,8 +201,8 @@ def _write_fixed(
     watch: Any,
 ) -> None:
     """Write the improved files and say on stderr what was written, and what was not."""
+    from planner.job.written import write_text
     from planner.launch.check.fix import fixed_files
-    from planner.search.plan_file import write_text
 
     fixed = fixed_files(assessment, changes, read, watch)
     written = [(target.path(name, len(fixed.texts)), text) for name, text in fixed.texts.items()]

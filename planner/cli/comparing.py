@@ -1,4 +1,4 @@
-"""Options that `planner compare` and `planner scale` share, and what they become: `Settings`."""
+"""What commands that compare share: their options, what these become, how a study is shown."""
 
 from __future__ import annotations
 
@@ -7,27 +7,40 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
-from hardware.prices import LARGEST_PRICE
+from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST, LARGEST_PRICE
 from planner.cli import option_types as types
 from planner.cli.options import (
     Command,
+    OutputFormat,
     build_request,
     condition_options,
     job_options,
     limit_options,
+    output_format,
     ramp_option,
     time_limit_option,
     together,
 )
+from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, write_plot
 from planner.job.errors import UsageError
-from planner.job.request import Request
+from planner.job.written import write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import BaseModel
+
     from hardware import Price
+    from planner.compare.buying import Buying
     from planner.compare.choice import Limits
     from planner.compare.comparison import Prepare
+    from planner.compare.offers import Offer
+    from planner.compare.results import Comparison, Scaling
+    from planner.compare.searches import Progress
     from planner.compare.settings import Settings
+    from planner.job.request import Request
+    from planner.report.tables import Report
 
 # Option -> figure of hardware/catalog/economics.toml that it replaces, factor to its unit, help.
 _FIGURES: dict[str, tuple[str, str]] = {
@@ -38,6 +51,7 @@ _FIGURES: dict[str, tuple[str, str]] = {
     "interest": ("interest", "Cost of capital a year: 0.08."),
     "utilisation": ("utilisation", "Share of an owned cluster's life in use."),
     "load": ("load", "Power drawn in training over rated power."),
+    "rack-power": ("rack_power", "kW of rated power that a rack takes."),
     "mtbf-gpu": ("gpu_mtbf", "Hours between failures of a GPU."),
     "mtbf-node": ("node_mtbf", "Hours between failures of a node, its GPUs apart."),
     "write-bandwidth": ("write_bandwidth", "GB/s of checkpoints a node."),
@@ -133,6 +147,7 @@ limits_options = together(
     click.option("--budget", type=types.AMOUNT,
     help="It costs at most this, in --currency at --price-kind: 12M."),
     click.option("--power", type=types.POWER_KW, help="The facility draws at most this: 1.2MW."),
+    click.option("--racks", type=types.DEGREE, help="Its nodes fill at most so many racks."),
     click.option("--certainty", type=types.PROBABILITY, default="80%",
     help="How surely each limit is kept, by the error of the predictions; 50% or more."),
     click.option("--minimise", type=click.Choice(["cost", "time", "energy"]), default="cost",
@@ -156,6 +171,7 @@ def build_limits(options: dict[str, Any]) -> Limits:
         deadline_days=None if deadline_s is None else deadline_s / 86400.0,
         budget=options["budget"],
         power_kw=options["power"],
+        racks=options["racks"],
         certainty=options["certainty"],
     )
 
@@ -220,6 +236,21 @@ def comparing_request(options: dict[str, Any]) -> Request:
     return build_request(request, recompute=options["recompute"])
 
 
+def offers_for(options: dict[str, Any]) -> tuple[Offer, ...]:
+    """The clusters of --gpus and --clusters."""
+    from planner.compare.offers import Offer, read_offers
+    from planner.compare.ranges import each_size, several_clusters
+
+    offers = tuple(Offer(gpus=text) for text in several_clusters(options["gpus"]))
+    if options["clusters"] is not None:
+        offers += each_size(read_offers(Path(options["clusters"])))
+    if not offers:
+        raise UsageError(
+            "no cluster to compare: give --gpus 64xH100 or 64..512xH100, or --clusters FILE.toml"
+        )
+    return offers
+
+
 def limits_for(options: dict[str, Any]) -> Prepare:
     """Limits on degrees as each cluster's own request carries them."""
     from planner.cli.limits import limit_values
@@ -229,6 +260,63 @@ def limits_for(options: dict[str, Any]) -> Prepare:
         return request.model_copy(update={"limits": limits}) if limits else request
 
     return prepare
+
+
+def begin_study(options: dict[str, Any]) -> tuple[OutputFormat, Path | None]:
+    """How the answer is printed, and the file it goes to; what cannot be written is told first."""
+    style = output_format(options["as_json"], options.get("as_csv", False))
+    output = check_output(options["output"], options["force"])
+    check_plot(options.get("plot"), options["force"], output)
+    return style, output
+
+
+def how(options: dict[str, Any], progress: Progress | None, searches: int = 1) -> dict[str, Any]:
+    """How the searches run, as every study takes it."""
+    from planner.launch.registry import LAUNCH_NOTES
+
+    return {
+        "prepare": limits_for(options),
+        "seed": options["seed"],
+        "time_limit_s": options["time_limit"],
+        "progress": progress,
+        "launch": LAUNCH_NOTES,
+    } | ({} if searches == 1 else {"jobs": jobs_for(options, searches)})
+
+
+def study_text(study: BaseModel) -> str:
+    """The JSON of a study, without the memory of each plan's stages."""
+    plan = {"plan": {"stages"}}
+    runs = {"__all__": {"run": plan}}
+    return (
+        study.model_dump_json(indent=1, exclude={"run": plan, "rows": runs, "points": runs}) + "\n"
+    )
+
+
+def show_study(
+    study: Comparison | Scaling | Buying,
+    options: dict[str, Any],
+    style: OutputFormat,
+    output: Path | None,
+    report: Callable[[Any], Report] | None,
+) -> None:
+    """Write the files that were asked for, and print the study; without a report write alone."""
+    if output is not None:
+        write_text(output, study_text(study))
+    if options["plot"] is not None:
+        from planner.report.charts.curves import curves_chart
+        from planner.report.pages.studies import figure_of, study_page
+
+        write_plot(
+            options["plot"], lambda: curves_chart(figure_of(study)), lambda: study_page(study)
+        )
+    if report is None:
+        return
+    if style == "json":
+        click.echo(study_text(study), nl=False)
+    elif style == "csv":
+        click.echo(study.to_frame().to_csv(index=False), nl=False)
+    else:
+        print_report(report(study))
 
 
 def jobs_for(options: dict[str, Any], searches: int) -> int:

@@ -10,16 +10,18 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
-from pydantic import ValidationError
 
 from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
 from hardware.files import is_name_at_fault
 from planner._version import __version__
 from planner.job.errors import CannotTellError, NothingFitsError, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 DEBUG_VARIABLE = "PLANNER_DEBUG"
 
@@ -86,6 +88,8 @@ def _shortened(text: str) -> str:
 
 def refusal(error: BaseException) -> Refusal:
     """How any error is shown: as what it is, or as a crash."""
+    from pydantic import ValidationError
+
     status, message = ExitStatus.CRASH, crash_text(error)
     match error:
         case ValidationError() if error.title in _MADE_OF_OPTIONS:

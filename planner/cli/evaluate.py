@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,10 +20,12 @@ from planner.cli.options import (
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.pictures import check_plot, plot_option, write_plan_plot
 from planner.job.errors import UsageError
-from planner.job.job import Job
-from planner.job.request import Request
-from planner.predict.plan import Degrees, Plan
-from planner.search.result import Counts, SearchResult
+
+if TYPE_CHECKING:
+    from planner.job.job import Job
+    from planner.job.request import Request
+    from planner.predict.plan import Degrees, Plan
+    from planner.search.result import SearchResult
 
 
 @click.command(
@@ -79,6 +81,8 @@ def command(**options: Any) -> None:
 
 def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
     """The request and the degrees, with dp and grad_acc (or the batch) derived."""
+    from planner.predict.plan import Degrees
+
     if options.get("optimizer_offload") == "search":
         raise UsageError(
             "--optimizer-offload search: only planner search, compare and scale choose the share; "
@@ -145,6 +149,7 @@ def _usual_zero(job: Job, replicas: int) -> int:
 def as_result(request: Request, plan: Plan) -> SearchResult:
     """A plan file's content with one evaluated plan."""
     from planner._version import __version__
+    from planner.search.result import Counts, SearchResult
     from planner.search.search import job_summary
 
     return SearchResult(

@@ -15,17 +15,15 @@ from planner.cli.output import check_output, print_report
 from planner.cli.pictures import check_plot, plot_option, write_plan_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import UsageError
-from planner.job.job import Job
-from planner.job.pool import is_pool
-from planner.job.request import Request
-from planner.predict.decided import decided_request
-from planner.predict.plan import Plan
-from planner.search.plan_file import read_plan, write_text
-from planner.search.result import SearchResult
-from planner.search.what_if_result import WhatIf
+from planner.job.written import write_text
 
 if TYPE_CHECKING:
+    from planner.job.job import Job
+    from planner.job.request import Request
+    from planner.predict.plan import Plan
     from planner.search.explanation import Explanation
+    from planner.search.result import SearchResult
+    from planner.search.what_if_result import WhatIf
 
 
 @click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
@@ -73,6 +71,9 @@ def command(
         raise UsageError("--csv prints the table of --what-if: give both, or --json")
     trace_path = check_output(trace, force, "--trace")
     check_plot(plot, force, trace_path)
+    from planner.job.pool import is_pool
+    from planner.search.plan_file import read_plan
+
     result, number = read_plan(Path(plan_file), number)
     if is_pool(result.request.gpus):
         if with_what_if:
@@ -117,6 +118,7 @@ def explain_one(
     time_limit_s: float | None = None,
 ) -> Explanation:
     """The explanation of a plan on GPUs of one type."""
+    from planner.predict.decided import decided_request
     from planner.search.explanation import explain, job_evaluator, pick_plan
 
     plan = pick_plan(result, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,8 +20,9 @@ from planner.cli.options import (
 )
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, limited, watched
-from planner.job.request import Request
-from planner.predict.command_line import search_command
+
+if TYPE_CHECKING:
+    from planner.job.request import Request
 
 
 @click.command(
@@ -47,6 +48,7 @@ def command(**options: Any) -> None:
     compile_if_first_run(options["quiet"])
 
     from planner.launch.registry import LAUNCH_NOTES
+    from planner.predict.command_line import search_command
     from planner.report.fit import fit_report
     from planner.search.fit import does_it_fit
 

@@ -26,11 +26,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "activation_offload_fraction", "hbm_reserve", "fit_probability", "dtype", "stage",
         "tensors", "solve", "advise",
     ),
-    "Limits": ("deadline", "budget", "power", "certainty", "minimise", "order"),
+    "Limits": ("deadline", "budget", "power", "racks", "certainty", "minimise", "order"),
     "Rules of your own": ("require", "forbid", "fix"),
     "How it trains": (
         "use", "without",
-        "schedule", "cp_comm_type", "attention", "cuda_graphs", "sharp", "sequence_parallel",
+        "schedule", "cp_comm_type", "attention", "sharp", "sequence_parallel",
         "expert_imbalance", "dropout", "bias", "optimizer_kernel", "gradient_as_bucket_view",
         "set_to_none", "cublas_workspace_config", "vocab",
     ),

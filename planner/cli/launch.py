@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,12 +12,9 @@ from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.options import ramp_option
 from planner.cli.progress import compile_if_first_run
-from planner.job.frameworks.names import target_named
-from planner.launch.contract import NodesAs
-from planner.search.plan_file import read_plan
 
 if TYPE_CHECKING:
-    from planner.launch.contract import Launch
+    from planner.launch.contract import Launch, NodesAs
     from planner.launch.folder import LaunchFolder
 
 _EPILOG = """\b
@@ -40,7 +37,7 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 )
 @click.option(
     "--nodes-as",
-    type=click.Choice(get_args(NodesAs)),
+    type=click.Choice(["slurm", "torchrun", "k8s", "skypilot"]),
     default="torchrun",
     help="What starts the processes on the nodes.",
 )
@@ -66,6 +63,9 @@ def command(
 
     Configuration of the framework, a script that starts it, the plan, and a README.
     """
+    from planner.job.frameworks.names import target_named
+    from planner.search.plan_file import read_plan
+
     path = Path(output).expanduser()
     named = None if framework is None else target_named(framework)
     result, number = read_plan(Path(plan_file), number)

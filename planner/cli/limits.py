@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from constraints import DegreeLimit
 from planner.cli.options import LIMITS
-from planner.job.job import Job
+
+if TYPE_CHECKING:
+    from constraints import DegreeLimit
+    from planner.job.job import Job
 
 _ZERO_STAGES = range(4)
 

@@ -24,10 +24,10 @@ from planner.cli.options import (
 )
 from planner.cli.output import check_output
 from planner.cli.pictures import check_plot, plot_option, write_plot
+from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.quantities import gib
-from planner.predict.plan import LARGEST_DEGREE
-from planner.search.plan_file import write_text
+from planner.job.written import write_text
 
 if TYPE_CHECKING:
     from planner.job.request import Request

@@ -10,18 +10,26 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from constraints import ConstraintError, parse_degree_limit
+from constraints import ConstraintError
 from planner.job.batch_ramp import read_ramp
+from planner.job.bounds import (
+    LARGEST_DEGREE,
+    LONGEST_SEQ,
+    MOST_LAYERS,
+    MOST_MICRO_BATCHES,
+    MOST_SEQUENCES,
+    WIDEST,
+)
 from planner.job.errors import UsageError
-from planner.job.request import LONGEST_SEQ, MOST_SEQUENCES
-from planner.job.specs import MOST_LAYERS, WIDEST
 from planner.job.tokens import parse_tokens
-from planner.predict.plan import LARGEST_DEGREE, MOST_MICRO_BATCHES
+
+if TYPE_CHECKING:
+    from constraints import DegreeLimit
 
 # Blocks of a pipeline that a list of layers may name.
 _MOST_BLOCKS = 2**16
@@ -204,6 +212,12 @@ def _currency(text: str) -> str:
     return text
 
 
+def _degree_limit(degree: str, text: str) -> DegreeLimit:
+    from constraints import parse_degree_limit
+
+    return parse_degree_limit(text, degree=degree)
+
+
 def _condition(verb: Any, text: str) -> str:
     from constraints import user_condition
 
@@ -246,8 +260,7 @@ def _plot(endings: tuple[str, ...], text: str) -> Path:
 
 def degree_limit(degree: str) -> Parsed:
     """Allowed values of a degree."""
-    parse = partial(parse_degree_limit, degree=degree)
-    return Parsed("values", parse, "8", "1,2,4", "..8", "2..")
+    return Parsed("values", partial(_degree_limit, degree), "8", "1,2,4", "..8", "2..")
 
 
 def condition(verb: str, *examples: str) -> Parsed:

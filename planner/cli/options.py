@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from planner.cli import complete
 from planner.cli import option_types as types
-from planner.job.request import Request
+
+if TYPE_CHECKING:
+    from planner.job.request import Request
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -153,11 +155,6 @@ job_options = together(
         type=click.Choice(["p2p", "all_gather", "a2a", "a2a+p2p"]),
         help="How context parallelism exchanges. [default: the fastest in a search, else "
         "the framework's usual]",
-    ),
-    click.option(
-        "--cuda-graphs",
-        is_flag=True,
-        help="The step is captured as CUDA graphs: no CPU time per kernel.",
     ),
     click.option(
         "--with",
@@ -351,15 +348,12 @@ def output_format(as_json: bool, as_csv: bool) -> OutputFormat:
     return "json" if as_json else "csv" if as_csv else "text"
 
 
-# Fields of a request that options of the same names give.
-REQUEST_OPTIONS = tuple(
-    name for name in Request.model_fields if name not in ("recompute", "limits", "cp_sizes")
-)
-
-
 def build_request(options: dict[str, Any], **more: Any) -> Request:
     """The request that the shared options make; a command without some takes their defaults."""
-    fields = {name: options[name] for name in REQUEST_OPTIONS if name in options}
+    from planner.job.request import Request
+
+    named = Request.model_fields.keys() - {"recompute", "limits", "cp_sizes"}
+    fields = {name: value for name, value in options.items() if name in named}
     if fields["precision"] is None:
         del fields["precision"]
     return Request(**fields, allow_tp_across_domains=options["allow_tp_across_nodes"], **more)

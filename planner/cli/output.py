@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from planner.report.tables import Report
-from planner.search.plan_file import refuse_to_overwrite, to_json, write_text
-from planner.search.result import SearchResult
+from planner.job.written import refuse_to_overwrite, write_text
+
+if TYPE_CHECKING:
+    from planner.report.tables import Report
+    from planner.search.result import SearchResult
 
 
 def check_output(output: str | None, force: bool, option: str = "-o") -> Path | None:
@@ -25,12 +27,18 @@ def check_output(output: str | None, force: bool, option: str = "-o") -> Path | 
 def write_result(result: SearchResult, path: Path | None) -> None:
     """Write the plan file, if one was asked for."""
     if path is not None:
-        write_text(path, to_json(result))
+        write_text(path, _plan_file(result))
 
 
 def print_json(result: SearchResult) -> None:
     """The plan file's content on stdout."""
-    click.echo(to_json(result), nl=False)
+    click.echo(_plan_file(result), nl=False)
+
+
+def _plan_file(result: SearchResult) -> str:
+    from planner.search.plan_file import to_json
+
+    return to_json(result)
 
 
 def print_csv(result: SearchResult) -> None:

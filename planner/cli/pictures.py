@@ -11,7 +11,7 @@ import click
 from planner.cli import option_types as types
 from planner.cli.options import Command
 from planner.job.errors import UsageError
-from planner.search.plan_file import refuse_to_overwrite, write_bytes
+from planner.job.written import refuse_to_overwrite, write_bytes
 
 if TYPE_CHECKING:
     from planner.report.pages.page import Page

@@ -38,7 +38,7 @@ def command(**options: Any) -> None:
     """
     from planner.evidence.learn import probe
     from planner.evidence.learn.inputs import plan_configuration
-    from planner.search.plan_file import refuse_to_overwrite
+    from planner.job.written import refuse_to_overwrite
 
     output = Path(options["output"]).expanduser()
     raw = Path(options["raw"] or f"{output}.csv").expanduser()
@@ -62,8 +62,8 @@ def _write(mapped: Any, benches: Any, output: Path, raw: Path) -> None:
     from planner.evidence.learn.calibrate import calibrate, calibration_of
     from planner.evidence.learn.cluster_file import cluster_text
     from planner.evidence.learn.probe import raw_csv
+    from planner.job.written import write_text
     from planner.report.calibration import calibration_report
-    from planner.search.plan_file import write_text
 
     write_text(raw, raw_csv(benches))
     cluster = mapped.job.cluster

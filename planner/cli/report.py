@@ -9,7 +9,7 @@ import click
 from planner.cli import option_types as types
 from planner.cli.pictures import demand_plot
 from planner.cli.progress import compile_if_first_run
-from planner.search.plan_file import refuse_to_overwrite, write_text
+from planner.job.written import refuse_to_overwrite, write_text
 
 
 @click.command("report", epilog="Example: planner report plans.json -o report.html")

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.comparing import (
+    begin_study,
     build_limits,
     build_settings,
     comparing_options,
     comparing_request,
-    jobs_for,
-    limits_for,
+    how,
     limits_options,
+    show_study,
 )
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
-from planner.cli.options import output_format
-from planner.cli.output import check_output, print_report
-from planner.cli.pictures import check_plot, plot_option, write_plot
+from planner.cli.pictures import plot_option
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
-from planner.search.plan_file import write_text
-
-if TYPE_CHECKING:
-    from planner.compare.results import Scaling
-
-_STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
 
 
 @click.command(
@@ -71,17 +63,14 @@ def command(**options: Any) -> None:
 
     Exit status 1 if the job fits on none.
     """
-    style = output_format(options["as_json"], options["as_csv"])
-    output = check_output(options["output"], options["force"])
-    plot = options["plot"]
-    check_plot(plot, options["force"], output)
+    style, output = begin_study(options)
     counts = _counts(options)
     settings, limits = build_settings(options), build_limits(options)
     request = comparing_request(options)
     compile_if_first_run(options["quiet"])
 
     from planner.compare.scaling import BATCHES, scale
-    from planner.launch.registry import LAUNCH_NOTES
+    from planner.report.scaling import scaling_report
 
     batch = options["batch"] or ("fixed" if options["batch_ramp"] else "both")
     batches = tuple(one for one in BATCHES if batch in (one, "both"))
@@ -93,24 +82,18 @@ def command(**options: Any) -> None:
             options["tokens"],
             settings,
             batches=batches,
-            prepare=limits_for(options),
-            jobs=jobs_for(options, len(counts) * len(batches)),
-            seed=options["seed"],
-            time_limit_s=options["time_limit"],
-            progress=progress,
-            launch=LAUNCH_NOTES,
             limits=limits,
             objective=options["minimise"],
+            **how(options, progress, len(counts) * len(batches)),
         )
-    _write(scaling, output, plot)
-    _print(scaling, style)
+    show_study(scaling, options, style, output, scaling_report)
     if all(point.run is None for point in scaling.points):
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
 
 
 def _counts(options: dict[str, Any]) -> tuple[int, ...]:
     """Numbers of GPUs, from --counts or from --from and --to."""
-    from planner.compare.scaling import counts_between
+    from planner.compare.ranges import counts_between
 
     given, first, last = options["counts"], options["first"], options["last"]
     if given is not None:
@@ -120,30 +103,3 @@ def _counts(options: dict[str, Any]) -> tuple[int, ...]:
     if first is None or last is None:
         raise UsageError("give the numbers of GPUs: --from 512 --to 16384, or --counts 512,768")
     return counts_between(first, last)
-
-
-def _write(scaling: Scaling, output: Path | None, plot: Path | None) -> None:
-    if output is not None:
-        write_text(output, _json(scaling))
-    if plot is None:
-        return
-    from planner.report.charts.curves import curves_chart
-    from planner.report.figures.curves import scaling_figure
-    from planner.report.pages.studies import scaling_page
-
-    write_plot(plot, lambda: curves_chart(scaling_figure(scaling)), lambda: scaling_page(scaling))
-
-
-def _json(scaling: Scaling) -> str:
-    return scaling.model_dump_json(indent=1, exclude=_STAGES) + "\n"
-
-
-def _print(scaling: Scaling, style: str) -> None:
-    if style == "json":
-        click.echo(_json(scaling), nl=False)
-    elif style == "csv":
-        click.echo(scaling.to_frame().to_csv(index=False), nl=False)
-    else:
-        from planner.report.scaling import scaling_report
-
-        print_report(scaling_report(scaling))

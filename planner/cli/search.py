@@ -26,7 +26,6 @@ from planner.cli.output import check_output, print_csv, print_json, print_report
 from planner.cli.pictures import check_plot, plot_option, write_result_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.search_clusters import MOST_PRINTED, names_several, search_several, several_gpus
-from planner.search.pools.jobs import first_job
 
 if TYPE_CHECKING:
     from planner.search.infeasibility import WhyNothingFits
@@ -94,9 +93,10 @@ def command(**options: Any) -> None:
         search_several(request, options, SORTS[options["sort"]], style, output)
         return
     options["gpus"] = next(iter(options["gpus"]), None)
+    from planner.search.pools.jobs import first_job
+
     request = build_request(options, recompute=options["recompute"])
-    job = first_job(request)
-    if limits := limit_values(options, job):
+    if limits := limit_values(options, first_job(request)):
         request = request.model_copy(update={"limits": limits})
     compile_if_first_run(options["quiet"], options["time_limit"])
 

@@ -57,9 +57,9 @@ def search_several(
     compile_if_first_run(options["quiet"])
     from planner.cli.comparing import jobs_for, limits_for
     from planner.compare.cluster_front import search_clusters, shortened
+    from planner.job.written import write_text
     from planner.launch.registry import LAUNCH_NOTES
     from planner.search.ordering import sort_value
-    from planner.search.plan_file import write_text
 
     with watched(options["quiet"]) as progress:
         front = search_clusters(

@@ -290,13 +290,13 @@ def _hashes(values: Any) -> dict[str, str]:
 
 def _clusters(file: _File) -> tuple[Value, ...]:
     """The clusters of `gpus` and of the file that `clusters` names."""
-    from planner.compare.buying import each_size, offers_of
-    from planner.compare.offers import demand_distinct, read_offers
+    from planner.compare.offers import Offer, demand_distinct, read_offers
+    from planner.compare.ranges import each_size, several_clusters
 
     texts = file.grid.get("gpus", file.fixed.get("gpus", []))
     if not isinstance(texts, list):
         texts = [texts]
-    offers: tuple[Offer, ...] = offers_of([str(text) for text in texts])
+    offers = tuple(Offer(gpus=text) for text in several_clusters(map(str, texts)))
     if (name := file.fixed.get("clusters")) is not None:
         offers += each_size(read_offers(file.path.resolve().parent / str(name)))
     if not offers:

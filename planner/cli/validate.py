@@ -161,7 +161,7 @@ def _study(
 
 def _check(option: str, given: str | None, force: bool) -> None:
     """UsageError if nothing could be written there, before any work is done."""
-    from planner.search.plan_file import refuse_to_overwrite
+    from planner.job.written import refuse_to_overwrite
 
     if given is not None and given != _STDOUT:
         refuse_to_overwrite(Path(given).expanduser(), force, option)
@@ -201,7 +201,7 @@ def _paths(given: Sequence[str]) -> Sequence[Path]:
 
 def _write(given: str | None, text: Callable[[], str]) -> None:
     """Text to stdout or to a file, if it was asked for."""
-    from planner.search.plan_file import write_text
+    from planner.job.written import write_text
 
     if given == _STDOUT:
         click.echo(text(), nl=False)

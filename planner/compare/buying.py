@@ -7,7 +7,6 @@ their peak all the time is not searched: that bound needs no search and no plan 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hardware import gpu_names, parse_gpus
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.choice import Choice, Decision, Limits, Objective, Order
@@ -35,7 +33,6 @@ from planner.compare.least import (
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.quotes import check_providers
 from planner.compare.results import COMPARISON_VERSION
-from planner.compare.scaling import counts_between
 from planner.compare.searches import Outcome, Progress, Task, run_searches, workers
 from planner.compare.settings import CostBasis, Settings
 from planner.job.errors import UsageError
@@ -47,12 +44,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_SEARCHES = 1_000
-# `any` without numbers: every doubling that people rent or buy.
-_ANY = "8..4096xany"
-_RANGE = re.compile(r"^\s*(\d{1,7})\s*\.\.\s*(\d{1,7})\s*[x×*]\s*(\S.*?)\s*$")
 # Searches of a wave for each process; between waves, clusters that cannot win any more go.
 _AHEAD = 2
-_ONE = re.compile(r"^\s*(\d{1,7})\s*[x×*]\s*any\s*$", re.IGNORECASE)
 
 
 class _Frozen(BaseModel):
@@ -115,56 +108,6 @@ def _flat(row: BuyRow) -> dict[str, Any]:
     return flat
 
 
-def offers_of(texts: Sequence[str]) -> tuple[Offer, ...]:
-    """The clusters that `--gpus` texts name: `64xH100`, `64..1024xH100` (doubled from the first
-    number to the last), `64..1024xany` for every GPU of the catalogue, `any` at every size.
-    UsageError or HardwareError."""
-    names = [name for text in texts for name in _sizes(text)]
-    return tuple(Offer(gpus=name) for name in dict.fromkeys(names))
-
-
-def each_size(offers: Sequence[Offer]) -> tuple[Offer, ...]:
-    """Offers of a file with every size that their `gpus` name, as `offers_of` reads them."""
-    return tuple(
-        offer.model_copy(
-            update={"gpus": size, "name": offer.name and f"{offer.name} {size}", "cluster": None}
-        )
-        if offer.gpus is not None and ".." in offer.gpus
-        else offer
-        for offer in offers
-        for size in (_sizes(offer.gpus) if offer.gpus else ("",))
-    )
-
-
-def _sizes(text: str) -> list[str]:
-    text = _ANY if text.strip().lower() == "any" else text
-    match = _RANGE.match(text)
-    one = _ONE.match(text)
-    if match is None and one is None:
-        if ".." in text:
-            raise UsageError(f"--gpus {text}: write 64..1024xH100, or 64..1024xany for all GPUs")
-        return [text]
-    first, last, kind = match.groups() if match else (one[1], one[1], "any") if one else ("",) * 3
-    if not 1 <= int(first) <= int(last):
-        raise UsageError(f"--gpus {text}: give the smaller number first, as 64..1024xH100")
-    kinds = gpu_names() if kind.lower() == "any" else (kind,)
-    return [
-        name for one_kind in kinds for name in _whole_nodes(one_kind, int(first), int(last), text)
-    ]
-
-
-def _whole_nodes(kind: str, first: int, last: int, text: str) -> list[str]:
-    """Numbers of GPUs from the first to the last, in whole nodes where they are larger than one."""
-    node = parse_gpus(f"1x{kind}").node_gpus
-    counts = dict.fromkeys(
-        count if count <= node else count // node * node for count in counts_between(first, last)
-    )
-    found = [count for count in counts if count >= first]
-    if not found:
-        raise UsageError(f"--gpus {text}: nodes of {kind} have {node} GPUs; give {node} or more")
-    return [f"{count}x{kind}" for count in found]
-
-
 def buy(
     runs: Sequence[TrainingRun],
     offers: Sequence[Offer],
@@ -174,7 +117,7 @@ def buy(
     objective: Objective = "cost",
     order: Order = "side-by-side",
     prepare: Prepare | None = None,
-    processes: int = 1,
+    jobs: int = 1,
     seed: int = 0,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
@@ -194,7 +137,11 @@ def buy(
     pairs = [(run, entry) for run in runs for entry in _entries(run, offers, prepare, chosen)]
     rows: list[BuyRow | None] = [None] * len(pairs)
 
-    together = order == "one-after-another" and len(runs) > 1
+    # Jobs that share a cluster cannot be moved from it one at a time.
+    shares = order == "one-after-another" or (
+        order == "mixed" and not (limits.power_kw is None and limits.racks is None)
+    )
+    together = shares and len(runs) > 1
     task = Task(pairs[0][1].request, seed, time_limit_s, only_plans=True, launch=launch)
     sums = counting(limits, objective)
 
@@ -211,9 +158,12 @@ def buy(
         left = sorted(ready, key=lambda number: ready[number].promise)
         total = len(left)
         while left:
-            wave = left[: 1 if pool is None else _AHEAD * processes]
+            wave = left[: 1 if pool is None else _AHEAD * jobs]
             outcomes = run_searches(
-                [replace(task, request=pairs[number][1].request) for number in wave],
+                [
+                    replace(task, request=pairs[number][1].request, tokens=pairs[number][0].tokens)
+                    for number in wave
+                ],
                 [f"{pairs[number][0].name} on {pairs[number][1].offer.label}" for number in wave],
                 progress=_shifted(progress, total - len(left), total),
                 pool=pool,
@@ -226,9 +176,9 @@ def buy(
             left = [number for number in left if rows[number] is None]
         return _answer(runs, [row for row in rows if row is not None], limits, objective, order)
 
-    with workers(min(processes, len(pairs))) as pool:
+    with workers(min(jobs, len(pairs))) as pool:
         answer = fill(limits, pool)
-        if (answer.decision is None or answer.decision.best is None) and limits.any:
+        if (answer.decision is None or answer.decision.best is None) and limits.given:
             # What would have to give is a question about the clusters beyond the limits, too.
             answer = fill(Limits(certainty=limits.certainty), pool)
     return answer.model_copy(update={"currency": chosen.currency, "basis": chosen.basis})

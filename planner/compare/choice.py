@@ -10,7 +10,10 @@ from planner.compare.interval import Range
 from planner.compare.settings import CostBasis
 
 Objective = Literal["cost", "time", "energy"]
-Order = Literal["one-after-another", "side-by-side"]
+Order = Literal["one-after-another", "side-by-side", "mixed"]
+
+# Sums that may be limited.
+SUMS = ("time", "cost", "power", "racks")
 
 
 class _Frozen(BaseModel):
@@ -23,17 +26,20 @@ class Limits(_Frozen):
     deadline_days: float | None = Field(None, gt=0.0)
     budget: float | None = Field(None, gt=0.0)
     power_kw: float | None = Field(None, gt=0.0)
+    racks: int | None = Field(None, gt=0)
     certainty: float = Field(0.8, ge=0.5, lt=1.0)
 
     @property
-    def any(self) -> bool:
-        """Whether there is a limit at all."""
-        return not (self.deadline_days is None and self.budget is None and self.power_kw is None)
+    def given(self) -> dict[str, float]:
+        """The limits that there are, by the name of the sum they hold for."""
+        values = (self.deadline_days, self.budget, self.power_kw, self.racks)
+        return {name: value for name, value in zip(SUMS, values, strict=True) if value is not None}
 
 
 class Choice(_Frozen):
     """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility;
-    `basis`: the kind of price; `provider`: whose, empty where bought or without a price."""
+    `racks`: that the GPUs fill; `basis`: the kind of price; `provider`: whose, empty where bought
+    or without a price."""
 
     job: str
     cluster: str
@@ -42,6 +48,7 @@ class Choice(_Frozen):
     cost: Range | None
     mwh: Range
     power_kw: float
+    racks: int = 0
     basis: CostBasis = "on_demand"
     provider: str = ""
 
@@ -49,19 +56,23 @@ class Choice(_Frozen):
 class Taken(_Frozen):
     """A set of choices, one a job. Figures hold with the certainty asked for.
 
+    `together`: number of the cluster of each choice; jobs of one number run there in turn.
     `cost` is None where a price is missing. `chance_in_time`, `chance_in_budget`: that the limits
     are kept, None without such a limit; errors of several jobs are taken to go one way, which is
-    on the safe side for limits above the prediction. `proven`: no choice is better by its aim.
+    on the safe side for limits above the prediction. `gap`: share by which another set of choices
+    might be better by its aim, 0 where it is proven that none is.
     """
 
     choices: tuple[Choice, ...]
+    together: tuple[int, ...]
     days: float
     cost: float | None
     mwh: float
     power_kw: float
+    racks: int
     chance_in_time: float | None = None
     chance_in_budget: float | None = None
-    proven: bool = True
+    gap: float = 0.0
 
 
 class Decision(_Frozen):

@@ -77,7 +77,10 @@ def compare(
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
         run_searches(
-            [Task(entry.request, seed, time_limit_s, launch=launch) for entry in ready],
+            [
+                Task(entry.request, seed, time_limit_s, launch=launch, tokens=tokens)
+                for entry in ready
+            ],
             [entry.offer.label for entry in ready],
             jobs=jobs,
             progress=progress,

@@ -1,32 +1,36 @@
-"""Which clusters to take: the cheapest, fastest or leanest choice within a deadline, a budget and a
-power limit, proven by CP-SAT over a table of (job, cluster) -> days, money, energy.
+"""Which clusters to take: the cheapest, fastest or leanest choice within a deadline, a budget, a
+power limit and a number of racks, proven by CP-SAT over a table of (job, cluster) -> days, money,
+energy.
 
 Every figure of a choice is the bound that holds with the `certainty` asked for: the step time, and
 so days and cost, is uncertain. Of several jobs the bounds are added, as if all errors went one way;
-that is on the safe side. "proven": CP-SAT closed the gap; figures are rounded up to a millionth of
+that is on the safe side. A gap of 0 is proven; figures (but racks) are rounded up to a millionth of
 the largest, so two choices that differ by less count as equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
-from planner.compare.choice import Choice, Decision, Limits, Objective, Order, Taken
+from planner.compare.choice import SUMS, Choice, Decision, Limits, Objective, Order, Taken
 from planner.compare.energy import facility_kw
 from planner.compare.interval import Range, bound, chance
 from planner.compare.results import Run
 from planner.compare.settings import CostBasis
-from planner.job.errors import UsageError
+from planner.job.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar
 
+Group = list[tuple[int, "IntVar"]]
 # The largest sum of a table in the solver's whole numbers.
 _STEPS = 10**6
 _MOST_POINTS = 24
-_SOLVE_S = 20.0
+# Deterministic seconds of one solve; then the best that was found, with its gap.
+_SOLVE_S = 3.0
 
 
 def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis) -> Choice:
@@ -40,6 +44,7 @@ def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis)
         cost=run.cost(basis),
         mwh=run.energy.mwh,
         power_kw=facility_kw(run.energy.drawn_w, num_gpus),
+        racks=run.racks,
         basis=basis,
         provider="" if rental is None else rental.price.provider,
     )
@@ -74,17 +79,17 @@ class _Table:
             if isfinite(bound(one.days, certainty)) and not (needs_price and one.cost is None)
         ]
         self.jobs = list(dict.fromkeys(one.job for one in choices))
-        self.clusters = list(dict.fromkeys(one.cluster for one in self.choices))
         self.real: dict[str, list[float]] = {
             "time": [bound(one.days, certainty) for one in self.choices],
             "cost": [bound(one.cost, certainty) if one.cost else 0.0 for one in self.choices],
             "energy": [bound(one.mwh, certainty) for one in self.choices],
             "power": [one.power_kw for one in self.choices],
+            "racks": [one.racks for one in self.choices],
         }
         self.unit = {
             name: max(values, default=1.0) * len(self.jobs) / _STEPS or 1.0
             for name, values in self.real.items()
-        }
+        } | {"racks": 1.0}
         self.whole = {
             name: [ceil(value / self.unit[name] - 1e-9) for value in values]
             for name, values in self.real.items()
@@ -95,7 +100,10 @@ class _Table:
 
 
 class _Model:
-    """One solve: a choice a job, within limits in the table's units."""
+    """One solve: a choice a job, within limits in the table's units.
+
+    `groups`: rows that would run in turn on one cluster, each with what says that it does.
+    """
 
     def __init__(self, table: _Table, order: Order, at_most: dict[str, float]) -> None:
         from ortools.sat.python import cp_model
@@ -105,53 +113,93 @@ class _Model:
         self.taken = [self.model.new_bool_var(f"{one.job}|{one.cluster}") for one in table.choices]
         for job in table.jobs:
             self.model.add_exactly_one(self.taken[index] for index in table.of_job(job))
-        if order == "one-after-another":
-            self._one_cluster()
-        side_by_side = order == "side-by-side"
+        self.groups = list(self._groups(order))
         self.total: dict[str, Any] = {
-            "cost": self._sum("cost"),
-            "energy": self._sum("energy"),
-            "time": self._largest("time") if side_by_side else self._sum("time"),
-            "power": self._sum("power") if side_by_side else self._largest("power"),
+            "cost": self._sum("cost", enumerate(self.taken)),
+            "energy": self._sum("energy", enumerate(self.taken)),
+            "time": self.model.new_int_var(0, 2 * _STEPS, "time"),
+            "power": sum(self._largest("power", group) for group in self.groups),
+            "racks": sum(self._largest("racks", group) for group in self.groups),
         }
+        for group in self.groups:
+            self.model.add(self.total["time"] >= self._sum("time", group))
         for name, limit in at_most.items():
             self.model.add(self.total[name] <= int(limit / table.unit[name] + 1e-6))
 
-    def _one_cluster(self) -> None:
-        """All jobs run on the same cluster."""
-        chosen = {name: self.model.new_bool_var(name) for name in self.table.clusters}
-        self.model.add_exactly_one(chosen.values())
-        for variable, one in zip(self.taken, self.table.choices, strict=True):
-            self.model.add_implication(variable, chosen[one.cluster])
+    def _groups(self, order: Order) -> Iterator[Group]:
+        """Side by side each row is alone; in turn all run on one cluster; mixed, there may be as
+        many of each cluster as jobs, the first job on the first of them."""
+        if order == "side-by-side":
+            yield from ([pair] for pair in enumerate(self.taken))
+            return
+        chosen = []
+        for cluster in dict.fromkeys(one.cluster for one in self.table.choices):
+            rows = [row for row, one in enumerate(self.table.choices) if one.cluster == cluster]
+            if order == "mixed":
+                yield from self._copies(rows)
+                continue
+            chosen.append(self.model.new_bool_var(cluster))
+            for row in rows:
+                self.model.add_implication(self.taken[row], chosen[-1])
+            yield [(row, self.taken[row]) for row in rows]
+        if chosen:
+            self.model.add_exactly_one(chosen)
 
-    def _sum(self, name: str) -> Any:
-        return sum(
-            value * variable
-            for value, variable in zip(self.table.whole[name], self.taken, strict=True)
-        )
+    def _copies(self, rows: list[int]) -> list[Group]:
+        """As many of one cluster as jobs can run there; each job is on one of them."""
+        groups: list[Group] = [[] for _ in rows]
+        for count, row in enumerate(rows, start=1):
+            on = [self.model.new_bool_var(f"{row} on {copy}") for copy in range(count)]
+            self.model.add(sum(on) == self.taken[row])
+            for group, literal in zip(groups, on, strict=False):
+                group.append((row, literal))
+        return groups
 
-    def _largest(self, name: str) -> IntVar:
+    def _sum(self, name: str, group: Iterable[tuple[int, IntVar]]) -> Any:
+        return sum(self.table.whole[name][row] * literal for row, literal in group)
+
+    def _largest(self, name: str, group: Group) -> Any:
+        if len(group) == 1:
+            return self._sum(name, group)
         most = self.model.new_int_var(0, 2 * _STEPS, f"largest {name}")
-        for value, variable in zip(self.table.whole[name], self.taken, strict=True):
-            self.model.add(most >= value * variable)
+        for pair in group:
+            self.model.add(most >= self._sum(name, [pair]))
         return most
 
-    def solve(self, aims: Sequence[str]) -> tuple[list[int], bool] | None:
+    def solve(self, aims: Sequence[str]) -> _Solution | None:
         """The rows taken, by the first aim, then the next; None if nothing keeps the limits."""
-        rows: list[int] | None = None
-        proven = True
+        found: _Solution | None = None
         for aim in aims:
             solver = self.module.CpSolver()
             solver.parameters.num_workers = 1
             solver.parameters.max_deterministic_time = _SOLVE_S
             self.model.minimize(self.total[aim])
             status = solver.solve(self.model)
+            if status == self.module.UNKNOWN and found is None:
+                raise CannotTellError(
+                    "whether any set of these clusters keeps the limits was not decided in the "
+                    "solver's time: give fewer jobs or clusters, or another --order"
+                )
             if status not in (self.module.OPTIMAL, self.module.FEASIBLE):
                 break
-            proven = proven and status == self.module.OPTIMAL
-            rows = [index for index, one in enumerate(self.taken) if solver.value(one)]
+            gap = 1.0 - solver.best_objective_bound / max(1.0, solver.objective_value)
+            rows = {
+                row: number
+                for number, group in enumerate(self.groups)
+                for row, literal in group
+                if solver.value(literal)
+            }
+            found = _Solution(rows, found.gap if found else max(0.0, gap))
             self.model.add(self.total[aim] <= int(solver.objective_value + 0.5))
-        return None if rows is None else (rows, proven)
+        return found
+
+
+@dataclass(frozen=True)
+class _Solution:
+    """Rows taken, each with the number of its cluster; what the first aim might still gain."""
+
+    groups: dict[int, int]
+    gap: float
 
 
 def decide(
@@ -162,8 +210,9 @@ def decide(
 ) -> Decision:
     """What to take of a table of choices. UsageError if it is empty.
 
-    `order`: jobs one after another on one cluster (their days add up), or side by side on one
-    each (their power adds up). Ties go to the faster, then the cheaper choice.
+    `order`: jobs one after another on one cluster (their days add up), side by side on one each
+    (their power and racks add up), or mixed: side by side or in turn on any number of clusters.
+    Ties go to the faster, then the cheaper choice.
     """
     if not choices:
         raise UsageError("no job has a plan on any of the clusters: there is nothing to choose")
@@ -173,9 +222,9 @@ def decide(
     if missing:
         return basis.model_copy(update={"reason": f"no priced cluster runs {', '.join(missing)}"})
     aims = [objective, *(name for name in ("time", "cost", "energy") if name != objective)]
-    solution = _Model(table, order, _given(limits)).solve(aims)
+    solution = _Model(table, order, limits.given).solve(aims)
     if solution is None:
-        least = {name: _least(table, order, limits, name) for name in _given(limits)}
+        least = {name: _least(table, order, limits, name) for name in limits.given}
         free = Limits(certainty=limits.certainty)
         alone: dict[str, float | None] = {}
         if all(value is None for value in least.values()):
@@ -189,69 +238,66 @@ def decide(
                 "front": _front(table, order, free),
             }
         )
-    best = _taken(table, order, limits, *solution)
+    best = _taken(table, limits, solution)
     return basis.model_copy(update={"best": best, "front": _front(table, order, limits)})
-
-
-def _given(limits: Limits) -> dict[str, float]:
-    """The limits that were given, by the name of the sum they hold for."""
-    values = {"time": limits.deadline_days, "cost": limits.budget, "power": limits.power_kw}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _least(table: _Table, order: Order, limits: Limits, name: str) -> float | None:
     """The smallest value of one limit while the others hold."""
-    others = {other: value for other, value in _given(limits).items() if other != name}
+    others = {other: value for other, value in limits.given.items() if other != name}
     solution = _Model(table, order, others).solve([name])
     if solution is None:
         return None
-    taken = _taken(table, order, limits, *solution)
-    values: dict[str, float | None] = {
-        "time": taken.days, "cost": taken.cost, "power": taken.power_kw,
-    }  # fmt: skip
-    return values[name]
+    taken = _taken(table, limits, solution)
+    values = (taken.days, taken.cost, taken.power_kw, float(taken.racks))
+    return dict(zip(SUMS, values, strict=True))[name]
 
 
 def _front(table: _Table, order: Order, limits: Limits) -> tuple[Taken, ...]:
     """Sets of choices of which none is both faster and cheaper, cheapest first."""
     found: list[Taken] = []
-    at_most = _given(limits)
+    at_most = limits.given
     if any(one.cost is None for one in table.choices):
         return ()
     while len(found) < _MOST_POINTS:
         solution = _Model(table, order, at_most).solve(["cost", "time"])
         if solution is None:
             break
-        found.append(_taken(table, order, limits, *solution))
+        found.append(_taken(table, limits, solution))
         at_most = at_most | {"time": found[-1].days - 2.0 * table.unit["time"] * len(table.jobs)}
         if at_most["time"] <= 0.0:
             break
     return tuple(found)
 
 
-def _taken(table: _Table, order: Order, limits: Limits, rows: Sequence[int], proven: bool) -> Taken:
+def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
+    rows = sorted(solution.groups)
+    numbers = list(dict.fromkeys(solution.groups[row] for row in rows))
+    groups = [[row for row in rows if solution.groups[row] == number] for number in numbers]
     chosen = tuple(table.choices[row] for row in rows)
-    real = {name: [values[row] for row in rows] for name, values in table.real.items()}
-    alone = order == "side-by-side"
     priced = all(one.cost is not None for one in chosen)
+
+    def largest(name: str) -> float:
+        return sum(max(table.real[name][row] for row in group) for group in groups)
+
     return Taken(
         choices=chosen,
-        days=max(real["time"]) if alone else sum(real["time"]),
-        cost=sum(real["cost"]) if priced else None,
-        mwh=sum(real["energy"]),
-        power_kw=sum(real["power"]) if alone else max(real["power"]),
-        chance_in_time=_chance_in_time(chosen, limits.deadline_days, alone),
+        together=tuple(numbers.index(solution.groups[row]) for row in rows),
+        days=max(sum(table.real["time"][row] for row in group) for group in groups),
+        cost=sum(table.real["cost"][row] for row in rows) if priced else None,
+        mwh=sum(table.real["energy"][row] for row in rows),
+        power_kw=largest("power"),
+        racks=round(largest("racks")),
+        chance_in_time=_chance_in_time(
+            [[table.choices[row].days for row in group] for group in groups], limits.deadline_days
+        ),
         chance_in_budget=_chance_in_budget(chosen, limits.budget) if priced else None,
-        proven=proven,
+        gap=solution.gap,
     )
 
 
-def _chance_in_time(chosen: Sequence[Choice], days: float | None, alone: bool) -> float | None:
-    if days is None:
-        return None
-    if alone:
-        return min(chance(one.days, days) for one in chosen)
-    return chance(_summed([one.days for one in chosen]), days)
+def _chance_in_time(groups: Iterable[Sequence[Range]], days: float | None) -> float | None:
+    return None if days is None else min(chance(_summed(group), days) for group in groups)
 
 
 def _chance_in_budget(chosen: Sequence[Choice], budget: float | None) -> float | None:

@@ -1,8 +1,9 @@
-"""What a cluster draws and what its owner paid for it, a GPU."""
+"""What a cluster draws, the racks it fills, and what its owner paid for it, a GPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from hardware import Cluster, Figure, load_economics
 from planner.compare.offers import Offer
@@ -45,6 +46,26 @@ def power_of(cluster: Cluster, settings: Settings) -> Power:
 def facility_kw(drawn_w: float, num_gpus: int) -> float:
     """Kilowatts that the facility draws for so many GPUs; `drawn_w`: watts a GPU (`Power`)."""
     return drawn_w * num_gpus / W_PER_KW
+
+
+def racks_of(cluster: Cluster, num_gpus: int, settings: Settings) -> int:
+    """Racks for the nodes of so many GPUs: as many nodes each as its power and its height take, at
+    least one; a scale-up domain that spans nodes is a rack. Switches and storage are not counted.
+    """
+    if comes_in(cluster) > 1:
+        return ceil(num_gpus / comes_in(cluster))
+    height = load_economics().node_height.get(cluster.gpu.name, settings.figure("node_height"))
+    node_kw = power_of(cluster, settings).rated_w * cluster.node_gpus / W_PER_KW
+    nodes = min(
+        settings.value("rack_power") / node_kw, settings.value("rack_height") / height.value
+    )
+    return ceil(ceil(num_gpus / cluster.node_gpus) / max(1, int(nodes)))
+
+
+def comes_in(cluster: Cluster) -> int:
+    """GPUs that are only sold together: those of a scale-up domain that spans nodes (NVL72)."""
+    domain = cluster.scale_up_domain_gpus
+    return domain if domain > cluster.node_gpus else 1
 
 
 @dataclass(frozen=True, slots=True)

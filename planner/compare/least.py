@@ -11,7 +11,7 @@ from typing import Literal
 
 from planner.compare.choice import Choice, Limits, Objective
 from planner.compare.comparison import Entry
-from planner.compare.energy import facility_kw, power_of
+from planner.compare.energy import facility_kw, power_of, racks_of
 from planner.compare.goodput import DAY_S
 from planner.compare.interval import bound
 from planner.compare.quotes import choose
@@ -25,7 +25,7 @@ from planner.predict.ops import flop_per_token
 EVEN_SO = "even if the GPUs only multiplied matrices"
 KW_PER_MW = 1e3
 
-Beyond = Literal["", "deadline", "budget", "power", "another"]
+Beyond = Literal["", "deadline", "budget", "power", "racks", "another"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Least:
     cost: float | None
     energy: float
     power: float
+    racks: int
 
     @property
     def promise(self) -> float:
@@ -50,13 +51,16 @@ def least_of(entry: Entry, tokens: int, settings: Settings, kinds: Iterable[Cost
     power_kw = facility_kw(power_of(entry.cluster, settings).drawn_w, gpus)
     hours = days * HOURS_PER_DAY
     cost = None if price is None else hours * gpus * price
-    return Least(days, cost, hours * power_kw / KW_PER_MW, power_kw)
+    racks = racks_of(entry.cluster, gpus, settings)
+    return Least(days, cost, hours * power_kw / KW_PER_MW, power_kw, racks)
 
 
 def over_a_limit(least: Least, limits: Limits, currency: str) -> tuple[Beyond, str]:
     """Which limit no plan of a cluster can keep; empty: a search has to tell."""
     if limits.power_kw is not None and least.power > limits.power_kw:
         return "power", f"draws {least.power:,.0f} kW"
+    if limits.racks is not None and least.racks > limits.racks:
+        return "racks", f"fills {least.racks:,} racks"
     if limits.deadline_days is not None and least.time > limits.deadline_days:
         return "deadline", f"takes {least.time:,.3g} days {EVEN_SO}"
     if limits.budget is not None and (least.cost or 0.0) > limits.budget:
@@ -66,7 +70,11 @@ def over_a_limit(least: Least, limits: Limits, currency: str) -> tuple[Beyond, s
 
 def counting(limits: Limits, objective: Objective) -> tuple[str, ...]:
     """Sums in which a cluster must be worse to be left out: the front's, and what is asked for."""
-    asked = {"power": limits.power_kw is not None, "energy": objective == "energy"}
+    asked = {
+        "power": limits.power_kw is not None,
+        "racks": limits.racks is not None,
+        "energy": objective == "energy",
+    }
     return ("time", "cost", *(name for name, wanted in asked.items() if wanted))
 
 
@@ -84,6 +92,7 @@ def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: L
             "cost": 0.0 if choice.cost is None else bound(choice.cost, limits.certainty),
             "energy": bound(choice.mwh, limits.certainty),
             "power": choice.power_kw,
+            "racks": choice.racks,
         }
         if all(figures[name] <= (getattr(least, name) or 0.0) for name in sums):
             return choice.cluster

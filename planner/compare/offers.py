@@ -23,8 +23,9 @@ class Offer(BaseModel):
     Either `gpus` (64xH100, 64xaws-p5) or `cluster` (a TOML file that describes it). Optional:
     prices of one's own quote for a GPU and hour, what a GPU costs to buy with all around it,
     `provider` to take list prices of it alone, `precision` in place of the job's. `unit`: GPUs
-    that come together, as the 72 of a rack; `minimum`: GPUs of the smallest order. What is ordered
-    beyond the job's GPUs is paid for all the same.
+    that come together, as the 72 of a rack (default: what is bought comes as the hardware does,
+    what is rented singly); `minimum`: GPUs of the smallest order; `term_days`: for which reserved
+    GPUs are paid at least. What is ordered beyond the job's GPUs is paid for all the same.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,8 +42,9 @@ class Offer(BaseModel):
     date: Date = ""
     source: str = "own quote"
     capex_per_gpu: PriceOfGpu | None = None
-    unit: Annotated[int, Field(ge=1, le=MOST_GPUS)] = 1
+    unit: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
     minimum: Annotated[int, Field(ge=1, le=MOST_GPUS)] = 1
+    term_days: Annotated[float, Field(ge=0, le=36_525)] = 0.0
 
     @model_validator(mode="after")
     def _one_cluster(self) -> Offer:
@@ -61,9 +63,10 @@ class Offer(BaseModel):
             return load_cluster_file(Path(self.cluster))
         return parse_one_type(self.gpus or "")
 
-    def ordered(self, num_gpus: int) -> int:
+    def ordered(self, num_gpus: int, comes_in: int = 1) -> int:
         """GPUs that are paid for where so many are wanted: whole units, at least the minimum."""
-        return -(-max(num_gpus, self.minimum) // self.unit) * self.unit
+        unit = self.unit or comes_in
+        return -(-max(num_gpus, self.minimum) // unit) * unit
 
     def quotes(self, gpu: str) -> tuple[Price, ...]:
         """Prices of the offer itself."""

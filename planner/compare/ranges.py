@@ -1,90 +1,84 @@
-"""`--gpus` of several clusters: `32..128xH100` is every number of whole nodes between."""
+"""`--gpus` of several clusters: `64..1024xH100` is every doubling between, `any` every GPU."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
-from hardware import Cluster, parse_gpus
+from hardware import gpu_names, parse_gpus
+from planner.compare.offers import Offer
 from planner.job.errors import UsageError
 from planner.job.pool import parse_one_type
 
-MOST_CLUSTERS = 64
-_RANGE = re.compile(r"^\s*(?P<first>\d*)\s*\.\.\s*(?P<last>\d*)\s*[x×*]\s*(?P<kind>\S.*?)\s*$")
+# `any` without numbers: every doubling that people rent or buy.
+_ANY = "8..4096xany"
+_RANGE = re.compile(r"^\s*(\d{1,7})\s*\.\.\s*(\d{1,7})\s*[x×*]\s*([^\s+][^+]*?)\s*$")
+_ONE = re.compile(r"^\s*(\d{1,7})()\s*[x×*]\s*(any)\s*$", re.IGNORECASE)
 _NODES = re.compile(r"^\d+\s*[x×*]\s*\S")
 
 
-def is_range(text: str) -> bool:
-    """Whether a `--gpus` text means several clusters."""
-    return ".." in text
+def counts_between(first: int, last: int) -> tuple[int, ...]:
+    """Doublings of the first number up to the last, and the last. UsageError if they are not in
+    order."""
+    if first < 1 or last < first:
+        raise UsageError(f"--from {first} --to {last}: give numbers of GPUs in growing order")
+    counts = [first]
+    while counts[-1] * 2 < last:
+        counts.append(counts[-1] * 2)
+    return tuple(dict.fromkeys((*counts, last)))
 
 
-def several_clusters(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Every cluster that the texts name, ranges spelled out. UsageError or HardwareError.
-
-    Numbers of GPUs grow by a node, below a node by its divisors: `2..24xH100` is 2, 4, 8, 16, 24.
-    `2..4x8xH100` counts nodes.
-    """
+def several_clusters(texts: Iterable[str]) -> tuple[str, ...]:
+    """Every cluster that the texts name: `64xH100`, `64..1024xH100` (doubled from the first number
+    to the last, in whole nodes; `2..8x8xH100` counts nodes), `64..1024xany` for every GPU of the
+    catalogue, `any` at every size. UsageError or HardwareError."""
     found: list[str] = []
     for text in texts:
-        for item in _range_of(text) if is_range(text) else (text,):
-            parse_one_type(item) if "+" not in item else _refuse_pool(item)
+        for item in _sizes(text):
+            parse_one_type(item)
             if item in found:
                 raise UsageError(f"--gpus: {item} is given twice; give each cluster once")
             found.append(item)
-    if len(found) > MOST_CLUSTERS:
-        raise UsageError(
-            f"--gpus {' '.join(texts)}: {len(found)} clusters, each searched on its own; give at "
-            f"most {MOST_CLUSTERS}, as --gpus 64xH100 --gpus 128xH100"
-        )
     return tuple(found)
 
 
-def _refuse_pool(text: str) -> None:
-    raise UsageError(
-        f"--gpus {text}: GPUs of several types in one job are searched alone; leave the other "
-        "--gpus out"
+def each_size(offers: Sequence[Offer]) -> tuple[Offer, ...]:
+    """Offers of a file with every size that their `gpus` name, as `several_clusters` reads them."""
+    return tuple(
+        offer
+        if offer.gpus is None or ".." not in offer.gpus
+        else offer.model_copy(
+            update={"gpus": size, "name": offer.name and f"{offer.name} {size}", "cluster": None}
+        )
+        for offer in offers
+        for size in (_sizes(offer.gpus) if offer.gpus else ("",))
     )
 
 
-def _range_of(text: str) -> tuple[str, ...]:
-    """The clusters of one range."""
-    match = _RANGE.match(text)
+def _sizes(text: str) -> list[str]:
+    asked = _ANY if text.strip().lower() == "any" else text
+    match = _RANGE.match(asked) or _ONE.match(asked)
     if match is None:
-        raise UsageError(f"--gpus {text}: write a range as 32..128xH100")
-    kind = match["kind"]
-    if "+" in kind:
-        raise UsageError(f"--gpus {text}: a range is of one type of GPU, as 32..128xH100")
-    if not match["first"] or not match["last"]:
-        given = match["first"] or match["last"] or "64"
-        raise UsageError(f"--gpus {text}: give both ends of the range, as {given}..128x{kind}")
-    first, last = int(match["first"]), int(match["last"])
-    one = parse_gpus(f"1x{kind}")
-    if first < 1 or last < first:
-        low, high = max(1, min(first, last)), max(first, last, 1)
-        raise UsageError(f"--gpus {text}: give the smaller number first, as {low}..{high}x{kind}")
-    if (last - first) // _step(one, kind) > MOST_CLUSTERS:
-        count = (last - first) // _step(one, kind) + 1
-        raise UsageError(
-            f"--gpus {text}: {count:,} clusters, each searched on its own; give at most "
-            f"{MOST_CLUSTERS}, or single ones as --gpus {first}x{kind} --gpus {last}x{kind}"
-        )
-    return tuple(f"{count}x{kind}" for count in _counts(text, first, last, kind, one))
-
-
-def _step(one: Cluster, kind: str) -> int:
-    """GPUs, or nodes where nodes are counted, from one number to the next."""
-    return 1 if _NODES.match(kind) else one.node_gpus
-
-
-def _counts(text: str, first: int, last: int, kind: str, one: Cluster) -> list[int]:
-    step = _step(one, kind)
-    for end in (first, last):
-        if end % step and step % end:
-            below = max(end // step * step, 1)
+        if ".." in text:
             raise UsageError(
-                f"--gpus {text}: a node of {one.gpu.name} has {step} GPUs, so {end} are no whole "
-                f"nodes; give {below} or {(end // step + 1) * step}"
+                f"--gpus {text}: write a range of one type as 64..1024xH100, or 64..1024xany for "
+                "all GPUs"
             )
-    within = [count for count in range(1, step) if step % count == 0]
-    nodes = range(step, last + 1, step)
-    return [count for count in (*within, *nodes) if first <= count <= last]
+        return [text]
+    first, last, kind = int(match[1]), int(match[2] or match[1]), match[3]
+    if not 1 <= first <= last:
+        raise UsageError(f"--gpus {text}: give the smaller number first, as 64..1024xH100")
+    kinds = gpu_names() if kind.lower() == "any" else (kind,)
+    return [name for one in kinds for name in _whole_nodes(one, first, last, text)]
+
+
+def _whole_nodes(kind: str, first: int, last: int, text: str) -> list[str]:
+    """Numbers of GPUs from the first to the last, in whole nodes where they are larger than one."""
+    node = 1 if _NODES.match(kind) else parse_gpus(f"1x{kind}").node_gpus
+    counts = dict.fromkeys(
+        count if count <= node else count // node * node for count in counts_between(first, last)
+    )
+    found = [count for count in counts if count >= first]
+    if not found:
+        raise UsageError(f"--gpus {text}: nodes of {kind} have {node} GPUs; give {node} or more")
+    return [f"{count}x{kind}" for count in found]

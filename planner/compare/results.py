@@ -28,7 +28,8 @@ class _Frozen(BaseModel):
 class Rental(_Frozen):
     """Cost of renting at a price. Amounts in the comparison's currency.
 
-    `choices`: prices of this kind there were, `lowest` to `highest` for a GPU hour.
+    `choices`: prices of this kind there were, `lowest` to `highest` for a GPU hour. `least_days`:
+    that are paid for however soon the run ends.
     """
 
     kind: PriceKind
@@ -42,11 +43,16 @@ class Rental(_Frozen):
     choices: int
     lowest: float
     highest: float
+    least_days: float = 0.0
 
 
 class Owning(_Frozen):
-    """Cost of owning the cluster for the run, in the comparison's currency; parts of a GPU hour."""
+    """Cost of owning the cluster for the run, in the comparison's currency; parts of a GPU hour.
 
+    `billed_gpus`: that are bought, None in results written before the field existed.
+    """
+
+    billed_gpus: int | None = None
     hardware_usd: Figure
     around_usd: Figure
     hardware_per_gpu_hour: float
@@ -81,7 +87,7 @@ class Run(_Frozen):
     """A training run on a cluster at its best plan. Days with every interruption included.
 
     `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: that are paid for:
-    every GPU of the cluster, and spares, for all days.
+    every GPU of the cluster, and spares, for all days. `racks`: that these fill.
     """
 
     job: JobSummary
@@ -89,6 +95,7 @@ class Run(_Frozen):
     ideal_days: Range
     days: Range
     billed_gpus: int
+    racks: int = 0
     gpu_hours: Range
     goodput: Goodput
     energy: Energy
@@ -239,6 +246,7 @@ def flat_run(run: Run | None) -> dict[str, Any]:
         "ideal_days": run.ideal_days.value,
         **_ranged("days", run.days),
         **_ranged("gpu_hours", run.gpu_hours),
+        "racks": run.racks,
         **_ranged("mwh", run.energy.mwh),
         **_ranged("co2_t", run.energy.co2_t),
     }

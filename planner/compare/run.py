@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from math import exp, hypot, inf, log, log1p
 
 from hardware import PRICE_KINDS, Cluster, PriceKind
-from planner.compare.energy import W_PER_MW, Power, Purchase, power_of, purchase_of
+from planner.compare.energy import (
+    W_PER_MW,
+    Power,
+    Purchase,
+    comes_in,
+    power_of,
+    purchase_of,
+    racks_of,
+)
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
 from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, price_of
@@ -54,11 +62,11 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
         return None
     ideal = ideal_days(plan, placed.tokens)
     days = with_interruptions(ideal, one_goodput)
-    billed = placed.offer.ordered(cluster.num_gpus + one_goodput.spares * cluster.gpus_per_node)
-    hours = days.times(HOURS_PER_DAY * billed)
+    wanted = cluster.num_gpus + one_goodput.spares * cluster.gpus_per_node
+    billed = placed.offer.ordered(wanted)
     power = power_of(cluster, settings)
-    rentals, missing = _rentals(placed, hours)
-    owning = _owning(placed, hours, power)
+    rentals, missing = _rentals(placed, days, billed)
+    owning = _owning(placed, days, placed.offer.ordered(wanted, comes_in(cluster)), power)
     if owning is None:
         missing = (*missing, f"no purchase price for {cluster.gpu.name} (--capex gives one)")
     return Run(
@@ -67,7 +75,8 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
         ideal_days=ideal,
         days=days,
         billed_gpus=billed,
-        gpu_hours=hours,
+        racks=racks_of(cluster, billed, settings),
+        gpu_hours=days.times(HOURS_PER_DAY * billed),
         goodput=one_goodput,
         energy=_energy(days.times(HOURS_PER_DAY * cluster.num_gpus), power, settings),
         rentals=rentals,
@@ -104,7 +113,9 @@ def with_interruptions(ideal: Range, goodput: Goodput) -> Range:
     return Range(value=value, low=value * exp(-below), high=value * exp(above))
 
 
-def _rentals(placed: Placed, hours: Range) -> tuple[tuple[Rental, ...], tuple[str, ...]]:
+def _rentals(
+    placed: Placed, days: Range, billed: int
+) -> tuple[tuple[Rental, ...], tuple[str, ...]]:
     """Cost by kind of price, and a sentence for each that nobody gave."""
     found: list[Rental] = []
     missing: list[str] = []
@@ -113,12 +124,14 @@ def _rentals(placed: Placed, hours: Range) -> tuple[tuple[Rental, ...], tuple[st
         if choice is None:
             missing.append(f"no {KIND_NAMES[kind]} price for {placed.cluster.gpu.name}")
         else:
-            found.append(_rental(placed, kind, choice, hours))
+            found.append(_rental(placed, kind, choice, days, billed))
     return tuple(found), tuple(missing)
 
 
-def _rental(placed: Placed, kind: PriceKind, choice: Choice, hours: Range) -> Rental:
-    cost = hours.times(choice.amount)
+def _rental(placed: Placed, kind: PriceKind, choice: Choice, days: Range, billed: int) -> Rental:
+    least = placed.offer.term_days if kind == "reserved" else 0.0
+    paid = Range(**{name: max(least, value) for name, value in days})
+    cost = paid.times(HOURS_PER_DAY * billed * choice.amount)
     return Rental(
         kind=kind,
         price=choice.price,
@@ -131,6 +144,7 @@ def _rental(placed: Placed, kind: PriceKind, choice: Choice, hours: Range) -> Re
         choices=choice.of,
         lowest=choice.low,
         highest=choice.high,
+        least_days=least,
     )
 
 
@@ -152,15 +166,16 @@ def owned_price(
     return purchase, hour
 
 
-def _owning(placed: Placed, hours: Range, power: Power) -> Owning | None:
+def _owning(placed: Placed, days: Range, billed: int, power: Power) -> Owning | None:
     settings = placed.settings
     found = owned_price(placed.offer, placed.cluster, power, settings)
     if found is None:
         return None
     purchase, usd = found
     rate = settings.converted(1.0, "USD")
-    cost = hours.times(usd.total * rate)
+    cost = days.times(HOURS_PER_DAY * billed * usd.total * rate)
     return Owning(
+        billed_gpus=billed,
         hardware_usd=purchase.hardware,
         around_usd=purchase.around,
         hardware_per_gpu_hour=usd.hardware * rate,

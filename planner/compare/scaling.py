@@ -37,17 +37,6 @@ MOST_POINTS = 64
 _COUNTED = re.compile(r"^\s*\d+\s*[x×*]\s*")
 
 
-def counts_between(first: int, last: int) -> tuple[int, ...]:
-    """Doublings of the first number up to the last, and the last. UsageError if they are not in
-    order."""
-    if first < 1 or last < first:
-        raise UsageError(f"--from {first} --to {last}: give numbers of GPUs in growing order")
-    counts = [first]
-    while counts[-1] * 2 < last:
-        counts.append(counts[-1] * 2)
-    return tuple(dict.fromkeys((*counts, last)))
-
-
 def scale(
     request: Request,
     gpu: str,
@@ -89,7 +78,10 @@ def scale(
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
         run_searches(
-            [Task(entry.request, seed, time_limit_s, launch=launch) for entry in ready],
+            [
+                Task(entry.request, seed, time_limit_s, launch=launch, tokens=tokens)
+                for entry in ready
+            ],
             [f"{entry.cluster.num_gpus:,} GPUs" for entry in ready],
             jobs=jobs,
             progress=progress,

@@ -7,18 +7,23 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.pool import Pool
 
 from hardware import HardwareError
 from planner.job.errors import NothingFitsError, UsageError
+from planner.job.job import BatchTarget, Job, RampBatch
 from planner.job.request import Request
+from planner.predict.decided import decided_request
+from planner.predict.plan import Plan
 from planner.predict.threads import limit_threads
 from planner.predict.warmup import warm_up
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.result import JobSummary, SearchResult
 
 Progress = Callable[[str, int, int], None]
+# How far gradient accumulation may bring a step from the mean batch of a ramp.
+_AROUND = 0.25
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Task:
 
     `top`: most plans wanted; for one plan the search ends with the fastest. `only_plans`: where
     nothing fits, what would fit is not looked for. `launch`: what launch writers say of the plans.
+    `tokens`: to train on; plans of a batch ramp are then ranked by the whole training.
     """
 
     request: Request
@@ -54,6 +60,7 @@ class Task:
     top: int = 1
     only_plans: bool = False
     launch: LaunchNotes = SILENT
+    tokens: int | None = None
 
 
 @contextmanager
@@ -114,7 +121,7 @@ def _tell(progress: Progress | None, name: str, done: int, total: int) -> None:
 
 
 def _key(task: Task) -> str:
-    text = f"{task.seed} {task.time_limit_s} {task.top} {task.only_plans}"
+    text = f"{task.seed} {task.time_limit_s} {task.top} {task.only_plans} {task.tokens}"
     return f"{text} {task.request.model_dump_json()}"
 
 
@@ -134,7 +141,17 @@ def _run_keyed(work: tuple[str, Task]) -> tuple[str, Outcome]:
 
 
 def search_one(task: Task) -> Outcome:
-    """The fastest plans of a request, or the reason why there is none."""
+    """The fastest plans of a request, or the reason why there is none; along a ramp of batches,
+    those that train on the task's tokens soonest."""
+    found = _searched(task)
+    if task.tokens is None or found.result is None or not found.result.plans[0].ramp:
+        return found
+    plans = (*found.result.plans, *_of_mean_batch(task, task.tokens, found.result.plans[0]))
+    soonest = tuple(sorted(plans, key=lambda plan: plan.training_s(task.tokens or 0)))
+    return replace(found, result=found.result.model_copy(update={"plans": soonest}))
+
+
+def _searched(task: Task) -> Outcome:
     from planner.search.infeasibility import DoesNotFitError, relaxation_sentence
     from planner.search.search import find_plans
 
@@ -155,3 +172,44 @@ def search_one(task: Task) -> Outcome:
     except (NothingFitsError, UsageError, HardwareError) as error:
         return Outcome(reason=str(error))
     return Outcome(result=result)
+
+
+class _MeanBatch(Request):
+    """A request at another batch (in sequences), with every batch of its ramp still to be run."""
+
+    mean: float
+
+    def resolve(self) -> Job:
+        """The job; gradient accumulation that a schedule can run may lie around the mean."""
+        job = super().resolve()
+        batches = (*job.ramp, RampBatch(job.batch, job.ramp[-1].until_tokens + 1))
+        return replace(job, batch=BatchTarget(self.mean, _AROUND), ramp=batches)
+
+
+def _of_mean_batch(task: Task, tokens: int, plan: Plan) -> Iterator[Plan]:
+    """The plan that is the fastest at the mean batch of the training, if it is another.
+
+    A plan's step is a fixed time and one for each micro-batch, all but for what overlaps: so the
+    seconds of all its steps are as many steps of the mean batch.
+    """
+    from planner.predict.configuration import evaluate
+
+    mean = tokens / sum(steps for _, _, steps in plan.steps_of(tokens)) / plan.seq
+    request = _MeanBatch(**task.request.model_dump(), mean=mean)
+    outcome = _searched(replace(task, request=request, top=1, only_plans=True))
+    for one in () if outcome.result is None else outcome.result.plans:
+        count = max(1, round(plan.gbs / (one.degrees.dp * one.degrees.mbs)))
+        degrees, layout = one.degrees.model_copy(update={"grad_acc": count}), one.layout
+        if degrees == plan.degrees and layout == plan.layout:
+            continue
+        last = evaluate(
+            decided_request(task.request, one),
+            degrees,
+            one.recompute,
+            layout.block_layers,
+            layout.recomputed,
+            layout.others,
+            layout.mtp_standalone,
+        )
+        if last.fits and last.fit_probability >= task.request.fit_probability:
+            yield last

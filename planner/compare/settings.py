@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hardware import Figure, Price, load_economics
-from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
 from hardware.load import MOST_GPUS
-from hardware.prices import LARGEST_PRICE
+from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST, LARGEST_PRICE
 from planner.compare.money import OwnerTerms
 from planner.job.errors import UsageError
 

@@ -86,7 +86,13 @@ def both_passes(first: Window, second: Window) -> Window:
 
 
 @jit
-def sharded_streams(traffic: Row, grid: Row) -> tuple[Stream, Stream]:
+def reduced_share(grid: Row, framework: FrameworkInputs) -> float:
+    """How many times a micro-batch's gradients are reduced: once, or its part of once a step."""
+    return 1.0 / grid.grad_acc if framework.unreduced_gradients > 0.0 else 1.0
+
+
+@jit
+def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tuple[Stream, Stream]:
     """ZeRO-2/3 traffic of one piece and micro-batch beside (forward, backward).
 
     ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
@@ -99,7 +105,7 @@ def sharded_streams(traffic: Row, grid: Row) -> tuple[Stream, Stream]:
     if grid.zero == 3:
         gather = Stream(traffic.gather_s, traffic.gather_inside, traffic.gather_between)
     scatter = Stream(traffic.reduce_s, traffic.reduce_inside, traffic.reduce_between)
-    return gather, after(gather, scatter)
+    return gather, after(gather, times(scatter, reduced_share(grid, framework)))
 
 
 @jit
@@ -109,14 +115,14 @@ def fsdp_seconds(
     """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch, with its copies."""
     if grid.zero < 2:
         return 0.0
-    gather, backward = sharded_streams(traffic, grid)
+    gather, backward = sharded_streams(traffic, grid, framework)
     if backward.seconds == 0.0:
         return 0.0
     window = pass_window(cost, 1)
     if recomputed:
         window = both_passes(window, pass_window(cost, 2))
     parameters = cost.dense_parameters + cost.expert_parameters
-    copies = framework.reduce_copy_s * parameters
+    copies = framework.reduce_copy_s * parameters * reduced_share(grid, framework)
     if grid.zero == 3:
         copies += 2.0 * framework.gather_copy_s * parameters
     share, contention = framework.hide_fsdp_prefetch, framework.contention
@@ -141,7 +147,7 @@ def transfers_met(
     same_domain = stages_share_domain(key, grid, job, network)
     least = 1.0
     for kind in range(job.kinds):
-        gather, backward = sharded_streams(traffic[kind], grid)
+        gather, backward = sharded_streams(traffic[kind], grid, framework)
         stream = times(after(gather, backward), framework.hide_fsdp_prefetch)
         window = both_passes(pass_window(costs[kind], 0), pass_window(costs[kind], 1))
         again = both_passes(window, pass_window(costs[kind], 2))

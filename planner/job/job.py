@@ -13,11 +13,17 @@ from planner.job.frameworks.profile import OptimizerKernel, check_precision
 from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.offload import Modules, demand_all_leave, offload_refusal, usable_modes
-from planner.job.optimizer_rules import OptimizerSetting, check_optimizer
+from planner.job.optimizer_rules import OptimizerSetting, check_optimizer, optimizer_refusal
 from planner.job.optimizers import Optimizer
 from planner.job.recompute import has_part
 from planner.job.specs import ModelSpec
-from planner.job.technique_rules import technique_conditions, technique_refusal, unrefused_modes
+from planner.job.technique_rules import (
+    kept_techniques,
+    refuses_offload,
+    technique_conditions,
+    technique_refusal,
+    unrefused_modes,
+)
 
 if TYPE_CHECKING:
     from constraints import UserCondition
@@ -183,10 +189,11 @@ class Job:
         recompute modes that do not work with them are left out."""
         usable = usable_modes(self.framework, modules, self.recompute, self.precision)
         more = tuple(name for name in techniques if name not in self.techniques)
+        profile, used = with_techniques(self.framework, more), (*self.techniques, *more)
         return replace(
             self,
-            framework=with_techniques(self.framework, more),
-            techniques=(*self.techniques, *more),
+            framework=profile,
+            techniques=kept_techniques(self.framework, profile, used) if more else used,
             technique_choices=(),
             conditions=(*self.conditions, *technique_conditions(self.framework, more)),
             optimizer_offload=share,
@@ -205,12 +212,23 @@ class Job:
         if not (self.offload_shares or self.offload_choices or self.technique_choices):
             return (self,)
         every = [
-            self.at_choice(share, modules, techniques=techniques)
+            self._decided_as(share, modules, techniques)
             for share in self.offload_shares or (self.optimizer_offload,)
             for modules in self.offload_choices or (self.activation_offload,)
             for techniques in self.technique_choices or ((),)
         ]
-        return tuple(self for self in every if self.recompute)
+        return tuple(job for job in every if job is not None and job.recompute)
+
+    def _decided_as(
+        self, share: float, modules: Modules, techniques: tuple[str, ...]
+    ) -> Job | None:
+        """`at_choice`; None where techniques do not go with the optimizer or the offload."""
+        profile = with_techniques(self.framework, techniques)
+        other = profile.name != self.framework.name
+        refused = other and optimizer_refusal(profile, self._optimizer_at(share))
+        if refused or (modules and refuses_offload(self.framework, techniques)):
+            return None
+        return self.at_choice(share, modules, techniques=techniques)
 
     @property
     def memory_budget(self) -> float | None:

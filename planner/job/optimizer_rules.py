@@ -26,13 +26,17 @@ class OptimizerSetting:
 
 def check_optimizer(profile: FrameworkProfile, setting: OptimizerSetting) -> None:
     """UsageError if the framework lacks the optimizer, its types, its kernel or its offload."""
-    refusal = (
+    if refusal := optimizer_refusal(profile, setting):
+        raise UsageError(refusal)
+
+
+def optimizer_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> str | None:
+    """Why a framework cannot run an optimizer as it is used; None if it can."""
+    return (
         _refusal(profile, setting.optimizer)
         or _kernel_refusal(profile, setting)
         or _offload_refusal(profile, setting)
     )
-    if refusal:
-        raise UsageError(refusal)
 
 
 def _refusal(profile: FrameworkProfile, optimizer: Optimizer) -> str | None:

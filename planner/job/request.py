@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, load_cluster_file
 from planner.job.batch_ramp import Batch, read_ramp
+from planner.job.bounds import LONGEST_SEQ, MOST_SEQUENCES
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.job.frameworks.names import profile_named
@@ -46,15 +47,16 @@ from planner.job.recompute import demand_parts
 from planner.job.schedules import schedule_name
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
-from planner.job.technique_rules import site_of, technique_conditions, unrefused_modes
+from planner.job.technique_rules import (
+    kept_techniques,
+    refuses_offload,
+    site_of,
+    technique_conditions,
+    unrefused_modes,
+)
 
 if TYPE_CHECKING:
     from constraints import UserCondition
-
-# Longer sequences are a slip of the pen: the longest trained on so far have 10 million tokens.
-LONGEST_SEQ = 2**27
-# Step times of larger batches leave the solver's 64-bit integers.
-MOST_SEQUENCES = 2**32
 
 
 def parse_reserve(text: str) -> HbmReserve:
@@ -131,7 +133,6 @@ class Request(BaseModel):
     optimizer_offload: Annotated[float, Field(ge=0, le=1)] | Literal["search"] = 0.0
     activation_offload: str = "off"
     activation_offload_fraction: float = 1.0
-    cuda_graphs: bool = False
     use: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     cp_comm_type: ContextKind | None = None
@@ -167,8 +168,6 @@ class Request(BaseModel):
         check_precision(framework, self.precision)
         dtype = self._dtype(framework)
         profile = framework.in_mode(dtype)
-        if self.cuda_graphs:
-            profile = profile.with_cuda_graphs()
         model = resolved.spec if profile.builds_mtp else resolved.spec.without_mtp()
         seq = self.seq or model.pretraining_seq
         cluster = self.job_cluster(profile)
@@ -211,7 +210,7 @@ class Request(BaseModel):
             activation_offload=offload,
             offload_choices=choices,
             offload_fraction=fraction,
-            techniques=decision.used,
+            techniques=kept_techniques(offered, profile, decision.used),
             technique_choices=decision.choices,
             schedule=self._schedule(profile),
             context_kinds=self._context_kinds(profile, model, seq),
@@ -277,9 +276,9 @@ class Request(BaseModel):
         text = self.offload_text(model)
         if text == "off":
             return (), ()
-        if self.cuda_graphs:
+        if name := refuses_offload(profile, self.use):
             raise UsageError(
-                f"{OPTION} {self.activation_offload} with --cuda-graphs: what graphs keep of "
+                f"{OPTION} {self.activation_offload} with --with {name}: what graphs keep of "
                 "offloaded tensors is not modelled; leave one of them out  "
                 "[activation-offload-cuda-graphs]"
             )

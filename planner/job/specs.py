@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-# Beyond any model that is trained; products of three such numbers stay exact in float64 tables.
-MOST_LAYERS = 10_000
-WIDEST = 2**27
+from planner.job.bounds import MOST_LAYERS, WIDEST
+
 Positive = Annotated[int, Field(gt=0, le=WIDEST)]
 NonNegative = Annotated[int, Field(ge=0, le=WIDEST)]
 PositiveNumber = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]

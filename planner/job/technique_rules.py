@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.frameworks import FrameworkProfile, RecomputeMode, load_framework
 from planner.job.frameworks.techniques import LINKED_ARCHITECTURES, Site, technique_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,27 @@ def site_of(profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, in
     linked = linked and cluster.gpu.architecture in LINKED_ARCHITECTURES
     split = profile.parallelism.sequence_parallel == "with-tp"
     separate = any(kind.attention == "none" for kind in model.kinds)
-    return Site(model.moe is not None, linked and split and inside, separate)
+    altered = profile != load_framework(profile.name).in_mode(profile.mode)
+    return Site(model.moe is not None, linked and split and inside, separate, altered)
+
+
+def kept_techniques(
+    offered: FrameworkProfile, profile: FrameworkProfile, names: Iterable[str]
+) -> tuple[str, ...]:
+    """Techniques in use, in the order of the profile that `offered` them, once some have made it
+    `profile`."""
+    used = tuple(names)
+    return tuple(
+        one.name
+        for one in offered.techniques
+        if one.name in used and (one.profile or technique_of(profile, one.name) is not None)
+    )
+
+
+def refuses_offload(profile: FrameworkProfile, names: Iterable[str]) -> str:
+    """The technique among some beside which no activations are offloaded; empty if none is."""
+    found = (technique_of(profile, name) for name in names)
+    return next((one.name for one in found if one and "OFFLOAD" in one.refuses), "")
 
 
 def unrefused_modes(

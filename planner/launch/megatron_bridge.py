@@ -18,6 +18,7 @@ from planner.launch.megatron_model import model_refusals
 from planner.launch.megatron_rules import attention_refusals, run_refusals
 from planner.launch.megatron_run import VARIABLES, is_fsdp, sharp_group
 from planner.launch.ramp import ramp_refusals
+from planner.launch.template import filled
 
 SCRIPT = "bridge_pretrain.py"
 
@@ -62,45 +63,8 @@ def files(launch: Launch) -> Files:
     """The start script."""
     provider = "MLAModelProvider" if launch.job.model.mla else "GPTModelProvider"
     module = "mla_provider" if launch.job.model.mla else "gpt_provider"
-    precision = base_precision(launch)
-    text = f'''"""Starts Megatron-Bridge 0.6 with overrides: python {SCRIPT} section.field=value ...
-
-Written by planner launch. Megatron-Bridge only warns about an override of a field that does not
-exist, so this script refuses it.
-"""
-
-import os
-import sys
-
-from megatron.bridge.models.{module} import {provider}
-from megatron.bridge.recipes.gpt import vanilla_gpt_pretrain_config
-from megatron.bridge.training.comm_overlap import CommOverlapConfig
-from megatron.bridge.training.gpt_step import forward_step
-from megatron.bridge.training.mixed_precision import get_mixed_precision_config
-from megatron.bridge.training.pretrain import pretrain
-from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
-
-
-def main(overrides):
-    config = vanilla_gpt_pretrain_config()
-    config.model = {provider}()
-    # Objects in place of names: their fields can be overridden one by one.
-    config.mixed_precision = get_mixed_precision_config("{precision}")
-    config.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
-    if os.environ.get("DATA_PATH"):
-        config.dataset.blend = ([os.environ["DATA_PATH"]], None)
-    for override in overrides:
-        section, field = override.split("=", 1)[0].split(".")
-        if not hasattr(getattr(config, section), field):
-            sys.exit(f"{{override}}: this Megatron-Bridge has no such setting; wanted: 0.6")
-    config = process_config_with_overrides(config, cli_overrides=overrides)
-    pretrain(config=config, forward_step_func=forward_step)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
-'''
-    return {SCRIPT: text}
+    values = {"module": module, "provider": provider, "precision": base_precision(launch)}
+    return {SCRIPT: filled(f"{SCRIPT}.txt", script=SCRIPT, **values)}
 
 
 def command(launch: Launch) -> Command:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from planner.launch.contract import Launch
-from planner.launch.megatron_flags import Flag, from_text
+from planner.launch.megatron_flags import Flag
 from planner.launch.megatron_layout import layout_text
 from planner.launch.megatron_model import model_overrides
 from planner.launch.megatron_run import (
@@ -55,7 +55,6 @@ def all_overrides(launch: Launch) -> Groups:
         ("recomputation", _recompute(launch)),
         ("activations on the host", _of_model(offload_flags(launch))),
         ("precision", _precision(launch)),
-        ("CUDA graphs", _graphs(launch)),
         ("optimizer", _optimizer(launch)),
         ("what to see of the first steps", {"logger.log_interval": "1"}),
         ("PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders(launch)),
@@ -197,18 +196,6 @@ def _precision(launch: Launch) -> Overrides:
             "mixed_precision.first_last_layers_bf16": "false",
         }
     return found
-
-
-def _graphs(launch: Launch) -> Overrides:
-    """A captured step: random numbers that replay, no loss read on the way."""
-    if not launch.request.cuda_graphs:
-        return {}
-    return _of_model(from_text(launch.job.framework.kernels.cuda_graph_flags)) | {
-        "model.use_te_rng_tracker": "true",
-        "rng.te_rng_tracker": "true",
-        "rerun_state_machine.check_for_nan_in_loss": "false",
-        "ddp.check_for_nan_in_grad": "false",
-    }
 
 
 def _optimizer(launch: Launch) -> Overrides:

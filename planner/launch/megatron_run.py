@@ -172,10 +172,6 @@ def with_techniques(launch: Launch, *groups: Group) -> tuple[Group, ...]:
     )
 
 
-# A captured step reads no loss on the way.
-_GRAPHS_WANT = "--te-rng-tracker --no-check-for-nan-in-loss-and-grad"
-
-
 def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     """Kernels that the plan is costed with."""
     profile = launch.job.framework
@@ -184,8 +180,6 @@ def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     flags = [flag("--transformer-impl", "local" if local else "transformer_engine")]
     if eager and not local:
         flags.append(_option("attention", "eager"))
-    if launch.request.cuda_graphs:
-        flags += from_text(f"{profile.kernels.cuda_graph_flags} {_GRAPHS_WANT}")
     if local:
         flags += from_text(
             "--no-persist-layer-norm --no-bias-swiglu-fusion --no-bias-gelu-fusion "

@@ -15,6 +15,7 @@ from planner.launch.architecture import all_settings, refusals, scaling_kind
 from planner.launch.contract import Launch, Refusal
 from planner.launch.model_traits import moe_indices
 from planner.launch.settings_text import Value, python_value
+from planner.launch.template import filled
 from planner.launch.titan_flavors import FLAVORS, Flavor, flavor_of
 from planner.launch.titan_table import titan_table
 
@@ -66,34 +67,25 @@ def model_imports(launch: Launch) -> list[str]:
     return _GROUPED_IMPORTS
 
 
-def model_lines(launch: Launch) -> list[str]:
+def model_text(launch: Launch) -> str:
     """Definition of `model_spec()`, and of the layers where the size is no registered one."""
-    one_registry_size = registry_size(launch)
-    if one_registry_size:
-        return _registered(one_registry_size, launch.job.model)
-    builder = _latent(launch) if launch.job.model.mla else _grouped(launch)
-    return [*_model_values(launch.job.model), *builder, *_spec_lines(launch.job.model)]
-
-
-def _registered(flavor: Flavor, model: ModelSpec) -> list[str]:
-    return [
-        "",
-        "",
-        "def model_spec():",
-        f'    """{model.name}: size {flavor.name} of torchtitan\'s registry."""',
-        f'    return model_registry("{flavor.name}", attn_backend="flex", converters=CONVERTERS)',
-    ]
+    size, model = registry_size(launch), launch.job.model
+    if size:
+        return (
+            "\n\ndef model_spec():\n"
+            f'    """{model.name}: size {size.name} of torchtitan\'s registry."""\n'
+            f'    return model_registry("{size.name}", attn_backend="flex", '
+            "converters=CONVERTERS)\n"
+        )
+    layers = _latent(launch) if model.mla else _grouped(launch)
+    values = _values(model)
+    shared = f"\nROPE_THETA, NORM_EPS = {values['rope_theta']}, {values['norm_eps']}\n"
+    return shared + layers + _spec(model)
 
 
 def _values(model: ModelSpec) -> dict[str, Value]:
     """The model in torchtitan's words."""
     return {key: value for key, (value, _) in all_settings(titan_table(model), model).items()}
-
-
-def _model_values(model: ModelSpec) -> list[str]:
-    """What the shape does not tell."""
-    values = _values(model)
-    return ["", f"ROPE_THETA, NORM_EPS = {values['rope_theta']}, {values['norm_eps']}"]
 
 
 _GROUPED_IMPORTS = [
@@ -123,78 +115,37 @@ _LATENT_IMPORTS = [
 ]
 
 
-def _inits(model: ModelSpec) -> list[str]:
-    return [
-        "",
-        "",
-        f"def _normal(std={model.init_std}):",
-        '    """Initial weights; biases start at zero."""',
-        "    weight = partial(nn.init.trunc_normal_, std=std)",
-        '    return {"weight": weight, "bias": nn.init.zeros_}',
-        "",
-        "",
-        "def _norm(width):",
-        '    ones = {"weight": nn.init.ones_}',
-        "    return RMSNorm.Config(normalized_shape=width, eps=NORM_EPS, param_init=ones)",
-    ]
-
-
-def _grouped_rope(model: ModelSpec) -> list[str]:
-    """Rotation of heads; ComplexRoPE is the one that stretches as Llama 3 does."""
-    values = _values(model)
-    lengths = [name for name in _LLAMA3 if name in values]
-    return [
-        f"        rope={'ComplexRoPE' if lengths else 'CosSinRoPE'}.Config(",
-        "            dim=HEAD_DIM,",
-        f"            max_seq_len={values['max_seq_len']},",
-        "            theta=ROPE_THETA,",
-        *(['            scaling="llama",'] if lengths else []),
-        *(f"            {name}={values[name]}," for name in lengths),
-        "        ),",
-    ]
-
-
 _LLAMA3 = ("scaling_factor", "low_freq_factor", "high_freq_factor",
            "original_max_position_embeddings")  # fmt: skip
 
 
-def _grouped(launch: Launch) -> list[str]:
+def _grouped(launch: Launch) -> str:
     """Layers with grouped-query attention."""
-    model = launch.job.model
-    norm = "_norm(HEAD_DIM)" if model.qk_norm == "head" else "None"
-    bias = ["    attention.qkv_linear.wqkv.bias = True"] if model.qkv_bias else []
-    return [
-        f"LAYERS, DIM, VOCABULARY = {model.layers}, {model.hidden}, {model.vocab}",
-        f"HEADS, KV_HEADS, HEAD_DIM = {model.heads}, {model.kv_heads}, {model.head_dim}",
-        *([f"FFN = {model.ffn}"] if model.ffn else []),
-        *_expert_constants(model),
-        *_inits(model),
-        "",
-        "",
-        "def _layer(index):",
-        '    """One transformer layer."""',
-        "    attention = make_gqa_config(",
-        "        dim=DIM,",
-        "        n_heads=HEADS,",
-        "        n_kv_heads=KV_HEADS,",
-        "        head_dim=HEAD_DIM,",
-        "        fuse_qkv=True,",
-        "        wqkv_param_init=_normal(),",
-        "        wo_param_init=_normal(),",
-        '        inner_attention=get_attention_config("flex"),',
-        f"        qk_norm={norm},",
-        *_grouped_rope(model),
-        "    )",
-        *bias,
-        *_feed_forward(model),
-        "    return Qwen3TransformerBlock.Config(",
-        "        attention_norm=_norm(DIM),",
-        "        ffn_norm=_norm(DIM),",
-        "        attention=attention,",
-        f"        {_ffn_argument(model)},",
-        "    )",
-        *(_experts(model) if model.moe else []),
-    ]
+    model, values = launch.job.model, _values(launch.job.model)
+    lengths = [name for name in _LLAMA3 if name in values]
+    scaling = ['scaling="llama",'] if lengths else []
+    return filled(
+        "titan_grouped.py.txt",
+        **_sizes(model),
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        constants=[*([f"FFN = {model.ffn}"] if model.ffn else []), *_expert_constants(model)],
+        qk_norm="_norm(HEAD_DIM)" if model.qk_norm == "head" else "None",
+        # ComplexRoPE is the one that stretches as Llama 3 does.
+        rope="ComplexRoPE" if lengths else "CosSinRoPE",
+        max_seq_len=values["max_seq_len"],
+        scaling=[*scaling, *(f"{name}={values[name]}," for name in lengths)],
+        bias="attention.qkv_linear.wqkv.bias = True" if model.qkv_bias else "",
+        feed_forward=_feed_forward(model),
+        ffn_argument=_ffn_argument(model),
+        experts=_experts(model) if model.moe else "",
+    )
+
+
+def _sizes(model: ModelSpec) -> dict[str, object]:
+    inits = filled("titan_inits.py.txt", init_std=model.init_std)
+    return {"layers": model.layers, "hidden": model.hidden, "vocab": model.vocab, "inits": inits}
 
 
 def _expert_constants(model: ModelSpec) -> list[str]:
@@ -210,14 +161,14 @@ def _expert_constants(model: ModelSpec) -> list[str]:
     ]
 
 
-def _feed_forward(model: ModelSpec) -> list[str]:
+def _feed_forward(model: ModelSpec) -> str:
     if not any(kind.ffn == "dense" for kind in model.kinds):
-        return []
-    return [
-        "    feed_forward = make_ffn_config(",
-        "        dim=DIM, hidden_dim=FFN, w1_param_init=_normal(), w2w3_param_init=_normal()",
-        "    )",
-    ]
+        return ""
+    return (
+        "feed_forward = make_ffn_config(\n"
+        "    dim=DIM, hidden_dim=FFN, w1_param_init=_normal(), w2w3_param_init=_normal()\n"
+        ")"
+    )
 
 
 def _ffn_argument(model: ModelSpec) -> str:
@@ -232,57 +183,32 @@ def _ffn_argument(model: ModelSpec) -> str:
     )
 
 
-def _experts(model: ModelSpec) -> list[str]:
+def _experts(model: ModelSpec) -> str:
     values = _values(model)
-    shared = ["        shared_experts=None,"]
+    shared = "shared_experts=None,"
     if values["shared_experts"]:
-        shared = [
-            "        shared_experts=make_ffn_config(",
-            "            dim=DIM,",
-            f"            hidden_dim={values['shared_experts']},",
-            "            w1_param_init=_normal(),",
-            "            w2w3_param_init=_normal(),",
-            "        ),",
-        ]
-    return [
-        "",
-        "",
-        "def _experts():",
-        '    """Router and experts of one layer."""',
-        '    weights = dict.fromkeys(("w1_EFD", "w2_EDF", "w3_EFD"), _normal()["weight"])',
-        "    return make_moe_config(",
-        "        num_experts=EXPERTS,",
-        f"        load_balance_coeff={values['load_balance_coeff']},",
-        "        router=make_router_config(",
-        "            dim=DIM,",
-        "            num_experts=EXPERTS,",
-        "            top_k=TOP_K,",
-        "            gate_param_init=_normal(),",
-        *(
-            f"            {name}={python_value(values[name])},"
-            for name in _ROUTER
-            if name in values
-        ),
-        f"            bias={values['bias']},",
-        "        ),",
-        "        routed_experts=make_routed_experts_config(",
-        "            dim=DIM,",
-        "            hidden_dim=EXPERT_FFN,",
-        "            num_experts=EXPERTS,",
-        "            top_k=TOP_K,",
-        "            param_init=weights,",
-        '            comm_backend="standard",  # all-to-all of torch.distributed',
-        "        ),",
-        *shared,
-        "    )",
-    ]
+        shared = (
+            "shared_experts=make_ffn_config(\n"
+            "    dim=DIM,\n"
+            f"    hidden_dim={values['shared_experts']},\n"
+            "    w1_param_init=_normal(),\n"
+            "    w2w3_param_init=_normal(),\n"
+            "),"
+        )
+    return filled(
+        "titan_experts.py.txt",
+        load_balance_coeff=values["load_balance_coeff"],
+        router=[f"{name}={python_value(values[name])}," for name in _ROUTER if name in values],
+        bias=values["bias"],
+        shared=shared,
+    )
 
 
 # Arguments of make_router_config; those of build_mla_moe_layers begin with `router_`.
 _ROUTER = ("score_func", "route_norm", "route_scale", "num_expert_groups", "num_limited_groups")
 
 
-def _latent(launch: Launch) -> list[str]:
+def _latent(launch: Launch) -> str:
     """Layers with latent attention."""
     model = launch.job.model
     values = _values(model)
@@ -292,97 +218,43 @@ def _latent(launch: Launch) -> list[str]:
         "qk_rope_head_dim", "v_head_dim", "dense_hidden_dim", "moe_hidden_dim", "num_experts",
         "num_shared_experts", *named,
     )  # fmt: skip
-    stretches = scaling_kind(model) == "yarn"
-    return [
-        f"LAYERS, DIM, VOCABULARY = {model.layers}, {model.hidden}, {model.vocab}",
-        *_inits(model),
-        "",
-        "",
-        "def _layers():",
-        '    """All transformer layers, dense ones first."""',
-        "    layers = _build_dsv3_layers(",
-        "        n_layers=LAYERS,",
-        "        dim=DIM,",
-        *(f"        {named.get(name, name)}={python_value(values[name])}," for name in given),
-        f"        mscale={values.get('mscale', 1.0)},",
-        '        attn_backend="flex",',
-        '        moe_comm_backend="standard",  # all-to-all of torch.distributed',
-        "        non_blocking_capacity_factor=None,",
-        "        rope=ComplexRoPE.Config(",
-        f"            dim={values['qk_rope_head_dim']},",
-        f"            max_seq_len={values['max_seq_len']},",
-        "            theta=ROPE_THETA,",
-        *(['            scaling="yarn",'] if stretches else []),
-        *(f"            {name}={values[name]}," for name in _YARN if stretches),
-        "        ),",
-        "    )",
-        "    for layer in layers:",
-        "        for norm in (",
-        "            layer.attention_norm,",
-        "            layer.ffn_norm,",
-        "            layer.attention.q_norm,",
-        "            layer.attention.kv_norm,",
-        "        ):",
-        "            norm.eps = NORM_EPS",
-        "        if layer.moe is not None:",
-        f"            layer.moe.load_balance_coeff = {values['load_balance_coeff']}",
-        "    return layers",
-    ]
+    yarn = ['scaling="yarn",', *(f"{name}={values.get(name)}," for name in _YARN)]
+    return filled(
+        "titan_latent.py.txt",
+        **_sizes(model),
+        arguments=[f"{named.get(name, name)}={python_value(values[name])}," for name in given],
+        mscale=values.get("mscale", 1.0),
+        qk_rope_head_dim=values["qk_rope_head_dim"],
+        max_seq_len=values["max_seq_len"],
+        scaling=yarn if scaling_kind(model) == "yarn" else "",
+        load_balance_coeff=values["load_balance_coeff"],
+    )
 
 
 _YARN = ("rope_factor", "beta_fast", "beta_slow", "original_seq_len", "truncate")
 
 
-def _spec_lines(model: ModelSpec) -> list[str]:
+def _spec(model: ModelSpec) -> str:
     """`model_spec()` of a size that is written out."""
     latent = model.mla is not None
     name = "deepseek_v3" if latent else "qwen3"
-    kind = "DeepSeekV3Model" if latent else "Qwen3Model"
-    layers = "_layers()" if latent else "[_layer(index) for index in range(LAYERS)]"
-    tied = (
-        [f"        enable_weight_tying={model.tied_embeddings},"] if model.tied_embeddings else []
+    mtp = (
+        "mtp_layers=_build_mtp_layers(\n"
+        f"    layers[-1], dim=DIM, num_mtp_layers={model.mtp_layers}\n"
+        "),"
     )
-    mtp = [
-        "        mtp_layers=_build_mtp_layers(",
-        f"            layers[-1], dim=DIM, num_mtp_layers={model.mtp_layers}",
-        "        ),",
-    ]
-    hook = "register_moe_load_balancing_hook" if model.moe else "None"
-    return [
-        "",
-        "",
-        "def model_spec():",
-        f'    """{model.name}, {model.layers} layers, on torchtitan\'s {kind}."""',
-        f"    layers = {layers}",
-        f"    model = {kind}.Config(",
-        "        dim=DIM,",
-        "        vocab_size=VOCABULARY,",
-        *tied,
-        "        tok_embeddings=Embedding.Config(",
-        f"            num_embeddings=VOCABULARY, embedding_dim=DIM, {_embedding_init(model)}",
-        "        ),",
-        "        norm=_norm(DIM),",
-        "        lm_head=Linear.Config(",
-        "            in_features=DIM, out_features=VOCABULARY, param_init=_normal()",
-        "        ),",
-        "        layers=layers,",
-        *(mtp if model.mtp_layers else []),
-        "    )",
-        "    for converter in CONVERTERS:",
-        "        model = converter.build().convert(model)",
-        "    return ModelSpec(",
-        f'        name="{name}",',
-        f'        flavor="{model.name}",',
-        "        model=model,",
-        f"        parallelize_fn=parallelize_{name.replace('_', '')},",
-        "        pipelining_fn=pipeline_llm,",
-        f"        post_optimizer_build_fn={hook},",
-        "        state_dict_adapter=None,  # checkpoints in torchtitan's format only",
-        "    )",
-    ]
-
-
-def _embedding_init(model: ModelSpec) -> str:
-    """A tied embedding is initialised as the output projection."""
-    init = '{"weight": skip_param_init}' if model.tied_embeddings else "_normal()"
-    return f"param_init={init}"
+    tied = model.tied_embeddings
+    return filled(
+        "titan_spec.py.txt",
+        model=model.name,
+        layer_count=model.layers,
+        kind="DeepSeekV3Model" if latent else "Qwen3Model",
+        layers="_layers()" if latent else "[_layer(index) for index in range(LAYERS)]",
+        tied="enable_weight_tying=True," if tied else "",
+        # A tied embedding is initialised as the output projection.
+        embedding_init='{"weight": skip_param_init}' if tied else "_normal()",
+        mtp=mtp if model.mtp_layers else "",
+        name=name,
+        module=name.replace("_", ""),
+        hook="register_moe_load_balancing_hook" if model.moe else "None",
+    )

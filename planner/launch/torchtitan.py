@@ -12,20 +12,20 @@ from planner.job.job import Job
 from planner.launch.checkpoints import save_steps
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.settings_text import (
-    Code,
     Section,
     Setting,
     comment,
     python_arguments,
     section_choices,
 )
+from planner.launch.template import filled
 from planner.launch.titan_data import DEMANDS, ENVIRONMENT, SAMPLES, VARIABLES, sample_files
 from planner.launch.titan_model import (
     HIGH_PRECISION,
     degree_refusals,
     model_imports,
-    model_lines,
     model_refusals,
+    model_text,
     registry_size,
 )
 from planner.launch.titan_plan import plan_refusals, recompute_kind, run_refusals
@@ -156,57 +156,29 @@ def _recompute(launch: Launch) -> tuple[str, str]:
 def _module(launch: Launch) -> str:
     parts = {section.title: section for section in sections(launch)}
     recompute, recompute_why = _recompute(launch)
-    lines = [
-        *_docstring(launch),
-        *_imports(launch),
-        *_converters(launch),
-        *model_lines(launch),
-        "",
-        "",
-        f"def {FUNCTION}() -> Trainer.Config:",
-        '    """The configuration of the plan."""',
-        "    spec = model_spec()",
-        f"    optimizer = default_adamw(lr={_LEARNING_RATE})  # PLACEHOLDER: your learning rate",
-        *python_assignments(parts["optimizer"]),
-        "    return Trainer.Config(",
-        "        model_spec=spec,",
-        '        hf_assets_path=os.environ.get("HF_ASSETS", "./assets"),',
-        '        dump_folder="./outputs",',
-        "        parallelism=ParallelismConfig(",
-        *python_arguments(parts["parallelism"].settings, 12),
-        "        ),",
-        "        training=TrainingConfig(",
-        *python_arguments(parts["training"].settings, 12),
-        "        ),",
-        *comment(recompute_why, 8),
-        f"        activation_checkpoint={recompute},",
-        "        compile=CompileConfig(",
-        *python_arguments(parts["compile"].settings, 12),
-        "        ),",
-        *comment(
-            "Logits of the whole micro-batch, as the prediction counts them; "
-            "ChunkedLossWrapper.Config(loss_fn=...) would need less memory.", 8),
-        f"        loss={_loss(launch)},",
-        "        optimizer=optimizer,",
-        "        # PLACEHOLDER: your schedule.",
-        "        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=10),",
-        "        dataloader=HuggingFaceTextDataLoader.Config(",
-        "            # Files of a folder, as torchtitan's test data: nothing from the internet.",
-        '            dataset="c4_test",',
-        f'            dataset_path=os.environ.get("DATASET") or "{SAMPLES}",',
-        "        ),",
-        "        checkpoint=CheckpointManager.Config(",
-        '            enable=bool(os.environ.get("CHECKPOINTS")),',
-        '            folder=os.path.abspath(os.environ.get("CHECKPOINTS") or "checkpoints"),',
-        f"            interval={save_steps(launch)},",
-        "        ),",
-        "        metrics=MetricsProcessor.Config(log_freq=1),",
-        "    )",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
-_LEARNING_RATE = "3e-4"
+    loss = "MTPLoss" if launch.job.model.mtp_layers else "CrossEntropyLoss"
+    tables = {
+        name: python_arguments(parts[name].settings, 12)
+        for name in ("parallelism", "training", "compile")
+    }
+    return filled(
+        "titan_module.py.txt",
+        version=VERSION,
+        model=launch.job.model.name,
+        gpus=launch.plan.degrees.gpus,
+        gpu=launch.job.cluster.gpu.name,
+        module=MODULE,
+        function=FUNCTION,
+        imports=_imports(launch),
+        converters=_converters(launch),
+        model_lines=model_text(launch),
+        optimizer=python_assignments(parts["optimizer"]),
+        recompute=[*comment(recompute_why, 8), f"        activation_checkpoint={recompute},"],
+        loss=f"{loss}.Config(global_vocab_size={launch.job.model.vocab})",
+        samples=SAMPLES,
+        save_steps=save_steps(launch),
+        **tables,
+    )
 
 
 def python_assignments(section: Section) -> list[str]:
@@ -220,18 +192,6 @@ def python_assignments(section: Section) -> list[str]:
 
 def _literal(setting: Setting) -> str:
     return python_arguments((Setting("x", setting.value),), 0)[0].removeprefix("x=").rstrip(",")
-
-
-def _docstring(launch: Launch) -> list[str]:
-    degrees, cluster = launch.plan.degrees, launch.job.cluster
-    return [
-        f'"""torchtitan {VERSION}: {launch.job.model.name} on {degrees.gpus} x {cluster.gpu.name}.',
-        "",
-        f"torchrun ... -m torchtitan.train --module {MODULE} --config {FUNCTION}",
-        "in the folder of this file.",
-        '"""',
-        "",
-    ]
 
 
 def _imports(launch: Launch) -> list[str]:
@@ -304,8 +264,3 @@ def _converters(launch: Launch) -> list[str]:
     for name, arguments in quantisers:
         lines += [f"    {name}.Config(", *python_arguments(arguments, 8), "    ),"]
     return [*lines, "]"]
-
-
-def _loss(launch: Launch) -> Code:
-    kind = "MTPLoss" if launch.job.model.mtp_layers else "CrossEntropyLoss"
-    return Code(f"{kind}.Config(global_vocab_size={launch.job.model.vocab})")

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from constraints.rule import Layout
+from planner.job.bounds import MOST_SEQUENCES
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.recomputation import recomputation
 from planner.job.recompute import demand_parts
-from planner.job.request import MOST_SEQUENCES, Request
+from planner.job.request import Request
 from planner.predict.cost_model import CostModel
 from planner.predict.costed_plan import job_plan
 from planner.predict.layout_wording import layout_problems

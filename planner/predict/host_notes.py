@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.job.frameworks.techniques import technique_of
 from planner.job.job import Job
 from planner.predict.uncertainty.measured_range import Conditions
 
@@ -14,8 +15,8 @@ def waiting_notes(job: Job, at: Conditions) -> tuple[str, ...]:
     flags that avoid it, where the framework has some; `at`: of the plan."""
     if at.waiting < _WORTH_SAYING:
         return ()
-    flags = job.framework.kernels.cuda_graph_flags
-    cure = f"; CUDA graphs ({flags}) avoid that" if flags else ""
+    graphs = technique_of(job.framework, "cuda-graphs")
+    cure = "; CUDA graphs (--with cuda-graphs) avoid that" if graphs else ""
     return (
         f"the GPU waits for the CPU to issue kernels in {at.waiting:.0%} of the step, on a host "
         f"core {job.cluster.host_speed:g} times as fast as a DGX A100's (host_speed of a cluster "

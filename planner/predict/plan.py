@@ -8,13 +8,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from constraints.context_kinds import ContextKind
+from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
 from planner.predict.displays import displays
 
-PLAN_FILE_VERSION = 3
+PLAN_FILE_VERSION = 4
 
-# Beyond any machine or model there is: larger numbers are slips of the pen.
-LARGEST_DEGREE = 2**20
-MOST_MICRO_BATCHES = 2**32
 # Degrees in the text of a configuration, and those that stand there even where they are 1.
 TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 ALWAYS_SHOWN = ("tp", "pp", "dp")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hardware.schema import Gpu
 from planner.job.frameworks.techniques import Technique, technique_of
 from planner.job.job import Job
 from planner.job.technique_rules import technique_conditions
@@ -29,10 +28,22 @@ def works_with(job: Job, degrees: Degrees, name: str) -> bool:
 def technique_flags(job: Job, names: tuple[str, ...]) -> str:
     """The flags of techniques, in a line."""
     found = (technique_of(job.framework, name) for name in names)
-    return " ".join(flags_on(one, job.cluster.gpu) for one in found if one and one.flags)
+    return " ".join(flags_for(job, one) for one in found if one and one.flags)
 
 
-def flags_on(technique: Technique, gpu: Gpu) -> str:
-    """The flags of a technique on a type of GPU."""
-    backend = "hybridep" if gpu.architecture == _RACK else "deepep"
-    return technique.flags.format(dispatcher=backend)
+def flags_for(job: Job, technique: Technique) -> str:
+    """The flags of a technique for a job."""
+    backend = "hybridep" if job.cluster.gpu.architecture == _RACK else "deepep"
+    return technique.flags.format(dispatcher=backend, graphed=_graphed(job))
+
+
+def _graphed(job: Job) -> str:
+    """Modules that CUDA graphs capture: not experts, which have no fixed number of tokens, and not
+    what pads their number for quantised products (Megatron's transformer_config.py)."""
+    modules = ["attn", *(["mamba"] if job.model.has_states else [])]
+    if job.model.moe is None:
+        modules.append("mlp")
+    else:
+        unpadded = job.precision in ("bf16", "fp16")
+        modules += ["moe_router", *(["moe_preprocess"] if unpadded else [])]
+    return (" " if job.framework.name == "megatron-core" else ",").join(modules)

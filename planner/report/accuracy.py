@@ -26,10 +26,10 @@ from planner.evidence.runs.document import summary_record
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.reliability import fit_reliability
 from planner.evidence.runs.report import time_comparison, time_interval
+from planner.job.written import write_text
 from planner.report.charts.drawing import svg
 from planner.report.charts.scatter import scatter_chart
 from planner.report.figures.measured import Point
-from planner.search.plan_file import write_text
 
 COMMAND = "python -m planner.report.accuracy"
 _FOLDER = Path(__file__).resolve().parents[1] / "evidence" / "data"

@@ -16,6 +16,7 @@ _BEYOND = {
     "deadline": "over the deadline",
     "budget": "over the budget",
     "power": "over the power",
+    "racks": "over the racks",
     "another": "a plan on another cluster is better in all that counts",
 }
 _MOST_NAMED = 4

@@ -213,7 +213,9 @@ def _renting(rental: Rental, comparison: Comparison) -> Iterator[Step]:
     yield Step(
         "cost",
         f"{money(rental.cost.value)} {comparison.currency}",
-        f"GPU hours × price; {money(rental.cost.low)} to {money(rental.cost.high)}",
+        "GPU hours × price"
+        + (f", of {rental.least_days:g} days at least" if rental.least_days else "")
+        + f"; {money(rental.cost.low)} to {money(rental.cost.high)}",
     )
     yield Step("a trillion tokens", f"{money(rental.per_trillion_tokens)} {comparison.currency}")
 
@@ -253,7 +255,7 @@ def _owning(owning: Owning, run: Run, comparison: Comparison, settings: Settings
     yield Step(
         "cost",
         f"{money(owning.cost.value)} {currency}",
-        f"GPU hours × {owning.per_gpu_hour:.3f}; "
+        f"days × 24 × {owning.billed_gpus or run.billed_gpus:,} GPUs × {owning.per_gpu_hour:.3f}; "
         f"{money(owning.cost.low)} to {money(owning.cost.high)}",
     )
     yield Step("a trillion tokens", f"{money(owning.per_trillion_tokens)} {currency}")
@@ -270,6 +272,13 @@ def _energy(run: Run, settings: Settings) -> Iterator[Step]:
         f"{ranged(energy.mwh, 1)} MWh",
         f"power × {run.job.num_gpus:,} GPUs × days × 24 h; power ±"
         f"{settings.value('load_error') * 100:.0f} %; switches and storage not counted",
+    )
+    yield Step(
+        "racks",
+        f"{run.racks:,}",
+        f"{settings.value('rack_power'):g} kW of rated power and {settings.value('rack_height'):g} "
+        "U each; an NVLink domain of several nodes is one; switches and storage not counted",
+        source_text(settings.figure("rack_power")),
     )
     if energy.co2_t is not None:
         carbon = settings.carbon_g_per_kwh or 0.0

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planner.compare.choice import Decision, Taken
 from planner.compare.settings import CostBasis
+from planner.job.quantities import plural
 from planner.report.comparison_trace import money
 from planner.report.tables import Facts
 
@@ -15,8 +16,9 @@ BASIS_NAMES: dict[CostBasis, str] = {
     "spot": "spot",
     "owned": "owned",
 }
+_PROVEN = " (proven among all below)"
 _AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
-_LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power"}
+_LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power", "racks": "racks"}
 
 
 def decision_facts(decision: Decision, currency: str) -> Facts:
@@ -43,8 +45,8 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
     why = f"{_AIMS[decision.objective]} that keeps the limits"
     yield (
         "because",
-        f"{why if decision.limits.any else _AIMS[decision.objective]}, {sure}"
-        + (" (proven among all below)" if best.proven else " found; not proven"),
+        f"{why if decision.limits.given else _AIMS[decision.objective]}, {sure}"
+        + (f" found; another may be {best.gap:.2%} better" if best.gap else _PROVEN),
     )
     yield "at most", _figures(best, currency)
     chances = {"deadline": best.chance_in_time, "budget": best.chance_in_budget}
@@ -65,29 +67,34 @@ def limits_text(decision: Decision, currency: str) -> str:
         ("within", limits.deadline_days, "{:,.4g} days"),
         ("for at most", limits.budget, "{:,.0f} " + currency),
         ("with at most", limits.power_kw, "{:,.4g} kW"),
+        ("in at most", limits.racks, "{:,} racks"),
     )
     return ", ".join(f"{word} {form.format(value)}" for word, value, form in words if value)
 
 
 def taken_text(taken: Taken) -> str:
-    """`64xH100`, or each job with its cluster."""
-    clusters = {one.cluster for one in taken.choices}
+    """`64xH100`, or each cluster with its jobs: `64xH100 for a, 128xH100 for b then c`."""
+    jobs: dict[int, list[str]] = {}
+    for number, one in zip(taken.together, taken.choices, strict=True):
+        jobs.setdefault(number, []).append(one.job)
+    clusters = [taken.choices[taken.together.index(number)].cluster for number in jobs]
     if len(clusters) == 1:
-        return next(iter(clusters))
-    return ", ".join(f"{one.cluster} for {one.job}" for one in taken.choices)
+        return clusters[0]
+    each = zip(clusters, jobs.values(), strict=True)
+    return ", ".join(f"{cluster} for {' then '.join(names)}" for cluster, names in each)
 
 
 def _figures(taken: Taken, currency: str) -> str:
     cost = "" if taken.cost is None else f", {money(taken.cost)} {currency}"
     energy = f"{taken.mwh:,.0f} MWh, drawing {taken.power_kw:,.0f} kW"
-    return f"{days_text(taken.days)} days{cost}, {energy}"
+    return f"{days_text(taken.days)} days{cost}, {energy}, in {plural(taken.racks, 'rack')}"
 
 
 def _least_text(name: str, value: float | None, alone: float | None, currency: str) -> str:
     found = alone if value is None else value
     if found is None:
         return "no value helps while the other limits stay"
-    unit = {"time": "days", "cost": currency, "power": "kW"}[name]
+    unit = {"time": "days", "cost": currency, "power": "kW", "racks": "racks"}[name]
     text = days_text(found) if name == "time" else money(found)
     others = "and the others lifted, too" if value is None else "the other limits as they are"
     return f"{text} {unit} or more, {others}"

@@ -117,7 +117,12 @@ def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     if not profile.techniques:
         return ()
     columns = headings("<--with, --without | <used | ~what it is, and flags there")
-    used = {"on": "unless excluded", "searched": "as is fastest", "asked": "if asked"}
+    used = {
+        "on": "unless excluded",
+        "preferred": "by searches, unless excluded",
+        "searched": "as is fastest",
+        "asked": "if asked",
+    }
     rows = tuple(
         (one.name, used[one.use], f"{one.words}: {one.flags}") for one in profile.techniques
     )

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hardware import ClusterShape, Fact, Gpu, Price, Source, load_gpu
+from hardware import (
+    ClusterShape,
+    Fact,
+    Gpu,
+    HardwareError,
+    Price,
+    Source,
+    cluster_facts,
+    cluster_names,
+    gpu_facts,
+    gpu_names,
+    load_cluster_shape,
+    load_gpu,
+    load_prices,
+    load_sources,
+)
 from hardware.sharp import generation_of, why_not
 from planner.job.quantities import gib
 from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
@@ -13,12 +28,12 @@ ASSUMED = "ASSUMED"
 _ABSENT = "-"
 
 
-def hardware_report(gpus: Sequence[Gpu], shapes: Sequence[ClusterShape]) -> Report:
-    """GPUs and node shapes."""
+def hardware_report() -> Report:
+    """The GPUs and node shapes of the catalogue."""
     return Report(
         (
-            _gpu_table(gpus),
-            _shape_table(shapes),
+            _gpu_table([load_gpu(name) for name in gpu_names()]),
+            _shape_table([load_cluster_shape(name) for name in cluster_names()]),
             Notes(
                 (
                     "TFLOP/s are dense (no sparsity). HBM: what torch reports as total memory. "
@@ -74,7 +89,44 @@ def _shape_row(shape: ClusterShape) -> tuple[str, ...]:
     )
 
 
-def shape_sharp(shape: ClusterShape) -> str:
+def named_report(name: str) -> Report:
+    """The GPU of that name, else the node shape. HardwareError if there is neither."""
+    try:
+        return _gpu_report(name)
+    except HardwareError as unknown_gpu:
+        try:
+            return _shape_report(name)
+        except HardwareError:
+            raise unknown_gpu from None
+
+
+def _gpu_report(name: str) -> Report:
+    gpu = load_gpu(name)
+    title = [
+        ("GPU", gpu.name),
+        ("also", ", ".join(gpu.aliases) or "-"),
+        ("kind", f"{gpu.vendor}, {gpu.architecture}"),
+        ("nodes", f"{gpu.default_cluster or '-'} unless told"),
+    ]
+    prices = [price for price in load_prices() if price.gpu == gpu.name]
+    return _facts_report(title, gpu_facts(name), prices)
+
+
+def _shape_report(name: str) -> Report:
+    shape = load_cluster_shape(name)
+    title = [
+        ("node shape", f"{shape.name} {shape.title}".rstrip()),
+        ("also", ", ".join(shape.aliases) or "-"),
+        ("GPU", shape.gpu),
+        ("fabric", shape.fabric + (", rail-optimised" if shape.rail_optimised else "")),
+        ("SHARP", _shape_sharp(shape)),
+    ]
+    if shape.note:
+        title.append(("note", shape.note))
+    return _facts_report(title, cluster_facts(name))
+
+
+def _shape_sharp(shape: ClusterShape) -> str:
     """Whether the switches between such nodes can reduce, and how to ask for it."""
     cluster = shape.to_cluster(load_gpu(shape.gpu), 2 * int(shape.gpus_per_node.value))
     reason = why_not(cluster)
@@ -84,11 +136,8 @@ def shape_sharp(shape: ClusterShape) -> str:
     return f"SHARP{found.name} with --sharp, if switches are {found.switches}" if found else "no"
 
 
-def facts_report(
-    title: Sequence[tuple[str, str]],
-    facts: Sequence[Fact],
-    sources: Mapping[str, Source],
-    prices: Sequence[Price] = (),
+def _facts_report(
+    title: Sequence[tuple[str, str]], facts: Sequence[Fact], prices: Sequence[Price] = ()
 ) -> Report:
     """One GPU or node shape: each number with unit and source; assumptions are marked."""
     columns = headings("<number | value | <unit | ~source")
@@ -96,7 +145,7 @@ def facts_report(
     blocks: list[Block] = [Facts(tuple(title)), TableData(columns, rows)]
     if prices:
         blocks.append(_price_table(prices))
-    blocks.append(Facts(_bibliography(facts, prices, sources), "Sources"))
+    blocks.append(Facts(_bibliography(facts, prices, load_sources()), "Sources"))
     return Report(tuple(blocks))
 
 

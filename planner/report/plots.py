@@ -116,7 +116,7 @@ def _front(result: SearchResult) -> Any:
     costed, _ = costed_or_reason(result)
     return charts.front_chart(
         front_plans(result.plans, result.shown or range(1, len(result.plans) + 1)),
-        riskier_plans(result.riskier),
+        riskier_plans([result]),
         () if costed is None else candidates(costed, result).dots,
         result.job.limit_bytes,
         FILE_WIDTH,

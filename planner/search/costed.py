@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from constraints.numbers import Mask
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.predict.cost_model import CostedShapes, CostModel
@@ -31,6 +32,15 @@ class CostedJob:
         """The job, on the GPUs that are used."""
         return self.candidates.job
 
+    def keep(self, rows: Mask) -> CostedJob:
+        """The job with some of its shapes."""
+        columns = {name: values[rows] for name, values in self.candidates.columns.items()}
+        costed = replace(
+            self.costed, steps=self.costed.steps[rows], shapes=self.costed.shapes[rows]
+        )
+        candidates = replace(self.candidates, columns=columns)
+        return replace(self, candidates=candidates, costed=costed)
+
     def explorer(
         self,
         effort: Effort,
@@ -52,7 +62,11 @@ class CostedJob:
 
 def cost_job(job: Job) -> CostedJob:
     """Enumerate the legal shapes of a job and cost them. UsageError if there are none."""
-    candidates = legal_candidates(job)
+    return cost_candidates(legal_candidates(job))
+
+
+def cost_candidates(candidates: Candidates) -> CostedJob:
+    """Cost the shapes of a job."""
     cost_model = CostModel(candidates.job)
     # The first call of a process loads the kernels, or compiles them: not part of their speed.
     cost_model.cost_shapes({name: values[:1] for name, values in candidates.columns.items()})

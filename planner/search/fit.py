@@ -7,22 +7,29 @@ longer sequences and other models, and for nothing but whether a plan exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from planner._version import __version__
+from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model, model_names
-from planner.job.request import LONGEST_SEQ, Request
+from planner.job.pool import is_pool
+from planner.job.request import Request
 from planner.predict.ops import parameter_count
 from planner.predict.plan import Plan
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.launchable import SILENT, LaunchNotes
-from planner.search.limit_results import Progress
+from planner.search.limit_results import Effort, Progress
 from planner.search.pools.jobs import first_job
+from planner.search.relaxations import EFFORT
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
+from planner.search.shares import cost_shares
+from planner.search.trial import search_costed
 from planner.search.until import Until
 
 # Sequences are looked for at powers of two from here on.
@@ -103,18 +110,22 @@ def does_it_fit(
 
 def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | None:
     """The fastest plan that fits; None if there is none, or none was found."""
-    return _trial(request, time_limit_s)[0]
-
-
-def _trial(request: Request, time_limit_s: float | None) -> tuple[Plan | None, bool]:
-    """(the fastest plan that fits, whether that answer is proven)."""
     try:
         found = find_plans(request, time_limit_s=time_limit_s, fastest_only=True, relaxed=False)
-    except DoesNotFitError as error:
-        return None, error.why.proven
+    except (DoesNotFitError, UsageError):
+        return None
+    return found.plans[found.recommended - 1] if found.recommended else found.plans[0]
+
+
+def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
+    """(a plan that fits, as fast as little work finds; whether it is proven that there is none)."""
+    if is_pool(request.gpus):
+        return fitting_plan(request, effort.time_limit_s), True
+    try:
+        trial = search_costed(cost_shares(request.resolve()), effort=effort)
     except UsageError:
         return None, True
-    return (found.plans[found.recommended - 1] if found.recommended else found.plans[0]), True
+    return trial.plan(), trial.proven
 
 
 def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
@@ -158,10 +169,14 @@ def _largest(
     halving; None if time ran out before anything was known."""
     found: dict[int, tuple[Plan | None, bool]] = {}
 
+    def tried(index: int, effort: Effort) -> tuple[Plan | None, bool]:
+        limit_s, now = until.seconds_left(), perf_counter()
+        return _trial(requests[index], replace(effort, time_limit_s=limit_s, started_s=now))
+
     def fits(index: int) -> bool:
         if index not in found:
             tell(f"does {names[index]} fit", len(found), len(found) + 1)
-            found[index] = _trial(requests[index], until.seconds_left())
+            found[index] = tried(index, Effort(any_plan=True))
         return found[index][0] is not None
 
     low, high = bracket(fits, start, len(names), lambda: until.over(WHAT[what]))
@@ -174,7 +189,7 @@ def _largest(
         beyond=names[high] if beyond else "",
         proven=beyond is None or beyond[1],
         exact=high - low == 1,
-        plan=found[low][0] if low in found else None,
+        plan=tried(low, EFFORT)[0] if low in found else None,
     )
 
 

@@ -82,7 +82,8 @@ def _explained(
             shares, explorer = trial.shares, trial.explorer
     innocent = () if undecided else tuple(innocent_conditions(request, guilty))
     proven = explorer.climb(0)
-    costed_job, lightest = shares.lightest, explorer.explorers[-1]
+    pairs = zip(shares.jobs, explorer.explorers, strict=True)
+    costed_job, lightest = min(pairs, key=lambda pair: float(pair[1].peak.min()))
     doubt = " (perhaps without effect: not decided in time)" if undecided else ""
     conflict = (
         *(ConflictingRule(name=text.split()[0], text=f"you gave {text}{doubt}") for text in guilty),

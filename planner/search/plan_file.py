@@ -1,10 +1,7 @@
-"""Plan files: JSON documents of one `SearchResult`, written whole or not at all."""
+"""Plan files: JSON documents of one `SearchResult`."""
 
 from __future__ import annotations
 
-import errno
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,59 +9,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from hardware import HardwareError
 from hardware.files import json_content, read_text
+from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import UsageError
-from planner.job.specs import MOST_LAYERS
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
 from planner.search.result import SearchResult
 
 _MADE_BY = "make one with: planner search ... -o plans.json"
-
-
-def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
-    """UsageError if nothing could be written there, before any work is done."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; give the name of a file")
-    if not path.parent.is_dir():
-        raise UsageError(f"the folder {path.parent} does not exist; create it first")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; --force overwrites it, or give another name to {option}")
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(errno.EACCES, "the folder is not writable", str(path.parent))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the old content or the new, never a part."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """`write_text` for bytes. OSError names the file that was to be written."""
-    try:
-        _replace(path, content)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    # A name of its own: the file's may be as long as names can be.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".planner-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(temporary).chmod(_mode(path))
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _mode(path: Path) -> int:
-    """Permissions of the file that is replaced, else those that the umask leaves."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
 
 
 def to_json(result: SearchResult) -> str:
@@ -124,8 +74,26 @@ def _unused_before_3(framework: str) -> list[str]:
     return [one.name for one in offered if one.use != "asked" and not one.without]
 
 
+def _from_version_3(document: dict[str, Any]) -> None:
+    """Requests of version 3 have an option for CUDA graphs, and searches took three techniques only
+    where they were asked for."""
+    request = document.get("request")
+    if isinstance(request, dict):
+        use, without = ([*_list(request.get(name))] for name in ("use", "without"))
+        use += ["cuda-graphs"] if request.pop("cuda_graphs", False) else []
+        unused = _unused_before_3(str(request.get("framework", "megatron-core")))
+        later = ("bf16-gradients", "cuda-graphs", "megatron-fsdp")
+        without += [name for name in later if name in unused and name not in (*use, *without)]
+        request |= {"use": use, "without": without}
+    document["version"] = 4
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 # Version of a file -> what makes the next one of it.
-_STEPS = {1: _from_version_1, 2: _from_version_2}
+_STEPS = {1: _from_version_1, 2: _from_version_2, 3: _from_version_3}
 
 
 def _result(path: Path, document: Any) -> SearchResult:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.search.costed import CostedJob, cost_job
+from planner.predict.space import LegalityReport
+from planner.search.costed import CostedJob, cost_candidates, cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import (
     LIMIT_STEP,
@@ -37,7 +39,8 @@ Cost = Callable[[Job], CostedJob]
 
 @dataclass(frozen=True)
 class CostedShares:
-    """A job costed at each choice of what is offloaded, least first; a decided one once.
+    """A job costed at each choice of what is offloaded and of techniques, least first; a decided
+    one once.
 
     `left_out`: the job at choices at which no shape is legal on the same GPUs; `untried`: at those
     that a deadline left no time for.
@@ -51,11 +54,6 @@ class CostedShares:
     def job(self) -> Job:
         """The job at the smallest share, on the GPUs that are used."""
         return self.jobs[0].job
-
-    @property
-    def lightest(self) -> CostedJob:
-        """The job with most on the host."""
-        return self.jobs[-1]
 
     @property
     def seconds(self) -> float:
@@ -104,12 +102,55 @@ def cost_shares(job: Job, cost: Cost = cost_job, deadline: float | None = None) 
     for position, other in enumerate(others):
         if deadline is not None and time.perf_counter() >= deadline:
             return CostedShares(tuple(costed), tuple(left_out), tuple(others[position:]))
+        if (plain := _replaced(other, costed)) is not None:
+            costed[plain : plain + 1] = _replace_waiting(costed[plain], other)
+            continue
         found = _legal(other, cost)
         if found is None or found.job.cluster.num_gpus != costed[0].job.cluster.num_gpus:
             left_out.append(other)
         else:
             costed.append(found)
     return CostedShares(tuple(costed), tuple(left_out))
+
+
+def _replaced(job: Job, costed: Sequence[CostedJob]) -> int | None:
+    """Which costed job is this one but for a technique that takes the place of plans that wait."""
+    waiting = {one.name for one in job.framework.techniques if one.least_waiting}
+    added = [name for name in job.techniques if name in waiting]
+    rest = tuple(name for name in job.techniques if name not in added)
+    same = (rest, job.optimizer_offload, job.activation_offload)
+    for index, plain in enumerate(one.job for one in costed):
+        at = (plain.techniques, plain.optimizer_offload, plain.activation_offload)
+        if added and at == same:
+            return index
+    return None
+
+
+def _replace_waiting(plain: CostedJob, job: Job) -> tuple[CostedJob, ...]:
+    """A job without its configurations that wait for the CPU, and these under a technique that ends
+    that: neither slower nor heavier, so each configuration is searched once.
+
+    Which of them wait, their even layouts say.
+    """
+    least = max(one.least_waiting for one in job.framework.techniques if one.name in job.techniques)
+    steps, columns = plain.costed.steps, plain.candidates.columns
+    waits = steps[:, f.STEP_ISSUE] > least * steps[:, f.STEP_TIME]
+    index = {mode.name: position for position, mode in enumerate(job.recompute)}
+    to = np.array([index.get(mode.name, -1) for mode in plain.job.recompute])
+    modes = to[columns["recompute"]]
+    taken = waits & (modes >= 0)
+    if not taken.any():
+        return (plain,)
+    rows = {name: values[taken] for name, values in (columns | {"recompute": modes}).items()}
+    rest = plain.keep(~taken)
+    report = LegalityReport(0, 0, {}) if rest.candidates.columns["tp"].size else None
+    replacing = replace(
+        plain.candidates,
+        job=replace(job, cluster=plain.job.cluster),
+        columns=rows,
+        report=report or plain.candidates.report,
+    )
+    return (*((rest,) if report else ()), cost_candidates(replacing))
 
 
 def _legal(job: Job, cost: Cost) -> CostedJob | None:

@@ -16,7 +16,7 @@ from planner.job.request import Request
 from planner.report.charts.drawing import BLUE, GREY
 from planner.report.pages.files import page_of_file
 from planner.report.pages.page import render
-from planner.report.pages.studies import comparison_page, scaling_page
+from planner.report.pages.studies import study_page
 from planner.search.plan_file import to_json
 from planner.search.search import find_plans
 from tests.browser.opened import Opened
@@ -63,9 +63,9 @@ def test_everything_is_drawn_and_accessible_at_every_width(
 def test_studies_are_drawn_and_accessible(browser: Any, study: str, tmp_path: Path) -> None:
     if study == "compare":
         offers = (Offer(gpus="8xH100"), Offer(gpus="8xA100"))
-        page = comparison_page(compare(SMALL, offers, 10**9, Settings()))
+        page = study_page(compare(SMALL, offers, 10**9, Settings()))
     else:
-        page = scaling_page(scale(SMALL, "H100", (8, 16), 10**9, Settings()))
+        page = study_page(scale(SMALL, "H100", (8, 16), 10**9, Settings()))
     path = tmp_path / "study.html"
     path.write_text(render(page), encoding="utf-8")
     opened = Opened(browser, path.as_uri(), 768)
@@ -76,16 +76,28 @@ def test_studies_are_drawn_and_accessible(browser: Any, study: str, tmp_path: Pa
 
 
 def test_plans_are_selected_in_the_list_and_in_the_picture(opened: Opened) -> None:
-    first, second, *_, last = opened.numbers()
+    first, second, *_ = opened.numbers()
     opened.page.select_option("#plan", second)
     assert opened.shown_plan() == second
     opened.page.locator(f"[data-chart=stages-{second}] svg.marks").wait_for()
     opened.page.select_option("#plan", first)
-    # Plans of the front without a section of their own have dots there too, and are not selected.
-    dot = f"[data-chart=front] path[fill='{BLUE}'][aria-label*='plan {last}:']"
-    opened.page.locator(dot).click()
-    assert opened.shown_plan() == last
-    assert opened.page.url.endswith(f"#plan-{last}")
+    dots = opened.page.locator(f"[data-chart=front] path[fill='{BLUE}'][aria-label*='plan ']")
+    assert dots.count() == len(opened.numbers()) - 1  # the selected one has another colour
+    for number in opened.numbers()[1:]:
+        dot = f"[data-chart=front] path[fill='{BLUE}'][aria-label*='plan {number}:']"
+        opened.page.locator(dot).dispatch_event("click")
+        assert opened.shown_plan() == number
+        opened.page.locator(f"[data-chart=time-{number}] svg.marks").wait_for()
+        assert opened.page.url.endswith(f"#plan-{number}")
+
+
+def test_a_riskier_plan_says_why_it_is_none(opened: Opened) -> None:
+    opened.page.locator("[data-chart=front] path[aria-label*='fits with']").first.dispatch_event(
+        "click"
+    )
+    picked = opened.page.locator(".picked")
+    assert "less likely to fit than was asked" in picked.inner_text()
+    assert picked.locator("code").inner_text().startswith("planner evaluate ")
 
 
 def test_a_candidate_says_what_it_is_and_how_to_cost_it(opened: Opened) -> None:

@@ -182,7 +182,7 @@ def test_a_folder_that_takes_no_files(
     def refuse(**_options: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("planner.search.plan_file.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("planner.job.written.tempfile.mkstemp", refuse)
     path = tmp_path / "plans.json"
     result = run(
         "search", "--model", "gpt2", "--gpus", "1xH100", "--gbs", "8", "-o", str(path)

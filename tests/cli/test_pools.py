@@ -17,7 +17,7 @@ POOL = ("--model", "llama-3.2-1b", "--gpus", "4xH100+4xA100", "--gbs", "64")
 def pool_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """A search of a pool, and the plan file that it wrote."""
     path = tmp_path_factory.mktemp("pool") / "plans.json"
-    few = ("--recompute", "none", "--tp", "1,2")
+    few = ("--recompute", "none", "--tp", "1,2", "--mbs", "1")
     return run_cli("search", *POOL, *few, "-o", str(path)), path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -12,9 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
+from planner.compare.sweep.journal import read_only
+from planner.job.errors import UsageError
 
 pytestmark = pytest.mark.clusters
 
@@ -125,13 +128,16 @@ class Sweep:
         assert child.wait(seconds) == status, self.said()
         return self.said()
 
-    def lines(self) -> list[str]:
-        path = self.folder / "journal.jsonl"
-        return path.read_text().splitlines()[1:] if path.exists() else []
+    def done(self) -> list[dict[str, object]]:
+        try:
+            journal = read_only(self.folder, self.path)
+        except (OSError, UsageError):  # not yet begun
+            return []
+        return [record for record in journal.records(journal.done) if record is not None]
 
-    def wait_for(self, lines: int, child: subprocess.Popen[bytes]) -> None:
+    def wait_for(self, searches: int, child: subprocess.Popen[bytes]) -> None:
         for _ in range(2400):
-            if len(self.lines()) >= lines or child.poll() is not None:
+            if len(self.done()) >= searches or child.poll() is not None:
                 break
             time.sleep(0.05)
         assert child.poll() is None, self.said()
@@ -139,8 +145,7 @@ class Sweep:
     def finish(self) -> None:
         """Run to the end: all is done, each search once."""
         assert f"done      {SEARCHES}" in self.run(0)
-        keys = [line[:32] for line in self.lines()]
-        assert len(keys) == len(set(keys)) == SEARCHES
+        assert len(self.done()) == SEARCHES
 
     def rows(self) -> list[dict[str, object]]:
         found: list[dict[str, object]] = pq.read_table(self.folder / "results.parquet").to_pylist()
@@ -156,7 +161,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]
 
 
 def kill_a_worker(sweep: Sweep, child: subprocess.Popen[bytes]) -> None:
-    os.kill(json.loads(sweep.lines()[-1][35:])["provenance"]["pid"], signal.SIGKILL)
+    provenance: Any = sweep.done()[-1]["provenance"]
+    os.kill(provenance["pid"], signal.SIGKILL)
     assert child.wait(300) == 0, sweep.said()
 
 
@@ -190,10 +196,10 @@ def test_nothing_lost_and_nothing_twice(
 def test_a_full_disk(tmp_path: Path, engine: Command, expected: list[dict[str, object]]) -> None:
     sweep = Sweep(tmp_path, engine)
     child = sweep.start()
-    resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (8_000, 8_000))
+    resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (24_000, 24_000))
     assert child.wait(300) == 74, sweep.said()
     assert "searches are kept" in sweep.said()
-    assert 0 < len(sweep.lines()) < SEARCHES
+    assert 0 < len(sweep.done()) < SEARCHES
     sweep.finish()
     assert sweep.rows() == expected
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from planner.compare import buying, least
-from planner.compare.buying import TrainingRun, buy, offers_of
+from planner.compare.buying import TrainingRun, buy
 from planner.compare.choice import Limits, Objective
+from planner.compare.offers import Offer
+from planner.compare.ranges import several_clusters
 from planner.compare.settings import Settings
 from planner.job.request import Request
 
 JOB = Request(model="llama-3.2-1b", gbs_tokens=1_000_000, recompute=("none",))
-OFFERS = offers_of(["8..32xH100", "8..32xA100", "8xL40S", "16xMI300X", "8xB200", "16xL4"])
+SIZES = several_clusters(["8..32xH100", "8..32xA100", "8xL40S", "16xMI300X", "8xB200", "16xL4"])
+OFFERS = [Offer(gpus=size) for size in SIZES]
 PRICES = {"basis": "owned", "capex_usd": 30_000.0}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import resource
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
@@ -15,10 +15,9 @@ import pytest
 
 from planner.compare.offers import Offer
 from planner.compare.settings import Settings
-from planner.compare.sweep import journal as journals
 from planner.compare.sweep.engines import Engine, demand_answer, started
 from planner.compare.sweep.grid import Grid, Point, Pricing
-from planner.compare.sweep.journal import Journal, opened
+from planner.compare.sweep.journal import opened
 from planner.compare.sweep.results import rows, write
 from planner.compare.sweep.run import Count, count, header, run
 from planner.compare.sweep.work import Common, Record, search_point
@@ -175,28 +174,23 @@ def test_only_the_search_that_kills_its_process_fails(tmp_path: Path) -> None:
         assert list(journal.failed) == [guilty]
 
 
-def test_a_full_disk_keeps_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    space, real = [1200], os.pwrite
+def test_a_full_disk_keeps_whole_records(tmp_path: Path) -> None:
+    def long(_point: Point) -> Record:
+        return {"rows": [{"status": "none", "reason": "x" * 9000}] * 2, "provenance": {}}
 
-    def pwrite(descriptor: int, content: bytes, place: int) -> int:
-        if not space[0]:
-            raise OSError(28, "No space left on device")
-        written = real(descriptor, content[: space[0]], place)
-        space[0] -= written
-        return written
-
-    monkeypatch.setattr(journals.os, "pwrite", pwrite)
-    with pytest.raises(OSError, match="searches are kept"):
-        sweep(tmp_path, Bench(window=1))
-    content = (tmp_path / "journal.jsonl").read_bytes()
-    assert content.endswith(b"\n") and content.count(b"\n") > 2
-    space[0] = 10**9
-    # A crash leaves half a line where a full disk does not.
-    with (tmp_path / "journal.jsonl").open("ab") as stream:
-        stream.write(b"0123")
-    second = Bench(window=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, hard))
+    try:
+        with pytest.raises(OSError, match="searches are kept"):
+            sweep(tmp_path, Bench(long, window=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with opened(tmp_path) as journal:
+        kept = len(journal.done)
+        assert 1 < kept < 6 and None not in list(journal.records(journal.done))
+    second = Bench(long, window=1)
     assert sweep(tmp_path, second) == Count(6, 6, 0)
-    assert len(second.given) == 7 - content.count(b"\n")
+    assert len(second.given) == 6 - kept
 
 
 def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
@@ -206,8 +200,8 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
             journal.begin(HEAD | {"sources": "other"})
         with pytest.raises(UsageError, match="another sweep writes"), opened(tmp_path):
             pass
-    (tmp_path / "journal.jsonl").write_text("{}\nno record\n")
-    with pytest.raises(UsageError, match="no record of a sweep"), opened(tmp_path):
+    (tmp_path / "journal.sqlite").write_text("no record of anything" * 99)
+    with pytest.raises(UsageError, match="no journal of a sweep"), opened(tmp_path):
         pass
     with pytest.raises(CannotTellError, match="sources"):
         search_point(replace(COMMON, sources="other"), GRID.point(0))
@@ -237,12 +231,11 @@ def test_processes_of_this_machine_outlive_a_killed_one(tmp_path: Path) -> None:
 
     def kill_first(_what: str, done: int, _total: int) -> None:
         if done == 1:
-            line = (tmp_path / "journal.jsonl").read_text().splitlines()[-1]
-            os.kill(json.loads(line[35:])["provenance"]["pid"], 9)
+            (record,) = journal.records(journal.done)
+            assert record is not None
+            os.kill(record["provenance"]["pid"], 9)
 
     with opened(tmp_path) as journal, started("local", COMMON, processes=1) as engine:
         journal.begin(HEAD)
         run(GRID, journal, engine, kill_first)
         assert count(GRID, journal) == Count(6, 6, 0)
-        assert len(journal.path.read_text().splitlines()) == 7
-        assert isinstance(journal, Journal)

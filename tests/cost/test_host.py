@@ -8,6 +8,7 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.tables import Array
+from planner.job.frameworks.switches import with_techniques
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from planner.predict.host_notes import waiting_notes
@@ -55,7 +56,7 @@ def test_a_large_model_does_not_depend_on_the_host() -> None:
 def test_waiting_is_what_cuda_graphs_take_away() -> None:
     job = small()
     issued = step(job)
-    graphs = step(replace(job, framework=job.framework.with_cuda_graphs()))
+    graphs = step(replace(job, framework=with_techniques(job.framework, ("cuda-graphs",))))
     assert graphs[f.STEP_ISSUE] == 0.0
     # On one stage the micro-batches follow each other: what is waited is what is saved.
     saved = issued[f.STEP_COMPUTE] - graphs[f.STEP_COMPUTE]
@@ -97,5 +98,5 @@ def test_a_plan_that_waits_for_the_cpu_says_so() -> None:
     at = plan_conditions(job, degrees, step(job))
     (note,) = waiting_notes(job, at)
     assert f"{at.waiting:.0%} of the step" in note
-    assert "--cuda-graph-impl" in note
+    assert "--with cuda-graphs" in note
     assert waiting_notes(job, at._replace(waiting=0.05)) == ()

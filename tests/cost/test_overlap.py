@@ -12,6 +12,7 @@ from planner.cost import fields as f
 from planner.cost.compute import attention_forward_time_s, gemm_time_s
 from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
 from planner.cost.tables import Array
+from planner.job.frameworks.switches import with_techniques
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
@@ -188,7 +189,7 @@ def test_the_busiest_expert_rank_sets_the_pace(experts: Job) -> None:
 @pytest.mark.parametrize(("model", "gains"), [("gpt2", True), ("llama-3-8b", False)])
 def test_cuda_graphs_take_launches_out_of_small_models(model: str, gains: bool) -> None:
     job = make_job(model, "1xH100")
-    graphs = replace(job, framework=job.framework.with_cuda_graphs())
+    graphs = replace(job, framework=with_techniques(job.framework, ("cuda-graphs",)))
     plain, captured = (step(item)[f.STEP_COMPUTE] for item in (job, graphs))
     assert captured <= plain
     assert bool(captured < 0.8 * plain) is gains

@@ -114,6 +114,13 @@ def test_skypilots_errors_say_where(tmp_path: Path) -> None:
     _write(path, LAMBDA_HEAD + "a,H100,8,1,1,cheap,us,,\n")
     with pytest.raises(HardwareError, match=r"line 2, column 6: Price 'cheap' is not a number"):
         load_skypilot(path)
+    for cell in ("nan", "inf", "1e999"):
+        _write(path, LAMBDA_HEAD + f"a,H100,{cell},1,1,2,us,,\n")
+        with pytest.raises(HardwareError, match=f"AcceleratorCount '{cell}' is not a number"):
+            load_skypilot(path)
+    _write(path, LAMBDA_HEAD + "a,H100,2147483648,1,1,2,us,,\n")
+    with pytest.raises(HardwareError, match="line 2: field 'price_per_gpu_hour'"):
+        load_skypilot(path)
 
 
 def test_economics_agree_with_the_account_that_they_come_from() -> None:

@@ -93,7 +93,7 @@ MEGATRON: Mapping[str, Case] = {
     "lion": _with(optimizer="lion"),
     "muon": _with(optimizer="muon"),
     "offload": _with(optimizer_offload=0.5),
-    "graphs": _with(cuda_graphs=True),
+    "graphs": _with(use=("cuda-graphs",)),
     "activations": _with(activation_offload="qkv_linear,core_attn,attn_proj"),
     "activations-share": Case(
         "70b", "64xH100", _PIPE | {"vpp": 5},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from planner.job.errors import NothingFitsError, UsageError
@@ -24,6 +26,8 @@ MODELS = (
 )
 NOTED = "planner launch writes none of these plans"
 PROFILES = (*dict.fromkeys(target.profile for target in TARGETS.values()), "megatron-fsdp")
+# The plans of a table, not the whole front.
+offered = partial(find_plans, short=6)
 # Small searches: few micro-batches, no long pipelines.
 LIMITS = {"mbs": (1, 2), "tp": (1, 2), "pp": (1, 2, 4), "vpp": (1, 2)}
 OPTIONS: dict[str, dict[str, object]] = {
@@ -44,7 +48,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 def refused(request: Request) -> list[str]:
     """Why plans of a search cannot be launched though no note says so; none where none is found."""
     try:
-        found = find_plans(request)
+        found = offered(request)
     except (UsageError, NothingFitsError):
         return []
     if any(NOTED in note for note in found.notes):
@@ -79,7 +83,7 @@ def test_whatever_the_options(options: dict[str, object]) -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_something_is_offered(profile: str) -> None:
     """The tests above would pass on empty hands."""
-    found = find_plans(job(model="llama-3-8b", framework=profile))
+    found = offered(job(model="llama-3-8b", framework=profile))
     assert found.plans
     assert not any(NOTED in note for note in found.notes)
 
@@ -87,7 +91,7 @@ def test_something_is_offered(profile: str) -> None:
 def test_a_pipeline_of_nanotron_has_nanotron_s_stages() -> None:
     """Llama 3 8B on two stages: 18 and 14 layers, as its own `build_model` places them."""
     limits = LIMITS | {"pp": (2,), "tp": (2,)}
-    found = find_plans(job(model="llama-3-8b", framework="nanotron", limits=limits))
+    found = offered(job(model="llama-3-8b", framework="nanotron", limits=limits))
     assert {plan.layout.block_layers for plan in found.plans} == {(18, 14)}
 
 
@@ -107,7 +111,7 @@ def test_a_job_that_cannot_be_launched_says_so(
     fields: dict[str, object], reason: str, instead: str
 ) -> None:
     """It is searched all the same: people run forks that have the model."""
-    notes = [note for note in find_plans(job(**fields)).notes if NOTED in note]
+    notes = [note for note in offered(job(**fields)).notes if NOTED in note]
     assert len(notes) == 1
     assert reason in notes[0]
     assert instead in notes[0]
@@ -115,11 +119,11 @@ def test_a_job_that_cannot_be_launched_says_so(
 
 def test_nanotron_has_no_context_parallelism() -> None:
     with pytest.raises(UsageError, match="no context parallelism"):
-        find_plans(job(model="llama-3-8b", framework="nanotron", limits={"cp": (2,)}))
+        offered(job(model="llama-3-8b", framework="nanotron", limits={"cp": (2,)}))
 
 
 def test_a_schedule_asked_for_by_name_is_searched_and_noted() -> None:
-    found = find_plans(
+    found = offered(
         job(model="llama-3-8b", framework="torchtitan", schedule="zb-v", limits={"pp": (2,)})
     )
     assert any("not written by planner launch for torchtitan" in note for note in found.notes)

@@ -19,7 +19,7 @@ from planner.predict.plan import Degrees
 REQUESTS = {
     "plain": Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000),
     "switches": Request(
-        model="8b", gpus="8xH100", gbs=64, seq=4096, precision="fp8", cuda_graphs=True,
+        model="8b", gpus="8xH100", gbs=64, seq=4096, precision="fp8", use=("cuda-graphs",),
         sequence_parallel=False, bias=False, hbm_reserve="5%", fit_probability=0.9,
         optimizer="lion", allow_tp_across_domains=True,
         without=("bf16-gradients", "fused-dispatch"),

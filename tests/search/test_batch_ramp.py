@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.compare.run import ideal_days
+from planner.compare.searches import Task, search_one
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
@@ -53,3 +54,21 @@ def test_tokens_take_the_nearest_batch_within_the_tolerance() -> None:
     ramp = BASE.model_copy(update={"batch_ramp": "250K:1B,1M"})
     plan = find_plans(ramp, fastest_only=True).plans[0]
     assert abs(plan.ramp[0].gbs * 4096 / 250e3 - 1) <= 0.05
+
+
+def test_plans_of_a_known_training_are_ranked_by_the_whole_ramp() -> None:
+    """The last batch alone would leave out interleaving, which its many micro-batches hide; beside
+    the sum of the fastest steps at each batch, which no plan beats, little is lost."""
+    request = Request(
+        model="8b", gpus="16xA100-40GB", seq=8192, batch_ramp="16:1.8T,512", recompute=("none",)
+    )
+    plans = search_one(Task(request, only_plans=True, tokens=2 * 10**12)).result
+    (by_last,) = find_plans(request, top=1, fastest_only=True).plans
+    assert plans is not None and by_last in plans.plans
+    seconds = [plan.training_s(2e12) for plan in plans.plans]
+    assert seconds == sorted(seconds) and seconds[0] < 0.92 * by_last.training_s(2e12)
+    first = find_plans(
+        request.model_copy(update={"batch_ramp": None, "gbs": 16}), top=1, fastest_only=True
+    ).plans[0]
+    least = 1.8e12 / first.tokens_per_s + 0.2e12 / by_last.tokens_per_s
+    assert seconds[0] < 1.005 * least

@@ -83,10 +83,8 @@ def test_every_combination_of_techniques_is_costed_and_bounded() -> None:
     """Searched techniques, and none: the proof is over the configurations of each."""
     result = found("mixture of experts")
     shares = launchable_shares(result.request.resolve())
-    tried = {
-        frozenset(job.job.techniques) & {"ep-overlap", "fused-dispatch"} for job in shares.jobs
-    }
-    assert len(tried) == len(shares.jobs) == 4
+    tried = {frozenset(job.job.techniques) for job in shares.jobs}
+    assert len(tried) == len(shares.jobs) >= 4
     assert verify(result).legal == result.counts.legal
     plain = result.request.model_copy(update={"without": ("ep-overlap", "fused-dispatch")})
     problems = verify(result.model_copy(update={"request": plain})).problems

@@ -7,7 +7,7 @@ GPUs of several types: `tests/search/pools`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, pairwise, product
+from itertools import chain, combinations, pairwise, product
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,11 @@ from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.rule import Layout
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.search.costed import cost_job, likely_limit_bytes
+from planner.search.costed import likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.explorer import Effort, Explorer, Point
 from planner.search.search import find_plans
+from planner.search.shares import cost_shares
 
 DENSE = """
 source = "made up"
@@ -112,10 +113,10 @@ def test_nothing_is_missing_from_the_complete_front(name: str, tmp_path: Path) -
     assert result.complete
     assert result.proven
     front = [(plan.step_time_s / plan.gbs, plan.peak_bytes) for plan in result.plans]
-    costed_job = cost_job(request.resolve())
-    heaviest = likely_limit_bytes(costed_job.job, request.fit_probability)
+    shares = cost_shares(request.resolve())
+    heaviest = likely_limit_bytes(shares.job, request.fit_probability)
     checked = uneven = 0
-    for point in every_point(costed_job.explorer(Effort())):
+    for point in chain.from_iterable(every_point(job.explorer(Effort())) for job in shares.jobs):
         if point.peak > heaviest or point.sample_s > front[-1][0]:
             continue
         checked += 1

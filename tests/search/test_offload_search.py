@@ -31,14 +31,16 @@ from planner.search.trial import light_shares, search_costed, try_job
 from planner.search.until import Until
 from planner.search.what_if import _Solver, what_if
 
+UNUSED = ("bf16-gradients", "megatron-fsdp")
 # 8 billion parameters on one GPU, 16 bytes each: 119 GiB of 79 that are there.
 ALONE = Request(
     model="llama-3-8b", gpus="1xH100", gbs=16, seq=4096, limits={"mbs": (1,)},
-    recompute=("none", "full"), optimizer_offload="search",
+    recompute=("none", "full"), optimizer_offload="search", without=UNUSED,
 )  # fmt: skip
 SMALL = Request(
     model="llama-3-8b", gpus="8xA100-40GB", gbs=16, seq=8192, optimizer_offload="search",
     limits={"tp": (4,), "cp": (1,), "vpp": (1,), "mbs": (1,)}, recompute=("none", "full"),
+    without=UNUSED,
 )  # fmt: skip
 
 
@@ -202,7 +204,7 @@ def test_nothing_fits_at_any_share() -> None:
     limit_result = explorer.climb(0)
     assert limit_result.point is None
     assert limit_result.bound == float("inf")
-    rule = memory_rule(shares.lightest, explorer.explorers[-1])
+    rule = memory_rule(shares.jobs[-1], explorer.explorers[-1])
     assert "100% of the optimizer on the CPU" in rule.text
     assert not list(KINDS["offload"](Situation(request, request.resolve(), 1), Until()))
 
@@ -268,7 +270,7 @@ def test_only_a_search_takes_an_open_share() -> None:
 
 @pytest.mark.parametrize("name", ["nanotron", "torchtune"])
 def test_frameworks_without_offload_refuse_it(name: str) -> None:
-    request = SMALL.model_copy(update={"framework": name})
+    request = SMALL.model_copy(update={"framework": name, "without": ()})
     with pytest.raises(UsageError, match=rf"{name} keeps optimizer states .*optimizer-offload"):
         request.resolve()
 

@@ -1,19 +1,17 @@
-"""What a sweep has done so far: one line a search, appended as it ends, never changed.
+"""What a sweep has done so far: an SQLite file, in which every search is written as it ends.
 
-    {"planner": ..., "sources": ..., "today": ...}      the first line: what made the others
-    KEY + {"rows": [...], "provenance": {...}}       a search that is done
-    KEY ! {"error": ...}                             one that failed; a later line replaces it
-
-One process writes, under a lock. A line that a crash or a full disk cut short has no end of line
-and is dropped when the file is opened again; every other line is whole.
+`header`: what made the rest; `searches`: a key with its record, or with why it failed, which a
+later run replaces. SQLite keeps what a crash or a full disk interrupts out of the file; one process
+writes, under a lock.
 """
 
 from __future__ import annotations
 
+import errno
 import json
-import os
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,67 +19,54 @@ from filelock import FileLock, Timeout
 
 from planner.job.errors import UsageError
 
-_NAME = "journal.jsonl"
-_KEY = 32
-# What all lines depend on; another value of one of them would mix two models in one table.
+_NAME = "journal.sqlite"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS header (name TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE IF NOT EXISTS searches (key TEXT PRIMARY KEY, record TEXT, error TEXT) WITHOUT ROWID;
+"""
+# What all records depend on; another value of one of them would mix two models in one table.
 _SAME = ("planner", "sources")
 
 
 class Journal:
-    """`done`: key -> place of its line; `failed`: key -> why; `header`: the first line.
-    `descriptor`: of the file, to write; None to read only."""
+    """`header`: what made the records; `done`: keys of searches; `failed`: key -> why."""
 
-    def __init__(self, path: Path, descriptor: int | None = None) -> None:
-        self.path, self._descriptor = path, descriptor
-        self.header: dict[str, Any] = {}
-        self.done: dict[str, int] = {}
-        self.failed: dict[str, str] = {}
-        self._size = 0
-        with path.open("rb") as stream:
-            self._note_all(line for line in stream if line.endswith(b"\n"))
+    def __init__(self, path: Path, base: sqlite3.Connection, tables: str = "") -> None:
+        self.path, self._base = path, base
+        self.done: set[str] = set()
+        with self._told():
+            base.executescript(tables)
+            self.header: dict[str, str] = dict(base.execute("SELECT name, value FROM header"))
+            found = base.execute("SELECT key, error FROM searches").fetchall()
+        self.done = {key for key, error in found if error is None}
+        self.failed = {key: error for key, error in found if error is not None}
 
-    def _note_all(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            self._note(line, self._size)
-            self._size += len(line)
-
-    def _note(self, line: bytes, place: int) -> None:
-        if not place:
-            self.header = self._parsed(line)
-            return
-        key, mark = line[:_KEY].decode(errors="replace"), line[_KEY : _KEY + 3]
-        if mark == b" + ":
-            self.done.setdefault(key, place)
-            self.failed.pop(key, None)
-        elif mark == b" ! ":
-            self.failed[key] = str(self._parsed(line[_KEY + 3 :]).get("error"))
-        else:
-            raise UsageError(f"{self.path}: the line at byte {place:,} is no record of a sweep")
-
-    def _parsed(self, line: bytes) -> dict[str, Any]:
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """One transaction. OSError where the disk is at fault, UsageError for another file."""
         try:
-            found = json.loads(line)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise UsageError(f"{self.path} is no journal of a sweep; --force starts anew")
-        return found
+            with self._base:
+                yield
+        except sqlite3.OperationalError as error:
+            kept = f"{len(self.done):,} searches are kept, and the same command goes on from there"
+            text = f"{error}; {kept}"
+            raise OSError(errno.EIO, text, str(self.path)) from error
+        except sqlite3.DatabaseError:
+            raise UsageError(f"{self.path} is no journal of a sweep; --force starts anew") from None
 
     def records(self, keys: Iterable[str]) -> Iterator[dict[str, Any] | None]:
         """The records of some searches; None for those that are not done."""
-        with self.path.open("rb") as stream:
-            for key in keys:
-                if key not in self.done:
-                    yield None
-                    continue
-                stream.seek(self.done[key])
-                yield self._parsed(stream.readline()[_KEY + 3 :])
+        for key in keys:
+            found = self._base.execute("SELECT record FROM searches WHERE key = ?", (key,))
+            ((text,),) = found.fetchall() or ((None,),)
+            yield None if text is None else json.loads(text)
 
-    def begin(self, header: dict[str, Any]) -> None:
-        """Write the first line, or compare it. UsageError where another planner wrote it."""
+    def begin(self, header: Mapping[str, str]) -> None:
+        """Write the header, or compare it. UsageError where another planner wrote it."""
         if not self.header:
-            self._append(json.dumps(header).encode() + b"\n")
-            return
+            with self._told():
+                self._base.executemany("INSERT INTO header VALUES (?, ?)", header.items())
+            self.header = dict(header)
         for name in _SAME:
             if self.header.get(name) != header[name]:
                 raise UsageError(
@@ -91,32 +76,20 @@ class Journal:
                 )
 
     def add(self, records: Iterable[tuple[str, Mapping[str, Any] | str]]) -> None:
-        """Append records (key, record) and failures (key, why), and wait for the disk. OSError
-        leaves the file as it was."""
-        lines = [
-            f"{key} ! {json.dumps({'error': item})}\n"
-            if isinstance(item, str)
-            else f"{key} + {json.dumps(item)}\n"
+        """Keep records (key, record) and failures (key, why), and wait for the disk. OSError leaves
+        the file as it was."""
+        rows = [
+            (key, None, item) if isinstance(item, str) else (key, json.dumps(item), None)
             for key, item in records
         ]
-        self._append("".join(lines).encode())
-
-    def _append(self, content: bytes) -> None:
-        """Write behind the last whole line, and nothing else if not all of it."""
-        descriptor = self._descriptor
-        if descriptor is None:
-            raise UsageError(f"{self.path} was opened to be read")
-        try:
-            written = 0
-            while written < len(content):
-                written += os.pwrite(descriptor, content[written:], self._size + written)
-            os.ftruncate(descriptor, self._size + len(content))
-            os.fsync(descriptor)
-        except OSError as error:
-            os.ftruncate(descriptor, self._size)
-            kept = f"{error.strerror}; {len(self.done):,} searches are kept, and the same command "
-            raise OSError(error.errno, kept + "goes on from there", str(self.path)) from error
-        self._note_all(content.splitlines(keepends=True))
+        with self._told():
+            self._base.executemany("INSERT OR REPLACE INTO searches VALUES (?, ?, ?)", rows)
+        for key, _, error in rows:
+            self.failed.pop(key, None)
+            if error is None:
+                self.done.add(key)
+            else:
+                self.failed[key] = error
 
 
 @contextmanager
@@ -129,11 +102,10 @@ def opened(folder: Path, *, anew: bool = False) -> Iterator[Journal]:
     except Timeout:
         raise UsageError(f"{folder}: another sweep writes there; wait for it, or give -o") from None
     with lock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if anew else 0), 0o666)
-        try:
-            yield Journal(path, descriptor)
-        finally:
-            os.close(descriptor)
+        for old in (path, path.with_name(f"{_NAME}-journal")) if anew else ():
+            old.unlink(missing_ok=True)
+        with closing(sqlite3.connect(path)) as base:
+            yield Journal(path, base, _TABLES)
 
 
 def read_only(folder: Path, file: Path) -> Journal:
@@ -142,4 +114,4 @@ def read_only(folder: Path, file: Path) -> Journal:
     path = folder / _NAME
     if not path.is_file():
         raise UsageError(f"--report: no sweep of {file} has run in {folder} yet; leave it out")
-    return Journal(path)
+    return Journal(path, sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True))

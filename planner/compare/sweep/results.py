@@ -12,7 +12,7 @@ from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
 from planner.compare.sweep.work import FIGURES
 from planner.job.errors import UsageError
-from planner.search.plan_file import write_bytes
+from planner.job.written import write_bytes
 
 # Column -> its type in Arrow, its unit and what it means.
 PROVENANCE: Mapping[str, tuple[str, str, str]] = {

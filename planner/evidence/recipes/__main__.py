@@ -18,11 +18,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from planner.evidence.fit.command import measured_rows, run
-from planner.evidence.recipes.compare import Comparison, compare, recipe_rows
+from planner.evidence.recipes.compare import Comparison, Searched, compare, recipe_rows
 from planner.evidence.recipes.page import page
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import MeasuredRow
-from planner.search.plan_file import write_text
+from planner.job.written import write_text
 
 COMMAND = "python -m planner.evidence.recipes"
 
@@ -67,10 +67,11 @@ def _named(row: MeasuredRow) -> str:
 def _compared(predictions: Sequence[Prediction]) -> list[Comparison]:
     """Comparisons in order, with progress on a terminal."""
     found: list[Comparison] = []
+    searched: Searched = []
     for number, prediction in enumerate(predictions, start=1):
         if sys.stderr.isatty():
             sys.stderr.write(f"\rrecipe {number} of {len(predictions)}")
-        comparison = compare(prediction)
+        comparison = compare(prediction, searched)
         if comparison is not None:
             found.append(comparison)
     if sys.stderr.isatty():

@@ -90,9 +90,13 @@ def _states_degrees(row: MeasuredRow) -> bool:
     return bool(row.text("tp") and row.text("pp") and batch and row.measurement("step_time_s"))
 
 
-def compare(prediction: Prediction) -> Comparison | None:
+# Jobs that were searched, and their fastest plans.
+Searched = list[tuple[Job, Plan | None]]
+
+
+def compare(prediction: Prediction, searched: Searched) -> Comparison | None:
     """The recipe beside the best plan; None where it is not predicted, or one of its degrees is
-    beyond a search (its batch is not mbs·grad_acc·dp)."""
+    beyond a search (its batch is not mbs·grad_acc·dp). `searched` grows by its job."""
     mapped, predicted_s = prediction.mapped, prediction.step_time_s
     measured_s, peak = prediction.measured("step_time_s"), prediction.memory_bytes()
     if mapped is None or predicted_s is None or measured_s is None or peak is None:
@@ -101,7 +105,8 @@ def compare(prediction: Prediction) -> Comparison | None:
         return None
     job = mapped.job
     asked = fit_probability(job, peak, job.hbm_limit_bytes) - _BISECTED
-    plan = _best(mapped, min(_DEFAULT_PROBABILITY, max(_BISECTED, asked)))
+    asked = min(_DEFAULT_PROBABILITY, max(_BISECTED, asked))
+    plan = _best(replace(search_job(mapped), fit_probability=asked), searched)
     return Comparison(
         source=prediction.row.source,
         model=job.model.name,
@@ -150,9 +155,13 @@ def _has(profile: FrameworkProfile, technique: Technique) -> bool:
     return with_tables(profile, technique.changes(used=True)) == profile
 
 
-def _best(mapped: MappedRow, probability: float) -> Plan | None:
-    trial = try_job(replace(search_job(mapped), fit_probability=probability))
-    return None if trial is None else trial.plan()
+def _best(job: Job, searched: Searched) -> Plan | None:
+    for other, plan in searched:
+        if other == job:
+            return plan
+    trial = try_job(job)
+    searched.append((job, None if trial is None else trial.plan()))
+    return searched[-1][1]
 
 
 def _verdict(

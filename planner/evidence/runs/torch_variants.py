@@ -34,12 +34,27 @@ def _is_eager(row: MeasuredRow) -> bool:
     return row.says("compile", "n") or not compiles
 
 
+def _defers_reduction(row: MeasuredRow) -> bool:
+    """Whether FSDP leaves gradients whole while it accumulates them."""
+    named = row.says("framework", r"automodel|accelerate|\btrainer|\btrl\b|llama-?factory|axolotl")
+    return named or row.says("variant", "no_sync")
+
+
 def _splits_loss(row: MeasuredRow) -> bool:
     """torchtitan splits the logits and runs the loss on them uncompiled."""
-    return (row.integer("tp") or 1) > 1 and row.says("framework", "fsdp2")
+    split = (row.integer("tp") or 1) > 1 and not row.says("loss", "gathered")
+    return split and row.says("framework", "fsdp2")
 
 
 TORCH_VARIANTS = (
+    # NeMo AutoModel's default (defer_fsdp_grad_sync), accelerate's and so the Trainer's
+    # (sync_each_batch=False), and runs that say `no_sync`.
+    Variant(
+        "gradients reduced once",
+        ("torchtitan", "hf-fsdp2", "fsdp1"),
+        _defers_reduction,
+        {"state": {"unreduced_gradients": True}},
+    ),
     Variant(
         "eager blocks",
         _TORCHTITAN,
@@ -54,13 +69,15 @@ TORCH_VARIANTS = (
     # torchtitan runs of Llama 3.1 8B on 12 to 68 GB200 (batch 5, eager): 158.6 to 161.7 GiB
     # reserved, 160.1 to 166.3 with it, 119.5 without.
     Variant(
-        "uncompiled loss",
+        "uncompiled loss and checkpoints",
         ("torchtitan",),
         _is_eager,
         {
             "saved": load_framework("torchtitan-2024").saved.model_dump(
                 include={"logits_saved_bytes", "logits_peak_bytes", "logits_forward_bytes"}
-            )
+            ),
+            # It checkpoints with early_stop=False, which only eager blocks follow.
+            "recomputing": {"stops_early": False},
         },
     ),
     # The loss over logits that tensor parallelism splits was compiled from 2025 on, and then only
@@ -125,6 +142,12 @@ TORCH_VARIANTS = (
         ("torchtune", "fsdp1", "torch-3d", "generic-3d"),
         says("loss", "plain"),
         _PLAIN_LOSS,
+    ),
+    Variant(
+        "logits gathered over tensor parallelism",
+        ("torchtitan", "generic-3d"),
+        says("loss", "gathered"),
+        {"saved": {"logits_sharded": False}},
     ),
     # Liger's fused linear cross-entropy, or Apple's: logits exist by chunks of tokens, and head and
     # loss leave gradients alone (Hsu et al. 2024, arXiv 2410.10989, section 3.2: as many tokens

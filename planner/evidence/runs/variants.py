@@ -94,7 +94,7 @@ def _exchange(name: str, pattern: str, **shares: float) -> Variant:
     return Variant(name, (), says("overlap", pattern), {"overlap": shares})
 
 
-_GRAPHS: Tables = {"kernels": {"issue_s": 0.0}}
+_GRAPHS = technique_tables("cuda-graphs")
 _EXCHANGE_OVERLAPPED = technique_tables("ep-overlap")
 
 _VARIANTS = (
@@ -152,8 +152,6 @@ _VARIANTS = (
         says("rank_order", "^tp-pp-dp"),
         technique_tables("pp-before-dp"),
     ),
-    _gradients("fp32", 4.0),
-    _gradients("(bf|fp)16", 2.0),
     # Until October 2021 column-parallel linears waited for the all-reduce of their input's gradient
     # (megatron/mpu/layers.py), and until 2022 fp16 gradients of micro-batches were added by kernels
     # of their own, two read and one written (megatron/model/distributed.py; arguments.py: fusion
@@ -233,6 +231,8 @@ _VARIANTS = (
         {"overlap": {"fsdp_prefetch": 0.75}},
     ),
     *TORCH_VARIANTS,
+    _gradients("fp32", 4.0),
+    _gradients("(bf|fp)16", 2.0),
     # The optimizer steps as soon as a gradient exists: one layer's gradients at a time.
     Variant(
         "optimizer in backward",

@@ -53,8 +53,6 @@ class Kernels(Frozen):
     to issue its kernels. On the reference host (`hardware.schema.Cluster`, `host_speed` 1)."""
     issue_evidence: str = ""
     """What `issue_s` was fitted on."""
-    cuda_graph_flags: str = ""
-    """Flags that capture the step as CUDA graphs; empty where the framework has no such option."""
     sequential_experts: bool = False
     """The experts of a rank run one after another, each with products of its own."""
     dispatch_passes: NonNegative = 2.0

@@ -26,11 +26,6 @@ from planner.job.frameworks.units import Frozen, Share
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
 from planner.job.unmodelled import refuse_unmodelled
 
-# What a job with CUDA graphs takes for granted.
-CUDA_GRAPHS_NOTE = (
-    "CUDA graphs capture the whole step: the CPU costs nothing, and the memory of the graphs' "
-    "own pools is not counted"
-)
 # Precisions of products whose weights, gradients and activations are fp32 too: products in fp32, or
 # in TF32 where torch may (torch.backends.cuda.matmul.allow_tf32).
 FP32_PRECISIONS = ("fp32", "tf32")
@@ -268,23 +263,6 @@ class FrameworkProfile(Frozen):
                 return _with_mode(self, mode)
         return self
 
-    def with_cuda_graphs(self) -> FrameworkProfile:
-        """The profile with its step captured as CUDA graphs: the CPU issues no kernels one by one.
-
-        UsageError if the framework has no such option.
-        """
-        if not self.kernels.cuda_graph_flags:
-            having = [
-                framework_name
-                for framework_name in framework_names()
-                if _has_cuda_graphs(framework_name)
-            ]
-            raise UsageError(
-                f"--cuda-graphs: {self.name} has no such option; it is there in "
-                + ", ".join(having)
-            )
-        return _captured(self)
-
     def recompute_mode(self, name: str) -> RecomputeMode:
         """The mode that `name` spells (`planner.job.recompute.read_mode`); UsageError otherwise."""
         return read_mode(name, self.name, self.recompute, self.recomputing)
@@ -311,19 +289,6 @@ def _with_mode(profile: FrameworkProfile, mode: DtypeMode | PrecisionMode) -> Fr
     if isinstance(mode, DtypeMode):
         changed["mode"] = mode.name
     return profile.model_copy(update=changed)
-
-
-@cache
-def _captured(profile: FrameworkProfile) -> FrameworkProfile:
-    """One object per profile, so that jobs which share it are costed together."""
-    kernels = profile.kernels.model_copy(update={"issue_s": 0.0})
-    note = f"{CUDA_GRAPHS_NOTE} ({profile.kernels.cuda_graph_flags})"
-    assumptions = (*profile.assumptions, note)
-    return profile.model_copy(update={"kernels": kernels, "assumptions": assumptions})
-
-
-def _has_cuda_graphs(name: str) -> bool:
-    return bool(load_framework(name).kernels.cuda_graph_flags)
 
 
 def check_precision(profile: FrameworkProfile, precision: str) -> None:
@@ -360,7 +325,7 @@ def load_framework(name: str) -> FrameworkProfile:
 
 def _table(name: str) -> dict[str, Any]:
     """A framework's TOML file, on top of the one it `extends`: tables merge, the rest replaces;
-    techniques that it `lacks` go."""
+    techniques that it `lacks` go, all of them with `*`."""
     text = files("planner.job.frameworks").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     loads: dict[str, Any] = tomllib.loads(text)
     parent = loads.pop("extends", None)
@@ -368,7 +333,8 @@ def _table(name: str) -> dict[str, Any]:
         return loads | {"family": name}
     merged = _table(parent)
     for technique in loads.pop("lacks", ()):
-        del merged["techniques"][technique]
+        left = {} if technique == "*" else merged["techniques"]
+        merged["techniques"] = {name: one for name, one in left.items() if name != technique}
     for key, value in loads.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merged(merged[key], value) if both else value

@@ -63,6 +63,9 @@ def with_techniques(
     """The profile with some of its techniques, and without others; one object for equal
     arguments."""
     for technique in profile.techniques:
+        if technique.name in used and technique.profile:
+            other = load_framework(technique.profile).in_mode(profile.mode)
+            return _noted(other, _technique_note(technique))
         if technique.name in used:
             profile = with_tables(profile, technique.changes(used=True))
             profile = _noted(profile, _technique_note(technique))

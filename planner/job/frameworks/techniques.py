@@ -38,19 +38,25 @@ LINKED_ARCHITECTURES = ("ampere", "hopper", "blackwell")
 class Technique(Frozen):
     """One technique of a framework.
 
-    `use`: `on` unless excluded, `searched` with and without unless decided, or only if `asked`.
+    `use`: `on` unless excluded; `preferred`: so in a search, which has nothing to gain without;
+    `searched`: with and without unless decided; or only if `asked`. `least_waiting`: tried only
+    where the GPU waits such a share of a step for the CPU, and there in place of plans without.
+    `tried_for`: a search tries it with all models, or unasked with mixtures alone.
     `tables`: what it changes in the profile; `without`: what the profile is without it, where the
     profile counts on it. `when`: a condition on the degrees (`constraints.condition`) of plans that
     it works with; where it is merely on, the others go without. `refuses`: modules that must not be
-    recomputed beside it. `applies`: to mixtures of experts, to those that have attention and
-    experts in a layer, or to all models. `linked`: its ranks of tensor parallelism must be linked
-    by NVLink. `rounds`: what it computes is rounded otherwise.
-    `needs`: packages beyond the framework's.
+    recomputed beside it; `OFFLOAD`: no activations are offloaded. `applies`: to mixtures of
+    experts, to those that have attention and experts in a layer, or to all models. `linked`: its
+    ranks of tensor parallelism must be linked by NVLink. `rounds`: what it computes is rounded
+    otherwise. `needs`: packages beyond the framework's. `profile`: of the same installation, which
+    it puts in place of the framework's, techniques and all.
     """
 
     name: str
     words: str
-    use: Literal["on", "searched", "asked"]
+    use: Literal["on", "preferred", "searched", "asked"]
+    least_waiting: float = 0.0
+    tried_for: Literal["all", "moe"] = "all"
     flags: str = ""
     needs: str = ""
     when: str = ""
@@ -58,6 +64,7 @@ class Technique(Frozen):
     applies: Literal["all", "moe", "moe-layers"] = "all"
     linked: bool = False
     rounds: bool = False
+    profile: str = ""
     tables: Changes = ()
     without: Changes = ()
     evidence: str
@@ -92,12 +99,17 @@ class Offering(Protocol):
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where a job trains, as techniques ask: whether the model is a mixture of experts, whether
-    NVLink links all ranks of tensor parallelism, which split the sequence, and whether attention
-    and experts are layers of their own."""
+    NVLink links all ranks of tensor parallelism, which split the sequence, whether attention
+    and experts are layers of their own, and whether the profile was changed by other options."""
 
     mixture: bool
     linked: bool
     separate: bool = False
+    altered: bool = False
+
+    def tries(self, technique: Technique) -> bool:
+        """Whether a search would use or try a technique unasked."""
+        return technique.use != "asked" and (technique.tried_for == "all" or self.mixture)
 
     def obstacle(self, technique: Technique) -> str:
         """Why a technique cannot work there; empty if it can."""
@@ -105,6 +117,8 @@ class Site:
             return "only mixtures of experts have it"
         if technique.applies == "moe-layers" and self.separate:
             return "it needs attention and experts in one layer"
+        if technique.profile and self.altered:
+            return "it is costed with the framework's usual switches only"
         if technique.linked and not self.linked:
             return (
                 "it needs NVLink and sequence parallelism among tensor-parallel ranks, on Ampere, "
@@ -119,15 +133,22 @@ class Decision:
 
     used: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
+    # Those that plans of a search use, but not plans that are given.
+    preferred: tuple[str, ...] = ()
+    # Those that put another profile in place, tried without the others.
+    alone: tuple[str, ...] = ()
     # Of the used ones those that were asked for, and those that are on elsewhere but not here.
     demanded: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
-        """Every set of the open ones, the smallest first; none if nothing is open."""
+        """Every set of the open ones, the smallest first, each with all preferred ones; then other
+        profiles. None if nothing is open."""
         sets = (combinations(self.open, size) for size in range(len(self.open) + 1))
-        return tuple(one_set for sizes in sets for one_set in sizes) if self.open else ()
+        every = [(*self.preferred, *one_set) for sizes in sets for one_set in sizes]
+        every += [(name,) for name in self.alone]
+        return tuple(every) if len(every) > 1 or self.preferred else ()
 
 
 def technique_of(profile: Offering, name: str) -> Technique | None:
@@ -148,9 +169,12 @@ def decide(
         one for one in profile.techniques if one.name not in excluded and not site.obstacle(one)
     ]
     used = tuple(one.name for one in possible if one.name in asked or one.use == "on")
+    open_ones = [one for one in possible if one.name not in asked and site.tries(one)]
     return Decision(
         used,
-        tuple(one.name for one in possible if one.use == "searched" and one.name not in asked),
+        tuple(one.name for one in open_ones if one.use == "searched" and not one.profile),
+        tuple(one.name for one in open_ones if one.use == "preferred"),
+        tuple(one.name for one in open_ones if one.use == "searched" and one.profile),
         tuple(name for name in used if name in asked),
         tuple(one.name for one in profile.techniques if one.use == "on" and one.name not in used),
     )

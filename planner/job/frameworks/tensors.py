@@ -176,6 +176,9 @@ class TrainingState(Frozen):
     persistent_gradients: bool = False
     """Gradients accumulate in buffers that exist from the first step to the last; otherwise
     backward makes them and the optimizer step frees them."""
+    unreduced_gradients: bool = False
+    """ZeRO-2 and 3 reduce gradients once a step, after the last micro-batch, and keep them whole
+    until then (FSDP without gradient sync while it accumulates)."""
     gradients_at_backward: bool = False
     """All gradients exist from the start of a backward pass on, as the textbooks' account has
     it."""

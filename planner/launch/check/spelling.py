@@ -26,7 +26,7 @@ from planner.launch.options import (
 from planner.launch.read.found import Edit, Found
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Degrees, LayerLayout
-from planner.predict.techniques import flags_on
+from planner.predict.techniques import flags_for
 
 
 class NotInFileError(Exception):
@@ -146,10 +146,10 @@ def _switch(option: Option, *, on: bool) -> Edit:
 
 def _technique_flags(before: Setup, after: Setup) -> Iterator[Edit]:
     """Flags of techniques that are new; the profile has them."""
-    gpu = after.request.find_cluster().gpu
+    job = after.request.resolve()
     for name in sorted(set(_variations(after)) - set(_variations(before))):
         technique = _technique(name)
-        for one in from_text(flags_on(technique, gpu)) if technique else ():
+        for one in from_text(flags_for(job, technique)) if technique else ():
             yield Edit(one.name, " ".join(one.values))
 
 

@@ -25,11 +25,10 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
 
 
 def _wanted_nodes(counts: Sequence[Count], cluster: Cluster | None) -> int | None:
-    """Nodes that the machine's GPUs make with the processes that a node starts."""
-    per_node = _first(counts, "processes a node", "gpus a node")
-    if cluster is None or per_node is None or cluster.num_gpus % max(1, per_node.number):
+    """Nodes of the machine, where the files say what a node starts."""
+    if cluster is None or _first(counts, "processes a node", "gpus a node") is None:
         return None
-    return cluster.num_gpus // per_node.number
+    return -(-cluster.num_gpus // cluster.gpus_per_node)
 
 
 def processes(counts: Sequence[Count]) -> int | None:
@@ -78,7 +77,7 @@ def _disagreements(counts: Sequence[Count], nodes: int | None) -> Iterator[Probl
         for one, other in pairwise(same):
             if one.number != other.number and not _part_of_the_nodes(one, other):
                 text = f"{_words(one)} and {_words(other)} do not agree{_meaning(one, other)}"
-                edits = _to_nodes(same, nodes or one.number) if kinds == ("nodes",) else ()
+                edits = _to(same, nodes or one.number, "nodes") if kinds == ("nodes",) else ()
                 yield _problem(text, (one, other), edits)
 
 
@@ -143,7 +142,10 @@ def _machine(
     # torchrun takes a number of nodes that is not given from the environment (PET_NNODES).
     sure = processes(counts) is not None and not any(count.eased for count in stated)
     total = _first(counts, "processes", "gpus")
-    edits = _to_nodes(counts, nodes) if nodes and total is None else ()
+    edits: tuple[Edit, ...] = ()
+    if nodes and total is None:
+        a_node = _to(counts, gpus // nodes, "processes a node", "gpus a node")
+        edits = _to(counts, nodes, "nodes") + a_node
     yield Problem(
         "launched-processes",
         f"the files start {world:,} processes; this is checked for {gpus:,} GPUs",
@@ -164,12 +166,12 @@ def _words(count: Count) -> str:
     return f"{count.who} {count.number:,}"
 
 
-def _to_nodes(counts: Sequence[Count], nodes: int) -> tuple[Edit, ...]:
-    """Every number of nodes made the same."""
+def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, ...]:
+    """Every count of some kinds made the same."""
     return tuple(
-        Edit(count.who, str(nodes))
+        Edit(count.who, str(number))
         for count in counts
-        if count.kind == "nodes" and count.number != nodes
+        if count.kind in kinds and count.number != number
     )
 
 

@@ -5,41 +5,73 @@ from __future__ import annotations
 import json
 
 from planner.launch.contract import Command, Files, Launch
-from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines, variable_lines
-from planner.launch.launchers.slurm import job_name
+from planner.launch.launchers.shell import (
+    ALONE,
+    PORT,
+    Rendezvous,
+    headline,
+    job_name,
+    program_lines,
+    variable_lines,
+)
+from planner.launch.template import filled
 
 SCRIPT, TRAIN_JOB = "jobset.yaml", "trainjob.yaml"
 _MOUNT = "/launch"
 _WORK = "/tmp/launch"
-# Name of the replicated job and of its container: Kubeflow's runtimes have the same.
+# Name of the replicated job and of its container: Kubeflow's runtimes have the same. What its
+# plugin sets in each pod: pkg/constants/constants.go. Patches of pods: Trainer 2.2 and newer.
 _GROUP = "node"
 _IMAGE = "registry.example.com/train:latest"
-# Kubeflow Trainer's runtime for torch (manifests/base/runtimes); what its plugin sets in each pod
-# (pkg/constants/constants.go). Patches of the runtime's pods: Trainer 2.2 and newer.
-_RUNTIME = "torch-distributed"
-_PATCHED_BY = "planner.launch/volumes"
+_KUBEFLOW = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MASTER_PORT}"')
 
 
 def launcher_files(launch: Launch, command: Command, configuration: Files) -> Files:
     """`jobset.yaml` and `trainjob.yaml`, each with the framework's files inside."""
+    name = job_name(launch)
     jobs = {
-        SCRIPT: (how_to_start(launch), _job_set),
+        SCRIPT: (
+            how_to_start(launch),
+            Rendezvous('"${JOB_COMPLETION_INDEX}"', f"{name}-{_GROUP}-0-0.{name}"),
+        ),
         TRAIN_JOB: (
             f"Run: kubectl apply -f {TRAIN_JOB} (needs Kubeflow Trainer 2.2 or newer)",
-            _train_job,
+            _KUBEFLOW,
         ),
     }
     files: dict[str, str] = {}
-    for file, (start, job) in jobs.items():
+    for file, (start, meeting) in jobs.items():
         lines = [
             f"# {headline(launch)}.",
             f"# Written by planner launch; README.md says what to expect. {start}",
             "# PLACEHOLDERS: the image, and the values of env.",
-            *(_config_map(job_name(launch), configuration) if configuration else []),
-            *job(launch, command, configuration),
+            *(_config_map(name, configuration) if configuration else []),
         ]
-        files[file] = "\n".join(lines) + "\n"
+        job = _job(f"{file}.txt", launch, command, meeting, configuration)
+        files[file] = "\n".join(lines) + "\n" + job
     return files
+
+
+def _job(
+    template: str, launch: Launch, command: Command, meeting: Rendezvous, configuration: Files
+) -> str:
+    """A pod a node, with all its GPUs, shared memory and the script."""
+    meeting = meeting if launch.nodes > 1 else ALONE
+    return filled(
+        template,
+        job=job_name(launch),
+        group=_GROUP,
+        image=_IMAGE,
+        port=PORT,
+        nodes=launch.nodes,
+        local=launch.gpus_per_node,
+        resource="amd.com/gpu" if launch.job.cluster.gpu.vendor == "amd" else "nvidia.com/gpu",
+        environment=_environment(command),
+        bash=_bash(launch, command, meeting, bool(configuration)),
+        network=_network(launch),
+        mounts=_mounts(configuration),
+        volumes=_volumes(launch, configuration),
+    )
 
 
 def _key(file: str) -> str:
@@ -63,99 +95,6 @@ def _config_map(name: str, configuration: Files) -> list[str]:
 
 def _block(lines: list[str], indent: int) -> list[str]:
     return [" " * indent + line if line else "" for line in lines]
-
-
-def _train_job(launch: Launch, command: Command, configuration: Files) -> list[str]:
-    """Kubeflow Trainer makes the JobSet from its runtime, and says who is first."""
-    meeting = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MASTER_PORT}"')
-    if launch.nodes == 1:
-        meeting = Rendezvous("0", "127.0.0.1")
-    return [
-        "apiVersion: trainer.kubeflow.org/v1alpha1",
-        "kind: TrainJob",
-        "metadata:",
-        f"  name: {job_name(launch)}",
-        "spec:",
-        "  runtimeRef:",
-        f"    name: {_RUNTIME}",
-        "  trainer:",
-        f"    image: {_IMAGE}",
-        *_block(_environment(command), 4),
-        f"    numNodes: {launch.nodes}",
-        f"    numProcPerNode: {launch.gpus_per_node}",
-        *_block(_bash(launch, command, meeting, bool(configuration)), 4),
-        "    resourcesPerNode:",
-        "      limits:",
-        f"        {_resource(launch)}: {launch.gpus_per_node}",
-        *_block(_network(launch), 8),
-        "  runtimePatches:",
-        f"    - manager: {_PATCHED_BY}",
-        "      trainingRuntimeSpec:",
-        "        template:",
-        "          spec:",
-        "            replicatedJobs:",
-        f"              - name: {_GROUP}",
-        "                template:",
-        "                  spec:",
-        "                    template:",
-        "                      spec:",
-        "                        containers:",
-        f"                          - name: {_GROUP}",
-        "                            volumeMounts:",
-        *_block(_mounts(configuration), 30),
-        "                        volumes:",
-        *_block(_volumes(launch, configuration), 26),
-    ]
-
-
-def _job_set(launch: Launch, command: Command, configuration: Files) -> list[str]:
-    name = job_name(launch)
-    meeting = Rendezvous('"${JOB_COMPLETION_INDEX}"', f"{name}-{_GROUP}-0-0.{name}")
-    if launch.nodes == 1:
-        meeting = Rendezvous("0", "127.0.0.1")
-    return [
-        "apiVersion: jobset.x-k8s.io/v1alpha2",
-        "kind: JobSet",
-        "metadata:",
-        f"  name: {name}",
-        "spec:",
-        "  network:",
-        "    enableDNSHostnames: true",
-        "  replicatedJobs:",
-        f"    - name: {_GROUP}",
-        "      replicas: 1",
-        "      template:",
-        "        spec:",
-        f"          parallelism: {launch.nodes}",
-        f"          completions: {launch.nodes}",
-        "          completionMode: Indexed",
-        "          backoffLimit: 0",
-        "          template:",
-        "            spec:",
-        *_block(_pod(launch, command, meeting, configuration), 14),
-    ]
-
-
-def _pod(launch: Launch, command: Command, meeting: Rendezvous, configuration: Files) -> list[str]:
-    """The pod of a node: all its GPUs, shared memory, the script."""
-    return [
-        "restartPolicy: Never",
-        "containers:",
-        f"  - name: {_GROUP}",
-        f"    image: {_IMAGE}",
-        *_block(_environment(command), 4),
-        *_block(_bash(launch, command, meeting, bool(configuration)), 4),
-        "    ports:",
-        f"      - containerPort: {PORT}",
-        "    resources:",
-        "      limits:",
-        f"        {_resource(launch)}: {launch.gpus_per_node}",
-        *_block(_network(launch), 8),
-        "    volumeMounts:",
-        *_block(_mounts(configuration), 6),
-        "volumes:",
-        *_block(_volumes(launch, configuration), 2),
-    ]
 
 
 def _network(launch: Launch) -> list[str]:
@@ -204,10 +143,6 @@ def _environment(command: Command) -> list[str]:
     for name, what in command.demands.items():
         lines += [f"  # {what}", f"  - name: {name}", f"    value: {json.dumps('/set/me')}"]
     return lines
-
-
-def _resource(launch: Launch) -> str:
-    return "amd.com/gpu" if launch.job.cluster.gpu.vendor == "amd" else "nvidia.com/gpu"
 
 
 def how_to_start(launch: Launch) -> str:  # noqa: ARG001 (as the other launchers)

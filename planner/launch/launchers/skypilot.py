@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from planner.launch.contract import Command, Files, Launch
-from planner.launch.launchers.shell import Rendezvous, headline, program_lines, variable_lines
-from planner.launch.launchers.slurm import job_name
+from planner.launch.launchers.shell import Rendezvous, job_name, script_text
 
 SCRIPT = "sky.yaml"
 # Catalogue names that SkyPilot spells differently (`sky show-gpus`).
@@ -22,44 +21,26 @@ _NAMES = {
 }
 
 
-def launcher_files(launch: Launch, command: Command) -> Files:
+def launcher_files(launch: Launch, command: Command, _configuration: Files) -> Files:
     """`sky.yaml`."""
-    meeting = Rendezvous('"${SKYPILOT_NODE_RANK}"', '"${MASTER_ADDR}"')
-    if launch.nodes == 1:
-        meeting = Rendezvous("0", "127.0.0.1")
-    accelerator = accelerators(launch)
-    lines = [
-        f"# {headline(launch)}.",
-        f"# Written by planner launch; README.md says what to expect. {how_to_start(launch)}",
-        f"name: {job_name(launch)}",
-        f"num_nodes: {launch.nodes}",
-        "resources:",
-        f"  accelerators: {accelerator}",
-        *_network(launch),
-        "# This folder, on every node.",
-        "workdir: .",
+    environment = [
+        line
+        for name, what in command.demands.items()
+        for line in (f"  # {what}", f"  {name}: {json.dumps('')}")
     ]
-    if command.demands:
-        lines.append("envs:")
-        for name, what in command.demands.items():
-            lines += [f"  # {what}", f"  {name}: {json.dumps('')}"]
-    lines += [
-        "# Add a `setup: |` section that installs what README.md lists.",
-        "run: |",
-        "  set -euo pipefail",
-        "  cd ~/sky_workdir",
-    ]
-    if launch.nodes > 1:
-        lines.append('  MASTER_ADDR=$(head -n 1 <<< "${SKYPILOT_NODE_IPS}")')
-    body = [*variable_lines(command), *program_lines(launch, command, meeting)]
-    lines += [f"  {line}" if line else "" for line in body]
-    return {SCRIPT: "\n".join(lines) + "\n"}
-
-
-def _network(launch: Launch) -> list[str]:
-    if launch.nodes == 1:
-        return []
-    return ["  # The step time counts on the full network between nodes.", "  network_tier: best"]
+    wants = "# The step time counts on the full network between nodes.", "network_tier: best"
+    text = script_text(
+        launch,
+        command,
+        SCRIPT,
+        Rendezvous('"${SKYPILOT_NODE_RANK}"', '"${MASTER_ADDR}"'),
+        how_to_start(launch),
+        ['MASTER_ADDR=$(head -n 1 <<< "${SKYPILOT_NODE_IPS}")'],
+        accelerators=accelerators(launch),
+        network=wants if launch.nodes > 1 else "",
+        environment=["envs:", *environment] if environment else "",
+    )
+    return {SCRIPT: text}
 
 
 def accelerators(launch: Launch) -> str:

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from planner.launch.contract import Command, Files, Launch
-from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines, variable_lines
+from planner.launch.launchers.shell import PORT, Rendezvous, script_text
 
 SCRIPT = "launch.sh"
+_MEETING = Rendezvous('"${NODE_RANK}"', '"${MASTER_ADDR}"', f'"${{MASTER_PORT:-{PORT}}}"')
 
 
-def launcher_files(launch: Launch, command: Command) -> Files:
+def launcher_files(launch: Launch, command: Command, _configuration: Files) -> Files:
     """`launch.sh`."""
-    several = launch.nodes > 1
-    meeting = Rendezvous('"${NODE_RANK}"', '"${MASTER_ADDR}"', f'"${{MASTER_PORT:-{PORT}}}"')
-    if not several:
-        meeting = Rendezvous("0", "127.0.0.1")
-    lines = [
-        "#!/usr/bin/env bash",
-        f"# {headline(launch)}.",
-        f"# Written by planner launch; README.md says what to expect. {how_to_start(launch)}",
-        "set -euo pipefail",
-        'cd "$(dirname "${BASH_SOURCE[0]}")"',
-        'MODE="${1:-${MODE:-}}"',
-        "",
+    several = [
+        f': "${{NODE_RANK:?number of this node, 0 to {launch.nodes - 1}}}"',
+        ': "${MASTER_ADDR:?address of node 0, the same on all nodes}"',
     ]
-    if several:
-        lines += [
-            f': "${{NODE_RANK:?number of this node, 0 to {launch.nodes - 1}}}"',
-            ': "${MASTER_ADDR:?address of node 0, the same on all nodes}"',
-        ]
-    lines += variable_lines(command)
-    lines += program_lines(launch, command, meeting)
-    return {SCRIPT: "\n".join(lines) + "\n"}
+    return {SCRIPT: script_text(launch, command, SCRIPT, _MEETING, how_to_start(launch), several)}
 
 
 def how_to_start(launch: Launch) -> str:

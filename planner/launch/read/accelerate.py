@@ -14,7 +14,7 @@ from planner.launch.options import ACCELERATE
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, json_document, unknown_key
-from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, nearest
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
 from planner.launch.read.names import known_names
@@ -60,17 +60,11 @@ _KEYS = {
 }  # fmt: skip
 
 
-class _Reader(DocumentReader):
+class _Reader(ScriptedReader):
     quoted_numbers = True
 
-    def __init__(
-        self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
-    ) -> None:
-        super().__init__(document, launch, files, script.hints)
-        self.script, self.assumed = script, list(script.assumed)
-        self.problems += unknown_keys(document)
-
     def found(self) -> Found:
+        self.problems += unknown_keys(self.document)
         world = self.world or self.whole("num_processes", 0, 0)
         framework, zero = self._sharding()
         tp, cp = self.whole(f"{_P}tp_size", 1), self.whole(f"{_P}cp_size", 1)

@@ -23,7 +23,7 @@ _MODULE_LAUNCHERS = (
 # Commands that train, by name, and what they are told.
 _TRAINER_COMMANDS = {
     "llamafactory-cli": ("train",), "axolotl": ("train", "fft"), "swift": ("sft", "pt", "rlhf"),
-    "trl": ("sft", "dpo", "grpo"),
+    "trl": ("sft", "dpo", "grpo"), "megatron": ("sft", "pt", "rlhf"),
 }  # fmt: skip
 _PYTHON = re.compile(r"^python[\d.]*$")
 # Launchers that start one process a GPU themselves: an srun around them starts nodes.

@@ -12,7 +12,7 @@ from planner.launch.options import DEEPSPEED
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed_optimizer import optimizer_problems
 from planner.launch.read.document import Document, unknown_key
-from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Hints, Problem, nearest
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
 from planner.launch.read.names import known_names
@@ -52,15 +52,9 @@ def read_deepspeed(
     return _Reader(document, launch, files, script).found()
 
 
-class _Reader(DocumentReader):
-    def __init__(
-        self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
-    ) -> None:
-        super().__init__(document, launch, files, script.hints)
-        self.script, self.assumed = script, list(script.assumed)
-        self.problems += [*self._unknown(), *self._zero_values()]
-
+class _Reader(ScriptedReader):
     def found(self) -> Found:
+        self.problems += [*self._unknown(), *self._zero_values()]
         tp = self._number(DEEPSPEED["tp"].key) or 1
         stage = self._stage()
         batch = self._batch(self.hints.gpus or self.world, tp)

@@ -31,13 +31,11 @@ _TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model
 def file_kind(name: str, text: str) -> Kind | None:
     """What a file is, by its content; its ending only says in which order to look."""
     stripped = text.lstrip()
-    if stripped.startswith("{"):
-        return _json_kind(name, text)
     if name.endswith(".toml"):
         return "torchtitan"
     if name.endswith((".yaml", ".yml")):
         return _yaml_kind(name, text)
-    if name.endswith(".json"):
+    if stripped.startswith("{") or name.endswith(".json"):
         return _json_kind(name, text)
     return _python_kind(text) if name.endswith(".py") else _plain_kind(text)
 
@@ -143,6 +141,7 @@ def _kind_of_table(content: dict[str, object]) -> Kind | None:
         return "llamafactory" if is_factory else "trainer"
     if "parallelism" in content and {"tokens", "model", "general"} & content.keys():
         return "nanotron"
-    signs = {"distributed_type", "compute_environment", "fsdp_config", "num_processes",
-             "parallelism_config", "mixed_precision"}  # fmt: skip
-    return "accelerate" if signs & content.keys() else None
+    # Other programs too say fsdp_config and mixed_precision.
+    sure = {"distributed_type", "compute_environment", "parallelism_config"} & content.keys()
+    known = known_names("accelerate") & content.keys()
+    return "accelerate" if sure or 2 * len(known) > len(content) else None

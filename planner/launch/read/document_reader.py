@@ -8,6 +8,7 @@ from typing import Any
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.hf_arguments import HfArguments
 from planner.launch.read.text import Files
 
 
@@ -71,3 +72,16 @@ class DocumentReader:
             assumed=tuple(self.assumed),
             **fields,
         )
+
+
+class ScriptedReader(DocumentReader):
+    """A file that a Trainer script's arguments complete."""
+
+    def __init__(
+        self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
+    ) -> None:
+        super().__init__(document, launch, files, script.hints)
+        self.script, self.assumed = script, list(script.assumed)
+        self.problems += script.unresolved
+        if script.hints.seq is None:
+            self.assumed.append("sequences as long as the model was pretrained with (give --seq)")

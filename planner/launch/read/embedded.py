@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from planner.launch.read.text import Text, join
+from planner.launch.read.text import Text, join, spaced
 
 if TYPE_CHECKING:
     from yaml.nodes import Node, ScalarNode
 
 _JOBS = ("JobSet", "TrainJob", "Job", "Pod", "PyTorchJob")
+# Where they say what runs.
+_RUN = ("command", "args", "run")
 
 
 @dataclass(frozen=True)
@@ -39,17 +43,18 @@ def _is_task(document: dict[str, object]) -> bool:
 
 
 def embedded_texts(source: Text) -> Iterator[Embedded]:
-    """The files of the ConfigMaps first, then the scripts. Only literal blocks (`|`) are read."""
+    """The files of the ConfigMaps first, then what the containers run."""
     from planner.launch.read.yaml_text import read_yaml
 
     documents = read_yaml(source.value).nodes
     for document in documents:
         for key, node in _pairs(document):
             if key == "data":
-                for name, pair in _pairs(node):
-                    yield from (Embedded(name, _block(text, source)) for text in _blocks(pair))
+                for name, value in _pairs(node):
+                    blocks = (item for item in _scalars(value) if item.style == "|")
+                    yield from (Embedded(name, _block(item, source)) for item in blocks)
     for document in documents:
-        yield from (Embedded("", _block(script, source)) for script in _scripts(document, ""))
+        yield from (Embedded("", script) for script in _scripts(document, source))
 
 
 def _pairs(node: Node) -> Iterator[tuple[str, Node]]:
@@ -59,27 +64,36 @@ def _pairs(node: Node) -> Iterator[tuple[str, Node]]:
         yield from ((key.value, value) for key, value in node.value if isinstance(key, ScalarNode))
 
 
-def _blocks(node: Node) -> Iterator[ScalarNode]:
-    """The node, if it is a literal block."""
-    from yaml.nodes import ScalarNode
+def _scalars(node: Node) -> list[ScalarNode]:
+    """The node, or the items of a list, that are scalars."""
+    from yaml.nodes import ScalarNode, SequenceNode
 
-    if isinstance(node, ScalarNode) and node.style == "|":
-        yield node
+    items = node.value if isinstance(node, SequenceNode) else [node]
+    return [item for item in items if isinstance(item, ScalarNode)]
 
 
-def _scripts(node: Node, key: str) -> Iterator[ScalarNode]:
-    """Literal blocks under `args`, `command` or `run`."""
-    from yaml.nodes import MappingNode, ScalarNode, SequenceNode
+def _scripts(node: Node, source: Text) -> Iterator[Text]:
+    """What `command`, `args` and `run` say: literal blocks, what a shell is given, else words."""
+    from yaml.nodes import SequenceNode
 
-    if isinstance(node, ScalarNode):
-        if key in ("args", "command", "run"):
-            yield from _blocks(node)
-    elif isinstance(node, SequenceNode):
-        for pair in node.value:
-            yield from _scripts(pair, key)
-    elif isinstance(node, MappingNode):
-        for name, pair in _pairs(node):
-            yield from _scripts(pair, name)
+    for item in node.value if isinstance(node, SequenceNode) else ():
+        yield from _scripts(item, source)
+    pairs = dict(_pairs(node))
+    said = [item for name in _RUN if name in pairs for item in _scalars(pairs[name])]
+    blocks = [_block(item, source) for item in said if item.style == "|"]
+    words = [_word(item, source) for item in said]
+    given = [after for flag, after in pairwise(words) if re.fullmatch(r"-\w*c", flag.value)]
+    yield from blocks or given or ([spaced(words)] if words else [])
+    for name, value in pairs.items():
+        if name not in _RUN:
+            yield from _scripts(value, source)
+
+
+def _word(node: ScalarNode, source: Text) -> Text:
+    """A scalar as it stands in its file, without its quotes; made where it is written otherwise."""
+    written = source[node.start_mark.index : node.end_mark.index]
+    plain = written[1:-1] if node.style else written
+    return plain if plain.value == node.value else Text.made(node.value)
 
 
 def _block(node: ScalarNode, source: Text) -> Text:

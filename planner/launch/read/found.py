@@ -130,6 +130,17 @@ def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model N
     return Problem("model-unknown", text, "missing", places, fix)
 
 
+def unresolved(setting: Setting) -> Problem:
+    """A setting that decides, and whose value is not known."""
+    return Problem(
+        "unresolved",
+        f"{setting.key} is {setting.unknown}",
+        "missing",
+        (setting.place,),
+        fix="--env NAME=VALUE sets a variable",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Hints:
     """What the caller knows beside the files; it wins over what they say.

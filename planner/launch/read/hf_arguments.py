@@ -10,7 +10,7 @@ from typing import Literal
 
 from planner.job.models.catalog import catalog_name
 from planner.launch.read.command import LaunchCommand, setting_of
-from planner.launch.read.found import Hints, Problem, Setting, model_unknown
+from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.text import Files, Word
 
 # TrainingArguments (transformers 5.23) and common scripts' own: argument -> field of `Hints`.
@@ -60,6 +60,8 @@ class HfArguments:
     # A model that is named and not known, and what was taken for one that is.
     unknown_model: str = ""
     assumed: tuple[str, ...] = ()
+    # Settings that decide and whose values are not known.
+    unresolved: tuple[Problem, ...] = ()
 
     def model_unknown(self, where: str) -> Problem:
         """Why the model is not known; `where`: what names none."""
@@ -123,6 +125,11 @@ def hf_arguments(given: dict[str, Setting], folder: Path, hints: Hints) -> HfArg
         "eager" if _text(given, "attn_implementation") == "eager" else "flash",
         unknown_model,
         tuple(assumed) if not hints.model else (),
+        tuple(
+            unresolved(setting)
+            for name, setting in given.items()
+            if setting.unknown and name in _NAMES and merged[_NAMES[name]] is None
+        ),
     )
 
 

@@ -53,6 +53,7 @@ _REFUSED: Mapping[str, str] = {
     "tensor_parallel_size": "tensor parallelism of Hugging Face",
     "context_parallel_size": "context parallelism of Hugging Face",
     "sequence_parallel_degree": "ring attention of axolotl", "processor_type": "images",
+    "sequence_parallel_size": "sequence parallelism", "sp_size": "sequence parallelism",
     "reward_funcs": "GRPO", "num_generations": "GRPO", "max_prompt_length": "preferences (DPO)",
     "rewards": "rewards", "freeze_backbone": "frozen layers",
     "unfrozen_parameters": "frozen layers",
@@ -139,14 +140,15 @@ def _settled(
     found: Found, named: Mapping[str, Setting], document: Document | None
 ) -> Iterator[Problem]:
     """What was found wrong, without what only accelerate's own file would say."""
-    missing = _value(named, "deepspeed")
+    setting = _configuration(named)
+    missing = "" if setting is None or setting.unknown else str(setting.value)
     for problem in found.problems:
         if document is None and problem.rule == "unknown-option":
             continue
         yield problem
-    if document is None and missing not in ("", "table", "True"):
+    if setting is not None and document is None and missing not in ("", "None", "True"):
         text = f"the DeepSpeed configuration {missing} is not beside the file: give it too"
-        yield Problem("deepspeed-config", text, "missing", (named["deepspeed"].place,), "give it")
+        yield Problem("deepspeed-config", text, "missing", (setting.place,), "give it")
 
 
 def _value(named: Mapping[str, Setting], name: str) -> str:
@@ -193,7 +195,8 @@ def _assumed_stage(
     named: Mapping[str, Setting], document: Document | None, path: str
 ) -> Iterator[str]:
     """Where the stage is that of the name of a file that is not at hand."""
-    file = _value(named, "deepspeed") or _value(named, "deepspeed_config")
+    setting = _configuration(named)
+    file = "" if setting is None else str(setting.value)
     stage = _stage_of_name(file) if "." in file else None
     if document is not None and document.path == path and stage is not None:
         yield f"ZeRO-{stage} and DeepSpeed's defaults, by the name of {file}; give that file too"
@@ -244,9 +247,15 @@ def _refusal(setting: Setting, what: str) -> Problem:
 # --- what shards ----------------------------------------------------------------------------------
 
 
+def _configuration(named: Mapping[str, Setting]) -> Setting | None:
+    """What names DeepSpeed's configuration: the Trainer's option, its script's or accelerate's."""
+    options = ("deepspeed", "deepspeed_config", "deepspeed_config_file")
+    return next((named[name] for name in options if name in named), None)
+
+
 def _deepspeed(named: Mapping[str, Setting], path: str, files: Files) -> Document | None:
     """DeepSpeed's configuration: named and beside the file, or written in it."""
-    setting = named.get("deepspeed") or named.get("deepspeed_config")
+    setting = _configuration(named)
     preset = re.fullmatch(r"zero([0-3])(_offload)?", _value(named, "deepspeed"))
     if setting is not None and preset is not None:
         staged = {**named, "zero_stage": replace(setting, value=int(preset[1]))}
@@ -276,7 +285,8 @@ def _stage_of_name(path: str) -> int | None:
     or that something is offloaded, of which it does not say what."""
     name = path.rpartition("/")[2].lower()
     stated = _STAGE_IN_NAME.search(name)
-    return None if stated is None or "offload" in name else int(stated[1])
+    offloads = re.search(r"(?<!no[-_])(?<!without[-_])offload", name) is not None
+    return None if stated is None or offloads else int(stated[1])
 
 
 def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
@@ -330,6 +340,8 @@ def _sharded(named: Mapping[str, Setting], path: str) -> Document:
     else:
         if any(_value(named, name) in ("bfloat16", "bf16") for name in ("dtype", "torch_dtype")):
             _put(settings, "mixed_precision", "bf16", Setting("", "", path))
+        elif "mixed_precision" in named:
+            settings["mixed_precision"] = named["mixed_precision"]
     return Document(path, _nested(settings, ""), settings)
 
 

@@ -262,7 +262,9 @@ def _program_text(read: _Read, launch: LaunchCommand) -> str | None:
 
 def _is_megatron(launch: LaunchCommand) -> bool:
     words = [word.text.value.partition("=")[0] for word in launch.arguments]
-    named = "pretrain_" in launch.program or "megatron" in launch.program
+    # A file by its name, a module by all of it: folders may be called anything.
+    name = launch.program.rpartition("/")[2]
+    named = "pretrain_" in name or "megatron" in name
     return any(sign in words for sign in _MEGATRON_SIGNS) or (named and bool(words))
 
 
@@ -363,7 +365,9 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
         return (
             f"{names}: the command at line {launch.command.line} trains with {configs}; give it too"
         )
-    for word in re.split(r"[^a-zA-Z0-9]+", launch.program):
+    # Suites for reinforcement learning fine-tune too.
+    supervised = re.search(r"[._]sft\b", launch.program)
+    for word in () if supervised else re.split(r"[^a-zA-Z0-9]+", launch.program):
         refuse_unmodelled(
             word, f"{names}: the command at line {launch.command.line} runs {launch.program}"
         )

@@ -9,7 +9,7 @@ from typing import Any
 from planner.job.specs import ModelSpec
 from planner.launch.options import MEGATRON, SWITCH
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
 from planner.launch.read.megatron_arguments import (
     as_sure_as_read,
     parse_arguments,
@@ -199,7 +199,7 @@ class MegatronReader:
             setting = self.arguments.setting(name)
             stated = getattr(self.hints, field, None) is not None
             if setting is not None and setting.unknown and not stated:
-                self.problems.append(_unresolved(setting))
+                self.problems.append(unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:
                 edits = (Edit(f"--{name}", "1"),)
@@ -211,7 +211,7 @@ class MegatronReader:
             values[field] = number
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
         values |= {name: item for name, item in hinted.items() if item is not None}
-        if values["mbs"] is None:
+        if values["mbs"] is None and self.arguments.setting(_DEGREES["mbs"]) is None:
             self.problems.append(_no_micro_batch(self._is_partial()))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
         experts = self.arguments.has("num-experts") or self.hints.model
@@ -426,16 +426,6 @@ def _no_micro_batch(partial: bool) -> Problem:
     if partial:
         return Problem("micro-batch", f"{wanted} is missing", "missing", fix="--mbs N")
     return Problem("micro-batch", f"{wanted} is missing", edits=(Edit(wanted, "1"),))
-
-
-def _unresolved(setting: Setting) -> Problem:
-    return Problem(
-        "unresolved",
-        f"{setting.key} is {setting.unknown}",
-        "missing",
-        (setting.place,),
-        fix="--env NAME=VALUE sets a variable",
-    )
 
 
 __all__ = ["CONNECTIONS", "read_megatron", "selective_name"]

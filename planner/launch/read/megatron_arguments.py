@@ -11,7 +11,15 @@ from itertools import pairwise
 
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.command import setting_of
-from planner.launch.read.found import SURELY_MEANT, Edit, Placed, Problem, Setting, nearest
+from planner.launch.read.found import (
+    SURELY_MEANT,
+    Edit,
+    Placed,
+    Problem,
+    Setting,
+    Severity,
+    nearest,
+)
 from planner.launch.read.text import Files, Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
@@ -253,14 +261,25 @@ def _is_misspelt(given: str, meant: str) -> bool:
     return difflib.SequenceMatcher(None, given, meant).ratio() >= SURELY_MEANT
 
 
+@cache
+def _of_the_model() -> frozenset[str]:
+    """Options that say which model it is."""
+    from planner.launch.megatron_table import FLAGS
+
+    return frozenset(row.key for row in FLAGS)
+
+
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
     """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
     for setting in arguments.unknown:
         plain = setting.key.removeprefix("--").replace("_", "-")
         close = nearest(plain, options(), 0.75)
         text = f"{setting.key}: {parser} has no such option and refuses it"
+        severity: Severity = "error"
         if parser != RELEASE:
             text = f"{setting.key}: no option that is known of {parser}"
+            if f"--{close}" in _of_the_model():
+                severity, text = "missing", f"{text}: what it does to the model is not known"
         if not setting.key.startswith("--"):
             text = f"{setting.key!r} stands where an option should"
             close = ""
@@ -268,6 +287,7 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
         yield Problem(
             "unknown-option",
             text,
+            severity,
             places=(setting.place,),
             fix=f"--{close}" if close else "",
             edits=(Edit(setting.key, None, f"--{close}"),) if sure else (),

@@ -49,8 +49,9 @@ _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
 _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
 # Parts of a program's name that say that it trains no decoder of text.
 _OTHER_MODELS = re.compile(
-    r"(^|_)(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|"
-    r"reward|ppo|grpo|dpo|rl|eval|generate|server|inference)(_|\.|$)"
+    r"(^|[_/])(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|msdp|"
+    r"reward|ppo|grpo|dpo|rl|eval\w*|generate|generation|server|inference|quantize|ptq|prune|"
+    r"export|convert\w*|conversion|roundtrip|zeroshot|orqa)(_|\.|/|$)"
 )
 # Options of others without a prediction, and why.
 _UNPREDICTABLE: Mapping[str, str] = {
@@ -66,6 +67,11 @@ _UNPREDICTABLE: Mapping[str, str] = {
     "lora-r": "LoRA and other adapters are not modelled",
     "cpu-optimizer": "DeepSpeed's optimizer on the CPU is not modelled under Megatron",
     "prefix-lm": "prefix attention is not modelled",
+    "kd": "a teacher beside the model is not modelled",
+    "load-teacher": "a teacher beside the model is not modelled",
+    "bitfit": "training of biases alone is not modelled",
+    "rollout-batch-size": "reinforcement learning is not modelled",
+    "advantage-estimator": "reinforcement learning is not modelled",
 }
 
 
@@ -87,9 +93,10 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
 
 def other_model(launch: LaunchCommand) -> str:
     """Why a program's name says that it trains something else; empty if it does not."""
-    program = PurePosixPath(launch.program).name
+    program = "/".join(PurePosixPath(launch.program).parts[-2:])
     if _OTHER_MODELS.search(program):
-        return f"{program} trains no decoder of text alone, or not by next-token prediction"
+        name = PurePosixPath(program).name
+        return f"{name} trains no decoder of text alone, or not by next-token prediction"
     return ""
 
 

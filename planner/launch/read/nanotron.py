@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,15 @@ from planner.launch.options import NANOTRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.document_reader import DocumentReader
-from planner.launch.read.found import SURELY_MEANT, Found, Hints, Problem, model_unknown, nearest
+from planner.launch.read.found import (
+    SURELY_MEANT,
+    Found,
+    Hints,
+    Problem,
+    Severity,
+    model_unknown,
+    nearest,
+)
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
 
@@ -24,6 +33,18 @@ _OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config"
 _OTHER_OPTIMIZER = {"adam_beta1", "adam_beta2", "adam_eps", "torch_adam_is_fused"}
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
+# What its dataclasses have no default for; tables that are left out are asked for by the trainer.
+_REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "general": ("project",),
+    "parallelism": ("dp", "pp", "tp"),
+    "model": ("model_config", "init_method"),
+    "tokens": ("sequence_length", "train_steps", "micro_batch_size",
+               "batch_accumulation_per_replica"),
+    "optimizer": ("optimizer_factory", "zero_stage", "weight_decay", "accumulate_grad_in_fp32",
+                  "learning_rate_scheduler"),
+}  # fmt: skip
+# Model configurations that share their keys with Hugging Face's.
+_KINDS = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
 # Keys of nanotron's model configurations, which are those of Hugging Face.
 _MODEL_KEYS = ("head_dim", *(entry.key for entry in MODEL if entry.key and "." not in entry.key))
 
@@ -37,7 +58,7 @@ def read_nanotron(
 
 class _Reader(DocumentReader):
     def found(self) -> Found:
-        self.problems += unknown_keys(self.document)
+        self.problems += [*unknown_keys(self.document), *absent_keys(self.document)]
         keys = {name: option.key for name, option in NANOTRON.items()}
         dp, pp, tp, cp, ep = (self.whole(keys[it], 1) for it in ("dp", "pp", "tp", "cp", "ep"))
         mbs = self.hints.mbs or self.whole(keys["mbs"], 1)
@@ -122,13 +143,15 @@ class _Reader(DocumentReader):
         }
         self.document.has(f"{_M}.moe_config")
         table = self.document.content.get("model", {}).get("model_config")
-        if isinstance(table, Mapping) and table.get("moe_config"):
-            text = "experts of nanotron's own model are not read"
+        given = table if isinstance(table, Mapping) else {}
+        kinds = [name for name in given if re.fullmatch(r"is_\w+_config", name) and given[name]]
+        self.document.used.update(f"{_M}.{name}" for name in kinds)
+        if given.get("moe_config") or set(kinds) - _KINDS.keys():
+            what = "experts" if given.get("moe_config") else kinds[0]
+            text = f"{what} of nanotron's own model are not read"
             self.problems.append(model_unknown(text, self.document.place(_M)))
             return None
-        qwen = self.document.get(f"{_M}.is_qwen2_config", False)
-        self.document.get(f"{_M}.is_llama_config")
-        config["model_type"] = "qwen2" if qwen else "llama"
+        config["model_type"] = _KINDS[kinds[0]] if kinds else "llama"
         where = f"{self.document.path} (model.model_config)"
         try:
             spec = model_from_hf_config(config, where=where)
@@ -171,6 +194,18 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             says += " (another release may have it)" if other else ""
             severity = "warning" if other else "error"
             yield unknown_key(document, name, says, nearest(key, known), severity=severity)
+
+
+def absent_keys(document: Document) -> Iterator[Problem]:
+    """Keys that nanotron's dataclasses demand."""
+    other = _is_of_another_release(document)
+    for table, keys in _REQUIRED.items():
+        names = document.names(table)
+        lost = [f"{table}.{key}" for key in keys if key not in names]
+        if lost:
+            text = f"{', '.join(lost)}: missing, and nanotron has no default"
+            severity: Severity = "warning" if other else "error" if names else "missing"
+            yield document.problem("required-option", text, severity=severity)
 
 
 def _is_known(key: str) -> bool:

@@ -25,7 +25,7 @@ from planner.launch.read.shell_syntax import broken_nodes, parse_shell
 from planner.launch.read.shell_tests import Tests, matches
 from planner.launch.read.shell_words import Value, appended
 from planner.launch.read.slurm import slurm_variables
-from planner.launch.read.text import HOLE, Files, Text, Word, spaced
+from planner.launch.read.text import HOLE, Files, Text, Word, join, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -77,6 +77,7 @@ class Shell:
         """
         if not nested:
             self.variables |= slurm_variables(source)
+            source = _without_placeholders(source)
         tree = parse_shell(source.value)
         if tree.has_error:
             self._note_errors(source, tree)
@@ -117,6 +118,15 @@ class Shell:
         """What a command started now would see."""
         seen = {name: self.lookup(name) for name in (*self.exported, *self.given)}
         return {name: item for name, item in seen.items() if isinstance(item, Text)}
+
+
+def _without_placeholders(source: Text) -> Text:
+    """`DATA=<path to your data>` as a value that is not known, not as a redirection."""
+    parts, at = [], 0
+    for match in _PLACEHOLDER.finditer(source.value):
+        parts += [source[at : match.start()], Text.not_known(f"{match[0]}, a placeholder")]
+        at = match.end()
+    return join([*parts, source[at:]]) if parts else source
 
 
 class _Walk(Tests):
@@ -440,6 +450,7 @@ class _Walk(Tests):
         return text[word.used.start : word.used.end].strip("\"'")
 
 
+_PLACEHOLDER = re.compile(r"(?<==)<[A-Za-z][^<>\n\"']*>|(?<=\s)<\w+ [^<>\n\"']*>(?=\s)")
 _CONTAINERS = (
     "program", "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip

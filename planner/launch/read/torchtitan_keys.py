@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from planner.launch.read.document import Document, unknown_key
-from planner.launch.read.found import Problem, nearest
+from planner.launch.read.found import SURELY_MEANT, Problem, nearest
 from planner.launch.read.names import known_names
 
 KEYS = known_names("torchtitan")
 NEWER_KEYS = known_names("torchtitan-newer")
-# Keys of 0.1 and before -> those of 0.2.
+# Keys of earlier releases -> those of 0.2; whole tables, where the names in them stayed.
 _RENAMED = {
     "training.batch_size": "training.local_batch_size",
     "training.compile": "compile.enable",
-    "training.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
-    "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
-    "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
-    "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
-    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
-    "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
+    "training.warmup_steps": "lr_scheduler.warmup_steps",
+    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
     "checkpoint.enable_checkpoint": "checkpoint.enable",
     "model.tokenizer_path": "model.hf_assets_path",
+    "float8": "quantize.linear.float8",
 }
+# Tables that held the degrees before there was one of them.
+_HELD_DEGREES = ("training", "experimental")
+_MOST_NAMED = 6
 
 
 def is_known(key: str) -> bool:
@@ -40,16 +41,39 @@ def _is_table(key: str) -> bool:
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
-    """Keys that torchtitan 0.2.2 does not have, which its loader refuses, and the nearest."""
-    for key, setting in document.settings.items():
+    """Keys that torchtitan 0.2.2 does not have, which its loader refuses.
+
+    Misspelt ones are errors. Others are another release's or a fork's: those that were only renamed
+    are read under their new names.
+    """
+    others = []
+    for key, setting in [*document.settings.items()]:
         if is_known(key) or (setting.value == {} and _is_table(key)):
             continue
-        says = "torchtitan 0.2 has no such field and refuses it"
-        yield unknown_key(document, key, says, _new_name(key) or nearest(key, KEYS, 0.7))
+        new = _new_name(key)
+        close = new or nearest(key, KEYS, 0.7)
+        if document.has(new) if new else nearest(key, KEYS, SURELY_MEANT):
+            says = "torchtitan 0.2 has no such field and refuses it"
+            yield unknown_key(document, key, says, close)
+            continue
+        others.append(key)
+        if new:
+            document.override(setting, new)
+        elif key == "float8.enable_float8_linear" and setting.value:
+            document.override(replace(setting, value=["float8"]), "model.converters")
+    if others:
+        more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+        text = (
+            "read as of another release of torchtitan, or of a fork; 0.2.2 refuses "
+            f"{', '.join(others[:_MOST_NAMED])}{more}"
+        )
+        yield document.problem("dialect", text, others[0], severity="warning")
 
 
 def _new_name(key: str) -> str | None:
-    """What 0.2 calls a key of older versions; None if it has none, or is not that old."""
+    """What 0.2 calls a key of earlier releases; None if it has none, or is not that old."""
     table, _, name = key.partition(".")
-    new = f"quantize.linear.float8.{name}" if table == "float8" else _RENAMED.get(key)
-    return new if new in KEYS else None
+    moved = f"{_RENAMED[table]}.{name}" if table in _RENAMED else _RENAMED.get(key)
+    if moved is None and table in _HELD_DEGREES:
+        moved = f"parallelism.{name}"
+    return moved if moved in KEYS else None

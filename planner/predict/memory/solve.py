@@ -13,12 +13,12 @@ from functools import cached_property
 from math import lcm
 from typing import Literal
 
+from planner.job.bounds import LARGEST_DEGREE, LONGEST_SEQ
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job
-from planner.job.request import LONGEST_SEQ
 from planner.job.specs import LayerKind, ModelSpec
 from planner.predict.memory.footprint import Configuration, Footprint, configure, footprint_of
-from planner.predict.plan import LARGEST_DEGREE, Degrees
+from planner.predict.plan import Degrees
 
 Unknown = Literal["mbs", "seq", "layers"]
 UNKNOWNS: tuple[Unknown, ...] = ("mbs", "seq", "layers")

@@ -51,10 +51,11 @@ def front_chart(
 ) -> Any:
     """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
     ones hollow, the front `before` dashed. The page sets the parameter `selected` to a plan's
-    number, `marked` at first."""
+    number, `marked` at first, and `picked` to any other dot that was clicked."""
     import altair as alt
 
     selected = alt.param(name="selected", value=marked)
+    picked = alt.param(name="picked", value=0)
     x = alt.X("gib:Q", title="peak memory of a GPU, GiB", scale=alt.Scale(zero=False, padding=12))
     y = alt.Y("speed:Q", title="tokens/s of a GPU", scale=alt.Scale(zero=False, padding=12))
     tooltip = alt.Tooltip("text:N", title="configuration")
@@ -81,11 +82,19 @@ def front_chart(
             dashed.mark_line(color=VERMILION, strokeDash=LIMIT_DASH, interpolate="step-after")
         )
     if riskier:
-        hollow = alt.Chart(table(_front_rows(riskier))).mark_point(color=VERMILION, size=110)
+        hollow = alt.Chart(table(_front_rows(riskier))).mark_point(
+            color=VERMILION, size=110, cursor="pointer"
+        )
         layers.append(hollow.encode(x=x, y=y, tooltip=tooltip))
     if limit_bytes is not None:
         layers.append(_limit(limit_bytes, "x"))
-    return alt.layer(*layers).add_params(selected).properties(width=width, height=_HEIGHT + 60)
+    ring = alt.Chart(table(_front_rows(plans[:1]))).mark_point(color=VERMILION, size=260)
+    at = {name: f"picked ? picked.{name} : datum.{name}" for name in ("gib", "speed")}
+    seen = alt.condition("picked", alt.value(1), alt.value(0))
+    layers.insert(0, ring.transform_calculate(**at).encode(x=x, y=y, opacity=seen))
+    return (
+        alt.layer(*layers).add_params(selected, picked).properties(width=width, height=_HEIGHT + 60)
+    )
 
 
 def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
@@ -93,7 +102,7 @@ def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
         {
             "number": plan.number, "label": f" {plan.label}", "radius": 110 if plan.label else 45,
             "gib": plan.gib, "speed": plan.tokens_per_s, "text": plan.text,
-        }
+        } | ({"command": plan.command} if plan.command else {})
         for plan in plans
     ]  # fmt: skip
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.job.quantities import gib, percent_sure, seconds
+from planner.job.request import Request
+from planner.predict.command_line import evaluate_command
+from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.figures.memory import GROUPS, stage_sizes
 from planner.search.explanation import time_terms
+from planner.search.result import SearchResult
 
 # GPUs of the drawn part of a cluster, and how many a row of the drawing holds at least.
 MOST_GPUS = 1024
@@ -20,13 +24,14 @@ GROUP_KINDS = ("pp", "tp", "cp", "ep", "dp")
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
     """A plan of the front, or a `riskier` one beyond it: peak of a GPU against tokens/s of a GPU.
-    `label`: its number, if it is shown in full."""
+    `label`: its number, if it is shown in full; `command`: what costs a riskier one again."""
 
     number: int
     label: str
     gib: float
     tokens_per_s: float
     text: str
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +80,16 @@ def front_plans(
     return tuple(found)
 
 
-def riskier_plans(plans: Sequence[Plan]) -> tuple[FrontPlan, ...]:
+def riskier_plans(results: Sequence[SearchResult]) -> tuple[FrontPlan, ...]:
     """Plans that fit less surely than was asked: number 0, as they have none."""
-    return tuple(
-        _front_plan(plan, 0, "", f"fits with {percent_sure(plan.fit_probability)}")
-        for plan in plans
-    )
+    return tuple(_riskier(result.request, plan) for result in results for plan in result.riskier)
+
+
+def _riskier(request: Request, plan: Plan) -> FrontPlan:
+    found = _front_plan(plan, 0, "", f"fits with {percent_sure(plan.fit_probability)}")
+    request = decided_request(request, plan)
+    command = evaluate_command(request, plan.degrees, plan.recompute, plan.layout)
+    return replace(found, command=command)
 
 
 def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:

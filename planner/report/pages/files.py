@@ -15,7 +15,7 @@ from planner.job.errors import UsageError
 from planner.report.pages.front import Entry
 from planner.report.pages.page import Page
 from planner.report.pages.plans import plans_page, result_page
-from planner.report.pages.studies import buying_page, comparison_page, scaling_page
+from planner.report.pages.studies import study_page
 from planner.search.plan_file import read_json, read_plan_file
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -37,13 +37,13 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
         before_costing()
         return result_page(result, path)
     if "rows" in document and "basis" in document and "model" not in document:
-        return buying_page(_validated(path, Buying, document))
+        return study_page(_validated(path, Buying, document))
     if "rows" in document and "basis" in document:
         runs = _with_stages(document["rows"])
-        return comparison_page(_validated(path, Comparison, document | {"rows": runs}))
+        return study_page(_validated(path, Comparison, document | {"rows": runs}))
     if "points" in document and "knees" in document:
         runs = _with_stages(document["points"])
-        return scaling_page(_validated(path, Scaling, document | {"points": runs}))
+        return study_page(_validated(path, Scaling, document | {"points": runs}))
     raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.job.quantities import GIB, gib, percent_sure
+from planner.job.quantities import GIB
 from planner.predict.command_line import evaluate_command, search_command
 from planner.predict.plan import Plan
-from planner.predict.plan_text import recompute_text
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.charts.heat import heat_chart
@@ -16,12 +15,11 @@ from planner.report.figures.candidates import Candidates, candidates, costed_or_
 from planner.report.figures.heat import HeatMap, heat_map
 from planner.report.figures.plan import front_plans, riskier_plans
 from planner.report.pages.page import Drawing, Pick, Section
+from planner.report.plan_table import plan_table
 from planner.report.search import job_facts, recommended_note, riskier_table
-from planner.report.tables import Facts, Notes, TableData, headings
+from planner.report.tables import Column, Facts, Notes, TableData, headings
 from planner.search.costed import CostedJob
 from planner.search.result import SearchResult
-
-_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class Front:
             if costed is not None
         ]
         names = [entry.where for entry in self.entries] if len(self.results) > 1 else []
-        riskier = riskier_plans([plan for result in self.results for plan in result.riskier])
+        riskier = riskier_plans(self.results)
         chart = charts.front_chart(
             front_plans(self._plans, self.numbers, names),
             riskier,
@@ -116,7 +114,10 @@ class Front:
             "container",
             before=front_plans(self.before, ()),
         )
-        note = "Blue: the plans; numbered: those in the list. Dashed: HBM that may be used."
+        note = (
+            "Click a dot to select it. Blue: the plans; numbered: those shown in full. Dashed: HBM "
+            "that may be used."
+        )
         if self.before:
             note += " Dashed orange line: the front before."
         if riskier:
@@ -132,7 +133,7 @@ def _dots_text(found: Candidates) -> str:
     """Which candidates are drawn."""
     text = (
         f"Faint: the {len(found.dots):,} of {found.legal:,} legal shapes that lie in the picture, "
-        "with their layers spread evenly; click one for what it is."
+        "with their layers spread evenly."
     )
     if found.is_thinned:
         text = text.replace("that lie in the picture", "that are the fastest close by")
@@ -160,40 +161,18 @@ def heat_section(found: HeatMap) -> Section:
 def overview_section(
     entries: Sequence[Entry], results: Sequence[SearchResult], notes: Sequence[str]
 ) -> Section:
-    used = [
-        name
-        for name in _DEGREES
-        if name in ("tp", "pp", "dp", "mbs", "grad_acc")
-        or any(getattr(entry.plan.degrees, name) not in (0, 1) for entry in entries)
-    ]
-    where = ("cluster",) if any(entry.where for entry in entries) else ()
-    columns = headings(
-        "plan",
-        *(f"<{title}" for title in where),
-        "step s | tokens/s/GPU | MFU % | peak GiB | fits %",
-        *(name.replace("_", " ") for name in used),
-        "<recompute",
-    )
-    rows = tuple(
-        (
-            str(number),
-            *((entry.where,) if where else ()),
-            f"{entry.plan.step_time_s:.3g}",
-            f"{entry.plan.tokens_per_s_per_gpu:,.0f}",
-            f"{entry.plan.mfu * 100:.1f}",
-            gib(entry.plan.peak_bytes),
-            percent_sure(entry.plan.fit_probability).removesuffix(" %"),
-            *(str(getattr(entry.plan.degrees, name)) for name in used),
-            recompute_text(entry.plan),
-        )
-        for number, entry in enumerate(entries, start=1)
-    )
-    advice = recommended_note(results[0]) if len(results) == 1 else ()
+    is_alone = len(results) == 1
+    plans = [entry.plan for entry in entries]
+    first = [(Column("plan"), [str(number) for number in range(1, len(entries) + 1)])]
+    if any(entry.where for entry in entries):
+        first.append((Column("cluster", "left"), [entry.where for entry in entries]))
+    usable_bytes = results[0].job.usable_bytes if is_alone else None
+    advice = recommended_note(results[0]) if is_alone else ()
     said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
     facts = [Facts(job_facts(result.job)) for result in results[:1]]
-    if len(results) == 1:
+    if is_alone:
         said |= dict.fromkeys(("Search again:", f"    {search_command(results[0].request)}"))
-    tables = [TableData(columns, rows)]
+    tables = [plan_table(plans, usable_bytes, first=first)]
     tables += [
         riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
         for result in results

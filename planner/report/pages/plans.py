@@ -39,8 +39,8 @@ from planner.search.explanation import explain
 from planner.search.pools.explain import explain_pool
 from planner.search.result import SearchResult
 
-# Plans that are shown in full; further ones are on the front and in the table.
-MOST_PLANS = 16
+# Plans that are shown in full; of further ones memory and time alone.
+MOST_PLANS, MOST_DRAWN = 16, 48
 
 
 def result_page(
@@ -53,8 +53,7 @@ def result_page(
 
 def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page:
     """As `result_page`, with the plan to take alone in full; `plan_page` has each of the others."""
-    numbers = range(1, len(result.plans) + 1)
-    page = _page(_entries(result), numbers, result.recommended or 1, before=before)
+    page = _page(_entries(result), result.recommended or 1, before=before)
     return replace(
         page, sections=[*page.sections, *plan_page(result, path, page.selected).sections]
     )
@@ -83,15 +82,13 @@ def plans_page(
     for number, entry in enumerate(entries, start=1):
         _demand_whole(path, number, entry.plan)
     shown = _shown_numbers(_results(entries), len(entries))
-    numbers = sorted({*shown, selected} - {0})
-    opening = selected or _recommended(_results(entries)) or numbers[0]
-    page = _page(entries, numbers, opening, notes, before)
-    full = [
+    page = _page(entries, selected or _recommended(_results(entries)) or shown[0], notes, before)
+    singly = [
         section
-        for number in numbers
-        for section in _plan_sections(path, number, entries[number - 1])
+        for number, entry in enumerate(entries, start=1)
+        for section in _plan_sections(path, number, entry, number in (*shown, selected))
     ]
-    return replace(page, sections=[*page.sections, *full])
+    return replace(page, sections=[*page.sections, *singly])
 
 
 def _results(entries: Sequence[Entry]) -> list[SearchResult]:
@@ -101,12 +98,11 @@ def _results(entries: Sequence[Entry]) -> list[SearchResult]:
 
 def _page(
     entries: Sequence[Entry],
-    numbers: Sequence[int],
     opening: int,
     notes: Sequence[str] = (),
     before: Sequence[Plan] = (),
 ) -> Page:
-    """What stands above the single plans; those with `numbers` can be selected."""
+    """What stands above the single plans."""
     results = _results(entries)
     job = results[0].job
     front = Front.of(results, entries, _shown_numbers(results, len(entries)), before)
@@ -119,7 +115,6 @@ def _page(
         tuple(
             (number, f"{number}: {entry.prefix}{configuration_text(entry.plan)}")
             for number, entry in enumerate(entries, start=1)
-            if number in numbers
         ),
         opening,
         front.pick,
@@ -153,25 +148,37 @@ def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
     return sorted(number for number, _ in printed(results[0], MOST_PLANS))
 
 
-def _plan_sections(path: Path | None, number: int, entry: Entry) -> Iterator[Section]:
+def _plan_sections(
+    path: Path | None, number: int, entry: Entry, whole: bool = True
+) -> Iterator[Section]:
+    """The sections of a plan; unless `whole` what needs no costing, and what draws the rest."""
     plan = entry.plan
     title = f"Plan {number}: {entry.prefix}{configuration_text(plan)}"
+    commands = _commands(path, number, entry.result.request, whole)
+    yield Section(title, blocks=(commands,), plan=number)
+    if not whole and number <= MOST_DRAWN:
+        yield Section("Memory and time", [_stages(number, plan), _terms(number, plan)], plan=number)
+    if not whole:
+        return
     job, reason = _job(entry)
     drawings = [*_memory(number, entry), *_time(number, plan)]
     if job is not None:
         drawings += _cluster(number, plan, job.cluster.gpus_per_node)
-    yield Section(title, blocks=(_commands(path, number, entry.result.request),), plan=number)
     yield Section("Memory, time and place", drawings, plan=number)
     blocks = _explanation(entry, job, reason)
     yield Section("Figures and assumptions", blocks=blocks[:1], folded=blocks[1:], plan=number)
 
 
-def _commands(path: Path | None, number: int, request: Request) -> Notes:
-    """What launches and explains a plan; without a file, what writes one first."""
+def _commands(path: Path | None, number: int, request: Request, whole: bool) -> Notes:
+    """What launches and explains a plan, and draws one that is not drawn in full; without a file,
+    what writes one first."""
     name = "plans.json" if path is None else shlex.quote(str(path))
     writing = f"    {search_command(request)} -o {name}"
     first = ("Write the plans into a file:", writing) if path is None else ()
-    explaining = ("See what else was close:", f"    planner explain {name} {number}")
+    explained = f"    planner explain {name} {number}"
+    explaining: tuple[str, ...] = ("See what else was close:", explained)
+    if not whole:
+        explaining += ("Draw it in full:", f"{explained} --plot plan-{number}.html")
     try:
         target_named(request.framework)
     except UsageError as error:
@@ -203,15 +210,18 @@ def _explanation(entry: Entry, job: Job | None, reason: str) -> tuple[Block, ...
     return missing, Facts(tuple(("assumed", text) for text in entry.plan.assumptions), "Assumed")
 
 
-def _memory(number: int, entry: Entry) -> Iterator[Drawing]:
-    plan = entry.plan
+def _stages(number: int, plan: Plan) -> Drawing:
     chart = charts.stages_chart(stage_bars(plan), plan.limit_bytes, "container")
-    yield Drawing(
+    return Drawing(
         f"stages-{number}",
         "Memory of each pipeline stage at its peak",
         specification(chart),
         f"Dashed: HBM that may be used, {gib(plan.limit_bytes)} GiB.",
     )
+
+
+def _memory(number: int, entry: Entry) -> Iterator[Drawing]:
+    yield _stages(number, entry.plan)
     panel = _phases(entry)
     if panel is None:
         return
@@ -240,13 +250,17 @@ def _phases(entry: Entry) -> Panel | None:
     return memory_panel(footprint, footprint.heaviest)
 
 
-def _time(number: int, plan: Plan) -> Iterator[Drawing]:
-    yield Drawing(
+def _terms(number: int, plan: Plan) -> Drawing:
+    return Drawing(
         f"time-{number}",
         f"Time of a step: {seconds(plan.step_time_s)}",
         specification(waterfall_of(plan, "container")),
         "On the slowest stage. Line: 80 % interval of the whole.",
     )
+
+
+def _time(number: int, plan: Plan) -> Iterator[Drawing]:
+    yield _terms(number, plan)
     gantt = schedule_gantt(plan)
     if gantt is None:
         return

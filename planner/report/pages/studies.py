@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from planner.compare.buying import Buying
 from planner.compare.results import Comparison, Scaling
 from planner.job.quantities import gib
@@ -16,20 +19,21 @@ from planner.report.pages.page import Drawing, Page, Section
 from planner.report.scaling import scaling_report
 from planner.report.tables import Report, TableData, headings
 
-
-def scaling_page(scaling: Scaling) -> Page:
-    """Figures of a scaling study above the tables of its report."""
-    return _page(scaling_figure(scaling), scaling_report(scaling))
-
-
-def comparison_page(comparison: Comparison) -> Page:
-    """Cost against time above the tables of a comparison."""
-    return _page(comparison_figure(comparison), comparison_report(comparison))
+_OF: dict[type, tuple[Callable[[Any], Figure], Callable[[Any], Report]]] = {
+    Scaling: (scaling_figure, scaling_report),
+    Comparison: (comparison_figure, comparison_report),
+    Buying: (buying_figure, buying_report),
+}
 
 
-def buying_page(buying: Buying) -> Page:
-    """Cost against time of what could be taken, above the tables of the report."""
-    return _page(buying_figure(buying), buying_report(buying))
+def figure_of(study: Scaling | Comparison | Buying) -> Figure:
+    """The figures of a study."""
+    return _OF[type(study)][0](study)
+
+
+def study_page(study: Scaling | Comparison | Buying) -> Page:
+    """The figures of a study above the tables of its report."""
+    return _page(figure_of(study), _OF[type(study)][1](study))
 
 
 def _page(figure: Figure, report: Report) -> Page:

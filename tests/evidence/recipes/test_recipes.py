@@ -33,7 +33,7 @@ def predictions(recipes: list[MeasuredRow]) -> list[Prediction]:
 
 @pytest.fixture(scope="module")
 def comparisons(predictions: list[Prediction]) -> list[Comparison]:
-    found = [compare(prediction) for prediction in predictions]
+    found = [compare(prediction, []) for prediction in predictions]
     return [one for one in found if one is not None]
 
 

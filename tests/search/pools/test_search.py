@@ -176,9 +176,14 @@ def _largest_fill(plan: Plan, explorer: PoolExplorer) -> float:
     )
 
 
+FEW = {"tp": (1, 2), "mbs": (1, 2)}
+
+
 @pytest.fixture(scope="module")
 def mixed() -> SearchResult:
-    return find_plans(Request(model="llama-3.2-1b", gpus="4xH100+4xA100", gbs=64), top=2)
+    return find_plans(
+        Request(model="llama-3.2-1b", gpus="4xH100+4xA100", gbs=64, limits=FEW), top=2
+    )
 
 
 def test_plans_say_where_stages_live(mixed: SearchResult) -> None:

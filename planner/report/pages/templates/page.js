@@ -63,37 +63,47 @@ async function draw(place) {
   tell(result.view);
 }
 
-// What was clicked: a plan is selected, a candidate is compared with them, all else says its text.
+// What was clicked: a plan is selected, another dot of the front is marked, all says its text.
 function clicked(place, datum) {
   const said = place.closest("figure").querySelector(".said");
   said.hidden = !datum.text;
   said.textContent = datum.text || "";
-  const picked = document.querySelector(".picked");
   if (datum.number) select(datum.number);
-  if (picked && place.dataset.chart === "front") picked.hidden = !("grad_acc" in datum);
-  if (picked && "grad_acc" in datum) compare(picked, datum);
+  if (place.dataset.chart === "front") offer(datum);
 }
 
 const degrees = ["tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc", "shard"];
 const stays = ["zero", "mbs", "grad_acc"];
 
-// Why a candidate is no plan, and the command that costs it.
-function compare(picked, datum) {
+// Why a dot is no plan, and the command that costs it.
+function offer(datum) {
+  const picked = document.querySelector(".picked");
+  const command = datum.command || (pick && "grad_acc" in datum ? costing(datum) : "");
+  picked.hidden = !command;
+  views.front.signal("picked", command ? datum : 0).run();
+  picked.querySelector("p").textContent = datum.command
+    ? "Not among the plans: it is less likely to fit than was asked."
+    : pick && compared(datum);
+  picked.querySelector("code").textContent = command;
+  picked.querySelector("button").textContent = "Copy";
+}
+
+function compared(datum) {
   const better = pick.plans.find(([, gib, speed]) => speed >= datum.speed && gib <= datum.gib);
   const near = better
     ? `plan ${better[0]} is no slower and no heavier.`
     : "with its layers split as is best for it, it may be one of the plans.";
-  picked.querySelector("p").textContent = datum.gib > pick.limit_gib
+  return datum.gib > pick.limit_gib
     ? `Not a plan: it needs more than the ${pick.limit_gib.toFixed(1)} GiB that may be used.`
     : `Not a plan as it is: ${near}`;
+}
+
+function costing(datum) {
   const words = degrees
     .filter((name) => stays.includes(name) || (name === "shard" ? datum[name] : datum[name] !== 1))
     .map((name) => `--${name === "shard" ? "shard-size" : name.replace("_", "-")} ${datum[name]}`);
   if (datum.recompute !== "none") words.push(`--recompute ${datum.recompute}`);
-  const command = picked.querySelector(".command");
-  command.hidden = !pick.command;
-  command.querySelector("code").textContent = [pick.command, ...words].join(" ");
-  command.querySelector("button").textContent = "Copy";
+  return [pick.command, ...words].join(" ");
 }
 
 function tell(view) {

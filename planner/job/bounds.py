@@ -1,0 +1,11 @@
+"""Beyond any machine, model or run there is: larger numbers are slips of the pen."""
+
+# Products of three such numbers stay exact in float64 tables.
+MOST_LAYERS = 10_000
+WIDEST = 2**27
+LARGEST_DEGREE = 2**20
+MOST_MICRO_BATCHES = 2**32
+# The longest sequences trained on so far have 10 million tokens.
+LONGEST_SEQ = 2**27
+# Step times of larger batches leave the solver's 64-bit integers.
+MOST_SEQUENCES = 2**32

@@ -1,0 +1,57 @@
+"""Files that commands write: whole or not at all, and over no other file unasked."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from planner.job.errors import UsageError
+
+
+def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
+    """UsageError if nothing could be written there, before any work is done."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder {path.parent} does not exist; create it first")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists; --force overwrites it, or give another name to {option}")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "the folder is not writable", str(path.parent))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically: a reader sees the old content or the new, never a part."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """`write_text` for bytes. OSError names the file that was to be written."""
+    try:
+        _replace(path, content)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    # A name of its own: the file's may be as long as names can be.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".planner-")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        Path(temporary).chmod(_mode(path))
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _mode(path: Path) -> int:
+    """Permissions of the file that is replaced, else those that the umask leaves."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
