@@ -302,5 +302,6 @@ class BoundedShapes:
                 shapes[[position]], np.array([float(code)]), self.limits[[index]], True, keys,
                 costs, model.prefix, model.totals, *model.inputs, found,
             )  # fmt: skip
-        self._tight_bounds[position, index] = found[0]
-        return found[0]
+        each_s: Array = found[0]
+        self._tight_bounds[position, index] = each_s
+        return each_s
