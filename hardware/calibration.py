@@ -19,6 +19,7 @@ Figure = Literal["time", "memory"]
 # Beyond these a factor is a slip of the pen.
 LEAST_FACTOR, MOST_FACTOR = 0.01, 100.0
 _Factor = Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1, le=2**40)]
 _Share = Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False)]
 
 
@@ -166,6 +167,28 @@ class LearntFactor(_Frozen):
         return self
 
 
+class LearntRun(_Frozen):
+    """A configuration that was measured, and the weight with which its step says something of like
+    ones beside all factors (`planner.predict.likeness`)."""
+
+    hidden: _Count
+    layers: _Count
+    seq: _Count
+    tp: _Count
+    pp: _Count
+    vpp: _Count
+    cp: _Count
+    ep: _Count
+    dp: _Count
+    mbs: _Count
+    grad_acc: _Count
+    precision: str
+    recompute: str
+    kernel: str
+    zero: str
+    pull: Annotated[float, Field(ge=-1e3, le=1e3, allow_inf_nan=False)]
+
+
 class LearntFigure(_Frozen):
     """How well a figure was predicted: runs, mean |ln(measured / predicted)| before and after, each
     run judged by the others (`error_left_out`; none of a single run), and the standard deviation
@@ -201,6 +224,7 @@ class Calibration(_Frozen):
     time: LearntFigure | None = None
     memory: LearntFigure | None = None
     factors: tuple[LearntFactor, ...] = ()
+    runs: tuple[LearntRun, ...] = ()
 
     @field_validator("factors", mode="before")
     @classmethod

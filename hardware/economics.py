@@ -48,7 +48,7 @@ class Account(_Frozen):
     """A published run: how often it was interrupted, and what share of the time was useful.
 
     `interruptions`, `effective`: lowest and highest that the account allows. `state_bytes`: of a
-    checkpoint. `checkpoint_s`, `interval_s`: where they were published.
+    checkpoint. `interval_s` between two: where it was published.
     """
 
     gpus: int
@@ -57,7 +57,6 @@ class Account(_Frozen):
     state_bytes: float
     interruptions: tuple[float, float]
     effective: tuple[float, float] | None = None
-    checkpoint_s: float | None = None
     interval_s: float | None = None
     source: str
     note: str

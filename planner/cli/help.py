@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Owning": (
         "capex", "amortisation", "interest", "utilisation", "load", "pue", "electricity",
-        "hosting", "carbon",
+        "hosting", "carbon", "rack_power",
     ),
     "Failures and checkpoints": (
         "mtbf_gpu", "mtbf_node", "restart_time", "repair_time", "spares", "write_bandwidth",

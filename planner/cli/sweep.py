@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from planner.cli import option_types as types
-from planner.cli.comparing import build_settings, comparing_request, money_options
+from planner.cli.comparing import build_settings, comparing_request, money_options, offers_for
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
 from planner.cli.options import condition_options, job_options, output_format
@@ -209,8 +209,6 @@ def _grid(path: Path) -> Grid:
             file.refuse("model", 'give model = "70b", or a list of models in [grid]')
         axes = {_MODEL: ((defaults["model"], {"model": defaults["model"]}),)} | axes
     axes[_CLUSTER] = _clusters(file)
-    if not prices and defaults[_TOKENS] is None:
-        file.refuse(_TOKENS, 'give tokens = "1T", or a list in [grid]')
 
     def build(chosen: Mapping[str, Any]) -> tuple[Request, Offer]:
         return comparing_request({**defaults, **chosen}), chosen["offer"]
@@ -290,17 +288,16 @@ def _hashes(values: Any) -> dict[str, str]:
 
 def _clusters(file: _File) -> tuple[Value, ...]:
     """The clusters of `gpus` and of the file that `clusters` names."""
-    from planner.compare.offers import Offer, demand_distinct, read_offers
-    from planner.compare.ranges import each_size, several_clusters
+    from planner.compare.offers import demand_distinct
 
     texts = file.grid.get("gpus", file.fixed.get("gpus", []))
-    if not isinstance(texts, list):
-        texts = [texts]
-    offers = tuple(Offer(gpus=text) for text in several_clusters(map(str, texts)))
-    if (name := file.fixed.get("clusters")) is not None:
-        offers += each_size(read_offers(file.path.resolve().parent / str(name)))
-    if not offers:
-        file.refuse("gpus", 'give gpus = ["64xH100"] in [grid], or clusters = "OFFERS.toml"')
+    name = file.fixed.get("clusters")
+    offers = offers_for(
+        {
+            "gpus": map(str, texts if isinstance(texts, list) else [texts]),
+            "clusters": name and file.path.resolve().parent / str(name),
+        }
+    )
     demand_distinct(offers)
     return tuple((offer.label, {"offer": offer} | _hashes([offer.cluster])) for offer in offers)
 

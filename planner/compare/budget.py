@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.comparison import Entry, Prepare, enter, run_of
-from planner.compare.interval import Range
+from planner.compare.interval import Frozen, Range
 from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
 from planner.compare.offers import Offer
 from planner.compare.results import Run
@@ -60,13 +58,11 @@ class Ask:
         return self.parameters is not None or self.model is not None
 
 
-class Budget(BaseModel):
+class Budget(Frozen):
     """The answer. `parameters`: that a token uses, all but those of other experts; `loss` None with
     `why_no_loss` for models that the law says nothing of; `best_parameters`: of least loss for the
     same FLOP. `run`: on the GPUs, None without any; `shape`: the model, where none was given.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     planner_version: str = __version__
     goal: Goal

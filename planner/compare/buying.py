@@ -9,24 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from multiprocessing.pool import Pool
 from typing import TYPE_CHECKING, Any
-
-from pydantic import BaseModel, ConfigDict
 
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.choice import Choice, Decision, Limits, Objective, Order
 from planner.compare.comparison import Entry, Prepare, check_currencies, check_tokens, enter, run_of
 from planner.compare.decision import choice_of, decide
+from planner.compare.interval import Frozen, columns
 from planner.compare.least import (
     EVEN_SO,
     Beyond,
     Least,
     better,
     counting,
-    gpu_hour,
     least_of,
     over_a_limit,
 )
@@ -48,10 +47,6 @@ MOST_SEARCHES = 1_000
 _AHEAD = 2
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 @dataclass(frozen=True)
 class TrainingRun:
     """A job without its cluster, and the tokens to train on."""
@@ -61,7 +56,7 @@ class TrainingRun:
     tokens: int
 
 
-class BuyRow(_Frozen):
+class BuyRow(Frozen):
     """A job on a cluster: the figures of its best plan, or why there are none.
 
     `plan`: its degrees, in words. `searched`: False where a bound ruled the cluster out first;
@@ -78,7 +73,7 @@ class BuyRow(_Frozen):
     beyond: Beyond = ""
 
 
-class Buying(_Frozen):
+class Buying(Frozen):
     """What to take, and the table it was chosen from."""
 
     version: int = COMPARISON_VERSION
@@ -100,11 +95,8 @@ def _flat(row: BuyRow) -> dict[str, Any]:
     flat: dict[str, Any] = row.model_dump(exclude={"choice"})
     one = row.choice
     if one is not None:
-        flat |= {"num_gpus": one.num_gpus, "power_kw": one.power_kw}
-        for name, figure in (("days", one.days), ("cost", one.cost), ("mwh", one.mwh)):
-            flat |= {} if figure is None else {
-                name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high,
-            }  # fmt: skip
+        flat |= {"num_gpus": one.num_gpus, "power_kw": one.power_kw, "racks": one.racks}
+        flat |= columns("days", one.days) | columns("cost", one.cost) | columns("mwh", one.mwh)
     return flat
 
 
@@ -134,54 +126,99 @@ def buy(
         dict.fromkeys((chosen.basis, *(("owned",) if or_owned else ())))
     )
     _check(runs, offers, chosen)
-    pairs = [(run, entry) for run in runs for entry in _entries(run, offers, prepare, chosen)]
-    rows: list[BuyRow | None] = [None] * len(pairs)
+    cases = [
+        _Case(run, entry, chosen, kinds)
+        for run in runs
+        for entry in _entries(run, offers, prepare, chosen)
+    ]
+    rows: list[BuyRow | None] = [None] * len(cases)
 
     # Jobs that share a cluster cannot be moved from it one at a time.
     shares = order == "one-after-another" or (
         order == "mixed" and not (limits.power_kw is None and limits.racks is None)
     )
     together = shares and len(runs) > 1
-    task = Task(pairs[0][1].request, seed, time_limit_s, only_plans=True, launch=launch)
+    task = Task(cases[0].entry.request, seed, time_limit_s, only_plans=True, launch=launch)
     sums = counting(limits, objective)
 
     def fill(kept: Limits, pool: Pool | None) -> Buying:
         """Search what keeps these limits by its bound, most promising first, then choose."""
-        for number, (run, entry) in enumerate(pairs):
-            if rows[number] is None or not rows[number].searched:  # type: ignore[union-attr]
-                rows[number] = _ruled_out(run, entry, kept, objective, chosen, kinds)
-        ready = {
-            number: least_of(pairs[number][1], pairs[number][0].tokens, chosen, kinds)
-            for number, row in enumerate(rows)
-            if row is None
-        }
-        left = sorted(ready, key=lambda number: ready[number].promise)
+        for number, case in enumerate(cases):
+            row = rows[number]
+            if row is None or not row.searched:
+                rows[number] = case.ruled_out(kept, objective)
+        left = [number for number, row in enumerate(rows) if row is None]
+        left.sort(key=lambda number: cases[number].least.promise)
         total = len(left)
         while left:
-            wave = left[: 1 if pool is None else _AHEAD * jobs]
+            wave = [cases[number] for number in left[: 1 if pool is None else _AHEAD * jobs]]
             outcomes = run_searches(
-                [
-                    replace(task, request=pairs[number][1].request, tokens=pairs[number][0].tokens)
-                    for number in wave
-                ],
-                [f"{pairs[number][0].name} on {pairs[number][1].offer.label}" for number in wave],
+                [replace(task, request=one.entry.request, tokens=one.run.tokens) for one in wave],
+                [f"{one.run.name} on {one.entry.offer.label}" for one in wave],
                 progress=_shifted(progress, total - len(left), total),
                 pool=pool,
             )
-            for number, outcome in zip(wave, outcomes, strict=True):
-                rows[number] = _row(*pairs[number], outcome, chosen, kinds)
+            for number, case, outcome in zip(left, wave, outcomes, strict=False):
+                rows[number] = case.searched(outcome)
             left = left[len(wave) :]
             for number in () if together else left:
-                rows[number] = _beaten(pairs[number], ready[number], rows, sums, limits)
+                rows[number] = cases[number].beaten(rows, sums, limits)
             left = [number for number in left if rows[number] is None]
         return _answer(runs, [row for row in rows if row is not None], limits, objective, order)
 
-    with workers(min(jobs, len(pairs))) as pool:
+    with workers(min(jobs, len(cases))) as pool:
         answer = fill(limits, pool)
         if (answer.decision is None or answer.decision.best is None) and limits.given:
             # What would have to give is a question about the clusters beyond the limits, too.
             answer = fill(Limits(certainty=limits.certainty), pool)
     return answer.model_copy(update={"currency": chosen.currency, "basis": chosen.basis})
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A job on a cluster, at the cheapest of some kinds of price."""
+
+    run: TrainingRun
+    entry: Entry
+    settings: Settings
+    kinds: tuple[CostBasis, ...]
+
+    @cached_property
+    def least(self) -> Least:
+        return least_of(self.entry, self.run.tokens, self.settings, self.kinds)
+
+    def row(self, **fields: Any) -> BuyRow:
+        return BuyRow(job=self.run.name, cluster=self.entry.offer.label, **fields)
+
+    def ruled_out(self, limits: Limits, objective: Objective) -> BuyRow | None:
+        """A row without a search; None where a search is needed."""
+        if self.entry.job is None:
+            return self.row(searched=False, reason=str(self.entry.problem))
+        if self.least.cost is None and (objective == "cost" or limits.budget is not None):
+            names = " or ".join(self.kinds).replace("_", "-")
+            return self.row(searched=False, reason=f"no {names} price")
+        beyond, reason = over_a_limit(self.least, limits, self.settings.currency)
+        return self.row(searched=False, reason=reason, beyond=beyond) if reason else None
+
+    def beaten(
+        self, rows: Sequence[BuyRow | None], sums: Sequence[str], limits: Limits
+    ) -> BuyRow | None:
+        """A row without a search where a plan found is better than the cluster is at best."""
+        alike = (row.choice for row in rows if row and row.job == self.run.name)
+        cluster = better(self.least, (one for one in alike if one is not None), sums, limits)
+        days = f"{self.least.time:,.3g} days that it takes {EVEN_SO}"
+        reason = f"{cluster} is better than the {days}"
+        return self.row(searched=False, beyond="another", reason=reason) if cluster else None
+
+    def searched(self, outcome: Outcome) -> BuyRow:
+        """The row of a search."""
+        found, reason = run_of(self.entry, outcome, self.run.tokens, self.settings)
+        if found is None:
+            return self.row(reason=reason)
+        name, gpus = self.entry.offer.label, self.entry.cluster.num_gpus
+        choices = (choice_of(self.run.name, name, gpus, found, kind) for kind in self.kinds)
+        choice = min(choices, key=lambda one: inf if one.cost is None else one.cost.value)
+        return self.row(choice=choice, plan=configuration_text(found.plan))
 
 
 def _answer(
@@ -231,67 +268,8 @@ def _entries(
     return entries
 
 
-def _ruled_out(
-    run: TrainingRun,
-    entry: Entry,
-    limits: Limits,
-    objective: Objective,
-    settings: Settings,
-    kinds: Sequence[CostBasis],
-) -> BuyRow | None:
-    """A row without a search; None where a search is needed."""
-    row = BuyRow(job=run.name, cluster=entry.offer.label, searched=False)
-    if entry.job is None:
-        return row.model_copy(update={"reason": str(entry.problem)})
-    price = gpu_hour(entry, settings, kinds)
-    if price is None and (objective == "cost" or limits.budget is not None):
-        return row.model_copy(update={"reason": f"no {' or '.join(kinds).replace('_', '-')} price"})
-    beyond, reason = over_a_limit(
-        least_of(entry, run.tokens, settings, kinds), limits, settings.currency
-    )
-    return row.model_copy(update={"reason": reason, "beyond": beyond}) if reason else None
-
-
-def _beaten(
-    pair: tuple[TrainingRun, Entry],
-    least: Least,
-    rows: Sequence[BuyRow | None],
-    sums: Sequence[str],
-    limits: Limits,
-) -> BuyRow | None:
-    """A row without a search where a plan found is better than the cluster could be at best."""
-    run, entry = pair
-    found = [row.choice for row in rows if row and row.job == run.name and row.choice is not None]
-    cluster = better(least, found, sums, limits)
-    reason = f"{cluster} is better than the {least.time:,.3g} days that it takes {EVEN_SO}"
-    label = entry.offer.label
-    return (
-        BuyRow(job=run.name, cluster=label, searched=False, beyond="another", reason=reason)
-        if cluster
-        else None
-    )
-
-
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
     """Progress of a wave as that of all searches."""
     if progress is None:
         return None
     return lambda what, done, _total: progress(what, before + done, total)
-
-
-def _row(
-    run: TrainingRun,
-    entry: Entry,
-    outcome: Outcome,
-    settings: Settings,
-    kinds: Sequence[CostBasis],
-) -> BuyRow:
-    row = BuyRow(job=run.name, cluster=entry.offer.label)
-    found, reason = run_of(entry, outcome, run.tokens, settings)
-    if found is None:
-        return row.model_copy(update={"reason": reason})
-    choices = (
-        choice_of(run.name, row.cluster, entry.cluster.num_gpus, found, kind) for kind in kinds
-    )
-    choice = min(choices, key=lambda one: inf if one.cost is None else one.cost.value)
-    return row.model_copy(update={"choice": choice, "plan": configuration_text(found.plan)})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from planner.compare.interval import Range
+from planner.compare.interval import Frozen, Range
 from planner.compare.settings import CostBasis
 
 Objective = Literal["cost", "time", "energy"]
@@ -16,11 +16,7 @@ Order = Literal["one-after-another", "side-by-side", "mixed"]
 SUMS = ("time", "cost", "power", "racks")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Limits(_Frozen):
+class Limits(Frozen):
     """What a choice must keep to; None: no limit. `certainty`: how surely, each by itself."""
 
     deadline_days: float | None = Field(None, gt=0.0)
@@ -36,7 +32,7 @@ class Limits(_Frozen):
         return {name: value for name, value in zip(SUMS, values, strict=True) if value is not None}
 
 
-class Choice(_Frozen):
+class Choice(Frozen):
     """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility;
     `racks`: that the GPUs fill; `basis`: the kind of price; `provider`: whose, empty where bought
     or without a price."""
@@ -53,7 +49,7 @@ class Choice(_Frozen):
     provider: str = ""
 
 
-class Taken(_Frozen):
+class Taken(Frozen):
     """A set of choices, one a job. Figures hold with the certainty asked for.
 
     `together`: number of the cluster of each choice; jobs of one number run there in turn.
@@ -75,7 +71,7 @@ class Taken(_Frozen):
     gap: float = 0.0
 
 
-class Decision(_Frozen):
+class Decision(Frozen):
     """The choice to take, the front of money against time, or what would have to give.
 
     `least`: where nothing keeps all limits, the smallest value of each limit with which something

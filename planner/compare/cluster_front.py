@@ -11,14 +11,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from planner._version import __version__
 from planner.compare.batch import with_batch
-from planner.compare.comparison import Entry, Prepare, enter, raise_common_problem
+from planner.compare.comparison import (
+    Entry,
+    Prepare,
+    enter,
+    raise_common_problem,
+    search_entries,
+)
+from planner.compare.interval import Frozen
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
-from planner.compare.searches import Outcome, Progress, Task, run_searches
+from planner.compare.searches import Outcome, Progress, Task
 from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
@@ -34,11 +40,7 @@ BILLION = 1e9
 HOUR_S = 3600.0
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ClusterPoint(_Frozen):
+class ClusterPoint(Frozen):
     """A plan of the front. `plan`: its number, from 1, in its cluster's result.
 
     `usd_per_billion_tokens`: of all GPUs of the cluster at the on-demand price, without
@@ -60,7 +62,7 @@ class ClusterPoint(_Frozen):
     gap: float
 
 
-class ClusterSearched(_Frozen):
+class ClusterSearched(Frozen):
     """What one cluster gave. `on_front`: how many of its `plans` no other cluster dominates.
 
     `reason`: why it has no plan. `usd_per_gpu_hour`: with the provider and the date in `price`.
@@ -76,7 +78,7 @@ class ClusterSearched(_Frozen):
     price: str = ""
 
 
-class ClusterFront(_Frozen):
+class ClusterFront(Frozen):
     """The front over all clusters, fastest first, and every cluster's own result.
 
     `dimensions`: what the front weighs. `proven`: no plan of any cluster was missed.
@@ -127,16 +129,15 @@ def search_clusters(
     base, batch_note = with_batch(request)
     entries = [enter(Offer(gpus=text), base, None, prepare) for text in clusters]
     raise_common_problem(entries)
-    ready = [entry for entry in entries if entry.job is not None]
-    task_limit_s = (
-        None if time_limit_s is None else time_limit_s * min(jobs, len(ready)) / len(ready)
-    )
-    tasks = [
-        Task(entry.request, seed, task_limit_s, MOST_PLANS, only_plans=True, launch=launch)
-        for entry in ready
-    ]
-    names = [entry.offer.label for entry in ready]
-    found = dict(zip(names, run_searches(tasks, names, jobs=jobs, progress=progress), strict=True))
+    ready = sum(entry.job is not None for entry in entries)
+    each_s = None if time_limit_s is None else time_limit_s * min(jobs, ready) / ready
+    task = Task(base, seed, each_s, MOST_PLANS, only_plans=True, launch=launch)
+    outcomes = search_entries(entries, task, jobs, progress)
+    found = {
+        entry.offer.label: outcome
+        for entry, outcome in zip(entries, outcomes, strict=True)
+        if outcome is not None
+    }
     return _joined(entries, found, (batch_note,) if batch_note else ())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from constraints import ConstraintError
 from hardware import PRICE_KINDS, Cluster, HardwareError
@@ -74,21 +74,11 @@ def compare(
     entries = [enter(offer, base, fallback_precision, prepare) for offer in named]
     raise_common_problem(entries)
     check_currencies(entries, one_settings)
-    ready = [entry for entry in entries if entry.job is not None]
-    outcomes = iter(
-        run_searches(
-            [
-                Task(entry.request, seed, time_limit_s, launch=launch, tokens=tokens)
-                for entry in ready
-            ],
-            [entry.offer.label for entry in ready],
-            jobs=jobs,
-            progress=progress,
-        )
-    )
+    task = Task(base, seed, time_limit_s, launch=launch, tokens=tokens)
+    outcomes = search_entries(entries, task, jobs, progress)
     rows = [
-        _row(entry, next(outcomes) if entry.job is not None else None, tokens, one_settings)
-        for entry in entries
+        _row(entry, outcome, tokens, one_settings)
+        for entry, outcome in zip(entries, outcomes, strict=True)
     ]
     front = front_names(rows, one_settings)
     marked = [row.model_copy(update={"on_front": row.name in front}) for row in rows]
@@ -148,6 +138,21 @@ def enter(
     except (UsageError, HardwareError, ConstraintError) as error:
         return Entry(offer, cluster, request, None, error)
     return Entry(offer, cluster, request, job)
+
+
+def search_entries(
+    entries: Sequence[Entry], task: Task, jobs: int, progress: Progress | None
+) -> list[Outcome | None]:
+    """What a task found at each entry, `jobs` at a time; None where its job cannot be."""
+    ready = [index for index, entry in enumerate(entries) if entry.job is not None]
+    found = run_searches(
+        [replace(task, request=entries[index].request) for index in ready],
+        [entries[index].offer.label for index in ready],
+        jobs=jobs,
+        progress=progress,
+    )
+    by_index = dict(zip(ready, found, strict=True))
+    return [by_index.get(index) for index in range(len(entries))]
 
 
 def raise_common_problem(entries: Sequence[Entry]) -> None:

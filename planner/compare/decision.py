@@ -226,15 +226,16 @@ def decide(
     if solution is None:
         least = {name: _least(table, order, limits, name) for name in limits.given}
         free = Limits(certainty=limits.certainty)
-        alone: dict[str, float | None] = {}
-        if all(value is None for value in least.values()):
+        alone: dict[str, Taken | None] = {}
+        if not any(least.values()):
             alone = {name: _least(table, order, free, name) for name in least}
-        reason = "nothing keeps all limits"
+        unsure = any(taken.gap for taken in (*least.values(), *alone.values()) if taken)
+        reason = "nothing keeps all limits" + ("; less than is said may do" if unsure else "")
         return basis.model_copy(
             update={
                 "reason": reason,
-                "least": least,
-                "alone": alone,
+                "least": {name: _value(taken, name) for name, taken in least.items()},
+                "alone": {name: _value(taken, name) for name, taken in alone.items()},
                 "front": _front(table, order, free),
             }
         )
@@ -242,13 +243,17 @@ def decide(
     return basis.model_copy(update={"best": best, "front": _front(table, order, limits)})
 
 
-def _least(table: _Table, order: Order, limits: Limits, name: str) -> float | None:
-    """The smallest value of one limit while the others hold."""
+def _least(table: _Table, order: Order, limits: Limits, name: str) -> Taken | None:
+    """What keeps the other limits with the least of one."""
     others = {other: value for other, value in limits.given.items() if other != name}
     solution = _Model(table, order, others).solve([name])
-    if solution is None:
+    return None if solution is None else _taken(table, limits, solution)
+
+
+def _value(taken: Taken | None, name: str) -> float | None:
+    """The sum that a limit holds for."""
+    if taken is None:
         return None
-    taken = _taken(table, limits, solution)
     values = (taken.days, taken.cost, taken.power_kw, float(taken.racks))
     return dict(zip(SUMS, values, strict=True))[name]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import exp, inf, log
 
 from hardware import load_economics
-from hardware.economics import Account
 from planner.compare import reliability
 from planner.compare.settings import Settings
 from planner.job.job import Job
@@ -201,57 +200,3 @@ def _share(
 ) -> float:
     interval_s = _interval(rate, stop_s, write_s, settings)
     return reliability.useful_share(interval_s, stop_s, restart_s, 1.0 / rate)
-
-
-@dataclass(frozen=True, slots=True)
-class AccountCheck:
-    """A published account, and what the model says of that run.
-
-    `interruptions`: at the default rates; `share` with its range over published rates;
-    `at_its_rate`: the share at the account's own number of interruptions, `by_hand` if in addition
-    people restart the job.
-    """
-
-    account: Account
-    interruptions: float
-    share: float
-    low: float
-    high: float
-    at_its_rate: float
-    by_hand: float
-
-
-def check_accounts(settings: Settings | None = None) -> dict[str, AccountCheck]:
-    """Every published account of the catalogue against the model."""
-    one_settings = settings or Settings()
-    return {name: _check(entry, one_settings) for name, entry in load_economics().accounts.items()}
-
-
-def _check(account: Account, settings: Settings) -> AccountCheck:
-    run = Run(account.gpus, account.gpus // account.node_gpus, account.state_bytes, inf)
-    as_run = settings.model_copy(update={"checkpoint_interval_s": account.interval_s})
-    if account.checkpoint_s is not None:
-        bandwidth = account.state_bytes / account.checkpoint_s / run.nodes / 1e9
-        figure = settings.figure("write_bandwidth").model_copy(update={"value": bandwidth})
-        figures = {**settings.figures, "write_bandwidth": figure}
-        as_run = as_run.model_copy(update={"figures": figures})
-    found = goodput(run, as_run)
-    middle = sum(account.interruptions) / 2.0
-    account_rate = middle / (account.days * DAY_S)
-    return AccountCheck(
-        account=account,
-        interruptions=_rate(run, settings) * account.days * DAY_S,
-        share=found.share,
-        low=found.low,
-        high=found.high,
-        at_its_rate=_share(
-            account_rate, found.checkpoint_s, found.write_s, found.restart_s, as_run
-        ),
-        by_hand=_share(
-            account_rate,
-            found.checkpoint_s,
-            found.write_s,
-            as_run.value("restart_by_hand") + found.write_s,
-            as_run,
-        ),
-    )

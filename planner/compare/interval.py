@@ -12,10 +12,14 @@ _NORMAL = NormalDist()
 DEVIATIONS_80 = _NORMAL.inv_cdf(0.9)
 
 
-class Range(BaseModel):
-    """A figure with the ends of its 80 % interval; the three scale together."""
+class Frozen(BaseModel):
+    """A record that stays as it is made, and takes no field that it does not have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Range(Frozen):
+    """A figure with the ends of its 80 % interval; the three scale together."""
 
     value: float
     low: float
@@ -24,6 +28,13 @@ class Range(BaseModel):
     def times(self, factor: float) -> Range:
         """The same in another unit."""
         return Range(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+
+
+def columns(name: str, figure: Range | None) -> dict[str, float]:
+    """A figure with the ends of its interval as columns of a table; none where it is not known."""
+    if figure is None:
+        return {}
+    return {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
 
 
 def bound(figure: Range, certainty: float) -> float:

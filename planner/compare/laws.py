@@ -12,22 +12,16 @@ from functools import cache
 from math import exp, hypot, log, sqrt
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
-from planner.compare.interval import DEVIATIONS_80, Range
+from planner.compare.interval import DEVIATIONS_80, Frozen, Range
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 _STEP = 1e-4
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 Span = tuple[float, float]
 
 
-class LossLaw(_Frozen):
+class LossLaw(Frozen):
     """L = E + A/N^alpha + B/D^beta, nats a token; `estimates`: ln A, ln B, ln E, alpha, beta.
 
     `covariance`: of the estimates; `spread`: how far four of five runs lie from the law, as a
@@ -115,7 +109,7 @@ class LossLaw(_Frozen):
         return sqrt(sum(s * product for s, product in zip(slopes, rows, strict=True)))
 
 
-class BatchFit(_Frozen):
+class BatchFit(Frozen):
     """ln B = log_batch + exponent (ln D - log_tokens); standard errors, residual of a model."""
 
     log_batch: float
@@ -125,7 +119,7 @@ class BatchFit(_Frozen):
     residual: float
 
 
-class BatchLaw(_Frozen):
+class BatchLaw(Frozen):
     """The batch at which `overhead` more tokens are needed for the same loss, in tokens.
 
     `fits`: as its authors read their measurements, then as others would; `tokens`: what the runs
@@ -160,7 +154,7 @@ class BatchLaw(_Frozen):
         return exp((log(batch) - fit.log_batch) / fit.exponent + self.log_tokens)
 
 
-class BatchPrice(_Frozen):
+class BatchPrice(Frozen):
     """A batch beside the critical one, in tokens; `extra`: share of further tokens that the same
     loss needs, B / B_crit of McCandlish et al. 2018 with B_crit = B* / overhead."""
 

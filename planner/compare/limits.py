@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hardware import Cluster
 from hardware.schema import FABRIC_TITLES
+from planner.compare.results import Share
 from planner.predict.plan import Plan
 
 
-class TimeShare(NamedTuple):
-    """A resource, what waits for it, and the share of the step that it takes."""
-
-    resource: str
-    traffic: str
-    share: float
-
-    @property
-    def text(self) -> str:
-        """`NVLink (TP) 9 %`."""
-        traffic = f" ({self.traffic})" if self.traffic else ""
-        return f"{self.resource}{traffic} {self.share * 100:.0f} %"
-
-
-def time_shares(plan: Plan, cluster: Cluster) -> tuple[TimeShare, ...]:
+def time_shares(plan: Plan, cluster: Cluster) -> tuple[Share, ...]:
     """Where the step's time goes, by resource, the largest first; the shares add up to one.
 
     A collective belongs to the scale-up link if its group lies within a domain, else to the
@@ -45,7 +30,16 @@ def time_shares(plan: Plan, cluster: Cluster) -> tuple[TimeShare, ...]:
         ("HBM", "optimizer", times.optimizer_s),
         ("host", "", times.host_s),
     ]
-    shares = [TimeShare(name, traffic, time / total) for name, traffic, time in entries if time]
+    shares = [
+        Share(
+            resource=name,
+            traffic=traffic,
+            share=time / total,
+            text=f"{name}{f' ({traffic})' if traffic else ''} {time / total * 100:.0f} %",
+        )
+        for name, traffic, time in entries
+        if time
+    ]
     return tuple(sorted(shares, key=lambda share: -share.share))
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from hardware import Cluster, Price, PriceKind, load_cluster_file
 from hardware.files import read_text, toml_content
 from hardware.load import MOST_GPUS
 from hardware.prices import Date, PriceOfGpu
+from planner.compare.interval import Frozen
 from planner.job.errors import UsageError
 from planner.job.pool import parse_one_type
 
 _KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
 
 
-class Offer(BaseModel):
+class Offer(Frozen):
     """A cluster that could be rented or bought.
 
     Either `gpus` (64xH100, 64xaws-p5) or `cluster` (a TOML file that describes it). Optional:
@@ -27,8 +28,6 @@ class Offer(BaseModel):
     what is rented singly); `minimum`: GPUs of the smallest order; `term_days`: for which reserved
     GPUs are paid at least. What is ordered beyond the job's GPUs is paid for all the same.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = ""
     gpus: str | None = None

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from hardware import Figure, Price, PriceKind
 from planner.compare.choice import Decision
 from planner.compare.goodput import Goodput
-from planner.compare.interval import Range
+from planner.compare.interval import Frozen, Range, columns
 from planner.compare.laws import BatchPrice
 from planner.compare.settings import CostBasis
 from planner.predict.plan import Degrees, Plan
@@ -21,11 +19,7 @@ if TYPE_CHECKING:
 COMPARISON_VERSION = 1
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Rental(_Frozen):
+class Rental(Frozen):
     """Cost of renting at a price. Amounts in the comparison's currency.
 
     `choices`: prices of this kind there were, `lowest` to `highest` for a GPU hour. `least_days`:
@@ -46,7 +40,7 @@ class Rental(_Frozen):
     least_days: float = 0.0
 
 
-class Owning(_Frozen):
+class Owning(Frozen):
     """Cost of owning the cluster for the run, in the comparison's currency; parts of a GPU hour.
 
     `billed_gpus`: that are bought, None in results written before the field existed.
@@ -64,7 +58,7 @@ class Owning(_Frozen):
     per_trillion_tokens: float
 
 
-class Energy(_Frozen):
+class Energy(Frozen):
     """Energy of the run at the facility's meter. `rated_w`, `drawn_w`: a GPU; `co2_t`: tonnes."""
 
     rated_w: float
@@ -74,8 +68,8 @@ class Energy(_Frozen):
     co2_t: Range | None
 
 
-class Share(_Frozen):
-    """A resource and the share of a step that waits for it."""
+class Share(Frozen):
+    """A resource, what waits for it, and the share of the step: `NVLink (TP) 9 %`."""
 
     resource: str
     traffic: str
@@ -83,7 +77,7 @@ class Share(_Frozen):
     text: str
 
 
-class Run(_Frozen):
+class Run(Frozen):
     """A training run on a cluster at its best plan. Days with every interruption included.
 
     `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: that are paid for:
@@ -117,7 +111,7 @@ class Run(_Frozen):
         return next((rental for rental in self.rentals if rental.kind == kind), None)
 
 
-class ComparisonRow(_Frozen):
+class ComparisonRow(Frozen):
     """One cluster: its run, or the reason why there is none and what it would need."""
 
     name: str
@@ -136,7 +130,7 @@ SortKey = Literal["days", "cost", "tokens_per_s", "mfu", "energy", "given"]
 SORT_KEYS: tuple[SortKey, ...] = ("days", "cost", "tokens_per_s", "mfu", "energy", "given")
 
 
-class Comparison(_Frozen):
+class Comparison(Frozen):
     """Clusters for one job, sorted as asked; those without a plan come last.
 
     `basis`: the kind of price that `on_front` weighs against days. `decision`: which to take.
@@ -164,7 +158,7 @@ class Comparison(_Frozen):
         return _frame([_flat(row) for row in self.rows])
 
 
-class ScalePoint(_Frozen):
+class ScalePoint(Frozen):
     """One number of GPUs: `batch` fixed (strong scaling) or grown with the GPUs (weak).
 
     `speedup`: tokens/s over that of the first point of its series; `efficiency`: speedup over the
@@ -180,7 +174,7 @@ class ScalePoint(_Frozen):
     efficiency: float | None = None
 
 
-class Scaling(_Frozen):
+class Scaling(Frozen):
     """One kind of GPU in growing numbers. `decision`: how many to take, at the first batch.
 
     `knees`: of each series the number of GPUs with the most efficiency times speedup, None where
@@ -244,19 +238,19 @@ def flat_run(run: Run | None) -> dict[str, Any]:
         "fit_probability": plan.fit_probability,
         "goodput": run.goodput.share,
         "ideal_days": run.ideal_days.value,
-        **_ranged("days", run.days),
-        **_ranged("gpu_hours", run.gpu_hours),
+        **columns("days", run.days),
+        **columns("gpu_hours", run.gpu_hours),
         "racks": run.racks,
-        **_ranged("mwh", run.energy.mwh),
-        **_ranged("co2_t", run.energy.co2_t),
+        **columns("mwh", run.energy.mwh),
+        **columns("co2_t", run.energy.co2_t),
     }
     if run.batch_price is not None:
-        row |= _ranged("critical_batch_tokens", run.batch_price.critical)
-        row |= _ranged("extra_tokens_share", run.batch_price.extra)
+        row |= columns("critical_batch_tokens", run.batch_price.critical)
+        row |= columns("extra_tokens_share", run.batch_price.extra)
     for kind in ("on_demand", "reserved", "spot"):
         row |= _flat_rental(kind, run.rental(kind))
     if run.owning is not None:
-        row |= _ranged("owned_cost", run.owning.cost)
+        row |= columns("owned_cost", run.owning.cost)
         row["owned_per_gpu_hour"] = run.owning.per_gpu_hour
         row["owned_per_trillion_tokens"] = run.owning.per_trillion_tokens
     return row | {"limited_by": "; ".join(share.text for share in run.shares[:3])}
@@ -266,16 +260,10 @@ def _flat_rental(kind: str, rental: Rental | None) -> dict[str, Any]:
     if rental is None:
         return {f"{kind}_cost": None}
     return {
-        **_ranged(f"{kind}_cost", rental.cost),
+        **columns(f"{kind}_cost", rental.cost),
         f"{kind}_per_gpu_hour": rental.per_gpu_hour,
         f"{kind}_per_trillion_tokens": rental.per_trillion_tokens,
         f"{kind}_provider": rental.price.provider,
         f"{kind}_date": rental.price.date,
         f"{kind}_source": rental.price.source,
     }
-
-
-def _ranged(name: str, one_range: Range | None) -> dict[str, Any]:
-    if one_range is None:
-        return {}
-    return {name: one_range.value, f"{name}_low": one_range.low, f"{name}_high": one_range.high}

@@ -22,18 +22,13 @@ from planner.compare.limits import time_shares
 from planner.compare.money import OwnedHour, owned_hour
 from planner.compare.offers import Offer
 from planner.compare.quotes import Choice, age_text, choose, is_stale
-from planner.compare.results import Energy, Owning, Rental, Run, Share
-from planner.compare.settings import Settings
+from planner.compare.results import Energy, Owning, Rental, Run
+from planner.compare.settings import BASIS_NAMES, Settings
 from planner.job.job import Job
 from planner.predict.plan import Plan
 from planner.search.result import JobSummary
 
 HOURS_PER_DAY = 24.0
-KIND_NAMES: dict[PriceKind, str] = {
-    "on_demand": "on demand",
-    "reserved": "reserved",
-    "spot": "spot",
-}
 TRILLION = 1e12
 KG_PER_T = 1e3
 
@@ -82,10 +77,7 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
         rentals=rentals,
         owning=owning,
         missing=missing,
-        shares=tuple(
-            Share(resource=one.resource, traffic=one.traffic, share=one.share, text=one.text)
-            for one in time_shares(plan, used)
-        ),
+        shares=time_shares(plan, used),
         batch_price=_batch_price(plan, placed.tokens),
     )
 
@@ -122,7 +114,7 @@ def _rentals(
     for kind in PRICE_KINDS:
         choice = choose(placed.offer, placed.cluster, kind, placed.settings)
         if choice is None:
-            missing.append(f"no {KIND_NAMES[kind]} price for {placed.cluster.gpu.name}")
+            missing.append(f"no {BASIS_NAMES[kind]} price for {placed.cluster.gpu.name}")
         else:
             found.append(_rental(placed, kind, choice, days, billed))
     return tuple(found), tuple(missing)

@@ -16,13 +16,15 @@ from planner.compare.comparison import (
     check_currencies,
     check_tokens,
     enter,
+    raise_common_problem,
     run_of,
+    search_entries,
 )
 from planner.compare.decision import best_of
 from planner.compare.offers import Offer
 from planner.compare.quotes import check_providers
 from planner.compare.results import ScalePoint, Scaling
-from planner.compare.searches import Outcome, Progress, Task, run_searches
+from planner.compare.searches import Outcome, Progress, Task
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model
@@ -72,26 +74,13 @@ def scale(
     check_providers(one_settings, (plain,))
     wanted = [(batch, count) for batch in batches for count in counts]
     entries = [_entry(base, gpu, count, counts[0], batch, prepare) for batch, count in wanted]
-    if all(entry.problem is not None for entry in entries) and entries[0].problem is not None:
-        raise entries[0].problem
+    raise_common_problem(entries)
     check_currencies(entries, one_settings)
-    ready = [entry for entry in entries if entry.job is not None]
-    outcomes = iter(
-        run_searches(
-            [
-                Task(entry.request, seed, time_limit_s, launch=launch, tokens=tokens)
-                for entry in ready
-            ],
-            [f"{entry.cluster.num_gpus:,} GPUs" for entry in ready],
-            jobs=jobs,
-            progress=progress,
-        )
-    )
+    task = Task(base, seed, time_limit_s, launch=launch, tokens=tokens)
+    outcomes = search_entries(entries, task, jobs, progress)
     points = [
-        _point(
-            batch, entry, next(outcomes) if entry.job is not None else None, tokens, one_settings
-        )
-        for (batch, _), entry in zip(wanted, entries, strict=True)
+        _point(batch, entry, outcome, tokens, one_settings)
+        for (batch, _), entry, outcome in zip(wanted, entries, outcomes, strict=True)
     ]
     related = tuple(point for batch in batches for point in with_speedups(_of(points, batch)))
     return Scaling(

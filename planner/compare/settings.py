@@ -6,19 +6,25 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from hardware import Figure, Price, load_economics
 from hardware.load import MOST_GPUS
 from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST, LARGEST_PRICE
+from planner.compare.interval import Frozen
 from planner.compare.money import OwnerTerms
 from planner.job.errors import UsageError
 
 CostBasis = Literal["on_demand", "reserved", "spot", "owned"]
-COST_BASES: tuple[CostBasis, ...] = ("on_demand", "reserved", "spot", "owned")
+BASIS_NAMES: dict[CostBasis, str] = {
+    "on_demand": "on demand",
+    "reserved": "reserved",
+    "spot": "spot",
+    "owned": "owned",
+}
 
 
-class Settings(BaseModel):
+class Settings(Frozen):
     """Money, energy and failures.
 
     `figures`: replacements of the figures of `hardware/catalog/economics.toml` by name, each with
@@ -27,8 +33,6 @@ class Settings(BaseModel):
     ready and paid for; None: whoever lends the nodes replaces broken ones within the restart time.
     `carbon_g_per_kwh`: CO2 of the electricity. `today`: date that ages of prices refer to.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     figures: Mapping[str, Figure] = Field(default_factory=dict)
     basis: CostBasis = "on_demand"

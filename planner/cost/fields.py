@@ -152,7 +152,8 @@ SHAPE_EXPERT_SHARDS = 9
 SHAPE_REPLICAS = 10
 # Shapes with the same number differ in micro-batch and recompute mode alone.
 SHAPE_FRAME = 11
-SHAPE_COLUMNS = 12
+SHAPE_LEARNT = 12  # ln of what like runs of the cluster add to its step
+SHAPE_COLUMNS = 13
 
 # --- cost of one piece for one key and one micro-batch ------------------------------------------
 # Seconds of one micro-batch, exposed communication apart from compute.

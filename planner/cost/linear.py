@@ -7,6 +7,8 @@ here and there (exposed traffic). This module gives the coefficients, from the s
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
@@ -183,7 +185,7 @@ def layout_terms(
         exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
-    factor = slowdown(key, grid, job, network)
+    factor = slowdown(key, grid, job, network) * math.exp(grid.learnt)
     terms *= factor
     scalars *= factor
     scalars[SCALAR_FIXED_BYTES] = outside_bytes(key, grid, job, framework)

@@ -283,7 +283,7 @@ def evaluate_step(
     busy_s = span + pp_s + dp_s + optimizer_s + framework.host_step_s
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
     out.host = framework.host_step_s + alike_s - busy_s
-    out.time = alike_s * frame.slowdown
+    out.time = alike_s * frame.slowdown * math.exp(grid.learnt)
     out.stragglers = out.time - alike_s
     most = -1.0
     for stage in range(groups.shape[0]):
@@ -329,11 +329,15 @@ def step_bounds(
         if piece < job.kinds:
             saved += count * min(costs[piece].saved, costs[piece].saved_recomputed)
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
-    out.time_bound = frame.slowdown * (
-        pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
-        + exposed_s
-        + frame.update_s / grid.pp
-        + framework.host_step_s
+    out.time_bound = (
+        frame.slowdown
+        * math.exp(grid.learnt)
+        * (
+            pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
+            + exposed_s
+            + frame.update_s / grid.pp
+            + framework.host_step_s
+        )
     )
     least_bytes = peak_bound_bytes(frame, saved, grid, framework)
     out.peak_bound = least_bytes + outside_bytes(key, grid, job, framework)

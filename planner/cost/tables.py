@@ -163,6 +163,5 @@ class FrameworkInputs(NamedTuple):
     """Seconds per element of copying what tp gathers, or what a reduce-scatter sends, along the
     sequence."""
     unreduced_gradients: float = 0.0
-    """The setting."""
     reloads_ahead: float = 0.0
     """1 where some layers' activations stay: copies back then run ahead until a chunk is back."""

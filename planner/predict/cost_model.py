@@ -32,6 +32,7 @@ from planner.job.model_numbers import model_numbers
 from planner.predict import cost_tables
 from planner.predict.calibrated import calibrated, learnt_factors
 from planner.predict.device import gpu_inputs
+from planner.predict.likeness import learnt_logs
 from planner.predict.links import link_inputs, network
 from planner.predict.ops import Piece
 from planner.predict.threads import in_threads
@@ -186,6 +187,10 @@ class CostModel:
         """What the cluster's runs taught: factors by name (`hardware.calibration`)."""
         return learnt_factors(self.job)
 
+    def learnt_logs(self, columns: Columns) -> Array:
+        """ln of what like runs of the cluster add to the steps of shapes."""
+        return learnt_logs(self.job, columns)
+
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Layer kinds, then embedding, head and perhaps an MTP module and its loss."""
@@ -285,6 +290,7 @@ class CostModel:
             shapes[:, column] = columns[name]
         shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
         shapes[:, f.SHAPE_MTP_STANDALONE] = 0.0
+        shapes[:, f.SHAPE_LEARNT] = self.learnt_logs(columns)
         fill_groups(shapes, keys)
         fill_frames(shapes, keys)
         steps = np.zeros((len(shapes), f.STEP_COLUMNS))

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from planner.compare.budget import Budget
 from planner.compare.interval import Range
 from planner.compare.laws import load_laws
-from planner.compare.settings import CostBasis
+from planner.compare.settings import BASIS_NAMES, CostBasis
 from planner.job.quantities import short_count
 from planner.report.batch import critical_text, share_text
 from planner.report.comparison import spread_text
 from planner.report.comparison_trace import money
-from planner.report.decision import BASIS_NAMES, days_text
+from planner.report.decision import days_text
 from planner.report.plan_table import plan_table
 from planner.report.tables import Block, Facts, Notes, Report
 

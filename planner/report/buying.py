@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from planner.compare.buying import Buying, BuyRow
 from planner.compare.choice import Decision
+from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import plural
 from planner.report.comparison import NONE, spread_text
 from planner.report.comparison_trace import money
-from planner.report.decision import BASIS_NAMES, days_text, decision_facts, taken_text
+from planner.report.decision import days_text, decision_facts, taken_text
 from planner.report.tables import Block, Notes, Report, TableData, headings
 
 _BEYOND = {

@@ -8,12 +8,12 @@ from hardware import PRICE_KINDS
 from planner.compare.interval import Range
 from planner.compare.quotes import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
-from planner.compare.run import KIND_NAMES
+from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import plural, short_count
 from planner.predict.plan_text import shared_techniques
 from planner.report.batch import runs_note
 from planner.report.comparison_trace import Chapter, Step, money
-from planner.report.decision import BASIS_NAMES, days_text, decision_facts
+from planner.report.decision import days_text, decision_facts
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
@@ -120,7 +120,7 @@ def _amount(cost: Range | None) -> str:
 
 
 def _price_table(runs: Runs, comparison: Comparison) -> TableData:
-    columns = headings("~cluster", *(f"~{KIND_NAMES[kind]}" for kind in PRICE_KINDS), "owned")
+    columns = headings("~cluster", *(f"~{BASIS_NAMES[kind]}" for kind in PRICE_KINDS), "owned")
     rows = tuple(
         (
             row.name,

@@ -11,8 +11,7 @@ from planner.compare.interval import Range
 from planner.compare.laws import load_laws
 from planner.compare.money import HOURS_PER_YEAR
 from planner.compare.results import Comparison, ComparisonRow, Owning, Rental, Run
-from planner.compare.run import KIND_NAMES
-from planner.compare.settings import Settings
+from planner.compare.settings import BASIS_NAMES, Settings
 from planner.job.errors import unknown_name
 from planner.job.quantities import plural
 from planner.predict.plan_text import configuration_text, error_text, ramp_rows
@@ -65,7 +64,7 @@ def trace(run: Run, comparison: Comparison, settings: Settings) -> tuple[Chapter
         Chapter("Pace", tuple(_rate(run, comparison))),
         Chapter("Time, with interruptions", tuple(_time(run, settings))),
         *(
-            Chapter(f"Renting, {KIND_NAMES[rental.kind]}", tuple(_renting(rental, comparison)))
+            Chapter(f"Renting, {BASIS_NAMES[rental.kind]}", tuple(_renting(rental, comparison)))
             for rental in run.rentals
         ),
         *_owning_chapters(run, comparison, settings),

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.compare.choice import Decision, Taken
-from planner.compare.settings import CostBasis
+from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import plural
 from planner.report.comparison_trace import money
 from planner.report.tables import Facts
 
-BASIS_NAMES: dict[CostBasis, str] = {
-    "on_demand": "on demand",
-    "reserved": "reserved",
-    "spot": "spot",
-    "owned": "owned",
-}
 _PROVEN = " (proven among all below)"
 _AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
 _LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power", "racks": "racks"}
@@ -38,10 +32,11 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
         return
     sure = f"each figure with {decision.limits.certainty:.0%} certainty"
     yield "take", taken_text(best)
-    for one in best.choices:
-        if one.cost is not None:
-            whose = f", {one.provider}" if one.provider else ""
-            yield "price", f"{one.cluster}: {BASIS_NAMES[one.basis]}{whose}"
+    for cluster, basis, provider in dict.fromkeys(
+        (one.cluster, one.basis, one.provider) for one in best.choices if one.cost is not None
+    ):
+        whose = f", {provider}" if provider else ""
+        yield "price", f"{cluster}: {BASIS_NAMES[basis]}{whose}"
     why = f"{_AIMS[decision.objective]} that keeps the limits"
     yield (
         "because",

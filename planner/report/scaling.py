@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from planner.compare.results import Run, ScalePoint, Scaling
 from planner.compare.run import HOURS_PER_DAY
 from planner.compare.scaling import CLEARLY_FASTER, Batch
+from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
 from planner.report.batch import percent, runs_note
 from planner.report.comparison import NONE, spread_text
 from planner.report.comparison_trace import money
-from planner.report.decision import BASIS_NAMES, days_text, decision_facts
+from planner.report.decision import days_text, decision_facts
 from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
 TITLES: dict[Batch, str] = {

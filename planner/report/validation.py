@@ -10,7 +10,6 @@ from typing import Literal
 from planner.evidence.runs.families import Family
 from planner.evidence.runs.picks import GOOD, MissedPick, missed_picks
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.repeats import RepeatNoise, repeat_noise
 from planner.evidence.runs.report import (
     ErrorSummary,
     FamilyReport,
@@ -54,7 +53,6 @@ class Validation:
     left_out: Part | None = None
     in_doubt: Part | None = None
     withdrawn_times: int = 0
-    repeats: Sequence[RepeatNoise] = ()
     missed: Sequence[MissedPick] = ()
 
     @property
@@ -84,7 +82,6 @@ def validation(
         left_out=_part(left_out, family),
         in_doubt=_part(in_doubt(predictions), family),
         withdrawn_times=sum(prediction.row.withdraws_time for prediction in predictions),
-        repeats=repeat_noise(predictions),
         missed=missed_picks(predictions),
     )
 
@@ -122,7 +119,6 @@ def validation_report(shown: Validation) -> Report:
         _picks(*everything, means),
         _missed(shown.missed),
         _fits([(family.family, family.fit) for family in (*shown.families, *shown.totals)]),
-        _repeats(shown.repeats),
     ]
     blocks: list[Block] = [table for table in tables if table.rows]
     return Report((*blocks, _notes(shown)))
@@ -232,22 +228,6 @@ def fit_cells(confusion: FitConfusion) -> tuple[str, ...]:
     )
 
 
-def _repeats(repeats: Sequence[RepeatNoise]) -> TableData:
-    return TableData(
-        headings("~source, scale | settings | median | p90 | worst | pick | rank"),
-        tuple((f"{repeat.source}, {repeat.scale}", *repeat_cells(repeat)) for repeat in repeats),
-        title="Repeats: slowest over fastest run of one setting; picks of a perfect prediction",
-    )
-
-
-def repeat_cells(noise: RepeatNoise) -> tuple[str, ...]:
-    """Settings, median, p90 and worst spread, mean pick and rank of a perfect prediction."""
-    rank = noise.rank_correlation
-    spreads = (f"{value:+.1%}" for value in (noise.median, noise.p90, noise.worst))
-    ranked = _NONE if rank is None else f"{rank:.2f}"
-    return (f"{noise.settings:,}", *spreads, share_text(noise.pick), ranked)
-
-
 def _notes(shown: Validation) -> Notes:
     total = shown.total
     lines = [
@@ -266,12 +246,6 @@ def _notes(shown: Validation) -> Notes:
             "precision and framework; a pick that ran out of memory counts 0. Ranked by expected "
             "throughput: the step time, with the chance that memory is full where runs of the "
             "framework slowed down then (--json: predicted_expected_s)."
-        )
-    if shown.repeats:
-        lines.append(
-            "Repeats: runs equal in every column but the measurements; pick and rank are what "
-            "a prediction of undisturbed times would reach, were every second run slowed like "
-            "the slower ones of these."
         )
     if shown.left_out:
         lines.append(

@@ -55,18 +55,6 @@ def test_what_no_cluster_could_keep_is_not_searched(run: Run) -> None:
     assert "(not searched)" in run(*words).stdout
 
 
-def test_what_a_found_plan_beats_is_not_searched(run: Run) -> None:
-    """L4s cost more and take longer than H100s even at their peak; the answer is the same."""
-    words = (*SMALL, "--gpus", "64xH100", "--gpus", "16..32xL4", "--json")
-    prices = ("--price-kind", "owned", "--capex", "30000")
-    found = json.loads(run(*words, *prices).stdout)
-    rows = {row["cluster"]: row for row in found["rows"]}
-    assert {rows[name]["beyond"] for name in ("16xL4", "32xL4")} == {"another"}
-    assert [one["cluster"] for one in found["decision"]["best"]["choices"]] == ["64xH100"]
-    text = run(*words[:-1], *prices).stdout
-    assert "16xL4, 32xL4: a plan on another cluster is better" in " ".join(text.split())
-
-
 def test_sizes_units_and_minimum_orders_of_a_file(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "offers.toml"
     path.write_text(

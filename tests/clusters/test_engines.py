@@ -196,7 +196,7 @@ def test_nothing_lost_and_nothing_twice(
 def test_a_full_disk(tmp_path: Path, engine: Command, expected: list[dict[str, object]]) -> None:
     sweep = Sweep(tmp_path, engine)
     child = sweep.start()
-    resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (24_000, 24_000))
+    resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (36_000, 36_000))
     assert child.wait(300) == 74, sweep.said()
     assert "searches are kept" in sweep.said()
     assert 0 < len(sweep.done()) < SEARCHES

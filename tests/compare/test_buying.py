@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from hardware import parse_gpus
 from planner.compare import buying, least
 from planner.compare.buying import TrainingRun, buy
 from planner.compare.choice import Limits, Objective
+from planner.compare.energy import racks_of
 from planner.compare.offers import Offer
 from planner.compare.ranges import several_clusters
+from planner.compare.run import Placed, run_at
 from planner.compare.settings import Settings
 from planner.job.request import Request
+from planner.search.search import find_plans
 
 JOB = Request(model="llama-3.2-1b", gbs_tokens=1_000_000, recompute=("none",))
 SIZES = several_clusters(["8..32xH100", "8..32xA100", "8xL40S", "16xMI300X", "8xB200", "16xL4"])
@@ -45,3 +49,29 @@ def test_what_is_left_out_changes_neither_choice_nor_front(
         offer = next(one for one in OFFERS if one.label == row.cluster)
         request_there = JOB.model_copy(update={"gpus": offer.gpus})
         assert least.least_days(request_there.resolve(), 10**11) < row.choice.days.low
+
+
+def test_racks_by_power_by_height_and_by_domain() -> None:
+    """Four DGX H100 of 10.2 kW fill 40.8 kW; nodes of L4 draw less, and fill 42 U."""
+    settings = Settings()
+    colder = Settings(
+        figures={"rack_power": settings.figure("rack_power").model_copy(update={"value": 15.0})}
+    )
+    for gpus, racks, with_less in (("128xH100", 4, 16), ("136xH100", 5, 17), ("64xL4", 2, 2)):
+        cluster = parse_gpus(gpus)
+        assert racks_of(cluster, cluster.num_gpus, settings) == racks
+        assert racks_of(cluster, cluster.num_gpus, colder) == with_less
+    assert racks_of(parse_gpus("80xGB200"), 80, colder) == 2
+
+
+def test_whole_domains_are_bought_and_terms_are_paid() -> None:
+    offer = Offer(gpus="8xGB200", reserved=2.0, term_days=100.0, capex_per_gpu=50_000)
+    request = JOB.model_copy(update={"gpus": "8xGB200"})
+    result = find_plans(request, top=1)
+    placed = Placed(offer, request.resolve(), 10**11, Settings())
+    run = run_at(placed, result.job, result.plans[0])
+    assert run is not None and run.owning is not None
+    assert (run.billed_gpus, run.owning.billed_gpus, run.racks) == (8, 72, 1)
+    reserved = run.cost("reserved")
+    assert reserved is not None and run.days.high < 100.0
+    assert reserved.value == reserved.high == pytest.approx(100.0 * 24 * 8 * 2.0)

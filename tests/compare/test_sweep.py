@@ -149,29 +149,15 @@ def test_nothing_but_failures_ends_it(tmp_path: Path) -> None:
 
 
 def test_only_the_search_that_kills_its_process_fails(tmp_path: Path) -> None:
-    guilty = GRID.key(3)
-    waiting: dict[Future[Record], Point] = {}
+    def kills(point: Point) -> Record:
+        if point.key == GRID.key(3):
+            raise BrokenExecutor("a process was killed")
+        return made_up(point)
 
-    class Pool(Bench):
-        """A process that dies takes with it all that was handed out."""
-
-        def submit(self, point: Point) -> Future[Record]:
-            self.given.append(point.key)
-            future: Future[Record] = Future()
-            waiting[future] = point
-            if len(waiting) == 3 or len(self.given) >= 6:
-                dead = guilty in {one.key for one in waiting.values()}
-                for each, one in waiting.items():
-                    if dead:
-                        each.set_exception(BrokenExecutor("a process was killed"))
-                    else:
-                        each.set_result(made_up(one))
-                waiting.clear()
-            return future
-
-    assert sweep(tmp_path, Pool()) == Count(6, 5, 1)
+    bench = Bench(kills)
+    assert sweep(tmp_path, bench) == Count(6, 5, 1) and len(bench.given) == 7
     with opened(tmp_path) as journal:
-        assert list(journal.failed) == [guilty]
+        assert journal.failed == {GRID.key(3): "its process was killed, twice"}
 
 
 def test_a_full_disk_keeps_whole_records(tmp_path: Path) -> None:

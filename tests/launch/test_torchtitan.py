@@ -123,12 +123,12 @@ def test_golden_toml(name: str) -> None:
     ("recompute", "expression", "table"),
     [
         ("none", "activation_checkpoint=None", {"mode": "none"}),
-        ("full", "activation_checkpoint=FullAC.Config()", {"mode": "full", "early_stop": False}),
+        ("full", "activation_checkpoint=FullAC.Config()", {"mode": "full", "early_stop": True}),
         ("selective", "activation_checkpoint=SelectiveAC.Config()",
-         {"mode": "selective", "selective_ac_option": "op", "early_stop": False}),
+         {"mode": "selective", "selective_ac_option": "op", "early_stop": True}),
         ("budget=0.5", "activation_checkpoint=MemoryBudgetAC.Config(memory_budget=0.5)",
          {"mode": "memory_budget", "memory_budget": 0.5}),
-        ("full/2", None, {"mode": "selective", "selective_ac_option": "2", "early_stop": False}),
+        ("full/2", None, {"mode": "selective", "selective_ac_option": "2", "early_stop": True}),
     ],
 )  # fmt: skip
 def test_recompute_modes(recompute: str, expression: str | None, table: dict[str, object]) -> None:

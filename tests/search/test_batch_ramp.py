@@ -57,8 +57,8 @@ def test_tokens_take_the_nearest_batch_within_the_tolerance() -> None:
 
 
 def test_plans_of_a_known_training_are_ranked_by_the_whole_ramp() -> None:
-    """The last batch alone would leave out interleaving, which its many micro-batches hide; beside
-    the sum of the fastest steps at each batch, which no plan beats, little is lost."""
+    """The many micro-batches of the last batch hide a pipeline's bubble; beside the sum of the
+    fastest steps at each batch, which no plan beats, little is lost."""
     request = Request(
         model="8b", gpus="16xA100-40GB", seq=8192, batch_ramp="16:1.8T,512", recompute=("none",)
     )
@@ -66,7 +66,7 @@ def test_plans_of_a_known_training_are_ranked_by_the_whole_ramp() -> None:
     (by_last,) = find_plans(request, top=1, fastest_only=True).plans
     assert plans is not None and by_last in plans.plans
     seconds = [plan.training_s(2e12) for plan in plans.plans]
-    assert seconds == sorted(seconds) and seconds[0] < 0.92 * by_last.training_s(2e12)
+    assert seconds == sorted(seconds) and seconds[0] < 0.97 * by_last.training_s(2e12)
     first = find_plans(
         request.model_copy(update={"batch_ramp": None, "gbs": 16}), top=1, fastest_only=True
     ).plans[0]

@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -110,29 +111,32 @@ def _let_in(connect: Callable[[], Any], address: str) -> Any:
 
 @contextmanager
 def _local(common: Common, processes: int) -> Iterator[Engine]:
-    """Processes of this machine. A pool that a dead process broke is replaced."""
+    """Processes of this machine, each a pool of its own: one that dies takes its task alone, and
+    another takes its place."""
     context = multiprocessing.get_context("spawn")
+    idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
 
-    def pool() -> ProcessPoolExecutor:
+    def start() -> ProcessPoolExecutor:
         return ProcessPoolExecutor(
-            processes, context, initializer=start_worker, initargs=(threads_of(processes),)
+            1, context, initializer=start_worker, initargs=(threads_of(processes),)
         )
 
-    pools = [pool()]
-
     def submit(point: Point) -> Future[Record]:
+        pool = idle.get()
         try:
-            return pools[-1].submit(search_point, common, point)
+            future = pool.submit(search_point, common, point)
         except BrokenProcessPool:
-            pools.append(pool())
-            return pools[-1].submit(search_point, common, point)
+            pool = start()
+            future = pool.submit(search_point, common, point)
+        future.add_done_callback(lambda _future: idle.put(pool))
+        return future
 
+    for _ in range(processes):
+        idle.put(start())
     before = set(multiprocessing.active_children())
     try:
-        yield Engine(submit, processes + 1)
+        yield Engine(submit, processes)
     finally:
-        for each in pools:
-            each.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
 

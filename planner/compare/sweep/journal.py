@@ -22,7 +22,7 @@ from planner.job.errors import UsageError
 _NAME = "journal.sqlite"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS header (name TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE IF NOT EXISTS searches (key TEXT PRIMARY KEY, record TEXT, error TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS searches (key TEXT PRIMARY KEY, record TEXT, error TEXT);
 """
 # What all records depend on; another value of one of them would mix two models in one table.
 _SAME = ("planner", "sources")

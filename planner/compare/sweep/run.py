@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from itertools import islice
 
 from planner._version import __version__
 from planner.compare.searches import Progress
@@ -17,8 +16,6 @@ from planner.compare.sweep.journal import Journal
 from planner.compare.sweep.work import Record, sources_hash
 from planner.job.errors import CannotTellError
 
-# A task that was alone when its process died this often has killed it.
-_MOST_DEATHS = 2
 # So many failures and nothing else: something is wrong with all of them.
 _ALL_FAIL = 20
 
@@ -74,49 +71,36 @@ def run(grid: Grid, journal: Journal, engine: Engine, progress: Progress | None 
 
 
 def _outcomes(engine: Engine, points: Iterator[Point]) -> Iterator[Batch]:
-    """Points with their records, or why they failed, as they end.
-
-    Where a dead process took several tasks with it, each of them is tried again alone: so the one
-    that kills processes is found, and no other fails.
-    """
+    """Points with their records, or why they failed, as they end. What killed its process is tried
+    once more."""
     waiting: dict[Future[Record], Point] = {}
-    suspects: deque[Point] = deque()
-    deaths: Counter[str] = Counter()
-    while True:
-        for point in _next(points, suspects, waiting, engine.window):
-            waiting[engine.submit(point)] = point
-        if not waiting:
-            return
-        alone, batch = len(waiting) == 1, []
+    deaths: set[str] = set()
+
+    def hand_out(some: Iterable[Point]) -> None:
+        waiting.update((engine.submit(point), point) for point in some)
+
+    hand_out(islice(points, engine.window))
+    while waiting:
+        batch, again = [], []
         for future in wait(waiting, return_when=FIRST_COMPLETED).done:
             point = waiting.pop(future)
             if future.cancelled():
                 raise CannotTellError("the cluster was lost; what is done is kept")
             error = future.exception()
-            if isinstance(error, BrokenExecutor):
-                deaths[point.key] += alone
-                if deaths[point.key] < _MOST_DEATHS:
-                    suspects.append(point)
-                    continue
-                error = CannotTellError("its process was killed, alone on the machine")
+            if isinstance(error, BrokenExecutor) and point.key not in deaths:
+                deaths.add(point.key)
+                again.append(point)
+                continue
             batch.append((point, future.result() if error is None else _why(error)))
         if batch:
             yield batch
-
-
-def _next(
-    points: Iterator[Point], suspects: deque[Point], waiting: dict[Any, Point], most: int
-) -> Iterator[Point]:
-    """What to hand out now: one suspect alone, else as many as are wanted."""
-    if suspects:
-        if not waiting:
-            yield suspects.popleft()
-        return
-    while len(waiting) < most and (point := next(points, None)) is not None:
-        yield point
+        hand_out(again)
+        hand_out(islice(points, engine.window - len(waiting)))
 
 
 def _why(error: BaseException) -> str:
     """A failure in one line."""
+    if isinstance(error, BrokenExecutor):
+        return "its process was killed, twice"
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[-1]}"

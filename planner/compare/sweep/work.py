@@ -23,7 +23,7 @@ from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.comparison import Entry, enter, run_of
 from planner.compare.energy import facility_kw
-from planner.compare.interval import Range
+from planner.compare.interval import columns
 from planner.compare.searches import Outcome, Task, search_one
 from planner.compare.sweep.grid import Point, Pricing
 from planner.job.errors import CannotTellError
@@ -157,15 +157,9 @@ def _figures(entry: Entry, outcome: Outcome | None, pricing: Pricing) -> dict[st
         "mfu": plan.mfu,
         "peak_bytes": plan.peak_bytes,
         "fit_probability": plan.fit_probability,
-        **_three("days", run.days),
-        **_three("cost", run.cost(pricing.settings.basis)),
+        **columns("days", run.days),
+        **columns("cost", run.cost(pricing.settings.basis)),
         "currency": pricing.settings.currency,
         "mwh": run.energy.mwh.value,
         "power_kw": facility_kw(run.energy.drawn_w, gpus),
     }
-
-
-def _three(name: str, figure: Range | None) -> dict[str, float]:
-    if figure is None:
-        return {}
-    return {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}

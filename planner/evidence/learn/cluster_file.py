@@ -14,7 +14,8 @@ _HEADER = """\
 # A cluster and what its runs taught, by `planner calibrate`. Every command takes it:
 #     planner search --cluster {name} ...
 # Each factor multiplies what the model has without runs; 1 is no change. Delete a table to go back
-# to the catalogue's figure; `determined = false`: the runs hardly say anything of it.
+# to the catalogue's figure; `determined = false`: the runs hardly say anything of it. What is left
+# of each run counts for configurations like it: `pull` is its weight.
 """
 
 
@@ -30,7 +31,7 @@ def _described(path: Path) -> str:
     load_cluster_file(path)
     lines = read_text(path).splitlines()
     headers = [index for index, line in enumerate(lines) if line.lstrip().startswith("[")]
-    earlier = [index for index in headers if lines[index].lstrip().startswith("[calibration")]
+    earlier = [index for index in headers if lines[index].lstrip(" [").startswith("calibration")]
     if earlier and any(index > earlier[0] for index in set(headers) - set(earlier)):
         raise UsageError(
             f"{path}: another table follows [calibration]; move the calibration's tables to the end"
@@ -86,6 +87,7 @@ def calibration_text(calibration: Calibration) -> str:
     for factor in calibration.factors:
         values = factor.model_dump(exclude={"name"})
         blocks.append(_table(f"calibration.factors.{factor.name}", values))
+    blocks += [_table("[calibration.runs]", run.model_dump()) for run in calibration.runs]
     return "\n".join(blocks)
 
 

@@ -11,10 +11,11 @@ import numpy as np
 from hardware.calibration import Figure, parameters_of
 from planner.evidence.fit.step_fit import TrialModel
 from planner.evidence.learn.posterior import Array
-from planner.evidence.runs.predict import Prediction, cost_predictions
+from planner.evidence.runs.predict import Prediction, cost_predictions, degree_columns
 from planner.evidence.runs.report import comparable_bytes
 from planner.job.job import Job
-from planner.predict.cost_model import CostModel
+from planner.predict.cost_model import Columns, CostModel
+from planner.predict.likeness import Configurations, configurations, covariance
 
 # Change of a log at which derivatives are taken: far above rounding, near linear.
 _STEP = 0.05
@@ -37,6 +38,10 @@ class LearningModel(TrialModel):
     def factors(self) -> Factors:
         """The given ones."""
         return self._learnt
+
+    def learnt_logs(self, columns: Columns) -> Array:
+        """None: runs teach factors beside what like ones add."""
+        return np.zeros(len(columns["tp"]))
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,26 @@ def measured_log(prediction: Prediction, figure: Figure) -> float | None:
         gib = prediction.measured("peak_mem_gib")
         known = gib * GIB if gib and comparable_bytes(prediction) else None
     return math.log(known) if known and known > 0.0 else None
+
+
+def likeness(
+    predictions: Sequence[Prediction], figure: Figure, others: Sequence[Prediction] | None = None
+) -> Array:
+    """Covariance of what is alike for like runs, (predictions, others or themselves); of memory,
+    whose account is exact where its terms are, nothing is."""
+    against = predictions if others is None else others
+    if figure == "memory" or not predictions or not against:
+        return np.zeros((len(predictions), len(against)))
+    these = run_configurations(predictions)
+    return covariance(these, these if others is None else run_configurations(others))
+
+
+def run_configurations(predictions: Sequence[Prediction]) -> Configurations:
+    """Those of runs, in order."""
+    mapped = [one.mapped for one in predictions if one.mapped]
+    found = [configurations(one.job, degree_columns(one)) for one in mapped]
+    numbers, words = zip(*found, strict=True)
+    return Configurations(np.concatenate(numbers), np.concatenate(words))
 
 
 def equations(

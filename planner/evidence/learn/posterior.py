@@ -1,9 +1,12 @@
 """Bayesian least squares of a few runs on many parameters, in logarithms.
 
-    y = A·θ + e,   θ ~ N(0, diag(spreads²)),   e ~ Student t of `_TAIL` degrees, scale s
+    y = A·θ + g + e,   θ ~ N(0, diag(spreads²)),   e ~ Student t of `_TAIL` degrees, scale s
+    g ~ N(0, L), alike for like runs (`planner.predict.likeness`)
     s² ~ scaled inverse χ² of `_NOISE_RUNS` degrees about `noise²`
 
-y: ln(measured / predicted) of the runs; θ: logs of the factors; A: derivatives of ln(predicted).
+y: ln(measured / predicted) of the runs; θ: logs of the factors; A: derivatives of ln(predicted);
+g: what no factor takes up, the model's discrepancy (Kennedy & O'Hagan 2001, Bayesian calibration of
+computer models, J. R. Statist. Soc. B 63(3), section 4).
 Solved in the runs' space (Rasmussen & Williams 2006, eq. 2.11), for runs are fewer than parameters,
 with weights for the tails (iteratively reweighted; Gelman et al., Bayesian Data Analysis, 3rd ed.,
 section 17.2) and s² at its conditional mode in each round. Few runs leave s near its wide prior, so
@@ -22,10 +25,9 @@ Array = NDArray[np.float64]
 _TAIL = 3.0
 _NOISE_RUNS = 2.0
 _ROUNDS = 15
-# Noise of an unknown cluster's runs over what published ones scatter by about their fits: errors
-# of the model that no parameter can take up differ from cluster to cluster. Chosen by
-# `planner.evidence.learn.study`: smaller ones let single runs mislead.
-NOISE_DOUBT = 2.5
+# Noise of an unknown cluster's runs over what published ones scatter by about their fits, with many
+# runs and with one. Chosen by `planner.evidence.learn.study`: with less, single runs mislead.
+_DOUBT, _DOUBT_OF_ONE = 0.8, 2.5
 
 
 @dataclass(frozen=True)
@@ -35,43 +37,63 @@ class Prior:
     spreads: Array
     noise: float
 
+    def doubted(self, runs: int) -> float:
+        """Noise to start from with so many runs."""
+        return float(self.noise * np.sqrt(_DOUBT**2 + (_DOUBT_OF_ONE**2 - _DOUBT**2) / runs))
+
 
 @dataclass(frozen=True)
 class Posterior:
     """Mean (parameters,) and covariance (parameters, parameters) of the logs of factors; `noise`:
-    standard deviation of a run beside them; `weights` (runs,): below 1 for odd runs."""
+    standard deviation of a run beside them; `weights` (runs,): below 1 for odd runs. For further
+    runs: the runs' `slopes`, prior `variances`, and the `inverse` of their covariance (runs, runs);
+    `pull` (runs,): that times their residuals."""
 
     mean: Array
     covariance: Array
     noise: float
     weights: Array
+    slopes: Array
+    variances: Array
+    inverse: Array
+    pull: Array
 
-    def deviations(self, slopes: Array) -> Array:
-        """Standard deviations of ln(measured / predicted) of further runs, (runs,)."""
-        spread = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
-        return np.asarray(np.sqrt(spread + self.noise**2))
+    def expected(self, slopes: Array, like: Array) -> Array:
+        """ln(measured / predicted) of further runs (n,), `like` (n, runs) those learnt from."""
+        return np.asarray(slopes @ self.mean + like @ self.pull)
+
+    def deviations(self, slopes: Array, like: Array, spread: float) -> Array:
+        """Standard deviations of the same, (n,); `spread`: of what is alike for like runs."""
+        cross = (slopes * self.variances) @ self.slopes.T + like
+        prior = (slopes**2) @ self.variances + spread**2
+        known = np.einsum("ij,jk,ik->i", cross, self.inverse, cross)
+        return np.asarray(np.sqrt(np.maximum(prior - known, 0.0) + self.noise**2))
 
 
-def learn(slopes: Array, residuals: Array, prior: Prior) -> Posterior:
-    """The posterior of the module's docstring. Shapes: (runs, parameters), (runs,)."""
+def learn(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posterior:
+    """The posterior of the module's docstring. Shapes: (runs, parameters), (runs,), (runs, runs):
+    covariance of what is alike for like runs."""
     variances = prior.spreads**2
-    kernel = (slopes * variances) @ slopes.T
-    start = (NOISE_DOUBT * prior.noise) ** 2
+    kernel = (slopes * variances) @ slopes.T + like
+    start = prior.doubted(len(residuals)) ** 2
     noise, weights = start, np.ones(len(residuals))
     for _ in range(_ROUNDS):
         inverse = np.linalg.inv(kernel + np.diag(noise / weights))
-        mean = variances * (slopes.T @ (inverse @ residuals))
         fitted = np.diag(kernel) - np.einsum("ij,jk,ki->i", kernel, inverse, kernel)
-        squares = (residuals - slopes @ mean) ** 2 + np.maximum(fitted, 0.0)
+        squares = (noise / weights * (inverse @ residuals)) ** 2 + np.maximum(fitted, 0.0)
         weights = (_TAIL + 1.0) / (_TAIL + squares / noise)
         noise = (_NOISE_RUNS * start + float(weights @ squares)) / (_NOISE_RUNS + len(residuals))
-    inverse = np.linalg.inv(kernel + np.diag(noise / weights))
-    gain = variances[:, None] * slopes.T
-    covariance = np.diag(variances) - gain @ inverse @ gain.T
-    return Posterior(mean, covariance, float(np.sqrt(noise)), weights)
+    known: Array = np.linalg.inv(kernel + np.diag(noise / weights)).astype(np.float64)
+    pull, gain = known @ residuals, variances[:, None] * slopes.T
+    covariance = np.diag(variances) - gain @ known @ gain.T
+    return Posterior(
+        gain @ pull, covariance, float(np.sqrt(noise)), weights, slopes, variances, known, pull
+    )
 
 
-def left_out(slopes: Array, residuals: Array, prior: Prior, count: int | None = None) -> Array:
+def left_out(
+    slopes: Array, residuals: Array, prior: Prior, like: Array, count: int | None = None
+) -> Array:
     """ln(measured / predicted) of each of the first `count` runs (all) as all others correct it,
     (count,); two equations or more."""
     every = np.arange(len(residuals))
@@ -79,6 +101,6 @@ def left_out(slopes: Array, residuals: Array, prior: Prior, count: int | None = 
     rest = np.empty(len(judged))
     for run in judged:
         others = every != run
-        mean = learn(slopes[others], residuals[others], prior).mean
-        rest[run] = residuals[run] - slopes[run] @ mean
+        known = learn(slopes[others], residuals[others], prior, like[np.ix_(others, others)])
+        rest[run] = residuals[run] - known.expected(slopes[[run]], like[[run]][:, others])[0]
     return rest

@@ -5,7 +5,8 @@ A cluster is the runs of one source on one GPU under one framework. Constants an
 without the source. Of each cluster k runs are drawn, again and again; the others are predicted
 without them, by one overall factor (the median of measured over predicted of the k), and as
 calibrated. A calibration that the k runs, each judged by the others, show to be worse than none is
-refused, and the prediction stays as it was. The calibrated prediction is the linear one.
+refused, and the prediction stays as it was. The calibrated prediction is the linear one, and what
+like runs say.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from statistics import NormalDist, fmean, median
 
 import numpy as np
 
+from planner.evidence.learn.linear import likeness
 from planner.evidence.learn.posterior import Array, Prior, learn, left_out
 from planner.evidence.learn.priors import Cluster, Published, fitted_prior
+from planner.predict.likeness import SPREAD
 from planner.predict.uncertainty.residuals import COVERAGE
 
 # Below these a cluster's runs are too few to judge by what is left of them.
@@ -61,35 +64,38 @@ def _learnt(
 ) -> Learnt:
     generator = np.random.default_rng(_SEED)
     slopes, residuals = runs.equations.slopes[indices], runs.equations.residuals[indices]
+    like = likeness([runs.predictions[index] for index in indices], runs.equations.figure)
     tried = []
     for _ in range(draws):
         chosen = np.zeros(len(indices), dtype=bool)
         chosen[generator.choice(len(indices), count, replace=False)] = True
-        tried.append(_draw(slopes, residuals, chosen, prior))
+        tried.append(_draw(slopes, residuals, like, chosen, prior))
     means = [fmean(column) for column in zip(*tried, strict=True)]
     return Learnt(cluster, len(indices), *means)
 
 
 def _draw(
-    slopes: Array, residuals: Array, chosen: np.ndarray, prior: Prior
+    slopes: Array, residuals: Array, like: Array, chosen: np.ndarray, prior: Prior
 ) -> tuple[float, float, float, float, float]:
     """(before, factor, after, refused, covered) of one draw."""
     known, rest = residuals[chosen], residuals[~chosen]
     one_factor = rest - median(known)
-    worse = is_worse(slopes[chosen], known, prior)
-    posterior = learn(slopes[chosen], known, prior)
-    left = rest if worse else rest - slopes[~chosen] @ posterior.mean
-    covered = np.abs(left) <= _Z * posterior.deviations(slopes[~chosen])
+    among, beside = like[np.ix_(chosen, chosen)], like[np.ix_(~chosen, chosen)]
+    worse = is_worse(slopes[chosen], known, prior, among)
+    posterior = learn(slopes[chosen], known, prior, among)
+    left = rest if worse else rest - posterior.expected(slopes[~chosen], beside)
+    spread = SPREAD if like.any() else 0.0
+    covered = np.abs(left) <= _Z * posterior.deviations(slopes[~chosen], beside, spread)
     errors = (median_error(left) for left in (rest, one_factor, left))
     return *errors, float(worse), float(covered.mean())  # type: ignore[return-value]
 
 
-def is_worse(slopes: Array, residuals: Array, prior: Prior) -> bool:
+def is_worse(slopes: Array, residuals: Array, prior: Prior, like: Array) -> bool:
     """Whether runs, each judged by the others, are predicted worse than without a calibration;
     a single run cannot tell."""
     if len(residuals) < 2:
         return False
-    rest = left_out(slopes, residuals, prior)
+    rest = left_out(slopes, residuals, prior, like)
     return float(np.abs(rest).sum()) >= float(np.abs(residuals).sum())
 
 

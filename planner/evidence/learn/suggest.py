@@ -18,7 +18,7 @@ import numpy as np
 from hardware import HardwareError, load_prices
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.linear import LearningModel, equations, predicted_logs
-from planner.evidence.learn.posterior import NOISE_DOUBT, Array
+from planner.evidence.learn.posterior import Array
 from planner.evidence.learn.priors import shipped_prior
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, cost_predictions
@@ -74,7 +74,7 @@ def suggest(
     candidates = _candidates([shape for one in mapped for shape in _shorter(one)])
     prior = shipped_prior("time")
     covariance = np.diag(prior.spreads**2) if known is None else known.posterior.covariance
-    noise = NOISE_DOUBT * prior.noise if known is None else known.posterior.noise
+    noise = prior.doubted(1) if known is None else known.posterior.noise
     found: list[Suggestion] = []
     while len(found) < MOST_RUNS and candidates:
         before = _bar(covariance, targets)

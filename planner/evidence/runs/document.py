@@ -11,7 +11,6 @@ from planner.evidence.runs.defaults import assumed
 from planner.evidence.runs.picks import missed_picks
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.ranking import rank_groups
-from planner.evidence.runs.repeats import repeat_noise
 from planner.evidence.runs.report import (
     comparable_bytes,
     family_report,
@@ -83,7 +82,7 @@ def summary_record(
 ) -> Record:
     """Figures over all rows, by family, with every source weighing the same, and apart for rows
     that do and do not state recompute and attention kernel, and for figures in doubt, which are
-    in none of the others; then how far repeated runs differ, groups and worst rows."""
+    in none of the others; then groups and worst rows."""
     reasons = Counter(
         prediction.error for prediction in predictions if prediction.error is not None
     )
@@ -98,7 +97,6 @@ def summary_record(
         "unstated": asdict(family_report("recompute or kernel unstated", unstated)),
         "families": [asdict(item) for item in report(predictions, family)],
         "in_doubt": [asdict(item) for item in report(in_doubt(predictions), family)],
-        "repeats": [asdict(item) for item in repeat_noise(predictions)],
         "missed_picks": [asdict(item) for item in missed_picks(predictions)],
         "groups": [asdict(rank_group) for rank_group in rank_groups(predictions)],
         "worst": [asdict(worst_row) for worst_row in worst_rows(predictions)],

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from constraints.rule import Layout as PlanLayout
@@ -227,17 +228,21 @@ def _group_key(job: Job) -> object:
 
 def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[Array, Array]]:
     """(STEP_* vector, STAGE_* matrix) of rows that share a job, whose cost model is given."""
+    costed = model.cost_shapes(degree_columns(*members))
+    return [
+        model.cost_layout(costed, index, _layout(model, member, costed, index))
+        for index, member in enumerate(members)
+    ]
+
+
+def degree_columns(*members: MappedRow) -> dict[str, NDArray[np.int64]]:
+    """Columns of `CostModel.cost_shapes` for rows that share a job."""
     names = ("tp", "cp", "ep", "etp", "dp", "pp", "vpp", "zero", "mbs", "grad_acc", "shard")
     columns = {
         name: np.array([getattr(member.degrees, name) for member in members], dtype=np.int64)
         for name in names
     }
-    columns["recompute"] = np.zeros(len(members), dtype=np.int64)
-    costed = model.cost_shapes(columns)
-    return [
-        model.cost_layout(costed, index, _layout(model, member, costed, index))
-        for index, member in enumerate(members)
-    ]
+    return columns | {"recompute": np.zeros(len(members), dtype=np.int64)}
 
 
 def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> Layout:

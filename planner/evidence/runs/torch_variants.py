@@ -36,7 +36,7 @@ def _is_eager(row: MeasuredRow) -> bool:
 
 def _defers_reduction(row: MeasuredRow) -> bool:
     """Whether FSDP leaves gradients whole while it accumulates them."""
-    named = row.says("framework", r"automodel|accelerate|\btrainer|\btrl\b|llama-?factory|axolotl")
+    named = row.says("framework", r"automodel|accelerate|paddle|\btrainer|\btrl\b|axolotl")
     return named or row.says("variant", "no_sync")
 
 
@@ -48,10 +48,10 @@ def _splits_loss(row: MeasuredRow) -> bool:
 
 TORCH_VARIANTS = (
     # NeMo AutoModel's default (defer_fsdp_grad_sync), accelerate's and so the Trainer's
-    # (sync_each_batch=False), and runs that say `no_sync`.
+    # (sync_each_batch=False), PaddleNLP's (no_sync while it accumulates), runs that say `no_sync`.
     Variant(
         "gradients reduced once",
-        ("torchtitan", "hf-fsdp2", "fsdp1"),
+        ("torchtitan", "hf-fsdp2", "fsdp1", "generic-3d"),
         _defers_reduction,
         {"state": {"unreduced_gradients": True}},
     ),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from planner.compare.buying import Buying
 from planner.compare.interval import Range
 from planner.compare.results import Comparison, Run, ScalePoint, Scaling
+from planner.compare.settings import BASIS_NAMES
 from planner.predict.plan_text import degrees_text
-from planner.report.decision import BASIS_NAMES
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"
@@ -144,7 +144,10 @@ def buying_figure(buying: Buying) -> Figure:
     )  # fmt: skip
     cost = f"{buying.currency}, {BASIS_NAMES[buying.basis]}"
     found.append(Series(_FRONT, front))
-    panel = Panel("Cost against time", "days", cost, tuple(s for s in found if s.points))
+    # Jobs differ by orders of magnitude, sizes for one job by less.
+    log = len(found) > 2
+    shown = tuple(s for s in found if s.points)
+    panel = Panel("Cost against time", "days", cost, shown, logarithmic=(log, log))
     return Figure(
         "Which GPUs to take",
         "Dots: as predicted, with the 80 % interval. Line: bounds at the certainty asked for, of "

@@ -11,8 +11,10 @@ from hardware.calibration import PARAMETERS, parameters_of
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.tables import FrameworkInputs
 from planner.evidence.learn.calibrate import calibrate, calibration_of, error, fit_figure
+from planner.evidence.learn.linear import measured_log
 from planner.evidence.learn.posterior import Prior, learn, left_out
 from planner.evidence.learn.priors import shipped_prior
+from planner.evidence.runs.predict import cost_predictions
 from planner.job.errors import CannotTellError, UsageError
 from tests.evidence.learn import runs
 
@@ -68,6 +70,27 @@ def test_one_odd_run_hardly_counts() -> None:
     found = fit_figure(measured, "time")
     assert [run.row.cells["tp"] for run in found.odd] == ["8"]
     assert np.delete(np.abs(found.after), 3).mean() < 0.03
+
+
+def test_a_calibrated_cluster_costs_what_was_learnt() -> None:
+    """One configuration slower by a fifth than any factor says: what its file predicts of it and of
+    the others is what the fit expects, and of it more than of those."""
+    measured = runs.predictions(TRUE)
+    row = measured[3].row
+    slow = repr(1.2 * float(row.text("step_time_s")))
+    measured[3] = replace(measured[3], row=replace(row, cells=row.cells | {"step_time_s": slow}))
+    found = fit_figure(measured, "time")
+    calibration = calibration_of([found], ["x"])
+    costed = []
+    for one in measured:
+        cluster = one.mapped.job.cluster.model_copy(update={"calibration": calibration})
+        job = replace(one.mapped.job, cluster=cluster)
+        costed.append(replace(one, mapped=replace(one.mapped, job=job)))
+    logs = np.array([measured_log(one, "time") for one in measured])
+    logs -= [np.log(one.step_time_s) for one in cost_predictions(costed)]
+    assert logs == pytest.approx(found.after, abs=0.005)
+    expected = found.before - found.after
+    assert expected[3] - expected[[0, 1, 2]].max() > 0.02
 
 
 def test_what_no_run_depends_on_is_not_determined(fit) -> None:
@@ -133,14 +156,14 @@ def test_every_parameter_names_fields_of_the_core() -> None:
 def test_posterior_of_one_parameter_is_the_textbook_one() -> None:
     """With equal weights, the mean of n runs shrinks by n·τ²/(n·τ² + s²)."""
     residuals = np.full(200, 0.1) + np.random.default_rng(1).normal(0.0, 0.01, 200)
-    found = learn(np.ones((200, 1)), residuals, Prior(np.array([0.2]), 0.01))
+    found = learn(np.ones((200, 1)), residuals, Prior(np.array([0.2]), 0.01), np.zeros((200, 200)))
     assert found.mean[0] == pytest.approx(0.1, abs=0.002)
     assert np.sqrt(found.covariance[0, 0]) < 0.002
 
 
 def test_a_parameter_without_slope_keeps_its_prior() -> None:
     slopes = np.column_stack([np.ones(5), np.zeros(5)])
-    found = learn(slopes, np.full(5, 0.1), Prior(np.array([0.2, 0.3]), 0.05))
+    found = learn(slopes, np.full(5, 0.1), Prior(np.array([0.2, 0.3]), 0.05), np.zeros((5, 5)))
     assert found.mean[1] == 0.0
     assert np.sqrt(found.covariance[1, 1]) == pytest.approx(0.3)
 
@@ -152,14 +175,15 @@ def test_intervals_of_drawn_parameters_cover() -> None:
     for _ in range(300):
         truth = random.normal(0.0, prior.spreads)
         slopes = random.uniform(0.0, 1.0, (6, 3))
-        found = learn(slopes, slopes @ truth + random.normal(0.0, 0.05, 6), prior)
+        values = slopes @ truth + random.normal(0.0, 0.05, 6)
+        found = learn(slopes, values, prior, np.zeros((6, 6)))
         deviations = np.sqrt(np.diag(found.covariance))
         inside.append(np.abs(found.mean - truth) <= 1.2816 * deviations)
     assert 0.75 <= np.mean(inside) <= 0.97
 
 
 def test_left_out_judges_a_run_by_the_others() -> None:
-    slopes, residuals = np.ones((3, 1)), np.array([0.1, 0.1, -0.4])
-    rest = left_out(slopes, residuals, Prior(np.array([0.2]), 0.05))
-    alone = learn(slopes[:2], residuals[:2], Prior(np.array([0.2]), 0.05)).mean[0]
+    slopes, residuals, none = np.ones((3, 1)), np.array([0.1, 0.1, -0.4]), np.zeros((3, 3))
+    rest = left_out(slopes, residuals, Prior(np.array([0.2]), 0.05), none)
+    alone = learn(slopes[:2], residuals[:2], Prior(np.array([0.2]), 0.05), none[:2, :2]).mean[0]
     assert rest[2] == pytest.approx(-0.4 - alone)

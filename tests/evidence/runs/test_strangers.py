@@ -3,6 +3,7 @@ exchanges, old kernels. Published figures are those of `finetuning_stacks.csv`."
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,6 +14,7 @@ from planner.evidence.runs.recomputing import kept_products_share
 from planner.evidence.runs.report import memory_error, time_error
 from planner.evidence.runs.rows import PUBLISHED, read_rows
 from planner.job.frameworks import load_framework
+from planner.predict.ops.table import parameter_count
 from tests.evidence.runs.rows_for_tests import row
 
 DEEPSPEED = {
@@ -53,6 +55,22 @@ def test_published_runs_of_fine_tuning_stacks(
         assert abs(time_error(prediction) or 0.0) < time
         if memory is not None:
             assert abs(memory_error(prediction) or 0.0) < memory
+
+
+def test_gradients_reduced_once_a_step_are_kept_whole() -> None:
+    """KempnerForge's FSDP, alone and beside TP: each rank keeps 4 bytes of each of its parameters
+    until the last micro-batch, and reduces them once."""
+    rows = read_rows(PUBLISHED / "kempnerforge.csv")
+    few = [one for one in rows if one.text("num_gpus") in ("8", "160")]
+    for once in predict_rows(one for one in few if one.text("variant")):
+        (each,) = predict_rows([replace(once.row, cells=once.row.cells | {"variant": ""})])
+        assert once.mapped is not None
+        degrees = once.mapped.degrees
+        whole = parameter_count(once.mapped.job.model).total / degrees.tp
+        kept = once.memory_bytes("allocated") - each.memory_bytes("allocated")
+        assert kept == pytest.approx(4.0 * whole * (1.0 - 1.0 / degrees.dp), rel=0.1)
+        assert once.step_time_s < each.step_time_s
+        assert abs(memory_error(once) or 1.0) < 0.2
 
 
 def test_an_optimizer_on_the_host_leaves_the_gpu_and_takes_the_cpus_time() -> None:
