@@ -16,6 +16,7 @@ from planner.job.job import BatchTarget, Job, RampBatch
 from planner.job.request import Request
 from planner.predict.decided import decided_request
 from planner.predict.plan import Plan
+from planner.predict.threads import limit_threads
 from planner.predict.warmup import warm_up
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.result import JobSummary, SearchResult
@@ -131,7 +132,7 @@ def threads_of(processes: int) -> int:
 def start_worker(threads: int) -> None:
     """Leave Ctrl-C to the parent, and share the cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["NUMBA_NUM_THREADS"] = str(threads)
+    limit_threads(threads)
 
 
 def _run_keyed(work: tuple[str, Task]) -> tuple[str, Outcome]:

@@ -80,6 +80,14 @@ STAGE_FLIGHT = 4
 STAGE_DEFERRED = 5
 STAGE_BOUND_COLUMNS = 6
 
+# --- what one stage has room for under a memory limit ---------------------------------------------
+ROOM_SECONDS = 0
+ROOM_LAYERS = 1
+ROOM_PLAIN = 2
+ROOM_FREED_S = 3
+ROOM_SLOPE = 4
+ROOM_COLUMNS = 5
+
 # Halvings of the interval in which the slowest stage's time lies.
 BISECTIONS = 40
 # Slack for the rounding of divisions that should come out whole.
@@ -213,37 +221,53 @@ def whole(value: float) -> float:
 
 
 @jit
+def fill_room(
+    stage: Array, layer: Array, recompute: int, limit_bytes: float, room: Array
+) -> None:  # fmt: skip
+    """Fill ROOM_*: what `room_capacity` reads of a stage within `limit_bytes` of live tensors."""
+    flight, most = stage[STAGE_FLIGHT], np.inf
+    if layer[LAYER_OPTIMIZER_BYTES] > 0.0:
+        most = (limit_bytes - stage[STAGE_OPTIMIZER_BYTES]) / layer[LAYER_OPTIMIZER_BYTES]
+    always = layer[LAYER_PERSISTENT] + stage[STAGE_DEFERRED] * layer[LAYER_WEIGHT_SAVED]
+    plain = always + flight * layer[LAYER_SAVED]
+    light = always + flight * layer[LAYER_SAVED_RECOMPUTED]
+    busy = LAYER_WORKING_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_WORKING
+    left = limit_bytes - stage[STAGE_BYTES]
+    left -= max(stage[STAGE_VOCAB], layer[busy] + layer[LAYER_GATHER])
+    freed = plain - light
+    room[ROOM_SECONDS] = stage[STAGE_SECONDS]
+    room[ROOM_LAYERS] = min(most, left / (plain if recompute == RECOMPUTE_NONE else light))
+    room[ROOM_PLAIN], room[ROOM_FREED_S], room[ROOM_SLOPE] = np.inf, 0.0, 1.0
+    if recompute == RECOMPUTE_SOME and freed > 0.0:
+        room[ROOM_PLAIN] = left / plain
+        room[ROOM_FREED_S] = layer[LAYER_RECOMPUTE] * left / freed
+        room[ROOM_SLOPE] = layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE] * plain / freed
+
+
+@jit
+def room_capacity(room: Array, layer_s: float, seconds: float) -> float:
+    """Most layers of a stage within `seconds`; see `stage_capacity`."""
+    time_left = seconds - room[ROOM_SECONDS]
+    capacity = min(room[ROOM_LAYERS], time_left / layer_s)
+    if capacity > room[ROOM_PLAIN]:
+        # n·t + q·(n·a - left)/d = time_left.
+        balanced = (time_left + room[ROOM_FREED_S]) / room[ROOM_SLOPE]
+        capacity = min(capacity, max(balanced, room[ROOM_PLAIN]))
+    return whole(capacity)
+
+
+@jit
 def stage_capacity(
-    stage: Array, layer: Array, recompute: int, seconds: float, limit_bytes: float
+    stage: Array, layer: Array, recompute: int, seconds: float, limit_bytes: float, room: Array
 ) -> float:
     """Most layers that one stage can hold within `seconds` and `limit_bytes` of live tensors.
 
     With some layers recomputed, r of n layers must be so that n·a - r·d fits the memory, and
     n·t + r·q the time; r need not be whole here (a relaxation). Negative if not even 0 fit.
+    `room`: ROOM_COLUMNS to work in.
     """
-    flight = stage[STAGE_FLIGHT]
-    time_left = seconds - stage[STAGE_SECONDS]
-    if layer[LAYER_OPTIMIZER_BYTES] > 0.0:
-        in_update = (limit_bytes - stage[STAGE_OPTIMIZER_BYTES]) / layer[LAYER_OPTIMIZER_BYTES]
-    else:
-        in_update = np.inf
-    capacity = min(in_update, time_left / layer[LAYER_SECONDS])
-    left = limit_bytes - stage[STAGE_BYTES]
-    always = layer[LAYER_PERSISTENT] + stage[STAGE_DEFERRED] * layer[LAYER_WEIGHT_SAVED]
-    plain = always + flight * layer[LAYER_SAVED]
-    light = always + flight * layer[LAYER_SAVED_RECOMPUTED]
-    busy = LAYER_WORKING_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_WORKING
-    left -= max(stage[STAGE_VOCAB], layer[busy] + layer[LAYER_GATHER])
-    if recompute == RECOMPUTE_NONE:
-        return whole(min(capacity, left / plain))
-    capacity = min(capacity, left / light)
-    freed = plain - light
-    if recompute == RECOMPUTE_SOME and freed > 0.0 and capacity * plain > left:
-        # n·t + q·(n·a - left)/d = time_left.
-        slope = layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE] * plain / freed
-        balanced = (time_left + layer[LAYER_RECOMPUTE] * left / freed) / slope
-        capacity = min(capacity, max(balanced, left / plain))
-    return whole(capacity)
+    fill_room(stage, layer, recompute, limit_bytes, room)
+    return room_capacity(room, layer[LAYER_SECONDS], seconds)
 
 
 @jit
@@ -259,13 +283,13 @@ def fewest_layers(stage: int, pp: int, vpp: float, standalone_vocab: float) -> f
 
 @jit
 def layers_fit(
-    stages: Array, layer: Array, recompute: int, seconds: float, limit_bytes: float,
-    layers: float, vpp: float, standalone_vocab: float,
+    rooms: Array, layer_s: float, seconds: float, layers: float, vpp: float,
+    standalone_vocab: float,
 ) -> bool:  # fmt: skip
     """Whether all layers find room on stages that take at most `seconds` each."""
-    total, pp = 0.0, stages.shape[0]
+    total, pp = 0.0, rooms.shape[0]
     for stage in range(pp):
-        capacity = stage_capacity(stages[stage], layer, recompute, seconds, limit_bytes)
+        capacity = room_capacity(rooms[stage], layer_s, seconds)
         if capacity < fewest_layers(stage, pp, vpp, standalone_vocab):
             return False
         total += capacity
@@ -275,35 +299,34 @@ def layers_fit(
 @jit
 def slowest_stage_bound_s(
     stages: Array, layer: Array, recompute: int, limit_bytes: float, layers: float, vpp: float,
-    standalone_vocab: float, low_s: float, wider: Array,
+    standalone_vocab: float, low_s: float, wider: Array, rooms: Array,
 ) -> float:  # fmt: skip
     """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
 
     `vpp`: fewest layers of a stage, but for `standalone_vocab` (`fewest_layers`). `wider`: the
     seconds between which the answer lay under a limit no smaller than this one (0 before the
-    first), set to those of this one: where memory does not bind the answer stays.
+    first), set to those of this one: where memory does not bind the answer stays. `rooms`:
+    [stage, ROOM_*] to work in.
     """
     if low_s == np.inf:
         return low_s
-    known_s, enough_s = float(wider[0]), float(wider[1])
+    for stage in range(stages.shape[0]):
+        fill_room(stages[stage], layer, recompute, limit_bytes, rooms[stage])
+    layer_s, known_s, enough_s = layer[LAYER_SECONDS], float(wider[0]), float(wider[1])
     if enough_s > 0.0 and low_s <= known_s:
-        if layers_fit(
-            stages, layer, recompute, enough_s, limit_bytes, layers, vpp, standalone_vocab
-        ):
+        if layers_fit(rooms, layer_s, enough_s, layers, vpp, standalone_vocab):
             return known_s
         low_s = enough_s
-    high_s = (layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE]) * layers + low_s
+    high_s = (layer_s + layer[LAYER_RECOMPUTE]) * layers + low_s
     high_s += greatest(stages, STAGE_SECONDS)
-    if not layers_fit(stages, layer, recompute, high_s, limit_bytes, layers, vpp, standalone_vocab):
+    if not layers_fit(rooms, layer_s, high_s, layers, vpp, standalone_vocab):
         return np.inf
-    if layers_fit(stages, layer, recompute, low_s, limit_bytes, layers, vpp, standalone_vocab):
+    if layers_fit(rooms, layer_s, low_s, layers, vpp, standalone_vocab):
         wider[0], wider[1] = low_s, low_s
         return low_s
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
-        if layers_fit(
-            stages, layer, recompute, middle_s, limit_bytes, layers, vpp, standalone_vocab
-        ):
+        if layers_fit(rooms, layer_s, middle_s, layers, vpp, standalone_vocab):
             high_s = middle_s
         else:
             low_s = middle_s
@@ -355,7 +378,7 @@ def layout_bounds_s(
     copies = copies_of_model(framework.schedule, pp)
     update_s = weighted(totals, terms, TERM_OPTIMIZER) / pp
     layer = cheapest_layer(layers, 0, job.kinds)
-    wider = np.zeros((1 + job.kinds, 2))
+    wider, rooms = np.zeros((1 + job.kinds, 2)), np.zeros((stages.shape[0], ROOM_COLUMNS))
     for index in range(limits_bytes.shape[0]):
         if index > 0 and limits_bytes[index] > limits_bytes[index - 1]:
             for row in range(1 + job.kinds):
@@ -364,14 +387,14 @@ def layout_bounds_s(
         limit /= 1.0 + framework.fragmentation
         slowest_s = slowest_stage_bound_s(
             stages, layer, recompute, limit, copies * job.layers, vpp, job.standalone_vocab,
-            total_s / pp, wider[job.kinds],
+            total_s / pp, wider[job.kinds], rooms,
         )  # fmt: skip
         if job.kinds > 1:
             for kind in range(job.kinds):
                 alone = cheapest_layer(layers, kind, kind + 1)
                 slowest_s = slowest_stage_bound_s(
                     stages, alone, recompute, limit, copies * totals[kind], 0.0, 0.0, slowest_s,
-                    wider[kind],
+                    wider[kind], rooms,
                 )  # fmt: skip
         out[index] = np.inf
         if slowest_s < np.inf:

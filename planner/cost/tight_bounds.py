@@ -121,12 +121,12 @@ def fewest_shared(
 
 @jit
 def fitting_layers(
-    stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int, each: float,
+    stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int, shared: Array,
     blocks: float, limit_bytes: float, fits: Array,
 ) -> None:  # fmt: skip
     """Fill fits[n]: most layers, up to n, that a stage may hold; negative if there is none.
 
-    `each`: layers of every block that recompute, infinite: all, under RECOMPUTE_SHARED.
+    `shared[n]`: how many of n layers recompute at most, under RECOMPUTE_SHARED.
     """
     flight, deferred = stage[STAGE_FLIGHT], stage[STAGE_DEFERRED]
     some = recompute not in (RECOMPUTE_NONE, RECOMPUTE_ALL)
@@ -145,7 +145,7 @@ def fitting_layers(
     for count in range(fits.shape[0]):
         again = float(count) if some else 0.0
         if recompute == RECOMPUTE_SHARED:
-            again = shared_layers(float(count), blocks, each)
+            again = shared[count]
         held = (
             stage[STAGE_BYTES]
             + count * per_layer
@@ -185,30 +185,41 @@ def layers_in_time(
 
 @jit
 def slowest_stage_s(
-    stages: Array, layers: Array, prefix: Array, recompute: int, each: float, blocks: float,
-    head: int, head_layers: float, limit_bytes: float, standalone_vocab: float, low_s: float,
+    stages: Array, layers: Array, mean: Array, deficit: Array, recompute: int, each: float,
+    blocks: float, head: int, head_layers: float, limit_bytes: float, standalone_vocab: float,
+    low_s: float, fits: Array, again: Array,
 ) -> float:  # fmt: skip
-    """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit."""
-    pp, total = stages.shape[0], prefix.shape[1] - 1
-    mean, deficit = mean_layer(layers, prefix)
-    fits = np.zeros((pp, total + 1))
+    """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
+
+    `fits[stage, n]`, `again[2, n]`: to work in.
+    """
+    pp, total = stages.shape[0], fits.shape[1] - 1
+    if recompute == RECOMPUTE_SHARED:
+        for count in range(total + 1):
+            again[0, count] = shared_layers(float(count), blocks, each)
+    room = 0.0
     for stage in range(pp):
         fitting_layers(
-            stages[stage], layers, mean, deficit, recompute, each, blocks, limit_bytes, fits[stage]
-        )
-    again = np.zeros((2, total + 1))
+            stages[stage], layers, mean, deficit, recompute, again[0], blocks, limit_bytes,
+            fits[stage],
+        )  # fmt: skip
+        if fits[stage, total] < fewest_layers(stage, pp, blocks, standalone_vocab):
+            return np.inf
+        room += fits[stage, total]
+    if room < total:
+        return np.inf
     if recompute == RECOMPUTE_SHARED:
         for count in range(total + 1):
             for fewer in range(2):
                 again[fewer, count] = fewest_shared(
                     float(count), blocks, each, fewer * head_layers, standalone_vocab
                 )
+    if _fit(stages, fits, again, layers, mean, deficit, recompute, blocks, head,
+            standalone_vocab, low_s):  # fmt: skip
+        return low_s
     again_s = greatest(layers, LAYER_RECOMPUTE)
     high_s = low_s + greatest(stages, STAGE_SECONDS)
     high_s += (greatest(layers, LAYER_SECONDS) + again_s) * total
-    if not _fit(stages, fits, again, layers, mean, deficit, recompute, blocks, head,
-                standalone_vocab, high_s):  # fmt: skip
-        return np.inf
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
         if _fit(stages, fits, again, layers, mean, deficit, recompute, blocks, head,
@@ -266,13 +277,16 @@ def shared_span_s(
 
 
 @jit
-def tight_bound_s(
+def fill_tight_bounds(
     grid: Row, recompute: int, limit_bytes: float, key: Row, costs: Rows, prefix: Array,
     totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, network: Rows,
-) -> float:  # fmt: skip
-    """No layout of a shape within `limit_bytes` (reserved, context included) has a shorter step, s.
+    out: Array,
+) -> None:  # fmt: skip
+    """Fill out[n - 1]: no layout of a shape within `limit_bytes` (reserved, context included) in
+    which every block recomputes n of its layers, or all it has, has a shorter step, s.
 
-    `recompute`: a RECOMPUTE_* code. Not for schedules with two copies of the model.
+    `recompute`: a RECOMPUTE_* code; all but RECOMPUTE_SHARED have one bound. Not for schedules with
+    two copies of the model.
     """
     terms, scalars, stages, layers = shape_parts(
         grid, recompute, key, costs, job, framework, gpu, network
@@ -286,31 +300,29 @@ def tight_bound_s(
     limit = (limit_bytes - scalars[SCALAR_FIXED_BYTES]) / (1.0 + framework.fragmentation)
     update_s = weighted(totals, terms, TERM_OPTIMIZER) / pp
     head = head_stage(framework.schedule, int(pp))
-    most = job.layers if recompute == RECOMPUTE_SHARED else 1
     rest_s = update_s + scalars[SCALAR_FIXED_S]
+    mean, deficit = mean_layer(layers, prefix)
+    fits, again = np.zeros((int(pp), prefix.shape[1])), np.zeros((2, prefix.shape[1]))
     least_s = np.inf
-    for each in range(1, most + 1):
+    for each in range(1, out.shape[0] + 1):
         if recompute == RECOMPUTE_SHARED and least_s < np.inf:
             # No slowest stage is quicker than the mean one: this count cannot be the best.
-            quickest_s = shared_span_s(
+            out[each - 1] = rest_s + shared_span_s(
                 plain_s / pp, plain_s, layers, float(each), blocks, job.layers, grad_acc, share
             )
-            if quickest_s + rest_s >= least_s:
+            if out[each - 1] >= least_s:
                 continue
         slowest_s = slowest_stage_s(
-            stages, layers, prefix, recompute, float(each), blocks, head, head_layers, limit,
-            job.standalone_vocab, plain_s / pp,
+            stages, layers, mean, deficit, recompute, float(each), blocks, head, head_layers,
+            limit, job.standalone_vocab, plain_s / pp, fits, again,
         )  # fmt: skip
-        if slowest_s == np.inf:
-            continue
-        if recompute == RECOMPUTE_SHARED:
+        span_s = grad_acc * slowest_s + share * (plain_s - slowest_s)
+        if recompute == RECOMPUTE_SHARED and slowest_s < np.inf:
             span_s = shared_span_s(
                 slowest_s, plain_s, layers, float(each), blocks, job.layers, grad_acc, share
             )
-        else:
-            span_s = grad_acc * slowest_s + share * (plain_s - slowest_s)
-        least_s = min(least_s, span_s + rest_s)
-    return least_s
+        out[each - 1] = span_s + rest_s if slowest_s < np.inf else np.inf
+        least_s = min(least_s, out[each - 1])
 
 
 @jit
@@ -321,19 +333,19 @@ def bound_shapes(
 ) -> None:  # fmt: skip
     """Fill bounds on the step time, s: out[shapes, limits]; infinite where nothing can fit.
 
-    `recompute[shape]`: RECOMPUTE_* code. `tight`: those of this module, each by itself.
+    `recompute[shape]`: RECOMPUTE_* code. `tight`: out[shapes, n - 1] of `fill_tight_bounds` within
+    the first limit instead.
     """
     for index in range(shapes.shape[0]):
         grid, code = shapes[index], int(recompute[index])
         key, cost = keys[int(grid.key)], costs[int(grid.key)]
-        if not tight:
+        if tight:
+            fill_tight_bounds(
+                grid, code, limits_bytes[0], key, cost, prefix, totals, job, framework, gpu,
+                network, out[index],
+            )  # fmt: skip
+        else:
             layout_bounds_s(
                 grid, code, limits_bytes, key, cost, totals, job, framework, gpu, network,
                 out[index],
-            )  # fmt: skip
-            continue
-        for limit in range(limits_bytes.shape[0]):
-            out[index, limit] = tight_bound_s(
-                grid, code, limits_bytes[limit], key, cost, prefix, totals, job, framework, gpu,
-                network,
             )  # fmt: skip

@@ -332,11 +332,8 @@ class CostModel:
         By the seconds of all pieces of the model, everything that recomputes run again; what it
         holds is not looked at, for kinds differ in a part of one layer's working set.
         """
-        best, costs = keys, self.cost_keys(keys)
-        if len(keys) == 0 or keys[:, f.KEY_CP].max() == 1.0:
-            return best, costs
-        fastest = np.where(keys[:, f.KEY_CP] > 1.0, np.inf, 0.0)
-        best = keys.copy()
+        best, costs = keys.copy(), np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
+        fastest = np.full(len(keys), np.inf)
         for kind in self.job.context_kinds:
             inner = self._inner_ranks(kind, keys)
             rows = np.flatnonzero((inner != IMPOSSIBLE) & (keys[:, f.KEY_CP] > 1.0))
@@ -350,6 +347,8 @@ class CostModel:
             better = seconds < fastest[rows] * (1.0 - _TIE)
             taken = rows[better]
             best[taken], costs[taken], fastest[taken] = key[better], priced[better], seconds[better]
+        plain = np.flatnonzero(fastest == np.inf)
+        costs[plain] = self.cost_keys(keys[plain])
         return best, costs
 
     def _inner_ranks(self, kind: ContextKind, keys: Array) -> NDArray[np.int64]:

@@ -19,6 +19,12 @@ _PARTS = 4
 _MOST_ROWS = 8192
 
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+_most_threads: ContextVar[int | None] = ContextVar("most_threads", default=None)
+
+
+def limit_threads(count: int) -> None:
+    """Let `in_threads` take so many threads at most, in a process that shares the machine."""
+    _most_threads.set(count)
 
 
 class OutOfTimeError(Exception):
@@ -36,9 +42,10 @@ def until(deadline: float | None) -> Iterator[None]:
 
 
 def in_threads(work: Callable[[slice], None], count: int) -> None:
-    """Call `work` on slices that cover `count` rows, on as many threads as there are processors."""
+    """Call `work` on slices that cover `count` rows, on as many threads as there are processors, or
+    as `limit_threads` says."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = max(1, min(threads or 1, count // _FEWEST))
+    threads = max(1, min(_most_threads.get() or threads or 1, threads or 1, count // _FEWEST))
     size = max(1, min(_MOST_ROWS, -(-count // (_PARTS * threads if threads > 1 else 1))))
     parts = _parts(count, size, _deadline.get())
     if threads == 1:

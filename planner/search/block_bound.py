@@ -67,10 +67,13 @@ class Bound:
 NO_BOUND = Bound(0.0)
 
 
-def least_step(terms: ShapeTerms, ctx: LayoutContext, enough_s: float) -> Bound:
+def least_step(
+    terms: ShapeTerms, ctx: LayoutContext, enough_s: float, each_s: Array | None = None
+) -> Bound:
     """No layout of the shape within its memory limit has a shorter step.
 
-    At most `enough_s`: more is not asked for.
+    At most `enough_s`: more is not asked for. `each_s[n - 1]`: bounds that are known where every
+    block recomputes n layers ("shared" only).
     """
     seconds, memory = StageSeconds(terms, ctx), StagesThatHold(ctx)
     if ctx.recomputation != "shared":
@@ -78,6 +81,8 @@ def least_step(terms: ShapeTerms, ctx: LayoutContext, enough_s: float) -> Bound:
     # With all layers first: what that takes leaves little to look at with fewer.
     least = BlockBound(seconds, memory, ctx.layers).least_step(enough_s)
     for each in range(seconds.longest_block(least.step_s) - 1, 0, -1):
+        if each_s is not None and each_s[each - 1] >= least.step_s:
+            continue
         fewer = BlockBound(seconds, memory, each).least_step(least.step_s)
         if fewer.step_s < least.step_s:
             least = fewer

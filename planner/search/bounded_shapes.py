@@ -62,7 +62,7 @@ class BoundedShapes:
         self.deadline = deadline
         # Best pace known of other jobs that are searched with this one.
         self.best_beside = np.inf
-        self._tight_sample_times: dict[tuple[int, int], float] = {}
+        self._tight_bounds: dict[tuple[int, int], Array] = {}
         # By shape, rung and the target above which no bound is looked for.
         self._block_bounds: dict[tuple[int, int, float], Bound] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
@@ -152,7 +152,7 @@ class BoundedShapes:
         inherited = self.bounds[:, above]
         for name in ("limits", "bounds", "_plain_sample_times"):
             self.__dict__.pop(name, None)
-        self._tight_sample_times, self._block_bounds, self._hints = {}, {}, {}
+        self._tight_bounds, self._block_bounds, self._hints = {}, {}, {}
         self.limits = limits
         self.bounds = np.maximum(self.bounds, inherited)
 
@@ -231,7 +231,9 @@ class BoundedShapes:
         """The next tighter bound on the pace of a shape at a rung; it holds at lower rungs too."""
         self._tightened[position, index] += 1
         if self._tightened[position, index] < TIGHTEST:
-            self._raise_bound(position, index, self._tight_sample_s(position, index))
+            gbs = float(self.columns["gbs"][self.rows[position]])
+            least_s = float(self._tight_s(position, index).min())
+            self._raise_bound(position, index, least_s / gbs)
         else:
             self._tighten_block(position, index, target)
         return float(self.bounds[position, index])
@@ -261,7 +263,8 @@ class BoundedShapes:
             terms, ctx = self.linear(row, float(self.limits[index]))
             if block_bound.applies(ctx):
                 target_s = target * float(self.columns["gbs"][row])
-                found = block_bound.least_step(terms, ctx, target_s)
+                each_s = self._tight_s(position, index)
+                found = block_bound.least_step(terms, ctx, target_s, each_s)
         self._block_bounds[key] = found
         return found
 
@@ -282,28 +285,23 @@ class BoundedShapes:
             terms, job.model, job.framework, job.recompute[index], self.limit_bytes, modules
         )
 
-    def _tight_sample_s(self, position: int, index: int) -> float:
-        """The tight bound as such; 0 where the schedule has none."""
-        known = self._tight_sample_times.get((position, index))
-        if known is not None:
-            return known
+    def _tight_s(self, position: int, index: int) -> Array:
+        """`planner.cost.tight_bounds` of a shape at a rung: [n - 1] seconds where every block
+        recomputes n layers, one figure under other modes; 0 where the schedule has none."""
+        if (position, index) in self._tight_bounds:
+            return self._tight_bounds[position, index]
         model, row = self.cost_model, int(self.rows[position])
-        seconds = 0.0
+        recomputation = self.recomputations[int(self.columns["recompute"][row])]
+        shared = recomputation == "shared"
+        found = np.zeros((1, model.job.model.layers if shared else 1))
         pp = float(self.columns["pp"][row])
         if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
             shapes, keys, costs = self._bound_inputs
-            recomputation = self.recomputations[int(self.columns["recompute"][row])]
-            code = (
-                tight_bounds.RECOMPUTE_SHARED
-                if recomputation == "shared"
-                else recompute_code(recomputation)
-            )
-            bound = np.zeros((1, 1))
+            code = tight_bounds.RECOMPUTE_SHARED if shared else recompute_code(recomputation)
             compiled.bound_shapes(
                 shapes[[position]], np.array([float(code)]), self.limits[[index]], True, keys,
-                costs, model.prefix, model.totals, *model.inputs, bound,
+                costs, model.prefix, model.totals, *model.inputs, found,
             )  # fmt: skip
-            seconds = float(bound[0, 0])
-        sample_s = seconds / float(self.columns["gbs"][row])
-        self._tight_sample_times[position, index] = sample_s
-        return sample_s
+        each_s: Array = found[0]
+        self._tight_bounds[position, index] = each_s
+        return each_s

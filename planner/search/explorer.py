@@ -208,8 +208,8 @@ class Explorer(BoundedShapes):
     @cached_property
     def _fastest_even(self) -> np.ndarray:
         """Shapes whose even layouts are as fast as any that is no heavier, and fit."""
-        order = np.lexsort((self.sample_s, self.peak))
-        order = order[self.peak[order] <= self.limit_bytes]
+        fitting = np.flatnonzero(self.peak <= self.limit_bytes)
+        order = fitting[np.lexsort((self.sample_s[fitting], self.peak[fitting]))]
         sample_s = self.sample_s[order]
         return np.sort(order[sample_s <= np.minimum.accumulate(sample_s)])
 

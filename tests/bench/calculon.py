@@ -1,8 +1,9 @@
 """Calculon's search on the same machine: three jobs of GPT-3 175B on A100s.
 
 Calculon is read from a checkout that the caller names and run as it is, with its debug messages
-silenced. Its second memory tier is left out, since `planner search` offloads nothing unasked, and
-it leaves micro-batches early (`--mbs-break`).
+silenced, on one processor, for a time: a random sample of the parts of its search
+(`scripts/calculon_sample.py`). Its second memory tier is left out, since `planner search` offloads
+nothing unasked, and it leaves micro-batches early (`--mbs-break`).
 """
 
 from __future__ import annotations
@@ -14,39 +15,34 @@ import tempfile
 from pathlib import Path
 
 from tests.bench.measure import Figures, planner
-from tests.bench.process import Checkout, run
+from tests.bench.process import SCRIPTS, Checkout, run
 
 GPUS = (64, 512, 4096)
 _BATCH = 1536
-_QUIET = (
-    "import logging, runpy, sys; logging.disable(logging.DEBUG); sys.argv[0] = 'calculon';"
-    "runpy.run_path('bin/calculon', run_name='__main__')"
-)
 
 
-def calculon(folder: Path, python: str, gpus: int) -> Figures:
-    """Its search for the best execution, on all processors."""
+def calculon(folder: Path, python: str, gpus: int, seconds: float) -> Figures:
+    """Its search for the best execution, as much of it as so many seconds allow."""
     system = json.loads((folder / "systems/a100_80g.json").read_text(encoding="utf-8"))
     system["mem2"]["GiB"] = 0
-    processors = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as place:
         one_tier = Path(place) / "system.json"
         one_tier.write_text(json.dumps(system), encoding="utf-8")
         command = [
-            python, "-c", _QUIET, "llm-optimal-execution", "models/gpt3-175B.json", str(gpus),
-            str(_BATCH), "float16", str(one_tier), str(Path(place) / "best.json"), "--mbs-break",
-            "--noneok", "--cpus", str(processors),
+            python, str(SCRIPTS / "calculon_sample.py"), str(seconds), "llm-optimal-execution",
+            "models/gpt3-175B.json", str(gpus), str(_BATCH), "float16", str(one_tier),
+            str(Path(place) / "best.json"), "--mbs-break", "--noneok", "--cpus", "1",
         ]  # fmt: skip
         done = run(command, {**os.environ, "PYTHONPATH": str(folder)}, folder)
-    found = re.search(r"Total executions: (\d+)", done.output)
+    found = re.search(r"^Sample: (.*)$", done.output, re.MULTILINE)
     if done.status != 0 or found is None:
         raise RuntimeError((done.output + done.errors)[-2000:])
-    candidates = int(found[1])
+    figures: dict[str, float] = json.loads(found[1])
     return {
-        "wall_s": done.wall_s,
-        "cpu_s": done.cpu_s,
-        "candidates": candidates,
-        "rate": candidates / done.cpu_s,
+        "candidates": figures["candidates"],
+        "rate": figures["candidates"] / figures["cpu_s"],
+        "share": 100 * figures["share"],
+        "cpu_s": figures["cpu_s"] / figures["share"],
     }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from contextvars import copy_context
 
 import numpy as np
 import pytest
 
-from planner.predict.threads import OutOfTimeError, in_threads, until
+from planner.predict.threads import OutOfTimeError, in_threads, limit_threads, until
 
 
 @pytest.mark.parametrize("count", [0, 1, 127, 1_000, 20_001])
@@ -20,6 +21,21 @@ def test_every_row_once(count: int) -> None:
 
     in_threads(work, count)
     assert (rows == 1).all()
+
+
+def test_no_more_threads_than_a_process_may_take() -> None:
+    used: set[int] = set()
+
+    def work(_: slice) -> None:
+        used.add(threading.get_ident())
+        time.sleep(0.001)
+
+    def alone() -> None:
+        limit_threads(1)
+        in_threads(work, 1_000)
+
+    copy_context().run(alone)
+    assert used == {threading.get_ident()}
 
 
 def test_a_deadline_ends_it_between_parts() -> None:

@@ -1,7 +1,7 @@
 """Refit of the error bars: how far predictions lie from measured runs, by source and family.
 
     python -m planner.evidence.fit.residual_fit [RUNS.csv|FOLDER ...] >
-    planner/predict/uncertainty/residuals.toml
+    planner/predict/uncertainty/residuals.json
 
 `planner.predict.uncertainty.residuals` says how the file is read. Step times are predicted with the
 constants that leave a run's source out (`planner.evidence.fit.held_out`, whose file is read); the
@@ -18,11 +18,13 @@ midway from that to the share of rows where this is less.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
@@ -40,10 +42,10 @@ from planner.evidence.fit.judging import (
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import memory_error, time_error
-from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure
+from planner.predict.uncertainty.families import UNFAMILIAR, Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
-from planner.predict.uncertainty.residuals import ResidualTable
+from planner.predict.uncertainty.residuals import ResidualTable, SourceResiduals
 
 # Below this a peak is mostly what libraries allocate, not the model.
 _SMALLEST_PEAK_GIB = 8.0
@@ -53,6 +55,16 @@ _PRIOR_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _SOURCE_POWERS = (0.0, 0.25, 0.5)
 # Tried for `communication` and `launches`.
 _COMMUNICATION = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+_ABOUT = (
+    "How far predictions lie from measurements: ln(measured / predicted) by source of runs and "
+    "family (framework, GPU architecture, inside one scale-up domain or beyond, dense or MoE); "
+    "planner/predict/uncertainty/residuals.py says how intervals come from it. Step times: with "
+    "the constants that leave the run's source out (held_out.toml). held_out: share of runs in "
+    "the 80 % interval that all *other* sources give them, and how many. growth: standard "
+    "deviation added for each doubling outside what was measured; unmeasured: for what has no "
+    "run; folds: the ranges left out that they come from, with the share of these runs in the "
+    "interval without and with it. By: python -m planner.evidence.fit.residual_fit."
+)
 _LAUNCHES = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
@@ -128,56 +140,57 @@ def _with_unmeasured_errors(table: ResidualTable, found: Sequence[Residual]) -> 
 
 
 def render(fitted: Sequence[FittedTable]) -> str:
-    """The TOML file."""
-    lines = [
-        "# How far predictions lie from measurements: ln(measured / predicted) by source of runs",
-        "# and family (framework, GPU architecture, inside one scale-up domain or beyond, dense",
-        "# or MoE); planner/predict/uncertainty/residuals.py says how intervals come from it.",
-        f"# Written {datetime.now(UTC):%Y-%m-%d} by: python -m planner.evidence.fit.residual_fit",
-        "# Step times: with the constants that leave the run's source out (held_out.toml).",
-        "# `held_out`: share of runs in the 80 % interval that all *other* sources give them.",
-        "# `growth`: standard deviation added for each doubling outside what was measured,",
-        "# `unmeasured`: for what has no run; `folds`: the ranges left out that they come from,",
-        "# with the share of these runs in the interval without and with it.",
-    ]
-    for fitted_table in fitted:
-        lines += ["", *_render_table(fitted_table)]
-    return "\n".join(lines) + "\n"
+    """The JSON file: a line for each source's runs of a family."""
+    about = f"{_ABOUT} Written {datetime.now(UTC):%Y-%m-%d}."
+    parts = [f'"about": {json.dumps(about)}']
+    parts += [f'"{one.table.figure}": {_render_table(one)}' for one in fitted]
+    return "{" + ",\n".join(parts) + "}\n"
 
 
-def _render_table(fitted: FittedTable) -> Iterator[str]:
+def _render_table(fitted: FittedTable) -> str:
     table, coverage = fitted.table, fitted.coverage
-    yield f"[{table.figure}]"
-    yield f"prior_rows = {table.prior_rows:g}"
-    yield f"source_power = {table.source_power:g}"
-    yield f"inflation = {table.inflation:g}"
-    yield f"communication = {table.communication:g}"
-    yield f"launches = {table.launches:g}"
-    yield f"held_out_rows = {coverage.rows:.3f}"
-    yield f"held_out_mean_of_sources = {coverage.sources:.3f}"
-    for name in ("growth", "unmeasured"):
-        yield from ("", f"[{table.figure}.{name}]")
-        yield from (f"{key} = {value:g}" for key, value in getattr(table, name).items())
-    for fold in fitted.folds:
-        yield from ("", f"[[{table.figure}.folds]]")
-        yield f'name = "{fold.name}"'
-        yield f'kept = "{fold.label}"'
-        yield f"rows = {fold.judged}"
-        yield f"covered = [{fold.covered_without:.3f}, {fold.covered_with:.3f}]"
-    yield ""
-    yield f"[{table.figure}.held_out]"
-    for source, (share, rows) in coverage.by_source.items():
-        yield f'"{source}" = [{share:.3f}, {rows}]'
-    for entry in table.entries:
-        yield ""
-        yield f"[[{table.figure}.runs]]"
-        for name in ("source", *Family._fields):
-            yield f'{name} = "{getattr(entry, name)}"'
-        yield f"rows = {entry.rows}"
-        yield f"log_ratios = [{', '.join(f'{value:g}' for value in entry.log_ratios)}]"
-        axes = (f"{axis} = [{low:.6g}, {high:.6g}]" for axis, (low, high) in entry.measured.items())
-        yield f"measured = {{{', '.join(axes)}}}"
-        yield f"bits = {list(entry.bits)}"
+    numbers = {
+        "prior_rows": table.prior_rows,
+        "source_power": table.source_power,
+        "inflation": _rounded(table.inflation),
+        "communication": table.communication,
+        "launches": table.launches,
+        "held_out_rows": round(coverage.rows, 3),
+        "held_out_mean_of_sources": round(coverage.sources, 3),
+        "growth": {name: _rounded(value) for name, value in table.growth.items()},
+        "unmeasured": {name: _rounded(value) for name, value in table.unmeasured.items()},
+        "held_out": {
+            source: (round(share, 3), rows) for source, (share, rows) in coverage.by_source.items()
+        },
+    }
+    folds = [
+        {
+            "name": fold.name,
+            "kept": fold.label,
+            "rows": fold.judged,
+            "covered": [round(fold.covered_without, 3), round(fold.covered_with, 3)],
+        }
+        for fold in fitted.folds
+    ]
+    lists = [("folds", folds), ("runs", [_entry(entry) for entry in table.entries])]
+    return json.dumps(numbers)[:-1] + "".join(map(_lines, lists)) + "}"
+
+
+def _lines(named: tuple[str, list[dict[str, Any]]]) -> str:
+    """A list as a further field, each item on a line."""
+    name, items = named
+    return f',\n"{name}": [\n' + ",\n".join(map(json.dumps, items)) + "]"
+
+
+def _entry(entry: SourceResiduals) -> dict[str, Any]:
+    measured = {
+        axis: [_rounded(low), _rounded(high)] for axis, (low, high) in entry.measured.items()
+    }
+    return {**entry.model_dump(), "measured": measured}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:

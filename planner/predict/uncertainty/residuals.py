@@ -1,6 +1,6 @@
 """Distributions of ln(measured / predicted): what the error bars are made of.
 
-`planner/predict/uncertainty/residuals.toml` keeps, for each source of measured runs and each family
+`planner/predict/uncertainty/residuals.json` keeps, for each source of measured runs and each family
 in it, how far predictions lay from the measurements. A family is a framework profile on a GPU
 architecture, inside one scale-up domain or beyond, of dense or MoE models. What is said of a
 family is a mixture: its own runs weigh n / (n + k), the next wider family the rest, and so on up
@@ -22,7 +22,7 @@ grows is fitted by leaving *ranges* of runs out (`planner.evidence.fit.growth_fi
 
 from __future__ import annotations
 
-import tomllib
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -420,11 +420,11 @@ def _numbers(block: object) -> dict[str, float]:
 
 @cache
 def shipped_tables() -> dict[Figure, ResidualTable]:
-    """The tables of `planner/predict/uncertainty/residuals.toml`."""
+    """The tables of `planner/predict/uncertainty/residuals.json`."""
     text = (
-        files("planner.predict.uncertainty").joinpath("residuals.toml").read_text(encoding="utf-8")
+        files("planner.predict.uncertainty").joinpath("residuals.json").read_text(encoding="utf-8")
     )
-    return parse_tables(tomllib.loads(text))
+    return parse_tables(json.loads(text))
 
 
 @lru_cache(maxsize=4096)

@@ -120,8 +120,9 @@ class _Capacities:
         for stage, part in enumerate(self.parts):
             empty, layer = self.terms[part].stages[stage], self.layer[part]
             capacity = compiled.stage_capacity(
-                empty, layer, self.code, seconds, self.live_bytes[part]
-            )
+                empty, layer, self.code, seconds, self.live_bytes[part],
+                np.zeros(bounds.ROOM_COLUMNS),
+            )  # fmt: skip
             if capacity < bounds.fewest_layers(
                 stage, len(self.parts), self.fewest, self.standalone_vocab
             ):
