@@ -12,6 +12,7 @@ from planner.launch.expect import Expectations, StageExpectation
 from planner.launch.launchers import how_to_start, start_script
 from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE
+from planner.predict.plan import Plan
 from planner.search.explanation import time_terms
 
 _WIDTH = 88
@@ -106,7 +107,8 @@ def _head(launch: Launch, requirements: Sequence[str]) -> str:
         *(_item(need) for need in requirements),
         "",
         _paragraph(
-            "The plan decides how the job is split, not what it learns: data, tokenizer and "
+            f"The plan decides how the job is split, not what it learns{_rounding(plan)}: data, "
+            "tokenizer and "
             "learning rate are placeholders that run, marked as such. Replace them for a real run: "
             f"those that are variables stand at the top of {start_script(launch)}."
         ),
@@ -114,6 +116,11 @@ def _head(launch: Launch, requirements: Sequence[str]) -> str:
         _paragraph(_modes(launch)),
     ]
     return "\n".join(lines)
+
+
+def _rounding(plan: Plan) -> str:
+    """What of a plan reaches further."""
+    return ", but for gradients summed in 16 bits" if "bf16-gradients" in plan.techniques else ""
 
 
 def _modes(launch: Launch) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from planner.job.frameworks import load_framework
 from planner.job.quantities import (
     gib,
     number_ranges,
@@ -251,7 +252,8 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
     largest = max((plan.gbs_tokens for plan in plans), default=0)
     notes += search_note(job, largest) if largest else ()
-    return (*notes, *_assumed_note(result), *job.notes, *result.notes)
+    return (*notes, *_rounding_notes(result, plans), *_assumed_note(result), *job.notes,
+            *result.notes)  # fmt: skip
 
 
 def recommended_note(result: SearchResult) -> tuple[str, ...]:
@@ -264,6 +266,19 @@ def recommended_note(result: SearchResult) -> tuple[str, ...]:
         f"→ Use plan {result.recommended}: {as_fast}, and of those the likeliest to fit "
         f"({percent_sure(plan.fit_probability)}).",
     )
+
+
+def _rounding_notes(result: SearchResult, plans: Sequence[Plan]) -> Iterator[str]:
+    """Techniques of the plans that nobody asked for by name and that change what is computed."""
+    for technique in load_framework(result.request.framework).techniques:
+        most = max((plan.degrees.grad_acc for plan in plans if technique.name in plan.techniques),
+                   default=0)  # fmt: skip
+        if technique.rounds and most and technique.name not in result.request.use:
+            yield (
+                f"{technique.name} sums gradients in 16 bits, here of up to {most:,} "
+                "micro-batches: training rounds otherwise. "
+                f"--without {technique.name} keeps them in 32."
+            )
 
 
 def _assumed_note(result: SearchResult) -> tuple[str, ...]:
