@@ -118,6 +118,7 @@ class FrameworkInputs(NamedTuple):
     blocking_launches: float
     sequential_experts: float
     sample_load_s: float
+    unreduced_gradients: float
     resident_layers: float
     least_offload_bytes: float
     optimizer_bytes: float
@@ -162,6 +163,5 @@ class FrameworkInputs(NamedTuple):
     tensor_copy_s: float
     """Seconds per element of copying what tp gathers, or what a reduce-scatter sends, along the
     sequence."""
-    unreduced_gradients: float = 0.0
     reloads_ahead: float = 0.0
     """1 where some layers' activations stay: copies back then run ahead until a chunk is back."""

@@ -69,17 +69,17 @@ TORCH_VARIANTS = (
     # torchtitan runs of Llama 3.1 8B on 12 to 68 GB200 (batch 5, eager): 158.6 to 161.7 GiB
     # reserved, 160.1 to 166.3 with it, 119.5 without.
     Variant(
-        "uncompiled loss and checkpoints",
+        "uncompiled loss",
         ("torchtitan",),
         _is_eager,
         {
             "saved": load_framework("torchtitan-2024").saved.model_dump(
                 include={"logits_saved_bytes", "logits_peak_bytes", "logits_forward_bytes"}
             ),
-            # It checkpoints with early_stop=False, which only eager blocks follow.
-            "recomputing": {"stops_early": False},
         },
     ),
+    # It checkpoints with early_stop=False, which only eager blocks follow.
+    Variant("eager blocks", ("torchtitan",), _is_eager, {"recomputing": {"stops_early": False}}),
     # The loss over logits that tensor parallelism splits was compiled from 2025 on, and then only
     # with the blocks. Uncompiled (torch/distributed/tensor/parallel/loss.py), 16-bit logits, their
     # fp32 copy, that less its maximum and the exponential of it live at once.

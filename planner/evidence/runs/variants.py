@@ -309,12 +309,10 @@ def _changed(profile: FrameworkProfile, variant: Variant) -> FrameworkProfile:
 
 
 def tables_of(name: str, profile: str) -> Tables:
-    """What a variant changes in a profile's tables; nothing if it does not apply there."""
-    return next(
-        (
-            variant.tables
-            for variant in _VARIANTS
-            if variant.name == name and (not variant.profiles or profile in variant.profiles)
-        ),
-        {},
-    )
+    """What variants of that name change in a profile's tables; nothing if none applies there."""
+    tables: Tables = {}
+    for variant in _VARIANTS:
+        if variant.name == name and (not variant.profiles or profile in variant.profiles):
+            for table, values in variant.tables.items():
+                tables[table] = {**tables.get(table, {}), **values}
+    return tables
