@@ -217,8 +217,8 @@ def test_memory_budget_trades_time_for_memory() -> None:
         assert less.time.recompute_s >= more.time.recompute_s
     assert plans[-1].time.recompute_s == 0
     assert plans[0].time.recompute_s == pytest.approx(evaluated("full", framework).time.recompute_s)
-    late = evaluated("full", "torchtitan").time.recompute_s
-    assert late > evaluated("budget=0", "torchtitan").time.recompute_s
+    compiled = evaluated("full", "torchtitan").time.recompute_s
+    assert compiled == pytest.approx(evaluated("budget=0", "torchtitan").time.recompute_s)
 
 
 def test_modules_need_their_part_of_the_model() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from planner import Degrees, Request, evaluate
 from planner.job.errors import UsageError
+from planner.predict.decided import decided_request
 from planner.predict.ops import flop_per_token
 from planner.search.search import find_plans
 
@@ -54,9 +55,8 @@ def test_what_does_not_fit_is_still_costed() -> None:
 
 def test_evaluate_agrees_with_search() -> None:
     best = find_plans(REQUEST, top=1).plans[0]
-    again = evaluate(
-        REQUEST, best.degrees, best.recompute, best.layout.block_layers, best.layout.recomputed
-    )
+    decided, layout = decided_request(REQUEST, best), best.layout
+    again = evaluate(decided, best.degrees, best.recompute, layout.block_layers, layout.recomputed)
     assert again.step_time_s == pytest.approx(best.step_time_s, rel=1e-12)
     assert again.peak_bytes == pytest.approx(best.peak_bytes, rel=1e-12)
 

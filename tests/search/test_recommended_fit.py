@@ -16,6 +16,7 @@ from constraints.rule import Layout
 from planner.job.request import Request
 from planner.predict.cost_model import CostModel
 from planner.predict.costed_plan import job_plan
+from planner.predict.decided import decided_request
 from planner.predict.ops.context import OpContext
 from planner.predict.plan import Plan
 from planner.predict.saved import rank_key, table_parameters
@@ -59,7 +60,7 @@ def recommended(name: str) -> tuple[Plan, ...]:
 
 def with_vocabulary(name: str, plan: Plan, vocab: int) -> Plan:
     """The same configuration of a model with another vocabulary."""
-    job = JOBS[name].resolve()
+    job = decided_request(JOBS[name], plan).resolve()
     modes = (job.framework.recompute_mode(plan.recompute),)
     model = job.model.model_copy(update={"vocab": vocab})
     cost_model = CostModel(replace(job, model=model, recompute=modes))
@@ -108,4 +109,4 @@ def test_recommended_plans_hold_embeddings_and_logits(name: str) -> None:
         assert first >= embedding / shards
         logits = 4 * rows * degrees.mbs * job.seq / (degrees.tp * degrees.cp)
         # Not all of it: without a vocabulary another phase of the last stage is the heaviest.
-        assert last >= max(0.4 * logits, embedding / shards)
+        assert last >= max(0.35 * logits, embedding / shards)

@@ -93,7 +93,7 @@ def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None
     assert not cut.proven
     assert cut.gap == 1.0
     assert all(plan.gap == 1.0 and plan.status == "feasible" for plan in cut.plans)
-    assert any("no time was left for 4 of the choices" in note for note in cut.notes)
+    assert any("no time was left for 5 of the choices" in note for note in cut.notes)
 
 
 def test_a_time_limit_that_ends_costing_leaves_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

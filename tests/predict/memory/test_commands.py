@@ -125,6 +125,7 @@ def plan_words(plan: Plan) -> str:
     """The options that ask for a plan."""
     model_dump = plan.degrees.model_dump(exclude={"shard"})
     words = [f"--{name.replace('_', '-')} {value}" for name, value in model_dump.items()]
+    words += [f"--with {name}" for name in plan.techniques]
     words.append(f"--recompute {plan.recompute}")
     words.append(f"--layers-per-stage {','.join(map(str, plan.layout.block_layers))}")
     if any(plan.layout.recomputed):
