@@ -282,8 +282,8 @@ def _untried_notes(untried: Sequence[Job]) -> tuple[str, ...]:
     if not untried:
         return ()
     return (
-        f"no time was left for {len(untried)} of the choices of what is offloaded or used: the most "
-        "that a plan of theirs could save is not known",
+        f"no time was left for {len(untried)} of the choices of what is offloaded or used: the "
+        "most that a plan of theirs could save is not known",
     )
 
 
