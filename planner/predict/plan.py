@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -198,6 +198,7 @@ def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float
     return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
 
 
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # How near a plan's step time is to the best possible where it is called optimal.
 OPTIMAL_WITHIN = 1e-3
 
@@ -220,7 +221,7 @@ class Plan(_Frozen):
     gbs: int
     gbs_tokens: int
     seq: int
-    step_time_s: float
+    step_time_s: Positive
     step_time: Interval
     tokens_per_s: float
     tokens_per_s_per_gpu: float
@@ -228,10 +229,10 @@ class Plan(_Frozen):
     mfu_causal: float
     mfu_precision: float
     hfu: float
-    peak_bytes: float
+    peak_bytes: Positive
     peak_interval: Interval
     allocated_bytes: float
-    usable_bytes: float
+    usable_bytes: Positive
     limit_bytes: float
     heaviest_stage: int
     fits: bool
