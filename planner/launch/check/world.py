@@ -17,6 +17,8 @@ _PER_GPU = ("torchrun", "torch.distributed", "deepspeed", "accelerate")
 def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
     """Where launchers disagree with each other, with the degrees, or with the machine."""
     counts = _as_nodes_and_processes(found.counts)
+    if none := [count for count in counts if count.number < 1]:
+        return [_problem(f"{_words(count)}: at least 1 is needed", (count,)) for count in none]
     nodes = _wanted_nodes(counts, cluster)
     problems = [*_disagreements(counts, nodes), *_products(counts), *_indivisible(found, counts)]
     # With a disagreement there is no one number of processes.

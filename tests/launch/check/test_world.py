@@ -110,6 +110,14 @@ def test_what_the_environment_may_set_is_only_warned_of(read: Read) -> None:
     assert {p.severity for p in problems if p.rule == "world-size"} == {"warning"}
 
 
+def test_a_node_starts_at_least_one_process(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc-per-node 0 pretrain_gpt.py {SMALL}\n")
+    result = run_cli("check", str(script), "--gpus", "8xH100", "-q")
+    assert result.exit_code == 1, result.output
+    assert "WILL NOT RUN" in result.stdout
+
+
 def test_another_number_than_the_machine_has(read: Read) -> None:
     assert found_errors(read, slurm(directives=""), "64xH100") == [
         "launched-processes: the files start 16 processes; this is checked for 64 GPUs"
