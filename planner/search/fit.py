@@ -110,17 +110,24 @@ def does_it_fit(
 
 def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | None:
     """The fastest plan that fits; None if there is none, or none was found."""
+    return _fastest(request, time_limit_s)[0]
+
+
+def _fastest(request: Request, time_limit_s: float | None) -> tuple[Plan | None, bool]:
+    """(the fastest plan that fits, whether that answer is proven)."""
     try:
         found = find_plans(request, time_limit_s=time_limit_s, fastest_only=True, relaxed=False)
-    except (DoesNotFitError, UsageError):
-        return None
-    return found.plans[found.recommended - 1] if found.recommended else found.plans[0]
+    except DoesNotFitError as error:
+        return None, error.why.proven
+    except UsageError:
+        return None, True
+    return (found.plans[found.recommended - 1] if found.recommended else found.plans[0]), True
 
 
 def _trial(request: Request, effort: Effort) -> tuple[Plan | None, bool]:
-    """(a plan that fits, as fast as little work finds; whether it is proven that there is none)."""
+    """(a plan that fits, as fast as such an effort finds; without one, whether that is proven)."""
     if is_pool(request.gpus):
-        return fitting_plan(request, effort.time_limit_s), True
+        return _fastest(request, effort.time_limit_s)
     try:
         trial = search_costed(cost_shares(request.resolve()), effort=effort)
     except UsageError:
