@@ -63,7 +63,9 @@ def test_userbuffers_need_nvlink_and_a_split_sequence(changes: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("framework", ["megatron-core", "megatron-bridge"])
-@pytest.mark.parametrize("wide", [{"without": ("bf16-gradients",)}, {"optimizer": "adamw:grad=fp32"}])
+@pytest.mark.parametrize(
+    "wide", [{"without": ("bf16-gradients",)}, {"optimizer": "adamw:grad=fp32"}]
+)
 def test_gradients_in_bf16_are_on_unless_excluded(framework: str, wide: dict[str, Any]) -> None:
     """They round otherwise: half the bytes of 8.03e9/4 gradients."""
     halves = Degrees(tp=4, dp=2, zero=1, grad_acc=4)
