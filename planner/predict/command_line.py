@@ -42,8 +42,8 @@ def evaluate_command(
     if layout is not None and layout.mtp_standalone:
         words.append("--mtp-standalone")
     if degrees is not None and layout is not None and recompute not in ("", "none"):
-        if tuple(layout.recomputed) != layout.stage_layers(degrees.pp):
-            words += ["--recompute-layers", _listed(layout.recomputed)]
+        partial = tuple(layout.recomputed) != layout.stage_layers(degrees.pp)
+        words += ["--recompute-layers", _listed(layout.recomputed)] if partial else []
     return shlex.join(words)
 
 
