@@ -12,7 +12,8 @@ from functools import cache
 from math import exp, hypot, log, sqrt
 from pathlib import Path
 
-from planner.compare.interval import DEVIATIONS_80, Frozen, Range
+from hardware.frozen import Frozen
+from planner.compare.interval import DEVIATIONS_80, Range
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 _STEP = 1e-4

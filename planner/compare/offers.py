@@ -9,9 +9,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from hardware import Cluster, Price, PriceKind, load_cluster_file
 from hardware.files import read_text, toml_content
+from hardware.frozen import Frozen
 from hardware.load import MOST_GPUS
 from hardware.prices import Date, PriceOfGpu
-from planner.compare.interval import Frozen
 from planner.job.errors import UsageError
 from planner.job.pool import parse_one_type
 
