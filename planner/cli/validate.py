@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.evidence.runs.families import Family
     from planner.evidence.runs.predict import Prediction
     from planner.report.pages.page import Page
-    from planner.report.validation import Validation
+    from planner.report.tables import Report
 
 _EPILOG = """\b
 Runs are CSV files, one row a run. A header names the columns; needed are
@@ -112,7 +112,7 @@ def command(
         case "csv":
             click.echo(_csv_text(predictions), nl=False)
         case "text":
-            _print_tables(predictions, family)
+            print_report(_report(predictions, family))
 
 
 def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:
@@ -176,11 +176,10 @@ def _page(predictions: Sequence[Prediction], family: Family) -> Page:
     from planner.evidence.runs.document import document
     from planner.evidence.runs.worst import describe
     from planner.report.pages.validation import validation_page
-    from planner.report.validation import validation_report
 
     return validation_page(
         document(predictions, family),
-        validation_report(_validation(predictions, family)),
+        _report(predictions, family),
         [family(prediction) for prediction in predictions],
         [
             f"{prediction.row.file} line {prediction.row.line}: {describe(prediction)}"
@@ -196,13 +195,7 @@ def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
     return left_out(predictions)
 
 
-def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
+def _report(predictions: Sequence[Prediction], family: Family) -> Report:
     from planner.report.validation import validation_report
 
-    print_report(validation_report(_validation(predictions, family)))
-
-
-def _validation(predictions: Sequence[Prediction], family: Family) -> Validation:
-    from planner.report.validation import validation
-
-    return validation(predictions, family, _left_out(predictions))
+    return validation_report(predictions, family, _left_out(predictions))
