@@ -9,7 +9,6 @@ from typing import Literal
 
 from hardware.frozen import Frozen
 from hardware.load import CATALOG
-from hardware.units import ASSUMPTION
 
 CapexScope = Literal["card", "node", "cluster"]
 
@@ -25,11 +24,6 @@ class Figure(Frozen):
     source: str
     date: str = ""
     note: str = ""
-
-    @property
-    def is_assumption(self) -> bool:
-        """Whether nobody published it."""
-        return self.source == ASSUMPTION
 
 
 class Capex(Frozen):
@@ -70,12 +64,6 @@ class Economics(Frozen):
     node_power: Mapping[str, Figure]
     node_height: Mapping[str, Figure]
     accounts: Mapping[str, Account]
-
-    def all_figures(self) -> tuple[Figure, ...]:
-        """Every figure of the file."""
-        prices = (capex.price for capex in self.capex.values())
-        nodes = (*self.node_power.values(), *self.node_height.values())
-        return (*self.figures.values(), *prices, *self.around.values(), *nodes)
 
 
 @cache
