@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from textwrap import fill
 
+from planner.job.frameworks import load_framework
 from planner.job.quantities import gib, seconds, share
 from planner.launch.contract import Choice, Files, Launch
 from planner.launch.expect import Expectations, StageExpectation
 from planner.launch.launchers import how_to_start, start_script
 from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE
-from planner.predict.plan import Plan
 from planner.search.explanation import time_terms
 
 _WIDTH = 88
@@ -107,7 +107,7 @@ def _head(launch: Launch, requirements: Sequence[str]) -> str:
         *(_item(need) for need in requirements),
         "",
         _paragraph(
-            f"The plan decides how the job is split, not what it learns{_rounding(plan)}: data, "
+            f"The plan decides how the job is split, not what it learns{_rounding(launch)}: data, "
             "tokenizer and "
             "learning rate are placeholders that run, marked as such. Replace them for a real run: "
             f"those that are variables stand at the top of {start_script(launch)}."
@@ -118,9 +118,11 @@ def _head(launch: Launch, requirements: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _rounding(plan: Plan) -> str:
+def _rounding(launch: Launch) -> str:
     """What of a plan reaches further."""
-    return ", but for gradients summed in 16 bits" if "bf16-gradients" in plan.techniques else ""
+    used = load_framework(launch.request.framework).techniques
+    words = [one.words for one in used if one.rounds and one.name in launch.plan.techniques]
+    return f", but for its rounding ({'; '.join(words)})" if words else ""
 
 
 def _modes(launch: Launch) -> str:
