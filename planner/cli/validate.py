@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,6 +15,7 @@ from planner.cli.options import output_format
 from planner.cli.output import print_report
 from planner.cli.pictures import check_plot, write_plot
 from planner.cli.progress import compile_if_first_run
+from planner.job.written import csv_text
 
 if TYPE_CHECKING:
     from planner.evidence.runs.families import Family
@@ -159,11 +158,7 @@ def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
 def _csv_text(predictions: Sequence[Prediction]) -> str:
     from planner.evidence.runs.document import csv_columns, csv_record
 
-    text = io.StringIO()
-    writer = csv.DictWriter(text, csv_columns(predictions), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(csv_record(prediction) for prediction in predictions)
-    return text.getvalue()
+    return csv_text(csv_columns(predictions), map(csv_record, predictions))
 
 
 def _chart(predictions: Sequence[Prediction]) -> Any:

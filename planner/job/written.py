@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,15 @@ def _plain(value: Any, digits: int) -> Any:
         case float():
             return float(f"{value:.{digits}g}")
     return value
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A table with a header; a cell that a row has not is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def write_text(path: Path, text: str) -> None:
