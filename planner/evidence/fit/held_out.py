@@ -181,9 +181,7 @@ def rests_on(runs: _Runs) -> dict[str, list[str]]:
 
 def evidence_of(runs: _Runs) -> dict[str, ConstantEvidence]:
     """Every constant by name, as all runs have it."""
-    everything = np.ones(len(runs.residuals), dtype=bool)
-    limits = np.array([_limit(constant) for constant in CONSTANTS])
-    whole = np.exp(least_absolute(runs.residuals, runs.slopes, _weights(runs, everything), limits))
+    whole = np.exp(_changes(runs, np.ones(len(runs.residuals), dtype=bool)))
     sources = rests_on(runs)
     return {
         one.name: ConstantEvidence(
@@ -201,14 +199,11 @@ def fitted_factors(
 ) -> dict[str, dict[str, float]]:
     """What leaving each source out does to each constant: factors by source and name."""
     runs = linearised(predictions) if runs is None else runs
-    everything = np.ones(len(runs.residuals), dtype=bool)
-    limits = np.array([_limit(constant) for constant in CONSTANTS])
-    whole = least_absolute(runs.residuals, runs.slopes, _weights(runs, everything), limits)
+    whole = _changes(runs, np.ones(len(runs.residuals), dtype=bool))
     factors = {}
     for source in sorted(set(runs.sources.tolist())):
         kept = runs.sources != source
-        without = least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), limits)
-        exp = np.exp(without - whole)
+        exp = np.exp(_changes(runs, kept) - whole)
         used = np.any(runs.slopes[~kept] != 0.0, axis=0)
         decided = np.any(runs.slopes[kept] != 0.0, axis=0)
         factors[source] = {
@@ -237,9 +232,10 @@ def _of_its_like(constant: Constant) -> float:
     return math.exp(fmean(math.log(value) for value in values))
 
 
-def _limit(constant: Constant) -> float:
-    """Largest log change of a constant."""
-    return min(_MOST_LOG, math.log(constant.most / constant.shipped()))
+def _changes(runs: _Runs, kept: NDArray[np.bool_]) -> Array:
+    """Log change of each constant that fits the kept runs best."""
+    limits = [min(_MOST_LOG, math.log(one.most / one.shipped())) for one in CONSTANTS]
+    return least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), np.array(limits))
 
 
 def _chosen(predictions: Iterable[Prediction]) -> list[Prediction]:
