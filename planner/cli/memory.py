@@ -130,7 +130,6 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _findings(options: dict[str, Any]) -> _Findings:
-    from planner.predict.configuration import given_job
     from planner.predict.memory.footprint import configure, dropless_worst_case
 
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
@@ -138,7 +137,7 @@ def _findings(options: dict[str, Any]) -> _Findings:
     request, degrees = given_configuration(options)
     layers = options["layers_per_stage"], options["recompute_layers"]
     configuration = configure(
-        given_job(request), degrees, options["recompute"], *layers, options["mtp_standalone"]
+        request.resolve(), degrees, options["recompute"], *layers, options["mtp_standalone"]
     )
     solution = _solution(options, configuration)
     footprint = _shown(configuration, solution)

@@ -220,7 +220,11 @@ class Request(Frozen):
     def techniques(self, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster) -> Decision:
         """Techniques of the framework that the job uses, and those that a search decides."""
         site = site_of(profile, model, cluster, inside=not self.allow_tp_across_domains)
-        return decide(profile, self.use, self.without, site)
+        without = self.without
+        if load_optimizer(self.optimizer).gradient == "fp32":
+            rounding = [one.name for one in profile.techniques if one.rounds]
+            without += tuple(name for name in rounding if name not in (*self.use, *without))
+        return decide(profile, self.use, without, site)
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
