@@ -28,10 +28,10 @@ def _is_eager(row: MeasuredRow) -> bool:
     """torchtitan compiles nothing unless told to (`compile.enable`, off in its configurations);
     float8 and asynchronous TP are of use in compiled blocks alone (its docs/float8.md and pull
     request 429), so rows that name them compile."""
-    if not row.says("framework", "torchtitan") or row.says("compile", "y"):
-        return False
+    if row.fact("compile"):
+        return row.says("compile", "n")
     compiles = row.says("overlap", r"(?<!no-)async_tp") or row.says("precision", "fp8")
-    return row.says("compile", "n") or not compiles
+    return row.says("framework", "torchtitan") and not compiles
 
 
 def _defers_reduction(row: MeasuredRow) -> bool:
@@ -109,7 +109,7 @@ TORCH_VARIANTS = (
     # Weights without an fp32 copy; gradients and AdamW's moments follow them.
     Variant(
         "bf16 weights alone",
-        ("torchtitan", "fsdp1"),
+        (),
         says("state_precision", "^bf16"),
         {
             "state": {
