@@ -27,9 +27,10 @@ _TORCHTITAN = ("torchtitan", "torchtitan-2024")
 def _is_eager(row: MeasuredRow) -> bool:
     """torchtitan compiles nothing unless told to (`compile.enable`, off in its configurations);
     float8 and asynchronous TP are of use in compiled blocks alone (its docs/float8.md and pull
-    request 429), so rows that name them compile."""
-    if row.fact("compile"):
-        return row.says("compile", "n")
+    request 429), so rows that name them compile. A stack of its kind without a name compiles unless
+    it says not."""
+    if row.fact("compile") or not row.fact("framework"):
+        return row.says("compile", "n") and row.says("framework", "torchtitan|^$")
     compiles = row.says("overlap", r"(?<!no-)async_tp") or row.says("precision", "fp8")
     return row.says("framework", "torchtitan") and not compiles
 
