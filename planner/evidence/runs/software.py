@@ -110,15 +110,20 @@ _MEGATRON_RULES: Rules = (
     (says("zero", r"dist(ributed)?[- _]?opt"), "megatron-core"),
     (says("overlap", r"(?<![-\w])tp\b"), "megatron-core"),
 )
-_DEGREE_RULES: Rules = (
-    # DeepSpeed's was the only ZeRO beside Megatron's degrees in its first years.
+# DeepSpeed's was the only ZeRO beside Megatron's degrees in its first years.
+_OF_2022: Rules = (
     (lambda row: _is_of_2022(row) and _zero(row) > 0, "megatron-deepspeed"),
     (_is_of_2022, UNFUSED_MEGATRON),
+)
+_DEGREE_RULES: Rules = (
+    *_OF_2022,
     (lambda row: any((row.integer(name) or 1) > 1 for name in ("vpp", "ep")), "megatron-core"),
 )
 _PLAIN_RULES: Rules = (
     (says("tuning", "sft"), "torchtune"),
     (says("state_precision", "^bf16"), "torchtune"),
+    # Whole models in plain fp16, without autocast, were Megatron's too.
+    *((lambda row, of=of: row.says("precision", "^fp16$") and of(row), to) for of, to in _OF_2022),
     (lambda row: _zero(row) > 0, "deepspeed"),
 )
 

@@ -41,12 +41,6 @@ def _defers_reduction(row: MeasuredRow) -> bool:
     return named or row.says("variant", "no_sync")
 
 
-def _splits_loss(row: MeasuredRow) -> bool:
-    """torchtitan splits the logits and runs the loss on them uncompiled."""
-    split = (row.integer("tp") or 1) > 1 and not row.says("loss", "gathered")
-    return split and row.says("framework", "fsdp2")
-
-
 TORCH_VARIANTS = (
     # NeMo AutoModel's default (defer_fsdp_grad_sync), accelerate's and so the Trainer's
     # (sync_each_batch=False), PaddleNLP's (no_sync while it accumulates), runs that say `no_sync`.
@@ -81,15 +75,6 @@ TORCH_VARIANTS = (
     ),
     # It checkpoints with early_stop=False, which only eager blocks follow.
     Variant("eager blocks", ("torchtitan",), _is_eager, {"recomputing": {"stops_early": False}}),
-    # The loss over logits that tensor parallelism splits was compiled from 2025 on, and then only
-    # with the blocks. Uncompiled (torch/distributed/tensor/parallel/loss.py), 16-bit logits, their
-    # fp32 copy, that less its maximum and the exponential of it live at once.
-    Variant(
-        "loss over split logits",
-        _TORCHTITAN,
-        _splits_loss,
-        {"saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 14.0}},
-    ),
     # Collectives cut into pieces beside the products that make or use them.
     Variant(
         "asynchronous tensor parallelism",
