@@ -229,8 +229,8 @@ def _say_refused(worse: list[str], output: Path | None, *, left: bool) -> None:
     kept = f"; {output} was not written" if output is not None and not left else ""
     click.echo(
         f"The runs do not agree on a calibration of {what}: each as the others correct it, they "
-        f"are not predicted better than without, so it is left out{kept}. More runs, or runs of one "
-        "software version, may help; --accept-worse takes it all the same.",
+        f"are not predicted better than without, so it is left out{kept}. More runs, or runs of "
+        "one software version, may help; --accept-worse takes it all the same.",
         err=True,
     )
     if not left:

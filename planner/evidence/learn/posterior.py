@@ -113,8 +113,5 @@ def is_better(rest: Array, residuals: Array) -> bool:
     """Whether runs as all others correct them (`rest`, `left_out`) are predicted clearly better
     than without, on average and at the median: an average alone follows single odd runs. Both
     (runs,), ln(measured / predicted)."""
-    after, before = np.abs(rest), np.abs(residuals)
-    share = 1.0 - _LEAST_GAIN
-    return bool(
-        after.mean() < share * before.mean() and np.median(after) < share * np.median(before)
-    )
+    pairs = ((of(np.abs(rest)), of(np.abs(residuals))) for of in (np.mean, np.median))
+    return all(bool(after < (1.0 - _LEAST_GAIN) * before) for after, before in pairs)

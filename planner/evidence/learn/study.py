@@ -5,8 +5,8 @@ A cluster is the runs of one source on one GPU under one framework. Constants an
 without the source. Of each cluster k runs are drawn, again and again; the others are predicted
 without them, by one overall factor (the median of measured over predicted of the k), and as
 calibrated. A calibration that the k runs, each judged by the others, do not show to be better than
-none is refused, and the prediction stays as it was; a single run cannot tell. The calibrated prediction is the linear one, and what
-like runs say.
+none is refused, and the prediction stays as it was; a single run cannot tell. The calibrated
+prediction is the linear one, and what like runs say.
 """
 
 from __future__ import annotations
