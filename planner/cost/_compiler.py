@@ -202,6 +202,8 @@ def _compiler() -> Any:
         def define_pipelines(self) -> list[PassManager]:
             usual = DefaultPassBuilder.define_nopython_pipeline(self.state).passes
             lean = PassManager("lean")
+            # No looking over the statements anew after passes that only might have changed them.
+            lean._ENFORCING = False
             lean.passes = [each for each in usual if each[0].__name__ not in _NOT_NEEDED]
             lean.finalize()
             return [lean]
