@@ -30,6 +30,7 @@ from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.compare.buying import TrainingRun
+    from planner.job.request import Request
 
 _MOST_JOBS = 32
 
@@ -147,7 +148,18 @@ def _runs(options: dict[str, Any]) -> Iterator[TrainingRun]:
         if name in names:
             _refuse(path, number, f"two jobs are called {name!r}; give each a name")
         names.add(name)
-        yield TrainingRun(name, comparing_request(given), given["tokens"])
+        yield TrainingRun(name, _request(given, path, number), given["tokens"])
+
+
+def _request(given: dict[str, Any], path: Path, number: int) -> Request:
+    """What a table of the file asks for; a name that nobody knows is said with its place."""
+    try:
+        request = comparing_request(given)
+        request.find_model()
+        request.find_framework()
+    except UsageError as error:
+        _refuse(path, number, str(error))
+    return request
 
 
 def _tables(path: Path) -> list[dict[str, Any]]:

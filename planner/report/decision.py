@@ -59,12 +59,18 @@ def limits_text(decision: Decision, currency: str) -> str:
     """The limits in words; empty without any."""
     limits = decision.limits
     words = (
-        ("within", limits.deadline_days, "{:,.4g} days"),
+        ("within", *_deadline(limits.deadline_days)),
         ("for at most", limits.budget, "{:,.0f} " + currency),
         ("with at most", limits.power_kw, "{:,.4g} kW"),
         ("in at most", limits.racks, "{:,} racks"),
     )
     return ", ".join(f"{word} {form.format(value)}" for word, value, form in words if value)
+
+
+def _deadline(days: float | None) -> tuple[float | None, str]:
+    if days is None or days >= 1:
+        return days, "{:,.4g} days"
+    return (days * 24, "{:,.3g} hours") if days * 24 >= 1 else (days * 86400, "{:,.3g} s")
 
 
 def taken_text(taken: Taken) -> str:

@@ -82,6 +82,7 @@ def test_gradients_in_bf16_are_asked_for() -> None:
         ({"use": ("tp-overlap",), "without": ("tp-overlap",)}, "give one of them"),
         ({"use": ("fused-dispatch",)}, "only mixtures of experts have it"),
         ({"framework": "deepspeed", "use": ("tp-overlap",)}, "deepspeed has: none"),
+        ({"use": ("megatron-fsdp", "bf16-gradients")}, "takes the framework's place"),
     ],
 )
 def test_wrong_names_are_refused(changes: dict[str, Any], text: str) -> None:
@@ -156,9 +157,11 @@ def test_configurations_that_wait_are_costed_once_under_graphs() -> None:
 def test_another_profile_drops_techniques_that_it_lacks() -> None:
     """Megatron-FSDP is the profile of that name, asked for or searched."""
     job = request(use=("megatron-fsdp",)).resolve()
+    assert job.decided() == (job,)
     assert (job.framework.name, job.techniques) == ("megatron-fsdp", ("megatron-fsdp",))
     names = [job.framework.name for job in request().resolve().decided()]
     assert names == ["megatron-core", "megatron-fsdp"]
+    assert len(request(use=("tp-overlap",)).resolve().decided()) == 1
     assert len(request(optimizer="muon").resolve().decided()) == 1
     with pytest.raises(UsageError, match="usual switches"):
         request(use=("megatron-fsdp",), sequence_parallel=False).resolve()

@@ -169,12 +169,21 @@ def decide(
         one for one in profile.techniques if one.name not in excluded and not site.obstacle(one)
     ]
     used = tuple(one.name for one in possible if one.name in asked or one.use == "on")
-    open_ones = [one for one in possible if one.name not in asked and site.tries(one)]
+    placed = next((one.name for one in possible if one.profile and one.name in asked), "")
+    if beside := [name for name in asked if placed and name != placed]:
+        raise UsageError(
+            f"--with {beside[0]}: {placed} takes the framework's place, without its other "
+            "techniques; leave one of them out"
+        )
+    open_ones = [
+        one for one in possible if one.name not in asked and site.tries(one) and not placed
+    ]
     return Decision(
         used,
         tuple(one.name for one in open_ones if one.use == "searched" and not one.profile),
         tuple(one.name for one in open_ones if one.use == "preferred"),
-        tuple(one.name for one in open_ones if one.use == "searched" and one.profile),
+        # Another profile lacks what was asked for.
+        tuple(one.name for one in open_ones if one.use == "searched" and one.profile and not asked),
         tuple(name for name in used if name in asked),
         tuple(one.name for one in profile.techniques if one.use == "on" and one.name not in used),
     )

@@ -14,11 +14,10 @@ import pytest
 from planner.job.request import Request
 from planner.launch.check.assess import assess
 from planner.launch.check.changes import best_changes
+from planner.launch.check.given import read_given
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.plans import find_plans
-from planner.launch.read.folder import folder_files
 from planner.launch.read.found import Hints
-from planner.launch.read.launch import read_launch
 from planner.launch.registry import target_of_profile
 from planner.launch.retarget import launch_of
 from planner.predict.decided import decided_request
@@ -61,9 +60,9 @@ def test_nothing_faster_than_the_searchs_own_plan(
     write_folder(tmp_path / "run", launch_folder(launch).files, force=False)
     # A person names the model of a Python configuration, which holds its size alone.
     hints = Hints(model=request.model) if framework == "torchtitan" else None
-    read = read_launch(folder_files(tmp_path / "run").paths, hints)
+    read = read_given([str(tmp_path / "run")], hints or Hints(), 1, str(request.gpus), None).found
     assessment = assess(read, gpus=str(request.gpus))
-    assert assessment.errors == ()
+    assert assessment.problems == ()
     assert assessment.plan is not None
     assert assessment.plan.step_time_s == pytest.approx(plan.step_time_s, rel=1e-3)
     assert assessment.plan.peak_bytes == pytest.approx(plan.peak_bytes, rel=1e-3)
