@@ -179,9 +179,9 @@ def _preset(name: str, near: str, files: Files, depth: int) -> dict[str, Setting
     document = yaml_document(source.as_text(), str(path), files)
     settings: dict[str, Setting] = {}
     folder = str(Path(name).parent)
-    for base in document.content.get("extends") or ():
+    for base in document.content.get("extends") or document.content.get("bases") or ():
         settings |= _preset(f"{folder}/{base}", str(path), files, depth + 1) or {}
-    return settings | {k: s for k, s in document.settings.items() if k != "extends"}
+    return settings | {k: s for k, s in document.settings.items() if k not in ("extends", "bases")}
 
 
 class _PrimusReader(MegatronReader):

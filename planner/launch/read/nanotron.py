@@ -189,7 +189,8 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             if key in known:
                 continue
             name = f"{table}.{key}" if table else key
-            other = not nearest(key, known, SURELY_MEANT) and _is_of_another_release(document)
+            misspelt = key not in _OTHER_TABLES and nearest(key, known, SURELY_MEANT)
+            other = not misspelt and _is_of_another_release(document)
             says = "nanotron has no such key and refuses it"
             says += " (another release may have it)" if other else ""
             severity = "warning" if other else "error"
