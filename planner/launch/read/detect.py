@@ -25,6 +25,7 @@ READABLE = (
     "axolotl, accelerate or nanotron YAML, a DeepSpeed JSON, a Trainer script, a Kubernetes or "
     "SkyPilot job with such a script, or a plan file"
 )
+_NOTHING = (None, False, "none", "null")
 _TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model", "job"}
 
 
@@ -107,12 +108,12 @@ def _yaml_kind(name: str, text: str) -> Kind:
     # With its message with the line, if it is no YAML.
     settings = yaml_document(Text.made(text), name, Files()).settings
     off = tuple(
-        k.removesuffix("enabled")
-        for k, s in settings.items()
-        if k.endswith(".enabled") and s.value is False
+        key.rpartition(".")[0] + "."
+        for key, setting in settings.items()
+        if key.endswith((".enabled", "_scheme")) and setting.value in _NOTHING
     )
     for path, setting in settings.items():
-        if setting.value not in (None, False) and not path.startswith(off):
+        if setting.value not in _NOTHING and not path.startswith(off):
             for key in path.split("."):
                 refuse_unmodelled(key, f"{name}: {key}")
     raise UsageError(

@@ -18,6 +18,7 @@ _RENAMED = {
     "training.warmup_steps": "lr_scheduler.warmup_steps",
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
     "checkpoint.enable_checkpoint": "checkpoint.enable",
+    "validation.enabled": "validation.enable",
     "model.tokenizer_path": "model.hf_assets_path",
     "float8": "quantize.linear.float8",
 }
