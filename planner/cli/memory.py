@@ -14,7 +14,7 @@ from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.help import FIRST_DEGREES, GroupedCommand
-from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
+from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, inference_options
 from planner.cli.options import (
     LIMITS,
     configuration_options,
@@ -51,7 +51,6 @@ class _Findings:
     notes: list[str]
 
 
-DEFAULT_GPU = "H100"
 SOLVE_TRAINING = ("mbs", "seq", "layers")
 # Who leaves all these open asks how to fit, not whether one configuration does.
 _CHOICES = (

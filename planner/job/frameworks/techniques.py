@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator
 
+from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
-from planner.job.frameworks.units import Frozen
 
 
 def _pairs(table: object) -> object:
