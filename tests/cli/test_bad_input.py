@@ -163,7 +163,7 @@ def test_existing_output_is_refused_before_the_search(run: Run, tmp_path: Path) 
     assert path.read_text(encoding="utf-8") == "precious"
     forced = run("search", *SMALL, "-o", str(path), "--force")
     assert forced.exit_code == 0, forced.stderr
-    assert json.loads(path.read_text(encoding="utf-8"))["version"] == 4
+    assert json.loads(path.read_text(encoding="utf-8"))["version"] == 5
     assert [entry.name for entry in tmp_path.iterdir()] == ["plans.json"]
 
 
