@@ -93,12 +93,12 @@ def _from_version_4(document: dict[str, Any]) -> None:
     request = document.get("request")
     if isinstance(request, dict):
         plans = [*_list(document.get("plans")), *_list(document.get("riskier"))]
-        used = [name for plan in plans for name in _list(plan.get("techniques"))]
-        without = [*_list(request.get("without"))]
-        names = {*_unused_before_3(str(request.get("framework", "megatron-core")))}
-        for name in sorted(names & {"bf16-gradients", "fused-dispatch"} - {*used, *without}):
-            without.append(name)
-        request["without"] = without
+        used = [_list(plan.get("techniques")) for plan in plans if isinstance(plan, dict)]
+        without = _list(request.get("without"))
+        offered = _unused_before_3(str(request.get("framework", "megatron-core")))
+        later = [name for name in ("bf16-gradients", "fused-dispatch") if name in offered]
+        unused = [name for name in later if not any(name in names for names in (without, *used))]
+        request["without"] = [*without, *unused]
     document["version"] = 5
 
 
