@@ -10,7 +10,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from hardware.load import CATALOG
-from hardware.units import ASSUMPTION
 
 CapexScope = Literal["card", "node", "cluster"]
 
@@ -30,11 +29,6 @@ class Figure(_Frozen):
     source: str
     date: str = ""
     note: str = ""
-
-    @property
-    def is_assumption(self) -> bool:
-        """Whether nobody published it."""
-        return self.source == ASSUMPTION
 
 
 class Capex(_Frozen):

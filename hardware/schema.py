@@ -127,11 +127,6 @@ class Cluster(_Frozen):
         """Nodes in use; the last may be partial."""
         return math.ceil(self.num_gpus / self.gpus_per_node)
 
-    @property
-    def num_domains(self) -> int:
-        """Scale-up domains in use; the last may be partial."""
-        return math.ceil(self.num_gpus / self.scale_up_domain_gpus)
-
     def with_gpus(self, num_gpus: int) -> Cluster:
         """The same kind of nodes, another number of GPUs."""
         if num_gpus < 1:

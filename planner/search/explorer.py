@@ -32,8 +32,6 @@ from planner.search.limit_results import (
     Progress,
     Spent,
     Stopped,
-    all_limit_results,
-    stopped_by_signal,
 )
 from planner.search.terms import ShapeTerms
 
@@ -72,15 +70,6 @@ class Explorer(BoundedShapes):
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
         return self.spent.stopped
-
-    def explore(self) -> list[LimitResult]:
-        """The rungs from the limit down, until nothing fits or plans become far too slow.
-
-        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts: the remaining rungs
-        get the best of what is known, with the gaps that are left.
-        """
-        with stopped_by_signal(self.interrupt):
-            return all_limit_results(self.climb, self.progress)
 
     def _over(self) -> bool:
         return bool(self.stopped) or super()._over()

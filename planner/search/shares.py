@@ -210,11 +210,6 @@ class SharesExplorer:
         """What cut the search short, if anything did."""
         return self.explorers[0].stopped
 
-    def explore(self) -> list[LimitResult]:
-        """The rungs from the limit down; see `Explorer.explore`."""
-        with stopped_by_signal(self.explorers[0].interrupt):
-            return all_limit_results(self.climb, self.progress)
-
     def ladder(
         self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
     ) -> list[LimitResult]:

@@ -329,7 +329,7 @@ def test_unpowered_gpus_take_their_tdp(five: Comparison) -> None:
     row = five.row("8xMI300X")
     assert row is not None and row.run is not None
     assert row.run.energy.rated_w == pytest.approx(1.8 * load_gpu("mi300x").tdp_w)
-    assert row.run.energy.rated_source.is_assumption
+    assert row.run.energy.rated_source.source == "assumption"
 
 
 def test_no_useful_time_is_a_reason(five: Comparison) -> None:

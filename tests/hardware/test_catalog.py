@@ -98,7 +98,7 @@ def test_no_source_is_unused_and_none_lacks_a_title() -> None:
     used |= {
         all_figure.source
         for all_figure in load_economics().all_figures()
-        if not all_figure.is_assumption
+        if all_figure.source != "assumption"
     }
     used |= {account.source for account in load_economics().accounts.values()}
     assert used == set(load_sources())

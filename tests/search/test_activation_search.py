@@ -19,7 +19,7 @@ from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report
 from planner.search.costed import EVEN_CHANCE
 from planner.search.explanation import job_evaluator
-from planner.search.limit_results import TIE, Effort
+from planner.search.limit_results import TIE, Effort, all_limit_results
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
 from planner.search.result import SearchResult
@@ -67,7 +67,7 @@ def test_the_search_equals_exhaustion(tight: SearchResult) -> None:
     """Layouts × recompute modes × modules on the host, under the memory limit and lighter ones."""
     plans = every_plan()
     explorer = cost_shares(TIGHT.resolve()).explorer(Effort())
-    limit_results = explorer.explore()
+    limit_results = all_limit_results(explorer.climb, explorer.progress)
     assert [job.job.activation_offload for job in cost_shares(TIGHT.resolve()).jobs] == [*CHOICES]
     for limit_result in limit_results:
         fitting = [

@@ -20,7 +20,7 @@ from planner.report.search import search_report
 from planner.search.costed import cost_job
 from planner.search.explanation import job_evaluator
 from planner.search.infeasibility import DoesNotFitError
-from planner.search.limit_results import TIE, Effort, LimitResult
+from planner.search.limit_results import TIE, Effort, LimitResult, all_limit_results
 from planner.search.memory_conflict import memory_rule
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
@@ -60,13 +60,14 @@ def alone() -> SearchResult:
 @pytest.fixture(scope="module")
 def together() -> tuple[SharesExplorer, list[LimitResult]]:
     explorer = cost_shares(SMALL.resolve()).explorer(Effort())
-    return explorer, explorer.explore()
+    return explorer, all_limit_results(explorer.climb, explorer.progress)
 
 
 @pytest.fixture(scope="module")
 def one_by_one() -> list[list[LimitResult]]:
     jobs = [with_share(SMALL, share).resolve() for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    return [cost_job(job).explorer(Effort()).explore() for job in jobs]
+    explorers = [cost_job(job).explorer(Effort()) for job in jobs]
+    return [all_limit_results(each.climb, each.progress) for each in explorers]
 
 
 def test_the_search_is_as_good_as_the_best_of_one_search_a_share(

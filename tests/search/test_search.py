@@ -21,7 +21,7 @@ from planner.search.exact_front import MEMORY_BYTES, TIME
 from planner.search.explanation import explain, job_evaluator
 from planner.search.front import SAVING, dominates
 from planner.search.layout_model import SolverOptions
-from planner.search.limit_results import TIE, Effort
+from planner.search.limit_results import TIE, Effort, all_limit_results
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
@@ -121,7 +121,7 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
     costed_job = cost_job(SMALL.resolve())
     columns, job = costed_job.candidates.columns, costed_job.job
     explorer = costed_job.explorer(Effort())
-    limit_results = explorer.explore()
+    limit_results = all_limit_results(explorer.climb, explorer.progress)
     kept = [limit_result for limit_result in limit_results if limit_result.point is not None]
     assert kept
     # The solver's objective takes collectives as lines below their time.

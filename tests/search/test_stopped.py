@@ -18,7 +18,7 @@ from planner.search import search
 from planner.search.costed import cost_job, likely_limit_bytes
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
-from planner.search.limit_results import Effort
+from planner.search.limit_results import Effort, all_limit_results
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from tests.search.brute import all_bounds
@@ -69,10 +69,10 @@ def test_the_time_limit_begins_before_costing() -> None:
     every = all_bounds(plain)
     assert (all_bounds(cut) <= every * (1.0 + 1e-9)).all()
     assert (all_bounds(cut) < every * (1.0 - 1e-3)).any()
-    limit_results = cut.explore()
+    limit_results = all_limit_results(cut.climb, cut.progress)
     assert cut.stopped == "time-limit"
     assert not cut.solved
-    best = plain.explore()[0]
+    best = all_limit_results(plain.climb, plain.progress)[0]
     assert best.point is not None
     assert limit_results[0].bound <= best.point.sample_s
 
