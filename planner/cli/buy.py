@@ -163,16 +163,12 @@ def _request(given: dict[str, Any], path: Path, number: int) -> Request:
 
 
 def _tables(path: Path) -> list[dict[str, Any]]:
-    from hardware.files import read_text, toml_content
+    from planner.compare.offers import listed_tables
 
-    document = toml_content(read_text(path), str(path))
-    tables = document.pop("job", None)
-    listed = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
-    if document or not listed or not tables:
-        raise UsageError(f"{path}: write one table [[job]] for each run, with model and tokens")
+    tables = listed_tables(path, "job", "run, with model and tokens")
     if len(tables) > _MOST_JOBS:
         raise UsageError(f"{path}: {len(tables)} jobs; at most {_MOST_JOBS} at a time")
-    return list(tables)
+    return tables
 
 
 def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:

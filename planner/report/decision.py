@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planner.compare.choice import Decision, Taken
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import plural
+from planner.job.quantities import percent_sure, plural
 from planner.report.comparison_trace import money
 from planner.report.tables import Facts
 
@@ -47,12 +47,7 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
     chances = {"deadline": best.chance_in_time, "budget": best.chance_in_budget}
     for name, chance in chances.items():
         if chance is not None:
-            yield f"{name} kept", f"with a probability of {percent(chance)}"
-
-
-def percent(chance: float) -> str:
-    """A probability of which no digit says more than is known."""
-    return "over 99 %" if chance > 0.99 else "under 1 %" if chance < 0.01 else f"{chance:.0%}"
+            yield f"{name} kept", f"with a probability of {percent_sure(chance)}"
 
 
 def limits_text(decision: Decision, currency: str) -> str:

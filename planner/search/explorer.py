@@ -29,7 +29,6 @@ from planner.search.limit_results import (
     Effort,
     LimitResult,
     Point,
-    Progress,
     Spent,
     Stopped,
 )
@@ -51,11 +50,9 @@ class Explorer(BoundedShapes):
         columns: Columns,
         limit_bytes: float,
         effort: Effort,
-        progress: Progress | None = None,
     ) -> None:
         super().__init__(cost_model, costed, columns, limit_bytes, effort.tie, effort.deadline)
         self.effort = effort
-        self.progress = progress or (lambda _what, _done, _total: None)
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
         # Row, memory limit and seconds per sequence that no layout beats: what CP-SAT proved.

@@ -19,7 +19,7 @@ from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report
 from planner.search.costed import EVEN_CHANCE
 from planner.search.explanation import job_evaluator
-from planner.search.limit_results import TIE, Effort, all_limit_results
+from planner.search.limit_results import TIE, Effort
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
 from planner.search.result import SearchResult
@@ -28,6 +28,7 @@ from planner.search.shares import cost_shares
 from planner.search.trial import search_costed, try_job
 from planner.search.until import Until
 from planner.search.what_if import what_if
+from tests.search.brute import explore
 
 GIB = 2.0**30
 CHOICES = ((), ("core_attn", "attn_proj"), ("qkv_linear", "core_attn", "attn_proj"))
@@ -67,7 +68,7 @@ def test_the_search_equals_exhaustion(tight: SearchResult) -> None:
     """Layouts × recompute modes × modules on the host, under the memory limit and lighter ones."""
     plans = every_plan()
     explorer = cost_shares(TIGHT.resolve()).explorer(Effort())
-    limit_results = all_limit_results(explorer.climb, explorer.progress)
+    limit_results = explore(explorer)
     assert [job.job.activation_offload for job in cost_shares(TIGHT.resolve()).jobs] == [*CHOICES]
     for limit_result in limit_results:
         fitting = [

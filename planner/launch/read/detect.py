@@ -25,6 +25,7 @@ READABLE = (
     "axolotl, accelerate or nanotron YAML, a DeepSpeed JSON, a Trainer script, a Kubernetes or "
     "SkyPilot job with such a script, or a plan file"
 )
+_NOTHING = (None, False, "none", "null")
 _TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model", "job"}
 
 
@@ -83,10 +84,13 @@ def _is_torchtitan_toml(text: str) -> bool:
 
 
 def _json_kind(name: str, text: str) -> Kind:
-    """A plan file, or DeepSpeed's. UsageError for other JSON."""
+    """A plan file, DeepSpeed's, or settings that others keep in YAML. UsageError for other JSON."""
     content = json_content(text, name)
     if isinstance(content, dict) and "planner_version" in content:
         return "plan"
+    kind = _kind_of_table(content) if isinstance(content, dict) else None
+    if kind is not None:
+        return kind
     if isinstance(content, dict) and known_names("deepspeed") & content.keys():
         return "deepspeed"
     raise UsageError(
@@ -101,10 +105,17 @@ def _yaml_kind(name: str, text: str) -> Kind:
         return mapping_kind
     if is_embedding(text):
         return "job"
-    # For its message with the line, if it is no YAML.
-    yaml_document(Text.made(text), name, Files())
-    for key in re.findall(r"^ *([A-Za-z_][\w-]*) *:", text, re.MULTILINE):
-        refuse_unmodelled(key, f"{name}: {key}")
+    # With its message with the line, if it is no YAML.
+    settings = yaml_document(Text.made(text), name, Files()).settings
+    off = tuple(
+        key.rpartition(".")[0] + "."
+        for key, setting in settings.items()
+        if key.endswith((".enabled", "_scheme")) and setting.value in _NOTHING
+    )
+    for path, setting in settings.items():
+        if setting.value not in _NOTHING and not path.startswith(off):
+            for key in path.split("."):
+                refuse_unmodelled(key, f"{name}: {key}")
     raise UsageError(
         f"{name}: this YAML has the settings of none that is read: accelerate "
         "(distributed_type, fsdp_config), nanotron (parallelism, tokens), Megatron-LM "

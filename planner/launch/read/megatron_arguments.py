@@ -269,11 +269,16 @@ def _of_the_model() -> frozenset[str]:
     return frozenset(row.key for row in FLAGS)
 
 
+def core_like(unknown: Setting) -> str:
+    """Core's option that is most like an unknown one; empty where none is near."""
+    return nearest(unknown.key.removeprefix("--").replace("_", "-"), options(), 0.75)
+
+
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
     """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
     for setting in arguments.unknown:
         plain = setting.key.removeprefix("--").replace("_", "-")
-        close = nearest(plain, options(), 0.75)
+        close = core_like(setting)
         text = f"{setting.key}: {parser} has no such option and refuses it"
         severity: Severity = "error"
         if parser != RELEASE:

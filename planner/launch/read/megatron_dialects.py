@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
-from planner.launch.read.megatron_arguments import RELEASE, Arguments
+from planner.launch.read.megatron_arguments import RELEASE, Arguments, core_like
 from planner.launch.read.names import left_out
 
 
@@ -59,8 +59,10 @@ _OTHER_MODELS = re.compile(
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """Whose options they are."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
-    if "older" in kinds and arguments.unknown:
-        kinds.add("fork")  # options that no parser known here has
+    # Options that no parser known here has, and that are no slip of core's.
+    strange = [item for item in arguments.unknown if not core_like(item)]
+    if ("older" in kinds and arguments.unknown) or len(strange) > 1:
+        kinds.add("fork")
     if "deepspeed" in kinds or launch.launcher == "deepspeed":
         return _DIALECTS["deepspeed"]
     if any(name in arguments.given for name in _OF_2022):

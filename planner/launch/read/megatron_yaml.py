@@ -95,6 +95,13 @@ def _launch(words: list[Word], environment: Mapping[str, Text], path: str) -> La
 # --- model_config.yaml ----------------------------------------------------------------------------
 
 
+class _SettingsReader(MegatronReader):
+    """Megatron's reader of options whose program is not named: another has its own defaults."""
+
+    def _is_partial(self) -> bool:
+        return True
+
+
 def is_model_config(content: object) -> bool:
     """Whether a YAML file holds the arguments of a test of Megatron-LM."""
     return isinstance(content, dict) and isinstance(content.get(_ARGS), dict)
@@ -114,7 +121,7 @@ def read_model_config(document: Document, files: Files, hints: Hints) -> Found:
         for key, setting in document.settings.items()
         if key.startswith(f"{_ENV}.")
     }
-    reader = MegatronReader(
+    reader = _SettingsReader(
         _launch(list(words_of(flags, files)), environment, document.path), files, hints
     )
     if str(document.get("TEST_TYPE", "")).startswith(("inference", "release-inference")) or any(
@@ -179,12 +186,12 @@ def _preset(name: str, near: str, files: Files, depth: int) -> dict[str, Setting
     document = yaml_document(source.as_text(), str(path), files)
     settings: dict[str, Setting] = {}
     folder = str(Path(name).parent)
-    for base in document.content.get("extends") or ():
+    for base in document.content.get("extends") or document.content.get("bases") or ():
         settings |= _preset(f"{folder}/{base}", str(path), files, depth + 1) or {}
-    return settings | {k: s for k, s in document.settings.items() if k != "extends"}
+    return settings | {k: s for k, s in document.settings.items() if k not in ("extends", "bases")}
 
 
-class _PrimusReader(MegatronReader):
+class _PrimusReader(_SettingsReader):
     """Megatron's reader under Primus' profile."""
 
     def __init__(
@@ -210,9 +217,6 @@ class _PrimusReader(MegatronReader):
         if kind is not None and str(kind.value) not in ("gpt", "None"):
             text = f"model_type {kind.value} is not modelled"
             self.problems.append(Problem("not-predictable", text, "warning", (kind.place,)))
-
-    def _is_partial(self) -> bool:
-        return True
 
     def _dialect(self) -> Dialect:
         """Primus' fields with core's meanings; its own checks are not core's."""

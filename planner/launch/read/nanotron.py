@@ -31,6 +31,8 @@ _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
 # Tables at the top that only older releases and branches of nanotron have.
 _OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config", "experimental"}
 _OTHER_OPTIMIZER = {"adam_beta1", "adam_beta2", "adam_eps", "torch_adam_is_fused"}
+# What an unknown key says is about the model.
+_OF_THE_MODEL = re.compile("attention|model|expert|moe|lora|layer")
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
 # What its dataclasses have no default for; tables that are left out are asked for by the trainer.
@@ -143,11 +145,13 @@ class _Reader(DocumentReader):
         }
         self.document.has(f"{_M}.moe_config")
         table = self.document.content.get("model", {}).get("model_config")
-        given = table if isinstance(table, Mapping) else {}
-        kinds = [name for name in given if re.fullmatch(r"is_\w+_config", name) and given[name]]
+        if not isinstance(table, Mapping):
+            self.problems.append(model_unknown("the file has no model.model_config"))
+            return None
+        kinds = [name for name in table if re.fullmatch(r"is_\w+_config", name) and table[name]]
         self.document.used.update(f"{_M}.{name}" for name in kinds)
-        if given.get("moe_config") or set(kinds) - _KINDS.keys():
-            what = "experts" if given.get("moe_config") else kinds[0]
+        if table.get("moe_config") or set(kinds) - _KINDS.keys():
+            what = "experts" if table.get("moe_config") else kinds[0]
             text = f"{what} of nanotron's own model are not read"
             self.problems.append(model_unknown(text, self.document.place(_M)))
             return None
@@ -189,10 +193,11 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             if key in known:
                 continue
             name = f"{table}.{key}" if table else key
-            other = not nearest(key, known, SURELY_MEANT) and _is_of_another_release(document)
+            misspelt = key not in _OTHER_TABLES and nearest(key, known, SURELY_MEANT)
+            other = not misspelt and _is_of_another_release(document)
             says = "nanotron has no such key and refuses it"
             says += " (another release may have it)" if other else ""
-            severity = "warning" if other else "error"
+            severity = ("missing" if _OF_THE_MODEL.search(key) else "warning") if other else "error"
             yield unknown_key(document, name, says, nearest(key, known), severity=severity)
 
 

@@ -21,19 +21,22 @@ from planner.launch.read.shell_calls import (
     reads_a_script,
     script_call,
 )
-from planner.launch.read.shell_syntax import broken_nodes, parse_shell
+from planner.launch.read.shell_syntax import (
+    ENVIRONMENTS,
+    broken_nodes,
+    parse_shell,
+    without_placeholders,
+)
 from planner.launch.read.shell_tests import Tests, matches
 from planner.launch.read.shell_words import Value, appended
 from planner.launch.read.slurm import slurm_variables
-from planner.launch.read.text import HOLE, Files, Text, Word, join, spaced
+from planner.launch.read.text import HOLE, Files, Text, Word, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 # What every shell sets: paths and names, without effect on a launch.
 _ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
-# Sourced files that prepare a shell for programs, and say nothing of what is trained.
-_ENVIRONMENTS = ("activate", "conda.sh", ".bashrc", ".bash_profile", ".profile", "setvars.sh")
 # More of a kind tell no more.
 _MOST_NOTES = 50
 
@@ -77,7 +80,7 @@ class Shell:
         """
         if not nested:
             self.variables |= slurm_variables(source)
-            source = _without_placeholders(source)
+            source = without_placeholders(source)
         tree = parse_shell(source.value)
         if tree.has_error:
             self._note_errors(source, tree)
@@ -118,15 +121,6 @@ class Shell:
         """What a command started now would see."""
         seen = {name: self.lookup(name) for name in (*self.exported, *self.given)}
         return {name: item for name, item in seen.items() if isinstance(item, Text)}
-
-
-def _without_placeholders(source: Text) -> Text:
-    """`DATA=<path to your data>` as a value that is not known, not as a redirection."""
-    parts, at = [], 0
-    for match in _PLACEHOLDER.finditer(source.value):
-        parts += [source[at : match.start()], Text.not_known(f"{match[0]}, a placeholder")]
-        at = match.end()
-    return join([*parts, source[at:]]) if parts else source
 
 
 class _Walk(Tests):
@@ -436,7 +430,7 @@ class _Walk(Tests):
         script = words[0].used.file if words[0].used else origin[0] if origin else ""
         text = self.shell.open_file(words[0].text.value, script)
         if text is None:
-            if name not in _ENVIRONMENTS:
+            if name not in ENVIRONMENTS:
                 self.shell.note(f"source {shown}: not read; give that file too, before this one")
             return
         with self.shell.limits.call(f"the script {shown}"):
@@ -450,7 +444,6 @@ class _Walk(Tests):
         return text[word.used.start : word.used.end].strip("\"'")
 
 
-_PLACEHOLDER = re.compile(r"(?<==)<[A-Za-z][^<>\n\"']*>|(?<=\s)<\w+ [^<>\n\"']*>(?=\s)")
 _CONTAINERS = (
     "program", "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip

@@ -31,6 +31,9 @@ from planner.launch.titan_flavors import FLAVORS
 MODELS: Mapping[tuple[str, str], str] = {
     (size.module, size.name.lower()): name for name, size in reversed(FLAVORS.items())
 } | {
+    ("llama2", "7b"): "llama-2-7b",
+    ("llama2", "13b"): "llama-2-13b",
+    ("llama2", "70b"): "llama-2-70b",
     ("llama4", "17bx16e"): "llama-4-scout",
     ("llama4", "17bx128e"): "llama-4-maverick",
     ("llama4", "17bx16e_irope"): "llama-4-scout",

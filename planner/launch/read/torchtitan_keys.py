@@ -18,6 +18,7 @@ _RENAMED = {
     "training.warmup_steps": "lr_scheduler.warmup_steps",
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
     "checkpoint.enable_checkpoint": "checkpoint.enable",
+    "validation.enabled": "validation.enable",
     "model.tokenizer_path": "model.hf_assets_path",
     "float8": "quantize.linear.float8",
 }
@@ -52,7 +53,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             continue
         new = _new_name(key)
         close = new or nearest(key, KEYS, 0.7)
-        if document.has(new) if new else nearest(key, KEYS, SURELY_MEANT):
+        if document.has(new) if new else _is_misspelt(key, close):
             says = "torchtitan 0.2 has no such field and refuses it"
             yield unknown_key(document, key, says, close)
             continue
@@ -68,6 +69,14 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             f"{', '.join(others[:_MOST_NAMED])}{more}"
         )
         yield document.problem("dialect", text, others[0], severity="warning")
+
+
+def _is_misspelt(key: str, close: str) -> bool:
+    """Whether key and name in its table are so near to another's that it can only be a slip."""
+    names = [close, close.rpartition(".")[2]]
+    return all(
+        map(nearest, (key, key.rpartition(".")[2]), ([it] for it in names), [SURELY_MEANT] * 2)
+    )
 
 
 def _new_name(key: str) -> str | None:

@@ -120,7 +120,7 @@ def _count(
     """A count, if its value is a number: `8`, `h100:8`, `gpu:h100:8`, of nodes `1:8` the most."""
     if value.unknown:
         return
-    match = re.fullmatch(r"(?:[\w.-]*:)*(\d{1,9})", value.value)
+    match = re.fullmatch(r"(?:[\w.-]*:)*(-?\d{1,9})", value.value)
     if match is None:
         return
     digits = value[match.start(1) : match.end(1)]
