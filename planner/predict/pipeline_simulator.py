@@ -79,12 +79,6 @@ class Outcome:
         """First start to last end."""
         return max(self.end_s) - min(self.start_s)
 
-    @property
-    def period_s(self) -> float:
-        """Seconds after which a step can follow that no synchronisation holds up: the longest
-        time of a device from start to end (optimizer post-validation, 2401.10241, section 4)."""
-        return max(end - start for start, end in zip(self.start_s, self.end_s, strict=True))
-
 
 def simulate(
     schedule: Schedule, times: Sequence[ChunkTimes], deferred_share: float = 1.0

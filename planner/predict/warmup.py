@@ -29,7 +29,8 @@ Progress = Callable[[str, int, int], None]
 # How often who waits for the compiler looks at the clock.
 _LOOKS_UP_S = 0.1
 
-# In order of use; the second half takes another process about as long as the first one this.
+# Those of the second half share most of their functions, which a process compiles once; they take
+# another process about as long as the first ones this.
 _HERE = (
     compiled.cost_keys, compiled.cost_shapes,
 )  # fmt: skip

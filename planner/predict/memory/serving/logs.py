@@ -79,13 +79,6 @@ class Comparison:
         return int(admitted * context)
 
     @property
-    def token_error(self) -> float | None:
-        """Predicted over printed tokens, less one."""
-        if self.row.kv_tokens is None:
-            return None
-        return self.predicted_tokens / self.row.kv_tokens - 1
-
-    @property
     def residual_bytes(self) -> float:
         """Measured less predicted room."""
         return self.measured_bytes - self.predicted_bytes
