@@ -102,6 +102,7 @@ class Capabilities:
     vocabulary_padded: bool = True
     interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"] = "multiple-of-pp"
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
+    standalone_vocab: bool = False
     needs_microbatches_at_least_pp: bool = False
     tied_pipeline: bool = True
     mtp_split: bool = True

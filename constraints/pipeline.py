@@ -14,15 +14,30 @@ _SCHEDULES = "Megatron-LM core 0.19, pipeline_parallel/schedules.py"
 
 @shape_rule(
     "chunks-have-layers",
-    "every one of the pp·vpp chunks holds at least one transformer layer",
-    # Megatron's explicit layouts could give a chunk the embedding or the loss alone; a chunk
-    # without a layer is not searched.
-    source="Narayanan et al. 2021, arXiv 2104.04473, section 2.2",
-    wording=lambda ctx: f"pp·vpp must not exceed {ctx.model.layers} layers",
+    "every one of the pp·vpp chunks holds at least one transformer layer, but for the embedding's "
+    "and the head's where the framework lets them be alone",
+    source="Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Megatron-LM core 0.19, "
+    "PipelineParallelLayerLayout (stages E and L)",
+    wording=lambda ctx: (
+        f"pp·vpp must not exceed {ctx.model.layers} layers"
+        + (", with embedding and head alone " + str(most_chunks(ctx))) * _may_be_alone(ctx)
+    ),
 )
 def chunks_have_layers(columns: Columns, ctx: RuleContext) -> Mask:
-    mask: Mask = columns["pp"] * columns["vpp"] <= ctx.model.layers
+    mask: Mask = columns["pp"] * columns["vpp"] <= most_chunks(ctx)
     return mask
+
+
+def most_chunks(ctx: RuleContext) -> int:
+    """Chunks that a model's layers suffice for."""
+    return ctx.model.layers + 2 * _may_be_alone(ctx)
+
+
+def _may_be_alone(ctx: RuleContext) -> bool:
+    """Whether embedding and head may have chunks to themselves: not beside offloaded activations,
+    which need layers in every chunk, nor where a schedule puts both on one stage."""
+    plain = ctx.schedule in (None, "1f1b", "interleaved")
+    return ctx.framework.standalone_vocab and plain and not ctx.offload_modules
 
 
 @shape_rule(

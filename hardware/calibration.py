@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hardware.errors import did_you_mean
+from hardware.frozen import Frozen
 
 Figure = Literal["time", "memory"]
 # Beyond these a factor is a slip of the pen.
@@ -134,11 +135,7 @@ def parameters_of(figure: Figure) -> tuple[Parameter, ...]:
     return tuple(parameter for parameter in PARAMETERS if parameter.figure == figure)
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LearntFactor(_Frozen):
+class LearntFactor(Frozen):
     """A factor on what the model has without runs, with its 80 % interval."""
 
     name: str
@@ -167,7 +164,7 @@ class LearntFactor(_Frozen):
         return self
 
 
-class LearntRun(_Frozen):
+class LearntRun(Frozen):
     """A configuration that was measured, and the weight with which its step says something of like
     ones beside all factors (`planner.predict.likeness`)."""
 
@@ -189,7 +186,7 @@ class LearntRun(_Frozen):
     pull: Annotated[float, Field(ge=-1e3, le=1e3, allow_inf_nan=False)]
 
 
-class LearntFigure(_Frozen):
+class LearntFigure(Frozen):
     """How well a figure was predicted: runs, mean |ln(measured / predicted)| before and after, each
     run judged by the others (`error_left_out`; none of a single run), and the standard deviation
     `spread` of ln(measured / predicted) that a further run like these will show.
@@ -214,7 +211,7 @@ class LearntFigure(_Frozen):
         return tuple((axis, *ends) for axis, ends in given.items() if isinstance(ends, list))
 
 
-class Calibration(_Frozen):
+class Calibration(Frozen):
     """What was learnt of a cluster, by which runs of which frameworks, and when."""
 
     date: str

@@ -11,9 +11,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hardware.errors import HardwareError, did_you_mean
+from hardware.frozen import Frozen
 from hardware.inheritance import as_extrapolated
 from hardware.schema import Gpu
 
@@ -25,11 +26,7 @@ _WIDE = ("bf16", "fp16", "tf32", "fp32")
 VENDOR_FALLBACK = {"nvidia": "hopper", "amd": "cdna3"}
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Parameter(_Frozen):
+class Parameter(Frozen):
     """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
 
     value: Annotated[float, Field(ge=0.0)]
@@ -39,7 +36,7 @@ class Parameter(_Frozen):
     fitted_on: str = ""
 
 
-class _Curve(_Frozen):
+class _Curve(Frozen):
     def values(self) -> dict[str, float]:
         """Its figures by name."""
         return {name: item.value for name, item in self if isinstance(item, Parameter)}
@@ -113,7 +110,7 @@ class ArchitectureCurves(_Curve):
     attention: dict[str, AttentionCurve]
 
 
-class ComputeCurves(_Frozen):
+class ComputeCurves(Frozen):
     """The curves that apply to one GPU. `provenance` says which table, and how sure it is."""
 
     gpu: Gpu

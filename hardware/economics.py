@@ -7,19 +7,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from hardware.frozen import Frozen
 from hardware.load import CATALOG
-from hardware.units import ASSUMPTION
 
 CapexScope = Literal["card", "node", "cluster"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Figure(_Frozen):
+class Figure(Frozen):
     """A number with its unit, where it comes from and the time that it holds for.
 
     `source`: an id of `catalog/sources.toml`, `assumption`, or the option that gave it.
@@ -31,20 +25,15 @@ class Figure(_Frozen):
     date: str = ""
     note: str = ""
 
-    @property
-    def is_assumption(self) -> bool:
-        """Whether nobody published it."""
-        return self.source == ASSUMPTION
 
-
-class Capex(_Frozen):
+class Capex(Frozen):
     """Purchase price a GPU. `scope`: of the card alone, of a node, or of the whole cluster."""
 
     price: Figure
     scope: CapexScope
 
 
-class Account(_Frozen):
+class Account(Frozen):
     """A published run: how often it was interrupted, and what share of the time was useful.
 
     `interruptions`, `effective`: lowest and highest that the account allows. `state_bytes`: of a
@@ -62,7 +51,7 @@ class Account(_Frozen):
     note: str
 
 
-class Economics(_Frozen):
+class Economics(Frozen):
     """The content of `catalog/economics.toml`; GPUs by their catalogue names, accounts by theirs.
 
     `around`: what a cluster costs a GPU beside a card, and beside a node. `node_height`: rack
@@ -75,12 +64,6 @@ class Economics(_Frozen):
     node_power: Mapping[str, Figure]
     node_height: Mapping[str, Figure]
     accounts: Mapping[str, Account]
-
-    def all_figures(self) -> tuple[Figure, ...]:
-        """Every figure of the file."""
-        prices = (capex.price for capex in self.capex.values())
-        nodes = (*self.node_power.values(), *self.node_height.values())
-        return (*self.figures.values(), *prices, *self.around.values(), *nodes)
 
 
 @cache

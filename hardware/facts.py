@@ -5,20 +5,17 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 
-from pydantic import BaseModel, ConfigDict
-
+from hardware.frozen import Frozen
 from hardware.load import CATALOG, load_cluster_shape, load_gpu_record
 from hardware.units import ASSUMPTION, Quantity
 
 
-class Source(BaseModel):
+class Source(Frozen):
     """One entry of `catalog/sources.toml`.
 
     `accessed` is empty where the figures were taken from the publication as generally known,
     and it was not opened again while the catalogue was written.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
     url: str = ""
@@ -26,10 +23,8 @@ class Source(BaseModel):
     note: str = ""
 
 
-class Fact(BaseModel):
+class Fact(Frozen):
     """A number as the catalogue prints it. `assumption`: nobody published it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     value: float

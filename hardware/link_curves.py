@@ -11,9 +11,10 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hardware.errors import HardwareError
+from hardware.frozen import Frozen
 from hardware.inheritance import as_extrapolated
 
 if TYPE_CHECKING:
@@ -24,11 +25,7 @@ Positive = Annotated[float, Field(gt=0.0)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Fitted(_Frozen):
+class Fitted(Frozen):
     """A parameter with its unit and where it comes from; `fitted_on` names rows, if fitted."""
 
     value: float
@@ -38,7 +35,7 @@ class Fitted(_Frozen):
     fitted_on: str = ""
 
 
-class ScaleUpCurve(_Frozen):
+class ScaleUpCurve(Frozen):
     """Links inside a domain. Shares are of the nominal rate per GPU and direction.
 
     `start_s`: of one pass inside the domain, beyond launch and hops; none: 0.
@@ -63,7 +60,7 @@ class ScaleUpCurve(_Frozen):
     root_bytes_per_s: Fitted | None = None
 
 
-class ScaleOutCurve(_Frozen):
+class ScaleOutCurve(Frozen):
     """Network between domains. Shares are of the nominal NIC rate: `share` what collectives reach,
     `pair_share` one send to one other GPU where that differs."""
 
@@ -75,7 +72,7 @@ class ScaleOutCurve(_Frozen):
     pair_share: Fitted | None = None
 
 
-class InNetworkCurve(_Frozen):
+class InNetworkCurve(Frozen):
     """Reductions in the switches (SHARP): `share` of the nominal NIC rate that a stream reaches,
     `latency_s` of one reduction below one leaf switch, `tier_s` of each further tier of switches,
     up or down; `leaf_ports` nodes lie below one leaf switch of a rail, and `groups` communicators
@@ -89,7 +86,7 @@ class InNetworkCurve(_Frozen):
     groups: Fitted
 
 
-class LinkCurves(_Frozen):
+class LinkCurves(Frozen):
     """The curves that apply to one cluster."""
 
     scale_up: ScaleUpCurve
@@ -110,7 +107,7 @@ class LinkCurves(_Frozen):
         return next(kind for kind in order if kind in found)
 
 
-class CurveTable(_Frozen):
+class CurveTable(Frozen):
     """The whole file."""
 
     scale_up: dict[str, ScaleUpCurve]

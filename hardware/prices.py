@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from hardware.errors import HardwareError, did_you_mean
 from hardware.files import csv_rows, read_text
+from hardware.frozen import Frozen
 from hardware.load import CATALOG, MOST_GPUS, load_gpu
 from hardware.ranges import LARGEST_PRICE
 
@@ -49,14 +50,12 @@ def _demand_date(text: str) -> str:
 Date = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$"), AfterValidator(_demand_date)]
 
 
-class Price(BaseModel):
+class Price(Frozen):
     """One row of `catalog/prices.csv`: price of a GPU for an hour, its share of the host included.
 
     `gpu` is a catalogue name; `date` is empty if unknown. `instance` of `instance_gpus` GPUs is
     what was priced; None: the source prices single GPUs of unknown instances.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     gpu: str
     provider: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from hardware.errors import HardwareError
+from hardware.frozen import Frozen
 from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
 from hardware.sharp import generation, leaf_nodes, with_sharp
 from hardware.units import (
@@ -30,9 +31,7 @@ from hardware.units import (
 AS_THE_NICS = "as the NICs"
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _Record(Frozen):
     def quantities(self) -> dict[str, Quantity]:
         """Every number of the record by field name (`peak.bf16` for those in a table)."""
         found: dict[str, Quantity] = {}

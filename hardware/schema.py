@@ -9,10 +9,11 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from hardware.calibration import Calibration
 from hardware.errors import HardwareError
+from hardware.frozen import Frozen
 
 Vendor = Literal["nvidia", "amd"]
 Architecture = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
@@ -32,11 +33,7 @@ FABRIC_TITLES = {
 }
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Gpu(_Frozen):
+class Gpu(Frozen):
     """One accelerator as torch sees it: one device, one rank (MI250X: one of its two dies).
 
     `peak_flop_per_s`: dense datasheet peak by dtype; a dtype that is absent is not supported.
@@ -89,7 +86,7 @@ class Gpu(_Frozen):
             ) from None
 
 
-class Cluster(_Frozen):
+class Cluster(Frozen):
     """Some GPUs in nodes of one shape.
 
     A node with fewer GPUs than the shape has (`2xH100`) is a partial node: `gpus_per_node` is
@@ -126,11 +123,6 @@ class Cluster(_Frozen):
     def num_nodes(self) -> int:
         """Nodes in use; the last may be partial."""
         return math.ceil(self.num_gpus / self.gpus_per_node)
-
-    @property
-    def num_domains(self) -> int:
-        """Scale-up domains in use; the last may be partial."""
-        return math.ceil(self.num_gpus / self.scale_up_domain_gpus)
 
     def with_gpus(self, num_gpus: int) -> Cluster:
         """The same kind of nodes, another number of GPUs."""

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+
+from hardware.frozen import Frozen
 
 ASSUMPTION = "assumption"
 USER = "user"
@@ -37,10 +39,8 @@ UNITS: dict[str, tuple[str, float]] = {
 _SHORTHAND = re.compile(r"^\s*([0-9.eE+_]+)\s*([A-Za-z/]+)\s*$")
 
 
-class Quantity(BaseModel):
+class Quantity(Frozen):
     """`{ value = 450, unit = "GB/s", source = "..." }`; a user's file may say "450 GB/s" or 8."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     unit: str

@@ -30,6 +30,7 @@ from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.compare.buying import TrainingRun
+    from planner.job.request import Request
 
 _MOST_JOBS = 32
 
@@ -147,20 +148,27 @@ def _runs(options: dict[str, Any]) -> Iterator[TrainingRun]:
         if name in names:
             _refuse(path, number, f"two jobs are called {name!r}; give each a name")
         names.add(name)
-        yield TrainingRun(name, comparing_request(given), given["tokens"])
+        yield TrainingRun(name, _request(given, path, number), given["tokens"])
+
+
+def _request(given: dict[str, Any], path: Path, number: int) -> Request:
+    """What a table of the file asks for; a name that nobody knows is said with its place."""
+    try:
+        request = comparing_request(given)
+        request.find_model()
+        request.find_framework()
+    except UsageError as error:
+        _refuse(path, number, str(error))
+    return request
 
 
 def _tables(path: Path) -> list[dict[str, Any]]:
-    from hardware.files import read_text, toml_content
+    from planner.compare.offers import listed_tables
 
-    document = toml_content(read_text(path), str(path))
-    tables = document.pop("job", None)
-    listed = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
-    if document or not listed or not tables:
-        raise UsageError(f"{path}: write one table [[job]] for each run, with model and tokens")
+    tables = listed_tables(path, "job", "run, with model and tokens")
     if len(tables) > _MOST_JOBS:
         raise UsageError(f"{path}: {len(tables)} jobs; at most {_MOST_JOBS} at a time")
-    return list(tables)
+    return tables
 
 
 def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ Further ones:
 )
 @click.option("--gpu", metavar="NAME", help="Only runs on this GPU, where files hold several.")
 @click.option(
-    "--accept-worse", is_flag=True, help="Write even what predicts the runs worse than without."
+    "--accept-worse", is_flag=True, help="Write even what predicts the runs no better than without."
 )
 @click.option(
     "--suggest",
@@ -98,8 +98,8 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
 
         print_report(calibration_report(calibration, fits, read.notes))
     if not options["accept_worse"]:
-        better = [fit for fit in fits if not fit.is_worse]
-        _say_refused([fit.figure for fit in fits if fit.is_worse], output, left=bool(better))
+        better = [fit for fit in fits if not fit.is_refused]
+        _say_refused([fit.figure for fit in fits if fit.is_refused], output, left=bool(better))
         calibration = calibration_of(better, read.sources)
     if output is not None:
         from planner.evidence.learn.cluster_file import cluster_text
@@ -229,8 +229,8 @@ def _say_refused(worse: list[str], output: Path | None, *, left: bool) -> None:
     kept = f"; {output} was not written" if output is not None and not left else ""
     click.echo(
         f"The runs do not agree on a calibration of {what}: each as the others correct it, they "
-        f"are predicted worse than without, so it is left out{kept}. More runs, or runs of one "
-        "software version, may help; --accept-worse takes it all the same.",
+        f"are not predicted better than without, so it is left out{kept}. More runs, or runs of "
+        "one software version, may help; --accept-worse takes it all the same.",
         err=True,
     )
     if not left:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +27,7 @@ from planner.cli.output import print_report
 from planner.cli.pictures import plot_option
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
+from planner.job.written import csv_text
 
 if TYPE_CHECKING:
     from planner.compare.offers import Offer
@@ -134,19 +136,9 @@ def _print_chain(comparison: Comparison, settings: Settings, style: str, name: s
         print_report(trace_report(f"{name}: {row.cluster}", chapters))
         return
     steps = [
-        {
-            "chapter": chapter.title,
-            "name": s.name,
-            "value": s.value,
-            "how": s.how,
-            "source": s.source,
-        }
-        for chapter in chapters
-        for s in chapter.steps
+        {"chapter": chapter.title} | asdict(step) for chapter in chapters for step in chapter.steps
     ]
     if style == "json":
         click.echo(json.dumps({"cluster": name, "steps": steps}, indent=1, ensure_ascii=False))
     else:
-        import pandas as pd
-
-        click.echo(pd.DataFrame(steps).to_csv(index=False), nl=False)
+        click.echo(csv_text(steps[0], steps), nl=False)

@@ -76,7 +76,7 @@ def _places() -> Rows:
     wanted = len(missing())
     state = f"{wanted} parts to compile: planner warmup" if wanted else "compiled"
     keeps = "" if cache_is_writable() else "; CANNOT BE WRITTEN: set PLANNER_CACHE_DIR"
-    yield "cost core", f"{state}, {_mib(folder):.0f} MiB in {folder}{keeps}"
+    yield "cost core", f"{state}, {_mib(folder):.1f} MiB in {folder}{keeps}"
     yield "processors", f"{os.cpu_count()}"
     yield "terminal", _terminal()
     shell = Path(os.environ.get("SHELL", "bash")).name

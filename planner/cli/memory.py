@@ -14,7 +14,7 @@ from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.help import FIRST_DEGREES, GroupedCommand
-from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
+from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, inference_options
 from planner.cli.options import (
     LIMITS,
     configuration_options,
@@ -51,7 +51,6 @@ class _Findings:
     notes: list[str]
 
 
-DEFAULT_GPU = "H100"
 SOLVE_TRAINING = ("mbs", "seq", "layers")
 # Who leaves all these open asks how to fit, not whether one configuration does.
 _CHOICES = (
@@ -131,7 +130,6 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _findings(options: dict[str, Any]) -> _Findings:
-    from planner.predict.configuration import given_job
     from planner.predict.memory.footprint import configure, dropless_worst_case
 
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
@@ -139,7 +137,7 @@ def _findings(options: dict[str, Any]) -> _Findings:
     request, degrees = given_configuration(options)
     layers = options["layers_per_stage"], options["recompute_layers"]
     configuration = configure(
-        given_job(request), degrees, options["recompute"], *layers, options["mtp_standalone"]
+        request.resolve(), degrees, options["recompute"], *layers, options["mtp_standalone"]
     )
     solution = _solution(options, configuration)
     footprint = _shown(configuration, solution)

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 # Values of --solve that belong to --inference.
 SOLVE_CHOICES = ("batch", "context")
 DEFAULT_GPU = "H100"
-DEFAULT_UTILIZATION = 0.9
-DEFAULT_BLOCK = 16
-DEFAULT_CONTEXT = 4096
+_DEFAULTS: dict[str, Any] = {
+    "batch": 1, "context": 4096, "tp": 1, "pp": 1, "dp": 1, "ep": 1,
+    "gpu_memory_utilization": 0.9, "block_size": 16, "weights": "bf16", "engine": "vllm",
+}  # fmt: skip
 
 
 # Options that only serving has; absent ones are None or False.
@@ -129,43 +130,40 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
     from planner.predict.memory.serving.engine import batch_defaults, find_engine
     from planner.predict.memory.serving.formats import kv_format, weight_format
 
-    tp, pp, dp = _degrees(options)
+    stated = {name: value for name, value in options.items() if value is not None}
+    given = _DEFAULTS | stated
+    tp, pp, dp = _degrees(given)
     cluster = _cluster(options, tp * pp * dp)
-    if options.get("tp") is None and pp == dp == 1:
+    if "tp" not in stated and pp == dp == 1:
         tp = cluster.num_gpus
     _check_gpus(cluster, tp, pp, dp)
-    weights = weight_format(options.get("weights") or "bf16")
+    weights = weight_format(given["weights"])
     usual_kv = "fp32" if weights.name == "fp32" else "bf16"
     chunk, sequences = batch_defaults(cluster.gpu)
     return Deployment(
         model=model.spec,
         gpu=cluster.gpu,
-        batch=_given(options, "batch", 1),
-        context=_given(options, "context", DEFAULT_CONTEXT),
+        batch=given["batch"],
+        context=given["context"],
         weights=weights,
-        kv=kv_format(options.get("kv_cache") or usual_kv),
+        kv=kv_format(given.get("kv_cache", usual_kv)),
         tp=tp,
         pp=pp,
         dp=dp,
-        ep=_given(options, "ep", 1),
-        utilization=_given(options, "gpu_memory_utilization", DEFAULT_UTILIZATION),
-        block=_given(options, "block_size", DEFAULT_BLOCK),
-        chunk=_given(options, "max_num_batched_tokens", chunk),
-        sequences=_given(options, "max_num_seqs", sequences),
-        all_logits=options.get("logits") == "all",
-        graphs=not options.get("enforce_eager"),
-        window_cache=not options.get("disable_hybrid_kv_cache_manager"),
-        engine=find_engine(options.get("engine") or "vllm"),
+        ep=given["ep"],
+        utilization=given["gpu_memory_utilization"],
+        block=given["block_size"],
+        chunk=given.get("max_num_batched_tokens", chunk),
+        sequences=given.get("max_num_seqs", sequences),
+        all_logits=given.get("logits") == "all",
+        graphs=not given.get("enforce_eager"),
+        window_cache=not given.get("disable_hybrid_kv_cache_manager"),
+        engine=find_engine(given["engine"]),
     )
 
 
-def _given(options: dict[str, Any], name: str, default: Any) -> Any:
-    value = options.get(name)
-    return default if value is None else value
-
-
-def _degrees(options: dict[str, Any]) -> tuple[int, int, int]:
-    tp, pp, dp = (int(_given(options, name, 1)) for name in ("tp", "pp", "dp"))
+def _degrees(given: dict[str, Any]) -> tuple[int, int, int]:
+    tp, pp, dp = (int(given[name]) for name in ("tp", "pp", "dp"))
     for name, value in (("tp", tp), ("pp", pp), ("dp", dp)):
         if value < 1:
             raise UsageError(f"--{name} {value}: a degree is at least 1")

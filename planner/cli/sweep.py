@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Mapping
 from datetime import date
 from itertools import product
@@ -23,6 +22,7 @@ from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.table_options import by_spelling, option_of, option_value
 from planner.job.errors import UsageError
+from planner.job.written import csv_text
 
 if TYPE_CHECKING:
     from planner.compare.offers import Offer
@@ -133,13 +133,9 @@ def _print(grid: Grid, journal: Journal, style: str) -> None:
 
     counted = count(grid, journal)
     if style == "csv":
-        import csv
-
         from planner.compare.sweep.results import columns, rows
 
-        table = csv.DictWriter(sys.stdout, columns(grid), lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows(grid, journal))
+        click.echo(csv_text(columns(grid), rows(grid, journal)), nl=False)
     else:
         from planner.report.sweep import sweep_document, sweep_report
 

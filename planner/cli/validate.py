@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,12 +15,13 @@ from planner.cli.options import output_format
 from planner.cli.output import print_report
 from planner.cli.pictures import check_plot, write_plot
 from planner.cli.progress import compile_if_first_run
+from planner.job.written import csv_text
 
 if TYPE_CHECKING:
     from planner.evidence.runs.families import Family
     from planner.evidence.runs.predict import Prediction
     from planner.report.pages.page import Page
-    from planner.report.validation import Validation
+    from planner.report.tables import Report
 
 _EPILOG = """\b
 Runs are CSV files, one row a run. A header names the columns; needed are
@@ -112,7 +111,7 @@ def command(
         case "csv":
             click.echo(_csv_text(predictions), nl=False)
         case "text":
-            _print_tables(predictions, family)
+            print_report(_report(predictions, family))
 
 
 def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:
@@ -159,11 +158,7 @@ def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
 def _csv_text(predictions: Sequence[Prediction]) -> str:
     from planner.evidence.runs.document import csv_columns, csv_record
 
-    text = io.StringIO()
-    writer = csv.DictWriter(text, csv_columns(predictions), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(csv_record(prediction) for prediction in predictions)
-    return text.getvalue()
+    return csv_text(csv_columns(predictions), map(csv_record, predictions))
 
 
 def _chart(predictions: Sequence[Prediction]) -> Any:
@@ -176,11 +171,10 @@ def _page(predictions: Sequence[Prediction], family: Family) -> Page:
     from planner.evidence.runs.document import document
     from planner.evidence.runs.worst import describe
     from planner.report.pages.validation import validation_page
-    from planner.report.validation import validation_report
 
     return validation_page(
         document(predictions, family),
-        validation_report(_validation(predictions, family)),
+        _report(predictions, family),
         [family(prediction) for prediction in predictions],
         [
             f"{prediction.row.file} line {prediction.row.line}: {describe(prediction)}"
@@ -196,13 +190,7 @@ def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
     return left_out(predictions)
 
 
-def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
+def _report(predictions: Sequence[Prediction], family: Family) -> Report:
     from planner.report.validation import validation_report
 
-    print_report(validation_report(_validation(predictions, family)))
-
-
-def _validation(predictions: Sequence[Prediction], family: Family) -> Validation:
-    from planner.report.validation import validation
-
-    return validation(predictions, family, _left_out(predictions))
+    return validation_report(predictions, family, _left_out(predictions))

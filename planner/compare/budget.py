@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Literal
 
+from hardware.frozen import Frozen
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.comparison import Entry, Prepare, enter, run_of
-from planner.compare.interval import Frozen, Range
+from planner.compare.interval import Range
 from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
 from planner.compare.offers import Offer
 from planner.compare.results import Run

@@ -14,12 +14,13 @@ from math import inf
 from multiprocessing.pool import Pool
 from typing import TYPE_CHECKING, Any
 
+from hardware.frozen import Frozen
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.choice import Choice, Decision, Limits, Objective, Order
 from planner.compare.comparison import Entry, Prepare, check_currencies, check_tokens, enter, run_of
 from planner.compare.decision import choice_of, decide
-from planner.compare.interval import Frozen, columns
+from planner.compare.interval import columns
 from planner.compare.least import (
     EVEN_SO,
     Beyond,

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from planner.compare.interval import Frozen, Range
+from hardware.frozen import Frozen
+from planner.compare.interval import Range
 from planner.compare.settings import CostBasis
 
 Objective = Literal["cost", "time", "energy"]

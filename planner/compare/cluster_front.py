@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from hardware.frozen import Frozen
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.comparison import (
@@ -21,7 +22,6 @@ from planner.compare.comparison import (
     raise_common_problem,
     search_entries,
 )
-from planner.compare.interval import Frozen
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.searches import Outcome, Progress, Task

@@ -5,17 +5,11 @@ from __future__ import annotations
 from math import log
 from statistics import NormalDist
 
-from pydantic import BaseModel, ConfigDict
+from hardware.frozen import Frozen
 
 _NORMAL = NormalDist()
 # Ends of an 80 % interval, in standard deviations.
 DEVIATIONS_80 = _NORMAL.inv_cdf(0.9)
-
-
-class Frozen(BaseModel):
-    """A record that stays as it is made, and takes no field that it does not have."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Range(Frozen):

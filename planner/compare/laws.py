@@ -12,7 +12,8 @@ from functools import cache
 from math import exp, hypot, log, sqrt
 from pathlib import Path
 
-from planner.compare.interval import DEVIATIONS_80, Frozen, Range
+from hardware.frozen import Frozen
+from planner.compare.interval import DEVIATIONS_80, Range
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 _STEP = 1e-4
@@ -45,9 +46,9 @@ class LossLaw(Frozen):
             return exp(e) + exp(a - alpha * log(parameters)) + exp(b - beta * log(trained))
 
         value = at(self.estimates)
-        own = hypot(DEVIATIONS_80 * self._deviation(at), self.spread * value)
+        deviation = hypot(DEVIATIONS_80 * self._deviation(at), self.spread * value)
         fewer, more = at(self.estimates, tokens.low), at(self.estimates, tokens.high)
-        down, up = hypot(own, value - more), hypot(own, fewer - value)
+        down, up = hypot(deviation, value - more), hypot(deviation, fewer - value)
         return Range(value=value, low=value - down, high=value + up)
 
     def best_parameters(self, flop: float) -> Range:

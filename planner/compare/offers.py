@@ -9,9 +9,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from hardware import Cluster, Price, PriceKind, load_cluster_file
 from hardware.files import read_text, toml_content
+from hardware.frozen import Frozen
 from hardware.load import MOST_GPUS
 from hardware.prices import Date, PriceOfGpu
-from planner.compare.interval import Frozen
 from planner.job.errors import UsageError
 from planner.job.pool import parse_one_type
 
@@ -90,15 +90,19 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
     A relative `cluster = "FILE.toml"` is looked for beside the file. UsageError names the file,
     the table and the field at fault.
     """
+    hint = "offer, with gpus = '64xH100' or cluster = 'FILE.toml'"
+    tables = listed_tables(path, "cluster", hint)
+    return tuple(_offer(path, number, table) for number, table in enumerate(tables, start=1))
+
+
+def listed_tables(path: Path, name: str, hint: str) -> list[dict[str, Any]]:
+    """The tables `[[name]]` of a TOML file that holds nothing else. UsageError; `hint`: of what."""
     document = toml_content(read_text(path), str(path))
-    tables = document.pop("cluster", None)
+    tables = document.pop(name, None)
     listed = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
     if document or not listed or not tables:
-        raise UsageError(
-            f"{path}: write one table [[cluster]] for each offer, with gpus = '64xH100' or cluster "
-            "= 'FILE.toml'"
-        )
-    return tuple(_offer(path, number, table) for number, table in enumerate(tables, start=1))
+        raise UsageError(f"{path}: write one table [[{name}]] for each {hint}")
+    return list(tables)
 
 
 def _offer(path: Path, number: int, table: dict[str, Any]) -> Offer:

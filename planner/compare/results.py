@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from hardware import Figure, Price, PriceKind
+from hardware.frozen import Frozen
 from planner.compare.choice import Decision
 from planner.compare.goodput import Goodput
-from planner.compare.interval import Frozen, Range, columns
+from planner.compare.interval import Range, columns
 from planner.compare.laws import BatchPrice
 from planner.compare.settings import CostBasis
 from planner.predict.plan import Degrees, Plan

@@ -10,6 +10,7 @@ from planner.job.errors import UsageError
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
+from planner.job.written import toml_text
 from planner.predict.ops import parameter_count
 
 # Of one family, by size (arXiv 2407.21783, table 3; Llama 3.2 for the small ones).
@@ -85,11 +86,11 @@ def shape_toml(spec: ModelSpec) -> str:
     """The shape as a model file that `--model` reads."""
     names = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_positions",
              "pretraining_seq")  # fmt: skip
-    lines = [f"{name} = {getattr(spec, name)}" for name in names]
-    return "\n".join(
-        (
-            'source = "planner budget: between the sizes of Llama 3"', "", "[shape]",
-            'family = "llama"', *lines, 'activation = "silu"', "tied_embeddings = false", "",
-            "[shape.rope]", f"theta = {spec.rope.theta}", "",
-        )
-    )  # fmt: skip
+    shape = {
+        "family": "llama",
+        **{name: getattr(spec, name) for name in names},
+        "activation": "silu",
+        "tied_embeddings": False,
+        "rope": {"theta": spec.rope.theta},
+    }
+    return toml_text({"source": "planner budget: between the sizes of Llama 3", "shape": shape})

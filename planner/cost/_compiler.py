@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dis import get_instructions
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -17,19 +18,12 @@ from typing import Any
 from planner.cost._jit import marked
 
 
-def machine_code(
-    function: Callable[..., Any], arguments: list[Any], *, allocates: bool
-) -> tuple[str, bytes]:
-    """(symbol, object file) of a function for arguments of such types.
-
-    `allocates` False: nothing below it makes an array, so nothing counts references to arrays: that
-    took a fifth of the time, and threads wait for each other's counts of the tables that they
-    share.
-    """
+def machine_code(function: Callable[..., Any], arguments: list[Any]) -> tuple[str, bytes]:
+    """(symbol, object file) of a function for arguments of such types."""
     import numba
 
     types = tuple(numba.typeof(each) for each in arguments)
-    twin = _twin(function, allocates)
+    twin = _twin(function)
     with _in_haste():
         twin.compile(types)
         compiled = twin.overloads[types]
@@ -104,27 +98,42 @@ def _allocator() -> Any:
 class _TwinGlobals(dict[str, Any]):
     """Globals of a twin: those of the module, marked functions as their twins, made when read."""
 
-    def __init__(self, outer: dict[str, Any], allocates: bool) -> None:
+    def __init__(self, outer: dict[str, Any]) -> None:
         super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
-        self._outer, self._allocates = outer, allocates
+        self._outer = outer
 
     def __missing__(self, name: str) -> Any:
         value = self._outer[name]
         if isinstance(value, FunctionType) and value in marked:
-            value = _twin(value, self._allocates)
+            value = _twin(value)
         self[name] = value
         return value
 
 
 @cache
-def _twin(function: FunctionType, allocates: bool) -> Any:
-    """The numba function of a marked one, below entries that allocate or those that do not."""
+def _makes_arrays(function: FunctionType) -> bool:
+    """Whether a function makes an array, or one below it does.
+
+    Only such functions count references to arrays: to count what one is only handed takes a fifth
+    of the time, and threads wait for each other's counts of the tables that they share. So a
+    function that returns an array must have made it.
+    """
+    names = {each.argval for each in get_instructions(function) if each.opname == "LOAD_GLOBAL"}
+    below = [function.__globals__.get(name) for name in names]
+    return "zeros" in function.__code__.co_names or any(
+        _makes_arrays(each) for each in below if isinstance(each, FunctionType) and each in marked
+    )
+
+
+@cache
+def _twin(function: FunctionType) -> Any:
+    """The numba function of a marked one."""
     import numba
 
     njit: Any = numba.njit
     same = FunctionType(
         function.__code__,
-        _TwinGlobals(function.__globals__, allocates),
+        _TwinGlobals(function.__globals__),
         function.__name__,
         function.__defaults__,
     )
@@ -133,7 +142,7 @@ def _twin(function: FunctionType, allocates: bool) -> Any:
         error_model="numpy",
         no_cpython_wrapper=True,
         no_cfunc_wrapper=True,
-        _nrt=allocates,
+        _nrt=_makes_arrays(function),
         pipeline_class=_compiler(),
     )(same)
     # Once for all numbers, not once more for every constant that some caller hands in.
@@ -178,6 +187,13 @@ def _compiler() -> Any:
         def set_env(self, *_: object) -> None:
             """Environments serve functions that Python calls."""
 
+        def get_pointer_to_function(self, *_: object) -> int:
+            """Nobody calls it but other code."""
+            return 0
+
+        def _optimize_functions(self, module: Any) -> None:
+            module.data_layout = self._codegen._data_layout
+
         def finalize(self) -> None:
             self._finalize_dynamic_globals()
             self._finalized = True
@@ -186,6 +202,8 @@ def _compiler() -> Any:
         def define_pipelines(self) -> list[PassManager]:
             usual = DefaultPassBuilder.define_nopython_pipeline(self.state).passes
             lean = PassManager("lean")
+            # No looking over the statements anew after passes that only might have changed them.
+            lean._ENFORCING = False
             lean.passes = [each for each in usual if each[0].__name__ not in _NOT_NEEDED]
             lean.finalize()
             return [lean]
@@ -202,9 +220,11 @@ _known_calls: dict[Any, Any] = {}
 
 @contextmanager
 def _in_haste() -> Iterator[None]:
-    """Compiles in four fifths of the time: nothing is collected of the many small objects that stay
-    until the end, and of `a + b` numba tries its dozens of templates once for each pair of types.
+    """Compiles in two thirds of the time: nothing is collected of the many small objects that stay
+    until the end; of `a + b` numba tries its dozens of templates once for each pair of types;
+    it tells nobody what it does.
     """
+    from numba.core import event
     from numba.core.types import functions
 
     calls: Any = functions.BaseFunction
@@ -216,12 +236,19 @@ def _in_haste() -> Iterator[None]:
             _known_calls[call] = by_templates(self, context, args, kws)
         return _known_calls[call]
 
+    def nothing(*_: object, **__: object) -> None:
+        """Instead of what need not be done."""
+
     collects = gc.isenabled()
     gc.disable()
-    calls.get_call_type = get_call_type
-    try:
+    with ExitStack() as changes:
+        for owner, name, value in (
+            (calls, "get_call_type", get_call_type),
+            (event, "start_event", nothing),
+            (event, "end_event", nothing),
+        ):
+            changes.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         yield
-    finally:
-        calls.get_call_type = by_templates
-        if collects:
-            gc.enable()
+    if collects:
+        gc.enable()

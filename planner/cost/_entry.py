@@ -24,13 +24,11 @@ class Entry:
     """A function that compiles on its first call; `tables` names the row of each table argument.
 
     It fills arrays that it is given, or gives a float. `plain` takes the same arguments and runs as
-    Python. `allocates`: see `planner.cost._compiler.machine_code`.
+    Python.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], *, allocates: bool = True, **tables: np.dtype[Any]
-    ) -> None:
-        self.function, self.allocates = function, allocates
+    def __init__(self, function: Callable[..., Any], **tables: np.dtype[Any]) -> None:
+        self.function = function
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         names = tuple(signature(function).parameters)
@@ -86,7 +84,7 @@ class Entry:
             from planner.cost._compiler import machine_code
 
             plain = [each[()] if isinstance(each, np.ndarray) else each for each in items]
-            found = machine_code(self.function, plain, allocates=self.allocates)
+            found = machine_code(self.function, plain)
             write(name, *found)
         return found
 

@@ -38,18 +38,16 @@ cost_keys = Entry(
     saved=fields.SAVED_ROW,
     collectives=fields.COMM_ROW,
     out=fields.PIECE_ROW,
-    allocates=False,
 )
 cost_shapes = Entry(
     kernel.cost_shapes,
     out=fields.STEP_ROW,
     stages=fields.STAGE_ROW,
-    allocates=False,
     **_SHAPES,
 )
 layout_terms = Entry(linear.layout_terms, **_SHAPE)
 memory_phases = Entry(linear_memory.memory_phases, **_SHAPE)
 bound_shapes = Entry(tight_bounds.bound_shapes, **_SHAPES)
 fill_shape_parts = Entry(bounds.fill_shape_parts, **_SHAPE)
-stage_capacity = Entry(bounds.stage_capacity, allocates=False)
-least_together = Entry(stage_sums.least_together, allocates=False)
+stage_capacity = Entry(bounds.stage_capacity)
+least_together = Entry(stage_sums.least_together)

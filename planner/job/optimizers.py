@@ -12,8 +12,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
 
 # Bytes of an element; quantised types add one fp32 scale per block.
@@ -39,14 +40,12 @@ ADAMW_STATE_BYTES = 8.0
 Scope = Literal["all", "matrices", "factored"]
 
 
-class Optimizer(BaseModel):
+class Optimizer(Frozen):
     """One optimizer as it is used; see `optimizers.toml`.
 
     `states`: type of each tensor of state; `master`, `gradient`: types of the master weights and
     of the gradients, None as the framework has them. `name`: how it was spelled.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     summary: str

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
 from planner.job.modules import Module
 
@@ -49,11 +50,7 @@ _WORDS: Mapping[Applies, str] = {
 }
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RecomputeForms(_Frozen):
+class RecomputeForms(Frozen):
     """What a framework can say about recomputation beyond its listed modes, and with which flags.
 
     Texts are templates with `{modules}` or `{layers}`; an empty one means that there is no such
@@ -77,7 +74,7 @@ class RecomputeForms(_Frozen):
     product of a layer does not run again."""
 
 
-class RecomputeMode(_Frozen):
+class RecomputeMode(Frozen):
     """One value of `--recompute`: which modules are run again in backward, in which layers.
 
     `every`: in each so-manieth layer; `span`: layers of one checkpoint; `block`: layers of each

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, load_cluster_file
+from hardware.frozen import Frozen
 from planner.job.batch_ramp import Batch, read_ramp
 from planner.job.bounds import LONGEST_SEQ, MOST_SEQUENCES
 from planner.job.errors import UsageError
@@ -78,7 +79,7 @@ def parse_reserve(text: str) -> HbmReserve:
     return HbmReserve(share=share)
 
 
-class Request(BaseModel):
+class Request(Frozen):
     """A planning request in the user's words; `resolve` turns it into a `Job`.
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
@@ -102,8 +103,6 @@ class Request(BaseModel):
     `bias` False: linear layers and norms without biases. Raises UsageError (ValueError) for what
     does not resolve.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     gpus: str | None = None
@@ -221,7 +220,11 @@ class Request(BaseModel):
     def techniques(self, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster) -> Decision:
         """Techniques of the framework that the job uses, and those that a search decides."""
         site = site_of(profile, model, cluster, inside=not self.allow_tp_across_domains)
-        return decide(profile, self.use, self.without, site)
+        without = self.without
+        if load_optimizer(self.optimizer).gradient == "fp32":
+            rounding = [one.name for one in profile.techniques if one.rounds]
+            without += tuple(name for name in rounding if name not in (*self.use, *without))
+        return decide(profile, self.use, without, site)
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import os
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from planner.job.errors import UsageError
 
@@ -20,6 +24,35 @@ def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
         raise UsageError(f"{path} exists; --force overwrites it, or give another name to {option}")
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(errno.EACCES, "the folder is not writable", str(path.parent))
+
+
+def toml_text(content: Mapping[str, Any], digits: int = 4) -> str:
+    """A TOML document of values, tables and lists of tables; numbers with so many digits, and
+    nothing where a value is None."""
+    import tomlkit
+
+    return tomlkit.dumps(_plain(content, digits))
+
+
+def _plain(value: Any, digits: int) -> Any:
+    match value:
+        case Mapping():
+            known = ((name, item) for name, item in value.items() if item is not None)
+            return {str(name): _plain(item, digits) for name, item in known}
+        case list() | tuple():
+            return [_plain(item, digits) for item in value]
+        case float():
+            return float(f"{value:.{digits}g}")
+    return value
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A table with a header; a cell that a row has not is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def write_text(path: Path, text: str) -> None:

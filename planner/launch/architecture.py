@@ -7,7 +7,7 @@ framework's key, known to be what the framework does unasked, refused by name, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
@@ -184,8 +184,3 @@ def _table(annotation: object) -> type[BaseModel] | None:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     return None
-
-
-def rows_by_field(table: Table) -> Mapping[str, tuple[Row, ...]]:
-    """Field -> the rows that say it."""
-    return {name: tuple(entry for entry in table if name in entry.fields) for name in fields_of()}

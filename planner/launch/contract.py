@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from string import Template
 from typing import Literal, Protocol
 
 from planner.job.job import Job
@@ -104,13 +105,7 @@ class Command:
         words = [*self.argv]
         for entry in self.branches:
             words += entry.given if defaults.get(entry.variable) else entry.otherwise
-        return tuple(_filled(word, defaults) for word in words)
-
-
-def _filled(word: str, defaults: Mapping[str, str]) -> str:
-    for name, value in defaults.items():
-        word = word.replace(f"${{{name}}}", value)
-    return word
+        return tuple(Template(word).safe_substitute(defaults) for word in words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
+from hardware.frozen import Frozen
 from planner.launch.contract import Launch
 from planner.predict.plan import Plan, StageMemory
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class StageExpectation(_Frozen):
+class StageExpectation(Frozen):
     """Bytes on one GPU of a pipeline stage, as three tools count them.
 
     `allocated`: torch.cuda.max_memory_allocated; `reserved`: max_memory_reserved; `total`:
@@ -30,7 +25,7 @@ class StageExpectation(_Frozen):
     allocated_high_bytes: float
 
 
-class Expectations(_Frozen):
+class Expectations(Frozen):
     """Step time in seconds and memory in bytes, each with its 80 % interval."""
 
     step_time_s: float

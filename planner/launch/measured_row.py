@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 from planner.evidence.runs.rows import PLAN_COLUMN
+from planner.job.written import csv_text
 from planner.launch.contract import Launch
 
 MEASURED_FILE = "measured.csv"
@@ -46,8 +44,4 @@ def measured_csv(launch: Launch) -> str:
         "peak_mem_gib": "",
         "mem_kind": "allocated",
     }
-    text = io.StringIO()
-    writer = csv.DictWriter(text, row, lineterminator="\n")
-    writer.writeheader()
-    writer.writerow(row)
-    return text.getvalue()
+    return csv_text(row, [row])

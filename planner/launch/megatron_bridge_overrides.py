@@ -2,24 +2,28 @@
 
 Fields: megatron-bridge 0.6.2, `training/config.py`, `training/mixed_precision.py`,
 `models/gpt_provider.py`, and megatron-core 0.19's TransformerConfig, OptimizerConfig and
-DistributedDataParallelConfig.
+DistributedDataParallelConfig: how a plan runs is said by Megatron's flags, as fields of that name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from planner.launch.contract import Launch
+from planner.launch.megatron_bridge_schema import schema
 from planner.launch.megatron_flags import Flag
 from planner.launch.megatron_layout import layout_text
-from planner.launch.megatron_model import model_overrides
+from planner.launch.megatron_model import dispatch_flags, model_overrides
 from planner.launch.megatron_run import (
-    FSDP_SHARDING,
-    is_fsdp,
+    LOW_PRECISIONS,
+    batch_flags,
+    degree_flags,
     offload_flags,
+    optimizer_flags,
     recompute_flags,
     reduces_in_bf16,
-    sharp_group,
+    sharding_flags,
 )
 from planner.launch.megatron_table import linear_bias
 
@@ -35,6 +39,17 @@ _PRECISIONS = {
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
 _FUSED = ("silu", "gelu", "quick_gelu")
+# Switches that the bare recipe has on.
+_MAYBE_ON = ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather")
+# Megatron's flags whose fields have another name, or that it has not.
+_OTHERWISE = {
+    "--grad-reduce-in-bf16",
+    "--num-layers-per-virtual-pipeline-stage",
+    "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers",
+    "--pipeline-model-parallel-layout",
+    "--no-create-attention-mask-in-dataloader",
+}
 
 
 def base_precision(launch: Launch) -> str:
@@ -50,10 +65,10 @@ def all_overrides(launch: Launch) -> Groups:
         ("attention", model_overrides(model, "attention")),
         ("experts", _experts(launch)),
         ("parallel degrees", _degrees(launch)),
-        ("batch", _batch(launch)),
+        ("batch", _fields(batch_flags(launch))),
         ("data parallelism and overlap", _sharding(launch)),
         ("recomputation", _recompute(launch)),
-        ("activations on the host", _of_model(offload_flags(launch))),
+        ("activations on the host", _fields(offload_flags(launch))),
         ("precision", _precision(launch)),
         ("optimizer", _optimizer(launch)),
         ("what to see of the first steps", {"logger.log_interval": "1"}),
@@ -82,82 +97,32 @@ def _model(launch: Launch) -> Overrides:
 
 
 def _experts(launch: Launch) -> Overrides:
-    found = model_overrides(launch.job.model, "experts")
-    if launch.job.model.moe is None:
-        return found
-    found |= {"model.moe_token_dispatcher_type": "alltoall", "model.moe_grouped_gemm": "true"}
-    found = {key: value for key, value in found.items() if key not in _techniques(launch)}
-    if launch.job.precision not in ("bf16", "fp16"):
-        found["model.moe_router_padding_for_quantization"] = "true"
-    return found
+    job = launch.job
+    found = model_overrides(job.model, "experts")
+    found |= _fields(dispatch_flags(job.model, low=job.precision in LOW_PRECISIONS))
+    return {key: value for key, value in found.items() if key not in _techniques(launch)}
 
 
 def _degrees(launch: Launch) -> Overrides:
     degrees, layout = launch.plan.degrees, launch.plan.layout
-    mtp = launch.job.model.mtp_layers
-    found = {
-        "model.tensor_model_parallel_size": str(degrees.tp),
-        "model.sequence_parallel": _yes(degrees.tp > 1 and launch.splits_sequence),
-        "model.pipeline_model_parallel_size": str(degrees.pp),
-        "model.virtual_pipeline_model_parallel_size": str(degrees.vpp)
-        if degrees.vpp > 1
-        else "null",
-        "model.context_parallel_size": str(degrees.cp),
-        "model.expert_model_parallel_size": str(degrees.ep),
-        "model.expert_tensor_parallel_size": str(degrees.etp),
-    }
-    if degrees.cp > 1:
-        found["model.cp_comm_type"] = launch.plan.cp_comm_type or "p2p"
-    if launch.plan.cp_sizes:
-        sizes = ",".join(str(size) for size in launch.plan.cp_sizes)
-        found["model.hierarchical_context_parallel_sizes"] = f"[{sizes}]"
+    found = _fields(degree_flags(launch), off=("--sequence-parallel",))
+    blocks = str(degrees.vpp) if degrees.vpp > 1 else "null"
+    found["model.virtual_pipeline_model_parallel_size"] = blocks
     if degrees.pp > 1 and not layout.is_even:
         # Quotes within: brackets, stars and bars mean something to Hydra.
-        text = layout_text(layout.block_layers, mtp, layout.mtp_standalone)
+        text = layout_text(layout.block_layers, launch.job.model.mtp_layers, layout.mtp_standalone)
         found["model.pipeline_model_parallel_layout"] = f'"{text}"'
     return found
 
 
-def _batch(launch: Launch) -> Overrides:
-    plan = launch.plan
-    return {
-        "train.micro_batch_size": str(plan.degrees.mbs),
-        "train.global_batch_size": str(plan.gbs),
-        "model.seq_length": str(plan.seq),
-        "dataset.seq_length": str(plan.seq),
-    }
-
-
 def _sharding(launch: Launch) -> Overrides:
-    degrees, overlap = launch.plan.degrees, launch.job.framework.overlap
-    reduces, gathers = overlap.gradient_reduction > 0, overlap.parameter_gather > 0
-    found = {
-        "ddp.use_distributed_optimizer": _yes(degrees.zero >= 1),
-        "optimizer.use_distributed_optimizer": _yes(degrees.zero >= 1),
-        "ddp.overlap_grad_reduce": _yes(reduces),
-        "ddp.overlap_param_gather": _yes(gathers and degrees.zero >= 1),
-        "comm_overlap.overlap_grad_reduce": _yes(reduces),
-        "comm_overlap.overlap_param_gather": _yes(gathers and degrees.zero >= 1),
-        "comm_overlap.tp_comm_overlap": _yes(degrees.tp > 1 and overlap.tensor > 0),
+    exchanged = launch.plan.degrees.tp > 1 and launch.job.framework.overlap.tensor > 0
+    return {
+        **_fields(sharding_flags(launch), off=_MAYBE_ON),
+        "comm_overlap.tp_comm_overlap": _yes(exchanged),
         "ddp.grad_reduce_in_fp32": _yes(not reduces_in_bf16(launch)),
+        **_techniques(launch),
     }
-    found |= _techniques(launch)
-    if is_fsdp(launch):
-        found |= {
-            "ddp.use_megatron_fsdp": "true",
-            "dist.use_megatron_fsdp": "true",
-            "ddp.data_parallel_sharding_strategy": FSDP_SHARDING[degrees.zero],
-            "checkpoint.ckpt_format": "fsdp_dtensor",
-            "model.init_model_with_meta_device": "true",
-            "model.gradient_accumulation_fusion": "false",
-        }
-    if degrees.shard and degrees.zero and degrees.dp * degrees.cp > degrees.shard:
-        instances = degrees.dp * degrees.cp // degrees.shard
-        found["ddp.num_distributed_optimizer_instances"] = str(instances)
-    group = sharp_group(launch)
-    if group:
-        found |= {"dist.use_sharp": "true", "dist.sharp_enabled_group": group}
-    return found
 
 
 def _techniques(launch: Launch) -> Overrides:
@@ -173,17 +138,30 @@ def _recompute(launch: Launch) -> Overrides:
         "model.recompute_method": "null",
         "model.recompute_num_layers": "null",
     }
-    return found | _of_model(recompute_flags(launch))
+    return found | _fields(recompute_flags(launch))
 
 
-def _of_model(flags: Sequence[Flag]) -> dict[str, str]:
-    """Flags whose fields of the transformer's configuration have the same names."""
-    found: dict[str, str] = {}
+def _fields(flags: Iterable[Flag], off: Iterable[str] = ()) -> dict[str, str]:
+    """Megatron's flags as the fields of that name, in every section that has one.
+
+    `off`: switches that are off where they are not among the flags.
+    """
+    found = {field: "false" for name in off for field in _fields_of(name)}
     for flag in flags:
-        listed = f"[{','.join(flag.values)}]" if flag.name.endswith("-modules") else ""
-        name = flag.name.removeprefix("--").replace("-", "_")
-        found[f"model.{name}"] = listed or (*flag.values, "true")[0]
+        if flag.name in _OTHERWISE:
+            continue
+        listed = f"[{','.join(flag.values)}]"
+        for field in _fields_of(flag.name.replace("--no-", "--")):
+            is_list = re.fullmatch(schema().get(field, ""), "[a,b]") is not None
+            switch = _yes(not flag.name.startswith("--no-"))
+            found[field] = listed if is_list else (*flag.values, switch)[0]
     return found
+
+
+def _fields_of(flag_name: str) -> list[str]:
+    name = flag_name.removeprefix("--").replace("-", "_")
+    # A name that no section has is refused by its first one.
+    return [key for key in schema() if key.endswith(f".{name}")] or [f"model.{name}"]
 
 
 def _precision(launch: Launch) -> Overrides:
@@ -199,27 +177,9 @@ def _precision(launch: Launch) -> Overrides:
 
 
 def _optimizer(launch: Launch) -> Overrides:
-    job = launch.job
-    found = {"optimizer.optimizer": "adam" if job.optimizer.family == "adamw" else "sgd"}
-    if dict(job.optimizer.states).get("momentum") == "none":
-        found["optimizer.sgd_momentum"] = "0.0"
-    types = {
-        "optimizer.exp_avg_dtype": dict(job.optimizer.states).get("exp_avg", "fp32"),
-        "optimizer.exp_avg_sq_dtype": dict(job.optimizer.states).get("exp_avg_sq", "fp32"),
-        "optimizer.main_params_dtype": job.optimizer.master or "fp32",
-        "optimizer.main_grads_dtype": job.optimizer.gradient or "fp32",
-    }
-    changed = {key: dtype for key, dtype in types.items() if dtype != "fp32"}
-    if changed or launch.plan.optimizer_offload:
-        found["optimizer.use_precision_aware_optimizer"] = "true"
-        if reduces_in_bf16(launch):
-            found["optimizer.main_grads_dtype"] = "bf16"
-    found |= changed
-    if launch.plan.optimizer_offload:
-        found |= {
-            "optimizer.optimizer_cpu_offload": "true",
-            "optimizer.optimizer_offload_fraction": f"{launch.plan.optimizer_offload:g}",
-        }
+    found = _fields(optimizer_flags(launch))
+    if "optimizer.use_precision_aware_optimizer" in found and reduces_in_bf16(launch):
+        found["optimizer.main_grads_dtype"] = "bf16"
     return found
 
 

@@ -52,7 +52,7 @@ def model_groups(model: ModelSpec, seq: int, *, dropout: bool, low: bool) -> tup
 
     `low`: products in 8 or 4 bits.
     """
-    run = {"model": _lengths(model, seq, dropout), "experts": _dispatch(model, low)}
+    run = {"model": _lengths(model, seq, dropout), "experts": dispatch_flags(model, low=low)}
     return tuple(
         Group(
             f"model: {model.name}" if title == "model" else title,
@@ -74,7 +74,8 @@ def _lengths(model: ModelSpec, seq: int, dropout: bool) -> tuple[Flag, ...]:
     return (*longest, flag("--hidden-dropout", 0), flag("--attention-dropout", 0))
 
 
-def _dispatch(model: ModelSpec, low: bool) -> tuple[Flag, ...]:
+def dispatch_flags(model: ModelSpec, *, low: bool) -> tuple[Flag, ...]:
+    """How tokens go to the experts and through them."""
     if model.moe is None:
         return ()
     return (

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from textwrap import fill
 
-from planner.job.quantities import gib, seconds, share
+from planner.job.frameworks import load_framework
+from planner.job.markdown import markdown_table
+from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.launch.contract import Choice, Files, Launch
 from planner.launch.expect import Expectations, StageExpectation
 from planner.launch.launchers import how_to_start, start_script
 from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE
-from planner.predict.plan import Plan
 from planner.search.explanation import time_terms
 
 _WIDTH = 88
@@ -107,7 +109,7 @@ def _head(launch: Launch, requirements: Sequence[str]) -> str:
         *(_item(need) for need in requirements),
         "",
         _paragraph(
-            f"The plan decides how the job is split, not what it learns{_rounding(plan)}: data, "
+            f"The plan decides how the job is split, not what it learns{_rounding(launch)}: data, "
             "tokenizer and "
             "learning rate are placeholders that run, marked as such. Replace them for a real run: "
             f"those that are variables stand at the top of {start_script(launch)}."
@@ -118,9 +120,11 @@ def _head(launch: Launch, requirements: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _rounding(plan: Plan) -> str:
+def _rounding(launch: Launch) -> str:
     """What of a plan reaches further."""
-    return ", but for gradients summed in 16 bits" if "bf16-gradients" in plan.techniques else ""
+    used = load_framework(launch.request.framework).techniques
+    words = [one.words for one in used if one.rounds and one.name in launch.plan.techniques]
+    return f", but for its rounding ({'; '.join(words)})" if words else ""
 
 
 def _modes(launch: Launch) -> str:
@@ -140,8 +144,8 @@ def _files(files: Files) -> str:
         PLAN_FILE: "the plan with every prediction; `planner explain plan.json` shows it",
         MEASURED_FILE: "where your measurement goes, for `planner validate`",
     }
-    rows = [f"| `{name}` | {known.get(name, _kind(name))} |" for name in sorted(files)]
-    return "\n".join(["## Files", "", "| file | what it is |", "|---|---|", *rows])
+    rows = [(f"`{name}`", known.get(name, _kind(name))) for name in sorted(files)]
+    return "## Files\n\n" + markdown_table(("file", "what it is"), rows)
 
 
 def _kind(name: str) -> str:
@@ -150,8 +154,8 @@ def _kind(name: str) -> str:
 
 
 def _choices(choices: Sequence[Choice]) -> str:
-    rows = [f"| {choice.setting} | {choice.purpose} |" for choice in choices]
-    return "\n".join(["## What each choice is for", "", "| choice | purpose |", "|---|---|", *rows])
+    rows = [(choice.setting, choice.purpose) for choice in choices]
+    return "## What each choice is for\n\n" + markdown_table(("choice", "purpose"), rows)
 
 
 def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
@@ -165,9 +169,11 @@ def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
 
 def _memory(expected: Expectations) -> str:
     rows = [
-        f"| {_stages(group)} | {group[0].layers} | {gib(group[0].allocated_bytes)} | "
-        f"{gib(group[0].reserved_bytes)} | {gib(group[0].total_bytes)} | "
-        f"{gib(group[0].total_low_bytes)} to {gib(group[0].total_high_bytes)} |"
+        (
+            _stages(group),
+            *_shown(group[0]),
+            f"{gib(group[0].total_low_bytes)} to {gib(group[0].total_high_bytes)}",
+        )
         for group in _alike(expected.stages)
     ]
     warning = "" if expected.fits else "**This plan does not fit its memory limit.** "
@@ -175,45 +181,22 @@ def _memory(expected: Expectations) -> str:
         f"{warning}GiB on each GPU of a pipeline stage; torch can use "
         f"{gib(expected.usable_bytes)}. "
         f"Stage {expected.heaviest_stage} is the heaviest; it fits with probability "
-        f"{_probability(expected.fit_probability)}. The 80 % interval comes from "
+        f"{percent_sure(expected.fit_probability)}. The 80 % interval comes from "
         f"{expected.memory_family}."
     )
-    header = "| stage | layers | max allocated | max reserved | nvidia-smi | 80 % interval of it |"
-    return "\n".join(
-        [
-            "## Memory to expect",
-            "",
-            header,
-            "|---|---|---|---|---|---|",
-            *rows,
-            "",
-            _paragraph(note),
-        ]
-    )
-
-
-def _probability(value: float) -> str:
-    return ">99 %" if value > 0.99 else "<1 %" if value < 0.01 else share(value, 0)
+    titles = ("stage", "layers", "max allocated", "max reserved", "nvidia-smi")
+    table = markdown_table((*titles, "80 % interval of it"), rows)
+    return f"## Memory to expect\n\n{table}\n\n{_paragraph(note)}"
 
 
 def _alike(stages: Sequence[StageExpectation]) -> list[list[StageExpectation]]:
     """Consecutive stages whose figures print alike."""
-    groups: list[list[StageExpectation]] = []
-    for stage in stages:
-        if groups and _shown(groups[-1][-1]) == _shown(stage):
-            groups[-1].append(stage)
-        else:
-            groups.append([stage])
-    return groups
+    return [list(group) for _, group in groupby(stages, _shown)]
 
 
-def _shown(stage_expectation: StageExpectation) -> tuple[object, ...]:
-    figures = (
-        stage_expectation.allocated_bytes,
-        stage_expectation.reserved_bytes,
-        stage_expectation.total_bytes,
-    )
-    return stage_expectation.layers, *(gib(value) for value in figures)
+def _shown(stage: StageExpectation) -> tuple[str, ...]:
+    figures = stage.allocated_bytes, stage.reserved_bytes, stage.total_bytes
+    return str(stage.layers), *(gib(value) for value in figures)
 
 
 def _stages(group: Sequence[StageExpectation]) -> str:
@@ -223,7 +206,7 @@ def _stages(group: Sequence[StageExpectation]) -> str:
 
 def _time(launch: Launch, expected: Expectations) -> str:
     rows = [
-        f"| {term.label} | {seconds(term.amount)} | {share(term.share)} |"
+        (term.label, seconds(term.amount), share(term.share))
         for term in sorted(time_terms(launch.plan), key=lambda time_term: -time_term.amount)
         if term.share >= 0.001
     ]
@@ -233,8 +216,8 @@ def _time(launch: Launch, expected: Expectations) -> str:
         f"(from {expected.step_time_family}): {expected.tokens_per_s_per_gpu:,.0f} tokens/s a "
         f"GPU, {share(expected.mfu)} MFU of the dense 16-bit peak, full attention square."
     )
-    table = ["| of which | | |", "|---|---|---|", *rows]
-    return "\n".join(["## Step time to expect", "", _paragraph(note), "", *table])
+    table = markdown_table(("of which", "", ""), rows)
+    return f"## Step time to expect\n\n{_paragraph(note)}\n\n{table}"
 
 
 def _first_steps(launch: Launch, expected: Expectations) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
+import yaml
+
 from planner.launch.contract import Choice
 
 LINE_WIDTH = 88
-_PLAIN_YAML = re.compile(r"[A-Za-z_][A-Za-z0-9_./%-]*")
-# Words that YAML 1.1 reads as something else than text.
-_YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 class Code(str):
@@ -171,48 +170,28 @@ def _yaml_section(section: Section) -> Iterator[str]:
         indent = 2
     for setting in section.settings:
         yield from comment(setting.why, indent) if setting.why else []
-        yield from _yaml_entry(setting.key, setting.value, indent)
-
-
-def _yaml_entry(key: str, value: Value, indent: int) -> Iterator[str]:
-    pad = " " * indent
-    if isinstance(value, Mapping):
-        yield f"{pad}{key}:"
-        for inner, entry in value.items():
-            yield from _yaml_entry(inner, entry, indent + 2)
-        return
-    if _is_list(value) and any(isinstance(item, Mapping) for item in value):
-        yield f"{pad}{key}:"
-        for item in value:
-            yield from _yaml_item(item, indent)
-        return
-    yield f"{pad}{key}: {yaml_value(value)}"
-
-
-def _yaml_item(item: Value, indent: int) -> Iterator[str]:
-    """One element of a list of mappings."""
-    if not isinstance(item, Mapping):
-        yield " " * indent + f"- {yaml_value(item)}"
-        return
-    lines = [line for key, item in item.items() for line in _yaml_entry(key, item, indent + 2)]
-    yield " " * indent + "- " + lines[0].strip()
-    yield from lines[1:]
+        yield textwrap.indent(_dumped({setting.key: setting.value}), " " * indent)
 
 
 def yaml_value(value: Value) -> str:
     """A YAML scalar, or a flow list of them."""
-    if isinstance(value, str):
-        plain = _PLAIN_YAML.fullmatch(value) and value.lower() not in _YAML_WORDS
-        return value if plain else json.dumps(value)
-    if isinstance(value, float) and not isinstance(value, bool):
-        return _yaml_float(value)
-    if _is_list(value):
-        return "[" + ", ".join(yaml_value(item) for item in value) + "]"
-    return json.dumps(value)
+    return _dumped([value])[1:-1]
 
 
-def _yaml_float(value: float) -> str:
-    """YAML 1.1 reads `1e-08` as text: the mantissa needs a point."""
-    text = repr(value)
-    mantissa, e, exponent = text.partition("e")
-    return f"{mantissa}.0e{exponent}" if e and "." not in mantissa else text
+class _Dumper(yaml.SafeDumper):
+    """Lists of scalars in a line, everything else in lines of its own."""
+
+    def represent_values(self, data: Sequence[Value]) -> yaml.Node:
+        flow = not any(isinstance(item, Mapping) for item in data)
+        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
+
+
+_Dumper.add_representer(list, _Dumper.represent_values)
+_Dumper.add_representer(tuple, _Dumper.represent_values)
+
+
+def _dumped(value: Value) -> str:
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, width=math.inf, allow_unicode=True
+    )
+    return text.rstrip()

@@ -30,8 +30,9 @@ def evaluate_command(
     layout: LayerLayout | None = None,
 ) -> str:
     """`planner evaluate` of a configuration; without degrees what comes before them. Empty where
-    the search chooses more than degrees: what to offload."""
-    if "search" in (request.optimizer_offload, request.activation_offload):
+    no option says it: the search chooses what to offload, or layers recompute in several modes."""
+    searched = "search" in (request.optimizer_offload, request.activation_offload)
+    if searched or (layout is not None and layout.others):
         return ""
     words = ["planner", "evaluate", *_words(request, leave_out=(*_CHOSEN, *_CONDITIONS))]
     if degrees is not None:
@@ -40,6 +41,9 @@ def evaluate_command(
         words += ["--layers-per-stage", _listed(layout.block_layers)]
     if layout is not None and layout.mtp_standalone:
         words.append("--mtp-standalone")
+    if degrees is not None and layout is not None and recompute not in ("", "none"):
+        partial = tuple(layout.recomputed) != layout.stage_layers(degrees.pp)
+        words += ["--recompute-layers", _listed(layout.recomputed)] if partial else []
     return shlex.join(words)
 
 

@@ -36,11 +36,11 @@ def evaluate(
     of each stage that recompute (default: all, unless the mode is `none`). `others`: a mix, for
     each further mode the layers of each stage that recompute in it. `mtp_standalone`: multi-token
     prediction in the block before the last. The plan may not fit: read `fits`. Without
-    `request.cp_comm_type` context parallelism exchanges as is usual in the framework. UsageError
+    `request.cp_comm_type` context parallelism exchanges as is fastest, as in a search. UsageError
     names every rule that the configuration breaks.
     """
     _demand_range(degrees)
-    job = given_job(request)
+    job = request.resolve()
     modes = tuple(job.framework.recompute_mode(name) for name in (recompute, *(others or ())))
     for mode in modes:
         demand_parts(mode, job.model)
@@ -52,15 +52,6 @@ def evaluate(
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
     return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
-
-
-def given_job(request: Request) -> Job:
-    """The job of which one configuration is given: without `cp_comm_type` context parallelism
-    exchanges as is usual in the framework."""
-    job = request.resolve()
-    if request.cp_comm_type is None:
-        return replace(job, context_kinds=job.context_kinds[:1])
-    return job
 
 
 def _demand_range(degrees: Degrees) -> None:

@@ -34,11 +34,7 @@ def decided_request(request: Request, plan: Plan) -> Request:
 
 def _decided_techniques(request: Request, plan: Plan) -> dict[str, object]:
     """Techniques that a search tried with and without: used, or not, as in the plan."""
-    names = [
-        one.name
-        for one in request.find_framework().techniques
-        if one.use in ("preferred", "searched")
-    ]
+    names = [one.name for one in request.find_framework().techniques if one.use == "searched"]
     names = [name for name in names if name not in (*request.use, *request.without)]
     if not names:
         return {}

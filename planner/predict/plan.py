@@ -11,7 +11,7 @@ from constraints.context_kinds import ContextKind
 from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
 from planner.predict.displays import displays
 
-PLAN_FILE_VERSION = 4
+PLAN_FILE_VERSION = 5
 
 # Degrees in the text of a configuration, and those that stand there even where they are 1.
 TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")

@@ -28,6 +28,7 @@ from constraints.numbers import (
     IntArray,
     Mask,
 )
+from constraints.pipeline import most_chunks
 from constraints.rule import ShapeRule
 from planner.job.frameworks import FrameworkProfile
 from planner.job.model_numbers import model_numbers
@@ -144,6 +145,7 @@ def _capabilities(framework: FrameworkProfile) -> Capabilities:
         vocabulary_padded=rules.vocabulary_padded,
         interleaved_microbatches=rules.interleaved_microbatches,
         layouts=rules.layouts,
+        standalone_vocab=rules.standalone_vocab,
         needs_microbatches_at_least_pp=rules.needs_microbatches_at_least_pp,
         tied_pipeline=rules.tied_pipeline,
         mtp_split=rules.mtp_split,
@@ -254,7 +256,7 @@ def _interleaving(ctx: RuleContext, shape: Shape) -> Shape:
     useful = (layers % chunks == 0) | ((layers + 2) % chunks == 0)
     if ctx.framework.layouts == "any":
         useful |= shape["vpp"] <= MOST_UNEVEN_CHUNKS
-    useful &= (shape["pp"] > 1) & (chunks <= layers)
+    useful &= (shape["pp"] > 1) & (chunks <= most_chunks(ctx))
     return _keep(shape, (shape["vpp"] == 1) | useful | _names_any(ctx, shape, ("vpp",)))
 
 

@@ -31,10 +31,10 @@ _LOOKS_UP_S = 0.1
 
 # In order of use; the second half takes another process about as long as the first one this.
 _HERE = (
-    compiled.cost_keys, compiled.cost_shapes, compiled.memory_phases,
+    compiled.cost_keys, compiled.cost_shapes,
 )  # fmt: skip
 _BESIDE = (
-    compiled.bound_shapes, compiled.layout_terms, compiled.least_together,
+    compiled.bound_shapes, compiled.layout_terms, compiled.memory_phases, compiled.least_together,
 )  # fmt: skip
 
 

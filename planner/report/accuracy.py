@@ -13,7 +13,7 @@ a run's own source.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from planner.evidence.runs.document import summary_record
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.reliability import fit_reliability
 from planner.evidence.runs.report import time_comparison, time_interval
-from planner.job.written import write_text
+from planner.job.written import toml_text, write_text
 from planner.report.charts.drawing import svg
 from planner.report.charts.scatter import scatter_chart
 from planner.report.figures.measured import Point
@@ -35,7 +35,6 @@ COMMAND = "python -m planner.report.accuracy"
 _FOLDER = Path(__file__).resolve().parents[1] / "evidence" / "data"
 _USAGE = "usage: python -m planner.report.accuracy [RUNS.csv|FOLDER ...] [-o FOLDER]"
 _WORST_GROUPS = 10
-_DIGITS = 4
 
 
 def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
@@ -110,42 +109,6 @@ def time_chart(predictions: Sequence[Prediction]) -> Any:
     return scatter_chart(points, "Step time, by framework", "s", hover=False)
 
 
-def render(content: Mapping[str, Any]) -> str:
-    """The TOML file: nothing where a figure is unknown."""
-    return "\n".join(_table(content, ())) + "\n"
-
-
-def _table(content: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Plain values first, then tables and lists of tables with their full names."""
-    for name, value in content.items():
-        if value is not None and not isinstance(value, (Mapping, list)):
-            yield f"{_key(name)} = {_value(value)}"
-    for name, value in content.items():
-        inner = (*path, _key(name))
-        if isinstance(value, Mapping):
-            yield from ("", f"[{'.'.join(inner)}]", *_table(value, inner))
-        elif isinstance(value, list):
-            for entry in value:
-                yield from ("", f"[[{'.'.join(inner)}]]", *_table(entry, inner))
-
-
-def _key(name: str) -> str:
-    return name if name.replace("_", "").isalnum() and name.isascii() else _value(name)
-
-
-def _value(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case float():
-            return f"{value:.{_DIGITS}g}"
-        case int():
-            return str(value)
-        case _:
-            text = str(value).replace("\\", "\\\\").replace('"', '\\"')
-            return f'"{text}"'
-
-
 def main(arguments: Sequence[str]) -> None:
     """Write both files."""
     paths, folder = list(arguments), _FOLDER
@@ -156,7 +119,7 @@ def main(arguments: Sequence[str]) -> None:
     if "-o" in paths or not folder.is_dir():
         sys.exit(_USAGE)
     predictions = predict_rows(measured_rows(paths))
-    write_text(folder / "accuracy.toml", render(accuracy(predictions)))
+    write_text(folder / "accuracy.toml", toml_text(accuracy(predictions)))
     write_text(folder / "accuracy.svg", plot(predictions))
 
 

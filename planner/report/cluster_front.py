@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
 from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.predict.plan_text import shared_techniques
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.search import error_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData, headings
@@ -74,7 +73,7 @@ def _table(front: ClusterFront, numbered: Numbered) -> TableData:
             (Column("USD per\n1 B tok", optional=1), [_usd_text(point) for _, point in numbered])
         )
     plans = _plans(front, numbered)
-    return plan_table(plans, None, first=first, said=shared_techniques(plans))
+    return plan_table(plans, None, first=first, told=plans)
 
 
 def _usd_text(point: ClusterPoint) -> str:

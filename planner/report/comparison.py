@@ -10,7 +10,6 @@ from planner.compare.quotes import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import plural, short_count
-from planner.predict.plan_text import shared_techniques
 from planner.report.batch import runs_note
 from planner.report.comparison_trace import Chapter, Step, money
 from planner.report.decision import days_text, decision_facts
@@ -144,8 +143,7 @@ def _plan_table(runs: Runs) -> TableData:
     names = [row.name for row, _ in runs]
     first = [(headings("~cluster")[0], names)]
     plans = [run.plan for _, run in runs]
-    said = shared_techniques(plans)
-    return plan_table(plans, None, first=first, title="Plans", said=said)
+    return plan_table(plans, None, first=first, title="Plans", told=plans)
 
 
 def _failures(rows: Sequence[ComparisonRow]) -> Iterator[str]:

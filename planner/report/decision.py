@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planner.compare.choice import Decision, Taken
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import plural
+from planner.job.quantities import percent_sure, plural
 from planner.report.comparison_trace import money
 from planner.report.tables import Facts
 
@@ -47,24 +47,25 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
     chances = {"deadline": best.chance_in_time, "budget": best.chance_in_budget}
     for name, chance in chances.items():
         if chance is not None:
-            yield f"{name} kept", f"with a probability of {percent(chance)}"
-
-
-def percent(chance: float) -> str:
-    """A probability of which no digit says more than is known."""
-    return "over 99 %" if chance > 0.99 else "under 1 %" if chance < 0.01 else f"{chance:.0%}"
+            yield f"{name} kept", f"with a probability of {percent_sure(chance)}"
 
 
 def limits_text(decision: Decision, currency: str) -> str:
     """The limits in words; empty without any."""
     limits = decision.limits
     words = (
-        ("within", limits.deadline_days, "{:,.4g} days"),
+        ("within", *_deadline(limits.deadline_days)),
         ("for at most", limits.budget, "{:,.0f} " + currency),
         ("with at most", limits.power_kw, "{:,.4g} kW"),
         ("in at most", limits.racks, "{:,} racks"),
     )
     return ", ".join(f"{word} {form.format(value)}" for word, value, form in words if value)
+
+
+def _deadline(days: float | None) -> tuple[float | None, str]:
+    if days is None or days >= 1:
+        return days, "{:,.4g} days"
+    return (days * 24, "{:,.3g} hours") if days * 24 >= 1 else (days * 86400, "{:,.3g} s")
 
 
 def taken_text(taken: Taken) -> str:

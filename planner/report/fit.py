@@ -9,7 +9,6 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     batch_sentence,
     configuration_text,
-    shared_techniques,
     step_time_text,
 )
 from planner.report.infeasible import nothing_fits_report
@@ -44,7 +43,6 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
     )
     named = [("→ fastest", fastest)] + ([("lightest", lightest)] if lightest != fastest else [])
     plans = [plan for _, plan in named]
-    said = shared_techniques(plans)
     yield Facts(
         (
             *job_facts(result.job),
@@ -58,7 +56,7 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
         result.job.usable_bytes,
         first=[(Column("plan", "left"), [name for name, _ in named])],
         title="Plans",
-        said=said,
+        told=plans,
     )
 
 

@@ -119,7 +119,6 @@ def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     columns = headings("<--with, --without | <used | ~what it is, and flags there")
     used = {
         "on": "unless excluded",
-        "preferred": "by searches, unless excluded",
         "searched": "as is fastest",
         "asked": "if asked",
     }

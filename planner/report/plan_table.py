@@ -43,12 +43,12 @@ def plan_table(
     first: Sequence[tuple[Column, Sequence[str]]] = (),
     target_sequences: float | None = None,
     title: str = "",
-    said: Sequence[str] = (),
+    told: Sequence[Plan] = (),
 ) -> TableData:
     """One row a plan. `usable_bytes`: of the GPU of all, None where each plan has one of its kind;
     `first`: columns before the others, as of numbers; `target_sequences`: the batch that was asked
-    for, where the plans' batches differ; `said`: techniques that the report names elsewhere, as
-    those of most plans."""
+    for, where the plans' batches differ; `told`: plans whose `techniques_row` the report has."""
+    said = shared_techniques(told)
     parts = list(_parts(plans, usable_bytes, target_sequences, partial(_also, said=said)))
     rows = [[part.cell(plan) for part in parts] for plan in plans]
     columns = [part.column for part in parts]

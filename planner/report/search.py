@@ -25,7 +25,6 @@ from planner.predict.plan_text import (
     error_text,
     layers_text,
     ramp_rows,
-    shared_techniques,
 )
 from planner.report.batch import search_note
 from planner.report.full_memory import full_memory_note
@@ -57,9 +56,8 @@ def search_report(
         front_table(plans, result),
     ]
     if result.riskier:
-        said = shared_techniques(_shown(result, plans))
-        usable_bytes = result.job.usable_bytes
-        blocks.append(riskier_table(result.riskier, usable_bytes, "Faster, if it fits", said))
+        told, usable_bytes = _shown(result, plans), result.job.usable_bytes
+        blocks.append(riskier_table(result.riskier, usable_bytes, "Faster, if it fits", told))
     blocks.append(Notes(front_notes(result, plans)))
     if verbose:
         blocks += _details(result)
@@ -221,7 +219,7 @@ def front_table(plans: Numbered, result: SearchResult) -> TableData:
         result.job.usable_bytes,
         first=[(Column("#"), [f"{marks[number]}{number}" for number, _ in plans])],
         target_sequences=None if same_batch else result.job.batch_target_sequences,
-        said=shared_techniques(_shown(result, plans)),
+        told=_shown(result, plans),
     )
 
 
@@ -231,11 +229,11 @@ def _shown(result: SearchResult, plans: Numbered) -> list[Plan]:
 
 
 def riskier_table(
-    plans: Sequence[Plan], usable_bytes: float, title: str, said: Sequence[str] = ()
+    plans: Sequence[Plan], usable_bytes: float, title: str, told: Sequence[Plan] = ()
 ) -> TableData:
-    """Plans that may fit, less surely than was asked, on GPUs with so much memory; `said`: see
+    """Plans that may fit, less surely than was asked, on GPUs with so much memory; `told`: see
     `plan_table`."""
-    return plan_table(plans, usable_bytes, title=f"{title}: less surely than was asked", said=said)
+    return plan_table(plans, usable_bytes, title=f"{title}: less surely than was asked", told=told)
 
 
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
@@ -275,9 +273,8 @@ def _rounding_notes(result: SearchResult, plans: Sequence[Plan]) -> Iterator[str
                    default=0)  # fmt: skip
         if technique.rounds and most and technique.name not in result.request.use:
             yield (
-                f"{technique.name} sums gradients in 16 bits, here of up to {most:,} "
-                "micro-batches: training rounds otherwise. "
-                f"--without {technique.name} keeps them in 32."
+                f"{technique.name}: {technique.words}, here of up to {most:,} micro-batches. "
+                f"--without {technique.name} keeps the usual one."
             )
 
 

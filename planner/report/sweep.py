@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from planner.compare.interval import Range
 from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
 from planner.compare.sweep.results import provenance, rows
 from planner.compare.sweep.run import Count
-from planner.report.comparison import NONE
+from planner.report.comparison import NONE, spread_text
 from planner.report.comparison_trace import money
 from planner.report.decision import days_text
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
@@ -111,6 +112,10 @@ def sweep_report(grid: Grid, journal: Journal, count: Count) -> Report:
     return Report(tuple(blocks))
 
 
+def _days(row: dict[str, Any]) -> Range:
+    return Range(value=row["days"], low=row["days_low"], high=row["days_high"])
+
+
 def _best(grid: Grid, found: _Found) -> TableData:
     """The cheapest and the fastest row of each model."""
     names = {"cost": "cheapest", "days": "fastest"}
@@ -123,7 +128,7 @@ def _best(grid: Grid, found: _Found) -> TableData:
             model,
             names[figure],
             ", ".join(row[name] for name in (*grid.axes, *grid.price_axes) if name != "model"),
-            days_text(row["days"]),
+            f"{days_text(row['days'])} {spread_text(_days(row))}",
             NONE if row.get("cost") is None else f"{money(row['cost'])} {row['currency']}",
             row["plan"],
         )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Literal
 
 from planner.evidence.runs.families import Family
@@ -16,11 +15,11 @@ from planner.evidence.runs.report import (
     FitConfusion,
     PickSummary,
     SourceMean,
+    Summary,
     family_report,
     in_doubt,
-    is_stated,
-    mean_of_sources,
     report,
+    summary_of,
 )
 from planner.job.quantities import plural
 from planner.report.tables import Block, Notes, Report, TableData, headings
@@ -31,97 +30,35 @@ _SHOWN_REFUSALS = 8
 _SHOWN_PICKS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some rows, or all of them predicted otherwise: by family and altogether."""
-
-    families: Sequence[FamilyReport]
-    total: FamilyReport
+_LEFT_OUT, _IN_DOUBT = ", source left out", ", in doubt"
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """What is shown: families, then everything in four ways; `left_out` is predicted with
-    constants fitted without the rows' sources, `in_doubt` are the doubted figures."""
-
-    families: Sequence[FamilyReport]
-    total: FamilyReport
-    stated: FamilyReport
-    unstated: FamilyReport
-    sources: SourceMean
-    refusals: Sequence[tuple[str, int]]
-    left_out: Part | None = None
-    in_doubt: Part | None = None
-    withdrawn_times: int = 0
-    missed: Sequence[MissedPick] = ()
-
-    @property
-    def totals(self) -> tuple[FamilyReport, ...]:
-        """Last rows of a table: all rows, and all rows in two parts if both exist."""
-        parts = (self.stated, self.unstated) if self.stated.rows and self.unstated.rows else ()
-        return (self.total, *parts)
-
-
-def validation(
+def validation_report(
     predictions: Sequence[Prediction], family: Family, left_out: Sequence[Prediction] = ()
-) -> Validation:
-    """Errors of predictions by family and in total; `left_out`: predictions with constants that
-    were fitted without the rows' sources."""
-    refused = Counter(
-        prediction.error for prediction in predictions if prediction.error is not None
-    )
-    stated = [prediction for prediction in predictions if is_stated(prediction)]
-    unstated = [prediction for prediction in predictions if not is_stated(prediction)]
-    return Validation(
-        families=report(predictions, family),
-        total=family_report("all rows", predictions),
-        stated=family_report("all rows, stated", stated),
-        unstated=family_report("all rows, not stated", unstated),
-        sources=mean_of_sources(predictions),
-        refusals=refused.most_common(_SHOWN_REFUSALS),
-        left_out=_part(left_out, family),
-        in_doubt=_part(in_doubt(predictions), family),
-        withdrawn_times=sum(prediction.row.withdraws_time for prediction in predictions),
-        missed=missed_picks(predictions),
-    )
-
-
-def _part(predictions: Sequence[Prediction], family: Family) -> Part | None:
-    """The families of some rows, and all of them; None without any."""
-    if not predictions:
-        return None
-    return Part(report(predictions, family), family_report("all of them", predictions))
-
-
-def validation_report(shown: Validation) -> Report:
-    """Tables of time, memory, picks and fit by family, then what was refused and why."""
-    means, everything = shown.sources, (shown.families, shown.totals)
-    parts = [
-        (words, (part.families, (part.total,)))
-        for words, part in ((", source left out", shown.left_out), (", in doubt", shown.in_doubt))
-        if part is not None
-    ]
+) -> Report:
+    """Tables of time, memory, picks and fit by family, then what was refused and why; `left_out`:
+    predictions with constants that were fitted without the rows' sources."""
+    found = summary_of(predictions, family)
+    means, apart = found.mean_of_sources, (found.stated, found.unstated)
+    totals = (found.total, *(apart if all(part.rows for part in apart) else ()))
+    parts = {
+        words: (report(some, family), (family_report("all of them", some),))
+        for words, some in ((_LEFT_OUT, left_out), (_IN_DOUBT, in_doubt(predictions)))
+        if some
+    }
+    of_time = (means.time_median, means.time_mean, means.time_coverage)
+    of_memory = (means.memory_median, means.memory_mean, means.memory_coverage)
     tables = [
-        _errors(
-            "Step time",
-            "time",
-            *everything,
-            (means.time_median, means.time_mean, means.time_coverage),
-        ),
-        *(_errors(f"Step time{words}", "time", *part) for words, part in parts),
-        _errors(
-            "Peak memory",
-            "memory",
-            *everything,
-            (means.memory_median, means.memory_mean, means.memory_coverage),
-        ),
-        *(_errors(f"Peak memory{words}", "memory", *part) for words, part in parts),
-        _picks(*everything, means),
-        _missed(shown.missed),
-        _fits([(family.family, family.fit) for family in (*shown.families, *shown.totals)]),
+        _errors("Step time", "time", found.families, totals, of_time),
+        *(_errors(f"Step time{words}", "time", *part) for words, part in parts.items()),
+        _errors("Peak memory", "memory", found.families, totals, of_memory),
+        *(_errors(f"Peak memory{words}", "memory", *part) for words, part in parts.items()),
+        _picks(found.families, totals, means),
+        _missed(missed_picks(predictions)),
+        _fits([(one.family, one.fit) for one in (*found.families, *totals)]),
     ]
     blocks: list[Block] = [table for table in tables if table.rows]
-    return Report((*blocks, _notes(shown)))
+    return Report((*blocks, _notes(found, parts)))
 
 
 def _errors(
@@ -228,7 +165,7 @@ def fit_cells(confusion: FitConfusion) -> tuple[str, ...]:
     )
 
 
-def _notes(shown: Validation) -> Notes:
+def _notes(shown: Summary, parts: Collection[str]) -> Notes:
     total = shown.total
     lines = [
         "Errors are relative to the measured value; bias is their signed median; rank is "
@@ -247,13 +184,13 @@ def _notes(shown: Validation) -> Notes:
             "throughput: the step time, with the chance that memory is full where runs of the "
             "framework slowed down then (--json: predicted_expected_s)."
         )
-    if shown.left_out:
+    if _LEFT_OUT in parts:
         lines.append(
             "Source left out: predicted with constants that were fitted without the row's source "
             "(planner/evidence/data/held_out.toml), and without the framework's name where no "
             "other source has measured it, as somebody would whose runs nobody has seen."
         )
-    if shown.in_doubt:
+    if _IN_DOUBT in parts:
         lines.append(
             "In doubt: figures that the row's own source contradicts (column doubt); they are in "
             "no other table."
@@ -266,5 +203,6 @@ def _notes(shown: Validation) -> Notes:
     if total.refused:
         share = total.refused / total.rows
         lines.append(f"Refused: {total.refused:,} of {total.rows:,} rows ({share:.2%}).")
-        lines += [f"  {count:,}: {reason}" for reason, count in shown.refusals]
+        refusals = islice(shown.refusals.items(), _SHOWN_REFUSALS)
+        lines += [f"  {count:,}: {reason}" for reason, count in refusals]
     return Notes(tuple(lines))

@@ -33,6 +33,9 @@ from planner.search.terms import ShapeTerms
 MOST_OF_MEAN = 2.5
 # Stages at the start of the pipeline of which each may show most traffic at the end of a step.
 SHOWS = 6
+# Most starts of unlike runs, over the chunks of a stage: where the kinds of layers hardly repeat,
+# chunks may hold millions of sums together, which take minutes and gigabytes.
+_MOST_STARTS = 64
 # How often the weights of these stages are bettered, and what is near enough to the best.
 _TURNS = 6
 _NEAR = 2e-3
@@ -43,9 +46,11 @@ _SAME = 1e-12
 
 
 def applies(ctx: LayoutContext) -> bool:
-    """Whether this bound holds for layouts of a shape, and looks at more than one."""
+    """Whether this bound holds for layouts of a shape, looks at more than one, and pays."""
     plain = ctx.placement == "straight" and ctx.recomputation != "free"
-    return plain and ctx.blocks > 1 and sequence(ctx.kinds).coded
+    model = sequence(ctx.kinds)
+    few = sum(model.repeats) * ctx.vpp <= _MOST_STARTS
+    return plain and ctx.blocks > 1 and model.coded and few
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.shapes import Candidates, legal_candidates
 from planner.predict.uncertainty.intervals import fit_probability
 from planner.search.explorer import Explorer
-from planner.search.limit_results import Effort, Progress
+from planner.search.limit_results import Effort
 
 # What a plan that was given, or that a change would make fit, is at least asked for.
 EVEN_CHANCE = 0.5
@@ -41,12 +41,7 @@ class CostedJob:
         candidates = replace(self.candidates, columns=columns)
         return replace(self, candidates=candidates, costed=costed)
 
-    def explorer(
-        self,
-        effort: Effort,
-        progress: Progress | None = None,
-        probability: float | None = None,
-    ) -> Explorer:
+    def explorer(self, effort: Effort, probability: float | None = None) -> Explorer:
         """Search of this job's layouts among plans that fit with at least `probability`, or as
         surely as the job asks."""
         least = self.job.fit_probability if probability is None else probability
@@ -56,7 +51,6 @@ class CostedJob:
             self.candidates.columns,
             likely_limit_bytes(self.job, least),
             effort,
-            progress,
         )
 
 

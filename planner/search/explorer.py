@@ -29,11 +29,8 @@ from planner.search.limit_results import (
     Effort,
     LimitResult,
     Point,
-    Progress,
     Spent,
     Stopped,
-    all_limit_results,
-    stopped_by_signal,
 )
 from planner.search.terms import ShapeTerms
 
@@ -53,11 +50,9 @@ class Explorer(BoundedShapes):
         columns: Columns,
         limit_bytes: float,
         effort: Effort,
-        progress: Progress | None = None,
     ) -> None:
         super().__init__(cost_model, costed, columns, limit_bytes, effort.tie, effort.deadline)
         self.effort = effort
-        self.progress = progress or (lambda _what, _done, _total: None)
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
         # Row, memory limit and seconds per sequence that no layout beats: what CP-SAT proved.
@@ -72,15 +67,6 @@ class Explorer(BoundedShapes):
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
         return self.spent.stopped
-
-    def explore(self) -> list[LimitResult]:
-        """The rungs from the limit down, until nothing fits or plans become far too slow.
-
-        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts: the remaining rungs
-        get the best of what is known, with the gaps that are left.
-        """
-        with stopped_by_signal(self.interrupt):
-            return all_limit_results(self.climb, self.progress)
 
     def _over(self) -> bool:
         return bool(self.stopped) or super()._over()

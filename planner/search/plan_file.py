@@ -88,12 +88,26 @@ def _from_version_3(document: dict[str, Any]) -> None:
     document["version"] = 4
 
 
+def _from_version_4(document: dict[str, Any]) -> None:
+    """Of two techniques that are on since, plans of version 4 may do without."""
+    request = document.get("request")
+    if isinstance(request, dict):
+        plans = [*_list(document.get("plans")), *_list(document.get("riskier"))]
+        used = [name for plan in plans for name in _list(plan.get("techniques"))]
+        without = [*_list(request.get("without"))]
+        names = {*_unused_before_3(str(request.get("framework", "megatron-core")))}
+        for name in sorted(names & {"bf16-gradients", "fused-dispatch"} - {*used, *without}):
+            without.append(name)
+        request["without"] = without
+    document["version"] = 5
+
+
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
 # Version of a file -> what makes the next one of it.
-_STEPS = {1: _from_version_1, 2: _from_version_2, 3: _from_version_3}
+_STEPS = {1: _from_version_1, 2: _from_version_2, 3: _from_version_3, 4: _from_version_4}
 
 
 def _result(path: Path, document: Any) -> SearchResult:

@@ -34,7 +34,8 @@ from planner.search.limit_results import (
     stopped_by_signal,
 )
 
-Cost = Callable[[Job], CostedJob]
+# None: what is costed is beside the point.
+Cost = Callable[[Job], CostedJob | None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class CostedShares:
             most_solves=effort.most_solves * count,
             most_effort_s=effort.most_effort_s * count,
         )
-        explorers = [job.explorer(pooled, progress, probability) for job in self.jobs]
+        explorers = [job.explorer(pooled, probability) for job in self.jobs]
         if limit_bytes is not None:
             for one_explorer in explorers:
                 one_explorer.limit_bytes = min(one_explorer.limit_bytes, limit_bytes)
@@ -95,18 +96,19 @@ def cost_shares(job: Job, cost: Cost = cost_job, deadline: float | None = None) 
     """Cost a job at each share that it leaves open. UsageError if no shape is legal at any.
 
     What is legal with offload is legal without, so the smallest share says how many GPUs are used.
-    It is always costed, the others until `deadline` (`time.perf_counter`).
+    One is always costed, the others until `deadline` (`time.perf_counter`).
     """
-    first, *others = job.decided()
-    costed, left_out = [cost(first)], list[Job]()
-    for position, other in enumerate(others):
-        if deadline is not None and time.perf_counter() >= deadline:
-            return CostedShares(tuple(costed), tuple(left_out), tuple(others[position:]))
+    decided, costed, left_out = job.decided(), list[CostedJob](), list[Job]()
+    for position, other in enumerate(decided):
+        if costed and deadline is not None and time.perf_counter() >= deadline:
+            return CostedShares(tuple(costed), tuple(left_out), tuple(decided[position:]))
         if (plain := _replaced(other, costed)) is not None:
             costed[plain : plain + 1] = _replace_waiting(costed[plain], other)
             continue
-        found = _legal(other, cost)
-        if found is None or found.job.cluster.num_gpus != costed[0].job.cluster.num_gpus:
+        found = _legal(other, cost) if position else cost(other)
+        if found is None or (
+            costed and found.job.cluster.num_gpus != costed[0].job.cluster.num_gpus
+        ):
             left_out.append(other)
         else:
             costed.append(found)
@@ -209,11 +211,6 @@ class SharesExplorer:
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
         return self.explorers[0].stopped
-
-    def explore(self) -> list[LimitResult]:
-        """The rungs from the limit down; see `Explorer.explore`."""
-        with stopped_by_signal(self.explorers[0].interrupt):
-            return all_limit_results(self.climb, self.progress)
 
     def ladder(
         self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False

@@ -91,24 +91,12 @@ def cost_light(
 
 
 def light_shares(job: Job, num_gpus: int, probability: float | None = None) -> CostedShares | None:
-    """`cost_light` at each share of the offload that a job leaves open; None if none may fit.
+    """`cost_light` at each choice that a job leaves open; None if none may fit.
 
     UsageError if no shape is legal.
     """
-    first, *others = job.decided()
-    found = [
-        cost_light(first, num_gpus, probability),
-        *(_light_if_legal(other, num_gpus, probability) for other in others),
-    ]
-    costed = tuple(item for item in found if item is not None)
-    return CostedShares(costed) if costed else None
-
-
-def _light_if_legal(job: Job, num_gpus: int, probability: float | None) -> CostedJob | None:
-    try:
-        return cost_light(job, num_gpus, probability)
-    except UsageError:
-        return None
+    found = cost_shares(job, lambda one: cost_light(one, num_gpus, probability))
+    return found if found.jobs else None
 
 
 def light_candidates(

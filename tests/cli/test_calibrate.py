@@ -125,7 +125,7 @@ def test_runs_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     path, target = runs.write(tmp_path / "odd.csv", found), tmp_path / "a.toml"
     result = invoke("calibrate", "-q", "--from", path, "-o", target)
     assert result.exit_code == 1
-    assert "predicted worse than without" in result.stderr
+    assert "not predicted better than without" in result.stderr
     assert not target.exists()
     forced = invoke("calibrate", "-q", "--from", path, "-o", target, "--accept-worse")
     assert forced.exit_code == 0

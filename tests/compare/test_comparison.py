@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware import Figure, HardwareError, Price, load_gpu, parse_gpus
+from hardware.units import ASSUMPTION
 from planner.compare.comparison import compare
 from planner.compare.limits import time_shares
 from planner.compare.offers import Offer
@@ -329,7 +330,7 @@ def test_unpowered_gpus_take_their_tdp(five: Comparison) -> None:
     row = five.row("8xMI300X")
     assert row is not None and row.run is not None
     assert row.run.energy.rated_w == pytest.approx(1.8 * load_gpu("mi300x").tdp_w)
-    assert row.run.energy.rated_source.is_assumption
+    assert row.run.energy.rated_source.source == ASSUMPTION
 
 
 def test_no_useful_time_is_a_reason(five: Comparison) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planner.job.models.catalog import load_model, model_names
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import Row, departures, fields_of, refusals, rows_by_field
+from planner.launch.architecture import Row, Table, departures, fields_of, refusals
 from planner.launch.dialects import DIALECTS
 from planner.launch.options import GONE, OPTIONS, SWITCH, Option
 
@@ -66,12 +66,13 @@ def _target(target: str) -> str:
         model = load_model(name).spec
         if len(_BLOCKS[target]) > 1:
             parts.append(f"\n### {'Latent' if model.mla else 'Grouped-query'} attention\n")
-        table = rows_by_field(DIALECTS[target](model))
-        parts.append(_COLUMNS + "".join(_line(field, table[field]) for field in fields_of()))
+        table = DIALECTS[target](model)
+        parts.append(_COLUMNS + "".join(_line(field, table) for field in fields_of()))
     return "".join(parts)
 
 
-def _line(field: str, rows: tuple[Row, ...]) -> str:
+def _line(field: str, table: Table) -> str:
+    rows = [row for row in table if field in row.fields]
     keys = ", ".join(f"`{row.key}`" for row in rows if row.key)
     defaults = ", ".join(
         f"{row.default!r}" for row in rows if row.key and row.default not in (..., None)

@@ -108,7 +108,7 @@ def test_smaller_nodes_keep_each_gpus_share() -> None:
 def test_a_domain_may_span_nodes() -> None:
     cluster = parse_gpus("144xGB200")
     assert (cluster.gpus_per_node, cluster.num_nodes) == (4, 36)
-    assert (cluster.scale_up_domain_gpus, cluster.num_domains) == (72, 2)
+    assert cluster.scale_up_domain_gpus == 72
     assert parse_gpus("2x72xGB200").scale_up_domain_gpus == 72
     assert parse_gpus("36x4xGB200") == cluster
     assert "NVLink 900 GB/s in domains of 72" in cluster.describe()

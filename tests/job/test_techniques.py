@@ -33,9 +33,9 @@ def costed(degrees: Degrees = TP, **changes: Any) -> Plan:
 def test_overlap_of_tensor_exchanges_is_on_unless_excluded() -> None:
     """Faster, for ten buffers of a whole activation: 20 bytes an element of 8,192·4,096."""
     on, off = costed(), costed(without=("tp-overlap",))
-    assert on.techniques == ("tp-overlap",)
-    assert on.technique_flags == "--tp-comm-overlap"
-    assert off.techniques == ()
+    assert on.techniques == ("tp-overlap", "bf16-gradients")
+    assert on.technique_flags == "--tp-comm-overlap --grad-reduce-in-bf16"
+    assert off.techniques == ("bf16-gradients",)
     assert on.time.tp_s < 0.4 * off.time.tp_s
     buffers = on.stages[0].communication - off.stages[0].communication
     assert buffers == pytest.approx(20 * 8192 * 4096)
@@ -43,7 +43,7 @@ def test_overlap_of_tensor_exchanges_is_on_unless_excluded() -> None:
 
 
 def test_a_technique_is_named_only_where_it_works() -> None:
-    assert costed(Degrees(dp=8)).techniques == ()
+    assert costed(Degrees(dp=8)).techniques == ("bf16-gradients",)
 
 
 def test_fp8_buffers_are_smaller() -> None:
@@ -57,21 +57,23 @@ def test_fp8_buffers_are_smaller() -> None:
     [{"gpus": "8xA100-PCIE"}, {"sequence_parallel": False}, {"allow_tp_across_domains": True}],
 )
 def test_userbuffers_need_nvlink_and_a_split_sequence(changes: dict[str, Any]) -> None:
-    assert request(**changes).resolve().techniques == ()
+    assert request(**changes).resolve().techniques == ("bf16-gradients",)
     with pytest.raises(UsageError, match="needs NVLink"):
         request(use=("tp-overlap",), **changes).resolve()
 
 
-def test_gradients_in_bf16_are_asked_for() -> None:
-    """They round otherwise: half the bytes of 8.03e9/8 gradients, only where somebody asks."""
-    usual, asked = costed(), costed(use=("bf16-gradients",))
-    assert "bf16-gradients" in asked.techniques
-    saved = usual.stages[0].gradients - asked.stages[0].gradients
-    assert saved == pytest.approx(2 * 8.03e9 / 8, rel=0.01)
-    bridge = costed(framework="megatron-bridge")
-    assert "bf16-gradients" in bridge.techniques
-    fp32 = costed(framework="megatron-bridge", without=("bf16-gradients",))
-    assert fp32.stages[0].gradients == pytest.approx(2 * bridge.stages[0].gradients)
+@pytest.mark.parametrize("framework", ["megatron-core", "megatron-bridge"])
+@pytest.mark.parametrize(
+    "wide", [{"without": ("bf16-gradients",)}, {"optimizer": "adamw:grad=fp32"}]
+)
+def test_gradients_in_bf16_are_on_unless_excluded(framework: str, wide: dict[str, Any]) -> None:
+    """They round otherwise: half the bytes of 8.03e9/4 gradients."""
+    halves = Degrees(tp=4, dp=2, zero=1, grad_acc=4)
+    usual, fp32 = (costed(halves, framework=framework, **more) for more in ({}, wide))
+    assert "bf16-gradients" in usual.techniques
+    assert "bf16-gradients" not in fp32.techniques
+    saved = fp32.stages[0].gradients - usual.stages[0].gradients
+    assert saved == pytest.approx(2 * 8.03e9 / 4, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,7 @@ def test_gradients_in_bf16_are_asked_for() -> None:
         ({"use": ("tp-overlap",), "without": ("tp-overlap",)}, "give one of them"),
         ({"use": ("fused-dispatch",)}, "only mixtures of experts have it"),
         ({"framework": "deepspeed", "use": ("tp-overlap",)}, "deepspeed has: none"),
+        ({"use": ("megatron-fsdp", "bf16-gradients")}, "takes the framework's place"),
     ],
 )
 def test_wrong_names_are_refused(changes: dict[str, Any], text: str) -> None:
@@ -156,9 +159,11 @@ def test_configurations_that_wait_are_costed_once_under_graphs() -> None:
 def test_another_profile_drops_techniques_that_it_lacks() -> None:
     """Megatron-FSDP is the profile of that name, asked for or searched."""
     job = request(use=("megatron-fsdp",)).resolve()
+    assert job.decided() == (job,)
     assert (job.framework.name, job.techniques) == ("megatron-fsdp", ("megatron-fsdp",))
     names = [job.framework.name for job in request().resolve().decided()]
     assert names == ["megatron-core", "megatron-fsdp"]
+    assert len(request(use=("tp-overlap",)).resolve().decided()) == 1
     assert len(request(optimizer="muon").resolve().decided()) == 1
     with pytest.raises(UsageError, match="usual switches"):
         request(use=("megatron-fsdp",), sequence_parallel=False).resolve()
@@ -176,3 +181,14 @@ def test_plan_files_of_version_3_keep_what_their_plans_did() -> None:
     assert given["use"] == ["tp-overlap", "cuda-graphs"]
     assert given["without"] == ["bf16-gradients", "megatron-fsdp"]
     assert "cuda_graphs" not in given
+
+
+def test_plan_files_of_version_4_keep_what_their_plans_did() -> None:
+    """Gradients were in fp32 in a plan that was given, unless somebody asked."""
+    document: dict[str, Any] = {
+        "version": 4,
+        "request": {"framework": "megatron-core"},
+        "plans": [{"techniques": ["tp-overlap", "fused-dispatch"]}],
+    }
+    _STEPS[4](document)
+    assert document["request"]["without"] == ["bf16-gradients"]

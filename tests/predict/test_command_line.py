@@ -14,7 +14,7 @@ from planner.cli.options import build_request
 from planner.cli.search import command as search
 from planner.job.request import Request
 from planner.predict.command_line import evaluate_command, search_command
-from planner.predict.plan import Degrees
+from planner.predict.plan import Degrees, LayerLayout
 
 REQUESTS = {
     "plain": Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000),
@@ -58,6 +58,9 @@ def test_an_evaluation_has_the_degrees_and_the_switches() -> None:
     request, given = given_configuration(options)
     assert given == degrees and options["recompute"] == "full"
     assert (request.gbs, request.precision, request.bias) == (64, "fp8", False)
+    layout = LayerLayout(block_layers=(8, 8, 8, 8), recomputed=(8, 8, 0, 0))
+    text = evaluate_command(REQUESTS["switches"], degrees, "full", layout)
+    assert _options(evaluate, text)["recompute_layers"] == layout.recomputed
 
 
 def test_what_evaluate_cannot_choose_has_no_command() -> None:

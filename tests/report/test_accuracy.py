@@ -9,13 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from planner.job.written import toml_text
 from planner.report import accuracy
 from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B, predicted
 
 
 def test_figures_are_shares_and_unknown_ones_are_left_out() -> None:
     rows = [predicted(seconds, step_time_s="10") for seconds in (11.0, 12.0)]
-    content = tomllib.loads(accuracy.render(accuracy.accuracy(rows)))
+    content = tomllib.loads(toml_text(accuracy.accuracy(rows)))
     assert content["time"]["mean"] == pytest.approx(0.15)
     assert content["source"][0]["family"] == "korthikanti2022"
     assert content["worst"][0]["predicted_s"] == 12.0
@@ -27,7 +28,7 @@ def test_figures_are_shares_and_unknown_ones_are_left_out() -> None:
 
 def test_text_of_any_kind_survives_the_file() -> None:
     text = 'a "quoted" \\ path | [x]'
-    written = accuracy.render({"one": 1, text: {"inner": text}, "list": [{"x": True}, {"x": 2.5}]})
+    written = toml_text({"one": 1, text: {"inner": text}, "list": [{"x": True}, {"x": 2.5}]})
     assert tomllib.loads(written) == {
         "one": 1,
         text: {"inner": text},

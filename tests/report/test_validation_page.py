@@ -12,7 +12,7 @@ from planner.report.charts.scatter import scatter_chart
 from planner.report.figures.measured import Point
 from planner.report.pages.page import render
 from planner.report.pages.validation import validation_page
-from planner.report.validation import validation, validation_report
+from planner.report.validation import validation_report
 from tests.evidence.runs.rows_for_tests import row
 from tests.report import reading
 
@@ -23,7 +23,7 @@ def _page(*cells: dict[str, str]) -> str:
     predictions = predict_rows([row(**cell) for cell in cells])
     page = validation_page(
         document(predictions, BY_SOURCE),
-        validation_report(validation(predictions, BY_SOURCE)),
+        validation_report(predictions, BY_SOURCE),
         [BY_SOURCE(prediction) for prediction in predictions],
         [f"{prediction.row.text('model')} here" for prediction in predictions],
     )

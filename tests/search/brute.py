@@ -13,7 +13,14 @@ from planner.cost import linear
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
 from planner.cost.tables import Array, FrameworkInputs
 from planner.search.explorer import Explorer
+from planner.search.limit_results import LimitResult, all_limit_results
+from planner.search.shares import SharesExplorer
 from planner.search.terms import ShapeTerms
+
+
+def explore(explorer: Explorer | SharesExplorer) -> list[LimitResult]:
+    """The fastest plan at each limit of the memory ladder."""
+    return all_limit_results(explorer.climb, lambda _what, _done, _total: None)
 
 
 def framework_inputs(**changes: float) -> FrameworkInputs:

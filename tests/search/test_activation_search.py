@@ -28,6 +28,7 @@ from planner.search.shares import cost_shares
 from planner.search.trial import search_costed, try_job
 from planner.search.until import Until
 from planner.search.what_if import what_if
+from tests.search.brute import explore
 
 GIB = 2.0**30
 CHOICES = ((), ("core_attn", "attn_proj"), ("qkv_linear", "core_attn", "attn_proj"))
@@ -67,7 +68,7 @@ def test_the_search_equals_exhaustion(tight: SearchResult) -> None:
     """Layouts × recompute modes × modules on the host, under the memory limit and lighter ones."""
     plans = every_plan()
     explorer = cost_shares(TIGHT.resolve()).explorer(Effort())
-    limit_results = explorer.explore()
+    limit_results = explore(explorer)
     assert [job.job.activation_offload for job in cost_shares(TIGHT.resolve()).jobs] == [*CHOICES]
     for limit_result in limit_results:
         fitting = [

@@ -21,7 +21,7 @@ from planner.search.limit_results import TIE, Effort
 from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
 from planner.search.what_if import what_if
-from tests.search.brute import all_bounds, every_layout, step_time_s
+from tests.search.brute import all_bounds, every_layout, explore, step_time_s
 
 FOUNDRY = Request(
     model="mpt-7b", gpus="8xA100-40GB", gbs=64, seq=2048, framework="llm-foundry",
@@ -152,7 +152,7 @@ def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
     spec |= {"layers": 6, "layer_kinds": spec["layer_kinds"][:6]}
     costed_job = cost_job(replace(job, model=type(job.model).model_validate(spec)))
     explorer = costed_job.explorer(Effort(most_effort_s=20.0))
-    kept = [limit_result for limit_result in explorer.explore() if limit_result.point is not None]
+    kept = [limit_result for limit_result in explore(explorer) if limit_result.point is not None]
     assert kept
     assert all(limit_result.gap <= TIE for limit_result in kept)
     checked = 0

@@ -30,6 +30,7 @@ from planner.search.shares import SharesExplorer, cost_shares
 from planner.search.trial import light_shares, search_costed, try_job
 from planner.search.until import Until
 from planner.search.what_if import _Solver, what_if
+from tests.search.brute import explore
 
 UNUSED = ("bf16-gradients", "megatron-fsdp")
 # 8 billion parameters on one GPU, 16 bytes each: 119 GiB of 79 that are there.
@@ -60,13 +61,13 @@ def alone() -> SearchResult:
 @pytest.fixture(scope="module")
 def together() -> tuple[SharesExplorer, list[LimitResult]]:
     explorer = cost_shares(SMALL.resolve()).explorer(Effort())
-    return explorer, explorer.explore()
+    return explorer, explore(explorer)
 
 
 @pytest.fixture(scope="module")
 def one_by_one() -> list[list[LimitResult]]:
     jobs = [with_share(SMALL, share).resolve() for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    return [cost_job(job).explorer(Effort()).explore() for job in jobs]
+    return [explore(cost_job(job).explorer(Effort())) for job in jobs]
 
 
 def test_the_search_is_as_good_as_the_best_of_one_search_a_share(

@@ -82,7 +82,7 @@ def test_plan_files_of_searches_that_chose_a_fraction_are_read(tmp_path: Path) -
         '"activation_offload_fraction": 1.0', '"activation_offload_fraction": "search"', 1
     )
     assert open_ != text
-    open_ = open_.replace('"version": 4', '"version": 1', 1)
+    open_ = open_.replace('"version": 5', '"version": 1', 1)
     path = tmp_path / "plans.json"
     path.write_text(open_, encoding="utf-8")
     result = read_plan_file(path)
@@ -93,7 +93,7 @@ def test_plan_files_with_the_former_name_of_lone_multi_token_prediction_are_read
     tmp_path: Path,
 ) -> None:
     text = to_json(find_plans(WHOLE, top=1))
-    former = text.replace('"version": 4', '"version": 2', 1)
+    former = text.replace('"version": 5', '"version": 2', 1)
     former = former.replace('"mtp_standalone": false', '"mtp_apart": true')
     assert former != text
     path = tmp_path / "plans.json"

@@ -25,7 +25,7 @@ from planner.search.limit_results import TIE, Effort
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
-from tests.search.brute import all_bounds, every_layout, step_time_s
+from tests.search.brute import all_bounds, every_layout, explore, step_time_s
 
 MAIN = Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000)
 SMALL = Request(
@@ -121,7 +121,7 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
     costed_job = cost_job(SMALL.resolve())
     columns, job = costed_job.candidates.columns, costed_job.job
     explorer = costed_job.explorer(Effort())
-    limit_results = explorer.explore()
+    limit_results = explore(explorer)
     kept = [limit_result for limit_result in limit_results if limit_result.point is not None]
     assert kept
     # The solver's objective takes collectives as lines below their time.

@@ -21,7 +21,7 @@ from planner.search.layout_model import SolverOptions, make_solver, solve_layout
 from planner.search.limit_results import Effort
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
-from tests.search.brute import all_bounds
+from tests.search.brute import all_bounds, explore
 from tests.search.test_layout_model import LayoutContext, replace, synthetic_terms
 
 REQUEST = Request(
@@ -69,10 +69,10 @@ def test_the_time_limit_begins_before_costing() -> None:
     every = all_bounds(plain)
     assert (all_bounds(cut) <= every * (1.0 + 1e-9)).all()
     assert (all_bounds(cut) < every * (1.0 - 1e-3)).any()
-    limit_results = cut.explore()
+    limit_results = explore(cut)
     assert cut.stopped == "time-limit"
     assert not cut.solved
-    best = plain.explore()[0]
+    best = explore(plain)[0]
     assert best.point is not None
     assert limit_results[0].bound <= best.point.sample_s
 

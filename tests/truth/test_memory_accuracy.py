@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from planner.evidence.fit.accuracy_tables import (
     from_toml,
     load,
     markdown,
-    to_toml,
 )
 from planner.evidence.fit.memory_accuracy import (
     counted_accuracy,
@@ -26,6 +26,7 @@ from planner.evidence.fit.memory_accuracy import (
 )
 from planner.evidence.runs.rows import PUBLISHED, read_rows
 from planner.job.errors import UsageError
+from planner.job.written import toml_text
 from tests.truth.counts import COUNTS, FOLDER
 
 AGAIN = (
@@ -86,7 +87,7 @@ def test_file_holds_the_figures() -> None:
         (Counted("subject", errors),),
         (Measured("source", errors, 4, 1, 2, 0), Measured("fit only", Errors(), 9, 0, 0, 0)),
     )
-    assert from_toml(to_toml(accuracy)) == accuracy
+    assert from_toml(toml_text(asdict(accuracy))) == accuracy
 
 
 def test_tables_name_the_worst_row_and_count_the_fit() -> None:

@@ -14,7 +14,7 @@ from planner.evidence.fit.truth import (
     counted_job,
     ddp_copies,
     job_timeline,
-    peak_phases,
+    step_timeline,
 )
 from planner.job.frameworks import load_framework
 from planner.predict.plan import Degrees
@@ -31,6 +31,12 @@ FSDP2 = {
     "peak_total": 3e-3, "shard_param": 0.0, "shard_grad": 0.0, "optimizer_state": 2e-6,
     "forward_end": 1e-5, "backward_peak": 2.1e-2,
 }  # fmt: skip
+
+
+def peak_phases(row: Row) -> tuple[str, str]:
+    """(counted, predicted) name of the phase in which the step peaks: forward, backward, …"""
+    counted = row["peak_phase"].rstrip("0123456789")
+    return counted, step_timeline(row).peak.name.removesuffix(" (accumulating)")
 
 
 def assert_step(row: Row, tolerances: dict[str, float]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from importlib.resources import files
-from typing import Any
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from planner.evidence.fit.command import shipped_file
+from planner.job.markdown import markdown_table
 
 FILE = "memory_accuracy.toml"
 # Errors smaller than this are printed as being so, and their rows are not named.
@@ -63,65 +65,14 @@ class Accuracy:
     measured: tuple[Measured, ...]
 
 
-def to_toml(accuracy: Accuracy) -> str:
-    """The data file."""
-    lines = [
-        "# Errors of the memory model by subject and source: relative, `worst` signed.",
-        f"date = {json.dumps(accuracy.date)}",
-        f"command = {json.dumps(accuracy.command)}",
-    ]
-    for counted in accuracy.counted:
-        lines += ["", "[[counted]]", f"subject = {json.dumps(counted.subject)}"]
-        lines += _errors_lines(counted.errors)
-    for measured in accuracy.measured:
-        lines += ["", "[[measured]]", f"source = {json.dumps(measured.source)}"]
-        lines += [f"{name} = {getattr(measured, name)}" for name in _FIT]
-        lines += _errors_lines(measured.errors)
-    return "\n".join(lines) + "\n"
-
-
-_FIT = ("ran", "called_too_large", "ran_out", "called_fitting")
-
-
-def _errors_lines(errors: Errors) -> list[str]:
-    if not errors.figures:
-        return []
-    values = {field.name: getattr(errors, field.name) for field in fields(Errors)}
-    return [f"{name} = {_toml_value(value)}" for name, value in values.items()]
-
-
-def _toml_value(value: object) -> str:
-    if isinstance(value, float):
-        return repr(float(f"{value:.4g}"))
-    return json.dumps(value, ensure_ascii=False)
+def load() -> Accuracy:
+    """The figures that ship."""
+    return from_toml(shipped_file(FILE).read_text(encoding="utf-8"))
 
 
 def from_toml(text: str) -> Accuracy:
-    """The figures of a data file."""
-    table = tomllib.loads(text)
-    return Accuracy(
-        date=table["date"],
-        command=table["command"],
-        counted=tuple(Counted(item["subject"], _errors(item)) for item in table.get("counted", ())),
-        measured=_measured(table.get("measured", ())),
-    )
-
-
-def _errors(table: dict[str, Any]) -> Errors:
-    return Errors(**{key.name: table[key.name] for key in fields(Errors) if key.name in table})
-
-
-def _measured(tables: Iterable[dict[str, Any]]) -> tuple[Measured, ...]:
-    return tuple(
-        Measured(table["source"], _errors(table), *(table[name] for name in _FIT))
-        for table in tables
-    )
-
-
-def load() -> Accuracy:
-    """The figures that ship."""
-    folder = files("planner.evidence").joinpath("data")
-    return from_toml(folder.joinpath(FILE).read_text(encoding="utf-8"))
+    """The figures of a file: errors are relative, the worst signed."""
+    return TypeAdapter(Accuracy).validate_python(tomllib.loads(text))
 
 
 def markdown(accuracy: Accuracy) -> str:
@@ -136,35 +87,32 @@ def markdown(accuracy: Accuracy) -> str:
 
 def counted_table(counted: Iterable[Counted]) -> str:
     """Errors against what was counted in real frameworks."""
-    lines = ["| counted | figures | median | 95 % | worst | where |", "|---|--:|--:|--:|--:|---|"]
-    lines += [f"| {item.subject} | {' | '.join(_cells(item.errors))} |" for item in counted]
-    return "\n".join(lines) + "\n"
+    titles = ("counted", "figures", "median", "95 %", "worst", "where")
+    rows = [(item.subject, *_cells(item.errors)) for item in counted]
+    return markdown_table(titles, rows, range(1, 5)) + "\n"
 
 
 def measured_table(measured: Iterable[Measured]) -> str:
     """Errors against measured peaks, and the fit; those with peaks first, those with nothing to
     tell pooled."""
+    titles = (
+        "measured", "ran: called too large", "ran out: called fitting", "peaks", "median", "95 %",
+        "worst", "where",
+    )  # fmt: skip
     sources = sorted(measured, key=lambda item: not item.errors.figures)
     silent = [source for source in sources if source.is_silent]
-    lines = [
-        "| measured | ran: called too large | ran out: called fitting | peaks | median | 95 % "
-        "| worst | where |",
-        "|---|--:|--:|--:|--:|--:|--:|---|",
-    ]
-    lines += [_measured_line(source) for source in sources if not source.is_silent]
+    rows = [_measured_row(source) for source in sources if not source.is_silent]
     if silent:
         ran = sum(item.ran for item in silent)
-        lines.append(f"| {len(silent)} other sources | 0 of {ran:,} | - | - |  |  |  |  |")
-    return "\n".join(lines) + "\n"
+        rows.append((f"{len(silent)} other sources", f"0 of {ran:,}", "-", "-", *[""] * 4))
+    return markdown_table(titles, rows, range(1, 7)) + "\n"
 
 
-def _measured_line(measured: Measured) -> str:
-    fit = [
-        _of(measured.ran, measured.called_too_large),
-        _of(measured.ran_out, measured.called_fitting),
-    ]
+def _measured_row(measured: Measured) -> tuple[str, ...]:
+    large = _of(measured.ran, measured.called_too_large)
+    out = _of(measured.ran_out, measured.called_fitting)
     cells = _cells(measured.errors) if measured.errors.figures else ["-", "", "", "", ""]
-    return "| " + " | ".join((measured.source, *fit, *cells)) + " |"
+    return (measured.source, large, out, *cells)
 
 
 def _of(rows: int, wrong: int) -> str:

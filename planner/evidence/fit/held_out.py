@@ -19,13 +19,12 @@ held-out predictions.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -39,6 +38,7 @@ from planner.evidence.fit.step_fit import CONSTANTS, Constant, TrialModel, sprea
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
 from planner.evidence.runs.report import time_error
 from planner.job.job import Job
+from planner.job.written import toml_text
 
 Array = NDArray[np.float64]
 # Factor of each constant by name, for the runs of each source.
@@ -181,9 +181,7 @@ def rests_on(runs: _Runs) -> dict[str, list[str]]:
 
 def evidence_of(runs: _Runs) -> dict[str, ConstantEvidence]:
     """Every constant by name, as all runs have it."""
-    everything = np.ones(len(runs.residuals), dtype=bool)
-    limits = np.array([_limit(constant) for constant in CONSTANTS])
-    whole = np.exp(least_absolute(runs.residuals, runs.slopes, _weights(runs, everything), limits))
+    whole = np.exp(_changes(runs, np.ones(len(runs.residuals), dtype=bool)))
     sources = rests_on(runs)
     return {
         one.name: ConstantEvidence(
@@ -201,14 +199,11 @@ def fitted_factors(
 ) -> dict[str, dict[str, float]]:
     """What leaving each source out does to each constant: factors by source and name."""
     runs = linearised(predictions) if runs is None else runs
-    everything = np.ones(len(runs.residuals), dtype=bool)
-    limits = np.array([_limit(constant) for constant in CONSTANTS])
-    whole = least_absolute(runs.residuals, runs.slopes, _weights(runs, everything), limits)
+    whole = _changes(runs, np.ones(len(runs.residuals), dtype=bool))
     factors = {}
     for source in sorted(set(runs.sources.tolist())):
         kept = runs.sources != source
-        without = least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), limits)
-        exp = np.exp(without - whole)
+        exp = np.exp(_changes(runs, kept) - whole)
         used = np.any(runs.slopes[~kept] != 0.0, axis=0)
         decided = np.any(runs.slopes[kept] != 0.0, axis=0)
         factors[source] = {
@@ -237,9 +232,10 @@ def _of_its_like(constant: Constant) -> float:
     return math.exp(fmean(math.log(value) for value in values))
 
 
-def _limit(constant: Constant) -> float:
-    """Largest log change of a constant."""
-    return min(_MOST_LOG, math.log(constant.most / constant.shipped()))
+def _changes(runs: _Runs, kept: NDArray[np.bool_]) -> Array:
+    """Log change of each constant that fits the kept runs best."""
+    limits = [min(_MOST_LOG, math.log(one.most / one.shipped())) for one in CONSTANTS]
+    return least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), np.array(limits))
 
 
 def _chosen(predictions: Iterable[Prediction]) -> list[Prediction]:
@@ -302,34 +298,30 @@ def least_absolute(residuals: Array, slopes: Array, weights: Array, limits: Arra
     return changes
 
 
+_ABOUT = """\
+# Errors of predicted step times by source, with the shipped constants, which saw most
+# sources, and with constants fitted on all others (planner/evidence/fit/held_out.py).
+# |predicted / measured - 1|; bias is its signed median. `factors`: on the shipped value.
+# `constant`: the value that ships, the best fit of all runs, what it would be without
+# runs, and what to ship by `ConstantEvidence.shrunk`: one source's fit half way back.
+"""
+
+
 def render(
     found: Mapping[str, SourceErrors], constants: Mapping[str, ConstantEvidence] | None = None
 ) -> str:
     """The TOML file; `constants`: what each rests on."""
-    lines = [
-        "# Errors of predicted step times by source, with the shipped constants, which saw most",
-        "# sources, and with constants fitted on all others (planner/evidence/fit/held_out.py).",
-        "# |predicted / measured - 1|; bias is its signed median. `factors`: on the shipped value.",
-        "# `constant`: the value that ships, the best fit of all runs, what it would be without",
-        "# runs, and what to ship by `ConstantEvidence.shrunk`: one source's fit half way back.",
-        f'date = "{datetime.now(UTC):%Y-%m-%d}"',
-        f'command = "{COMMAND}"',
-    ]
-    for source, item in found.items():
-        lines += ["", f'[source."{source}"]', f"rows = {item.rows}"]
-        figures = ("median", "mean", "bias", "held_out_median", "held_out_mean", "held_out_bias")
-        lines += [f"{name} = {getattr(item, name):.4f}" for name in figures]
-        pairs = ", ".join(f"{name} = {by:g}" for name, by in item.factors.items())
-        lines.append(f"factors = {{{pairs}}}")
-    known = {constant.name: constant for constant in CONSTANTS}
-    for name, one in (constants or {}).items():
-        lines += ["", f"[constant.{name}]", f'file = "{known[name].file}"']
-        lines += [
-            f"{figure} = {getattr(one, figure):.4g}"
-            for figure in ("value", "fitted", "prior", "shrunk")
-        ]
-        lines.append(f"sources = {json.dumps(list(one.sources))}")
-    return "\n".join(lines) + "\n"
+    files_of = {constant.name: constant.file for constant in CONSTANTS}
+    content = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "command": COMMAND,
+        "source": {source: asdict(item) for source, item in found.items()},
+        "constant": {
+            name: {"file": files_of[name], **asdict(one), "shrunk": one.shrunk}
+            for name, one in (constants or {}).items()
+        },
+    }
+    return _ABOUT + toml_text(content)
 
 
 def parse(text: str) -> dict[str, SourceErrors]:

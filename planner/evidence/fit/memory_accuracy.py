@@ -15,6 +15,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -25,7 +26,6 @@ from planner.evidence.fit.accuracy_tables import (
     Errors,
     Measured,
     markdown,
-    to_toml,
 )
 from planner.evidence.fit.truth import COMPARISONS, FLOP, TENSORS, Compared, Row, read_counts
 from planner.evidence.fit.truth_flop import compare_flop
@@ -34,6 +34,7 @@ from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import fit_confusion, memory_error
 from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
 from planner.job.errors import UsageError
+from planner.job.written import toml_text
 
 # Below this a peak is mostly what libraries allocate, not the model: reported apart.
 SMALLEST_PEAK_GIB = 8.0
@@ -170,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures = accuracy(options.truth, options.measured)
     except UsageError as error:
         parser.error(str(error))
-    sys.stdout.write(to_toml(figures) if options.toml else markdown(figures))
+    sys.stdout.write(toml_text(asdict(figures)) if options.toml else markdown(figures))
 
 
 if __name__ == "__main__":

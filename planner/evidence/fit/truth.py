@@ -387,12 +387,6 @@ def compare_steps(row: Row) -> Iterator[Compared]:
     yield from figures_of(row, label(row), figures)
 
 
-def peak_phases(row: Row) -> tuple[str, str]:
-    """(counted, predicted) name of the phase in which the step peaks: forward, backward, …"""
-    counted = row["peak_phase"].rstrip("0123456789")
-    return counted, step_timeline(row).peak.name.removesuffix(" (accumulating)")
-
-
 def compare_ddp(row: Row) -> Iterator[Compared]:
     """Gradient memory under DDP over three steps, in copies of the gradients."""
     view, set_to_none = (row[name] == "1" for name in _DDP_SWITCHES)

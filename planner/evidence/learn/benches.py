@@ -25,13 +25,12 @@ from statistics import median
 import numpy as np
 
 from hardware import Cluster, HardwareError
-from hardware.calibration import parameters_of
 from hardware.curves import load_compute_curves
 from hardware.files import read_text
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.evidence.fit.collective_fit import Row, predict_s
 from planner.evidence.fit.kernel_times import times_s
-from planner.evidence.learn.linear import Equations, Factors
+from planner.evidence.learn.linear import Equations, Factors, tangent
 from planner.evidence.learn.logs import text_lines
 from planner.job.errors import UsageError
 from planner.predict.calibrated import calibrated
@@ -40,7 +39,6 @@ from planner.predict.links import link_inputs
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 KINDS = ("gemm", "attention", "copy", *COLLECTIVES)
-_STEP = 0.05
 _RANK = re.compile(r"^#\s*Rank\s+\d+\s.*?\bon\s+(\S+)\s+device")
 _TEST = re.compile(r"(all_reduce|all_gather|reduce_scatter|alltoall)(?:_perf)?")
 _TIMES = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6}
@@ -199,12 +197,8 @@ def bench_inputs(cluster: Cluster, factors: Factors) -> tuple[GpuInputs, LinkInp
 
 def bench_equations(benches: Sequence[Bench], cluster: Cluster) -> Equations:
     """One equation of the step time's parameters for each kind and order of magnitude."""
-    names = [parameter.name for parameter in parameters_of("time")]
-    base = _logs(benches, cluster, {})
+    base, slopes = tangent(lambda factors: _logs(benches, cluster, factors), "time")
     measured = np.log([bench.time_s for bench in benches])
-    slopes = np.column_stack(
-        [(base - _logs(benches, cluster, {name: math.exp(-_STEP)})) / _STEP for name in names]
-    )
     rows = list(_medians(measured - base, slopes, benches))
     return Equations(
         "time", np.array([residual for residual, _ in rows]), np.array([row for _, row in rows])

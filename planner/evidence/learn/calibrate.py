@@ -32,7 +32,7 @@ from planner.evidence.learn.linear import (
     predicted_logs,
     run_configurations,
 )
-from planner.evidence.learn.posterior import Array, Posterior, learn, left_out
+from planner.evidence.learn.posterior import Array, Posterior, is_better, learn, left_out
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
@@ -44,8 +44,6 @@ from planner.predict.uncertainty.residuals import COVERAGE
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 # The model is linear enough that the second round about the first's result is the last.
 _ROUNDS = 2
-# Errors that differ by less are the same.
-_ROUNDING = 1e-6
 # Runs determine a parameter where its posterior is narrower than this share of its prior.
 DETERMINED = 0.8
 # A run that weighs less than this is an outlier: the fit leaves most of it aside, and says so.
@@ -65,9 +63,9 @@ class FigureFit:
     left_out: Array
 
     @property
-    def is_worse(self) -> bool:
-        """Whether runs, each judged by the others, are predicted worse than without."""
-        return bool(len(self.left_out)) and error(self.left_out) > error(self.before) + _ROUNDING
+    def is_refused(self) -> bool:
+        """Whether runs, each judged by the others, get no better; a single one cannot tell."""
+        return len(self.left_out) > 1 and not is_better(self.left_out, self.before)
 
     @property
     def odd(self) -> tuple[Prediction, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from hardware import Cluster, load_cluster_file
-from hardware.calibration import Calibration, LearntFigure
+from hardware.calibration import Calibration
 from hardware.files import read_text
 from planner.job.errors import UsageError
+from planner.job.written import toml_text
 
 _HEADER = """\
 # A cluster and what its runs taught, by `planner calibrate`. Every command takes it:
@@ -64,52 +64,15 @@ def _machine(cluster: Cluster, name: str) -> str:
     }
     if cluster.sharp:
         values["sharp"] = cluster.sharp
-    return "\n".join(f"{key} = {_toml(value)}" for key, value in values.items())
+    return toml_text(values, 6)
 
 
 def calibration_text(calibration: Calibration) -> str:
     """The tables [calibration] of a cluster file."""
-    blocks = [
-        _table(
-            "calibration",
-            {
-                "date": calibration.date,
-                "planner": calibration.planner,
-                "sources": list(calibration.sources),
-                "frameworks": list(calibration.frameworks),
-            },
-        )
-    ]
+    content = calibration.model_dump()
+    content["factors"] = {factor.pop("name"): factor for factor in content["factors"]}
     for figure in ("time", "memory"):
-        learnt: LearntFigure | None = getattr(calibration, figure)
-        if learnt is not None:
-            blocks.append(_figure_text(figure, learnt))
-    for factor in calibration.factors:
-        values = factor.model_dump(exclude={"name"})
-        blocks.append(_table(f"calibration.factors.{factor.name}", values))
-    blocks += [_table("[calibration.runs]", run.model_dump()) for run in calibration.runs]
-    return "\n".join(blocks)
-
-
-def _figure_text(figure: str, learnt: LearntFigure) -> str:
-    values = learnt.model_dump(exclude={"measured"}, exclude_none=True)
-    values["measured"] = {axis: [low, high] for axis, low, high in learnt.measured}
-    return _table(f"calibration.{figure}", values)
-
-
-def _table(name: str, values: dict[str, object]) -> str:
-    return f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
-
-
-def _toml(value: object) -> str:
-    """A value as TOML writes it."""
-    match value:
-        case dict():
-            return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-        case list():
-            return "[" + ", ".join(_toml(item) for item in value) + "]"
-        case float():
-            return f"{float(f'{value:.6g}')!r}"
-        case _:
-            # JSON's texts, numbers and booleans are TOML's too.
-            return json.dumps(value, ensure_ascii=False)
+        if content[figure] is not None:
+            learnt = content[figure]["measured"]
+            content[figure]["measured"] = {axis: [low, high] for axis, low, high in learnt}
+    return toml_text({"calibration": content}, 6)

@@ -114,15 +114,24 @@ def equations(
         return no_equations(figure)
     measured = np.array([measured_log(one, figure) or math.nan for one in predictions])
     about = dict(at or {})
-    base = predicted_logs(predictions, figure, about, model_of)
-    names = [parameter.name for parameter in parameters_of(figure)]
-    slopes = np.zeros((len(predictions), len(names)))
-    logs = np.array([math.log(about.get(name, 1.0)) for name in names])
-    for column, name in enumerate(names):
-        # Faster links and shorter waits rather than longer ones: shares have upper limits.
-        trial = about | {name: about.get(name, 1.0) * math.exp(-_STEP)}
-        slopes[:, column] = (base - predicted_logs(predictions, figure, trial, model_of)) / _STEP
-    return Equations(figure, measured - base + slopes @ logs, slopes)
+    base, slopes = tangent(
+        lambda factors: predicted_logs(predictions, figure, factors, model_of), figure, about
+    )
+    logs = [math.log(about.get(parameter.name, 1.0)) for parameter in parameters_of(figure)]
+    return Equations(figure, measured - base + slopes @ np.array(logs), slopes)
+
+
+def tangent(
+    logs_of: Callable[[Factors], Array], figure: Figure, about: Factors | None = None
+) -> tuple[Array, Array]:
+    """Predicted logs under the factors `about`, and their derivatives by the log of each factor."""
+    at = dict(about or {})
+    base = logs_of(at)
+    # Faster links and shorter waits rather than longer ones: shares have upper limits.
+    trials = (
+        at | {one.name: at.get(one.name, 1.0) * math.exp(-_STEP)} for one in parameters_of(figure)
+    )
+    return base, np.column_stack([(base - logs_of(trial)) / _STEP for trial in trials])
 
 
 def predicted_logs(

@@ -28,6 +28,9 @@ _ROUNDS = 15
 # Noise of an unknown cluster's runs over what published ones scatter by about their fits, with many
 # runs and with one. Chosen by `planner.evidence.learn.study`: with less, single runs mislead.
 _DOUBT, _DOUBT_OF_ONE = 0.8, 2.5
+# By so much runs have to be predicted better, each judged by the others, or nothing is learnt:
+# below, single clusters get worse as often as better (`planner.evidence.learn.study`).
+_LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -104,3 +107,11 @@ def left_out(
         known = learn(slopes[others], residuals[others], prior, like[np.ix_(others, others)])
         rest[run] = residuals[run] - known.expected(slopes[[run]], like[[run]][:, others])[0]
     return rest
+
+
+def is_better(rest: Array, residuals: Array) -> bool:
+    """Whether runs as all others correct them (`rest`, `left_out`) are predicted clearly better
+    than without, on average and at the median: an average alone follows single odd runs. Both
+    (runs,), ln(measured / predicted)."""
+    pairs = ((of(np.abs(rest)), of(np.abs(residuals))) for of in (np.mean, np.median))
+    return all(bool(after < (1.0 - _LEAST_GAIN) * before) for after, before in pairs)

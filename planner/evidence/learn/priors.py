@@ -26,7 +26,7 @@ import numpy as np
 from hardware.calibration import Figure, parameters_of
 from planner.evidence.fit.command import rows_of_errors, run
 from planner.evidence.fit.held_out import shipped
-from planner.evidence.fit.step_fit import CONSTANTS
+from planner.evidence.fit.step_fit import CONSTANTS, spread_out
 from planner.evidence.learn.linear import (
     Equations,
     Factors,
@@ -38,9 +38,15 @@ from planner.evidence.learn.linear import (
 from planner.evidence.learn.posterior import Array, Prior
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.job.job import Job
+from planner.job.written import toml_text
 
 COMMAND = "python -m planner.evidence.learn.priors"
 _FILE = "data/learning_priors.toml"
+_ABOUT = """\
+# Prior spreads of calibration's factors: standard deviations of their logarithms over
+# clusters of published runs, and `noise` of ln(measured / predicted) of a run beside
+# them (planner/evidence/learn/priors.py).
+"""
 FIGURES: tuple[Figure, ...] = ("time", "memory")
 # Spread before any cluster is seen; and limits: beyond, the linear picture is no guide.
 _START, _LEAST, _MOST = 0.15, 1e-3, 0.5
@@ -117,7 +123,7 @@ def _without(source: str) -> ModelOf:
 def fitted_prior(runs: Published, *, without: str = "") -> Prior:
     """The likeliest spreads of clusters, and noise of a run, but for one source."""
     chosen = [
-        _spread_out(indices)
+        list(spread_out(indices, _MOST_RUNS))
         for indices in runs.by_cluster(without=without).values()
         if len(indices) >= _FEWEST
     ]
@@ -143,26 +149,20 @@ def fitted_prior(runs: Published, *, without: str = "") -> Prior:
     return Prior(np.minimum(np.sqrt(variances), _MOST), float(np.sqrt(noise)))
 
 
-def _spread_out(indices: Sequence[int]) -> list[int]:
-    if len(indices) <= _MOST_RUNS:
-        return list(indices)
-    return [indices[round(place)] for place in np.linspace(0, len(indices) - 1, _MOST_RUNS)]
-
-
 def render(priors: dict[Figure, Prior]) -> str:
     """The TOML file."""
-    lines = [
-        "# Prior spreads of calibration's factors: standard deviations of their logarithms over",
-        "# clusters of published runs, and `noise` of ln(measured / predicted) of a run beside",
-        "# them (planner/evidence/learn/priors.py).",
-        f'date = "{datetime.now(UTC):%Y-%m-%d}"',
-        f'command = "{COMMAND}"',
-    ]
-    for figure, prior in priors.items():
-        lines += ["", f"[{figure}]", f"noise = {prior.noise:.4f}"]
-        pairs = zip(parameters_of(figure), prior.spreads, strict=True)
-        lines += [f"{parameter.name} = {spread:.4f}" for parameter, spread in pairs]
-    return "\n".join(lines) + "\n"
+    tables = {
+        figure: {
+            "noise": prior.noise,
+            **{
+                one.name: float(spread)
+                for one, spread in zip(parameters_of(figure), prior.spreads, strict=True)
+            },
+        }
+        for figure, prior in priors.items()
+    }
+    head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": COMMAND}
+    return _ABOUT + toml_text(head | tables)
 
 
 @cache

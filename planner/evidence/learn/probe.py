@@ -7,9 +7,7 @@ each GPU (torchrun), the rest runs on the first GPU.
 
 from __future__ import annotations
 
-import csv
 import importlib
-import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
@@ -19,6 +17,7 @@ from planner.cost import fields as f
 from planner.evidence.learn.benches import Bench
 from planner.evidence.runs.mapping import MappedRow
 from planner.job.errors import NothingFitsError
+from planner.job.written import csv_text
 from planner.predict.cost_tables import job_pieces
 from planner.predict.ops import OpKind
 
@@ -178,9 +177,6 @@ def _collective(torch: Any, kind: str, one: dict[str, int]) -> Callable[[], Any]
 
 def raw_csv(benches: Sequence[Bench]) -> str:
     """The measurements as the table that `planner calibrate --from` reads."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    for bench in benches:
-        writer.writerow({"kind": bench.kind, "time_s": repr(bench.time_s), **bench.sizes})
-    return text.getvalue()
+    return csv_text(
+        COLUMNS, ({"kind": one.kind, "time_s": repr(one.time_s), **one.sizes} for one in benches)
+    )

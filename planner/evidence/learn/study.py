@@ -4,9 +4,9 @@ the rest.
 A cluster is the runs of one source on one GPU under one framework. Constants and priors are fitted
 without the source. Of each cluster k runs are drawn, again and again; the others are predicted
 without them, by one overall factor (the median of measured over predicted of the k), and as
-calibrated. A calibration that the k runs, each judged by the others, show to be worse than none is
-refused, and the prediction stays as it was. The calibrated prediction is the linear one, and what
-like runs say.
+calibrated. A calibration that the k runs, each judged by the others, do not show to be better than
+none is refused, and the prediction stays as it was; a single run cannot tell. The calibrated
+prediction is the linear one, and what like runs say.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import NormalDist, fmean, median
 import numpy as np
 
 from planner.evidence.learn.linear import likeness
-from planner.evidence.learn.posterior import Array, Prior, learn, left_out
+from planner.evidence.learn.posterior import Array, Prior, is_better, learn, left_out
 from planner.evidence.learn.priors import Cluster, Published, fitted_prior
 from planner.predict.likeness import SPREAD
 from planner.predict.uncertainty.residuals import COVERAGE
@@ -81,22 +81,13 @@ def _draw(
     known, rest = residuals[chosen], residuals[~chosen]
     one_factor = rest - median(known)
     among, beside = like[np.ix_(chosen, chosen)], like[np.ix_(~chosen, chosen)]
-    worse = is_worse(slopes[chosen], known, prior, among)
+    worse = len(known) > 1 and not is_better(left_out(slopes[chosen], known, prior, among), known)
     posterior = learn(slopes[chosen], known, prior, among)
     left = rest if worse else rest - posterior.expected(slopes[~chosen], beside)
     spread = SPREAD if like.any() else 0.0
     covered = np.abs(left) <= _Z * posterior.deviations(slopes[~chosen], beside, spread)
     errors = (median_error(left) for left in (rest, one_factor, left))
     return *errors, float(worse), float(covered.mean())  # type: ignore[return-value]
-
-
-def is_worse(slopes: Array, residuals: Array, prior: Prior, like: Array) -> bool:
-    """Whether runs, each judged by the others, are predicted worse than without a calibration;
-    a single run cannot tell."""
-    if len(residuals) < 2:
-        return False
-    rest = left_out(slopes, residuals, prior, like)
-    return float(np.abs(rest).sum()) >= float(np.abs(residuals).sum())
 
 
 def median_error(residuals: Array) -> float:

@@ -70,7 +70,7 @@ def suggest(
     """The runs to make next, most telling first; `known`: what earlier runs taught."""
     row = MeasuredRow("suggested", 1, {})
     mapped = [planned_row(row, request, plan) for plan in plans[:_PLANS]]
-    targets = _slopes(mapped)
+    targets = equations(_costed(mapped), "time").slopes
     candidates = _candidates([shape for one in mapped for shape in _shorter(one)])
     prior = shipped_prior("time")
     covariance = np.diag(prior.spreads**2) if known is None else known.posterior.covariance
@@ -124,17 +124,8 @@ def _halved(number: int) -> Iterator[int]:
         number //= 2
 
 
-def _slopes(mapped: Sequence[MappedRow]) -> Array:
-    return _equations(_costed(mapped))
-
-
 def _costed(mapped: Sequence[MappedRow]) -> list[Prediction]:
     return cost_predictions([Prediction(one.row, one) for one in mapped])
-
-
-def _equations(predictions: Sequence[Prediction]) -> Array:
-    """Derivatives of ln(step time) by the logs of the factors, about the cluster's present ones."""
-    return equations(predictions, "time").slopes
 
 
 def _candidates(mapped: Sequence[MappedRow]) -> list[_Candidate]:
@@ -144,9 +135,10 @@ def _candidates(mapped: Sequence[MappedRow]) -> list[_Candidate]:
     if not costed:
         return []
     seconds = np.exp(predicted_logs(costed, "time", {}, LearningModel))
+    slopes_of = equations(costed, "time").slopes
     return [
         _Candidate(one, slopes, _START_S + _STEPS * float(step))
-        for one, slopes, step in zip(costed, _equations(costed), seconds, strict=True)
+        for one, slopes, step in zip(costed, slopes_of, seconds, strict=True)
     ]
 
 

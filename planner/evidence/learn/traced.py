@@ -6,16 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
-from hardware.calibration import parameters_of
 from planner.cost import fields as f
-from planner.evidence.learn.linear import Equations, Factors, LearningModel, no_equations
+from planner.evidence.learn.linear import Equations, Factors, LearningModel, no_equations, tangent
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.traces.rank import RankTrace
 
-_STEP = 0.05
 # A term below this share of the step, traced or predicted, says nothing.
 _LEAST_SHARE = 0.05
 # Columns of STEP_* that make up a term, with their signs: kernels run without the waits for the
@@ -54,22 +53,15 @@ def traced_equations(runs: Sequence[Traced]) -> Equations:
     """One equation of the step time's parameters for each term of each trace that the model
     predicts a fair share of the step for."""
     parts = [_term_equations(runs, term) for term in _TERMS]
-    found = no_equations("time")
-    for part in parts:
-        found = found.and_also(part)
-    return found
+    return reduce(Equations.and_also, parts)
 
 
 def _term_equations(runs: Sequence[Traced], term: str) -> Equations:
     chosen = [run for run in runs if term in run.seconds and _share(run, term) > _LEAST_SHARE]
     if not chosen:
         return no_equations("time")
-    base = _logs(chosen, term, {})
+    base, slopes = tangent(lambda factors: _logs(chosen, term, factors), "time")
     measured = np.log([run.seconds[term] for run in chosen])
-    names = [parameter.name for parameter in parameters_of("time")]
-    slopes = np.column_stack(
-        [(base - _logs(chosen, term, {name: math.exp(-_STEP)})) / _STEP for name in names]
-    )
     return Equations("time", measured - base, slopes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,13 +12,9 @@ from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.ranking import rank_groups
 from planner.evidence.runs.report import (
     comparable_bytes,
-    family_report,
-    in_doubt,
-    is_stated,
-    mean_of_sources,
     memory_comparison,
     predicted_to_fit,
-    report,
+    summary_of,
     time_comparison,
     time_interval,
 )
@@ -80,23 +75,12 @@ def _predicted(prediction: Prediction) -> Record:
 def summary_record(
     predictions: Sequence[Prediction], family: Callable[[Prediction], str]
 ) -> Record:
-    """Figures over all rows, by family, with every source weighing the same, and apart for rows
-    that do and do not state recompute and attention kernel, and for figures in doubt, which are
-    in none of the others; then groups and worst rows."""
-    reasons = Counter(
-        prediction.error for prediction in predictions if prediction.error is not None
-    )
-    stated = [prediction for prediction in predictions if is_stated(prediction)]
-    unstated = [prediction for prediction in predictions if not is_stated(prediction)]
+    """`Summary` as a record, the figures of all rows beside its other parts; then missed picks,
+    groups and worst rows."""
+    summary = asdict(summary_of(predictions, family))
     return {
-        **asdict(family_report("all rows", predictions)),
-        "refusals": dict(reasons.most_common()),
-        "withdrawn_times": sum(prediction.row.withdraws_time for prediction in predictions),
-        "mean_of_sources": asdict(mean_of_sources(predictions)),
-        "stated": asdict(family_report("recompute and kernel stated", stated)),
-        "unstated": asdict(family_report("recompute or kernel unstated", unstated)),
-        "families": [asdict(item) for item in report(predictions, family)],
-        "in_doubt": [asdict(item) for item in report(in_doubt(predictions), family)],
+        **summary.pop("total"),
+        **summary,
         "missed_picks": [asdict(item) for item in missed_picks(predictions)],
         "groups": [asdict(rank_group) for rank_group in rank_groups(predictions)],
         "worst": [asdict(worst_row) for worst_row in worst_rows(predictions)],

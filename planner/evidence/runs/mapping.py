@@ -40,7 +40,7 @@ from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
-_UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
+_UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022", "hf-transformers")
 
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2

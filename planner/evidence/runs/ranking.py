@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-import numpy as np
+import pandas as pd
 
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.rows import MeasuredRow
 
 _KEYS = ("model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
+_TITLE = ", {model}, {num_gpus}x{gpu}, seq {seq}, batch {gbs}, {precision}, {framework}"
 SMALLEST_GROUP = 5
 
 
@@ -37,19 +38,9 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
     0 where one side is constant, 1 where both are: then nothing is out of order.
     """
-    ranks = [_mean_ranks(np.asarray(values, dtype=np.float64)) for values in (first, second)]
-    centred = [rank - rank.mean() for rank in ranks]
-    norm = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
-    if norm > 0:
-        return float((centred[0] * centred[1]).sum() / norm)
-    return float(not any(item.any() for item in centred))
-
-
-def _mean_ranks(values: np.ndarray) -> np.ndarray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    mean = last - (counts - 1) / 2.0
-    return np.asarray(mean[inverse])
+    ranks = [pd.Series(values, dtype=float).rank() for values in (first, second)]
+    constant = [len(set(values)) <= 1 for values in (first, second)]
+    return float(all(constant)) if any(constant) else float(ranks[0].corr(ranks[1]))
 
 
 def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
@@ -82,17 +73,7 @@ def comparable_groups(predictions: Iterable[Prediction]) -> dict[str, list[Predi
 def _group(row: MeasuredRow) -> str:
     """`vtrain-single, GPT-0.2B, 8xA100, seq 1024, batch 16, fp16, Megatron-DeepSpeed`."""
     words = {name: row.text(name) or "?" for name in _KEYS}
-    return ", ".join(
-        (
-            row.source,
-            words["model"],
-            f"{words['num_gpus']}x{words['gpu']}",
-            f"seq {words['seq']}",
-            f"batch {words['gbs']}",
-            words["precision"],
-            words["framework"],
-        )
-    )
+    return row.source + _TITLE.format(**words)
 
 
 def _measured(prediction: Prediction) -> float | None:

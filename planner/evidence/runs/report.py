@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -107,6 +107,39 @@ class SourceMean:
     memory_coverage: float | None
     pick_mean: float | None
     rank_correlation: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All rows: altogether, by family, with every source weighing the same, and apart for rows that
+    do and do not state recompute and attention kernel; `in_doubt`: figures that are in none of the
+    others."""
+
+    total: FamilyReport
+    stated: FamilyReport
+    unstated: FamilyReport
+    families: list[FamilyReport]
+    in_doubt: list[FamilyReport]
+    mean_of_sources: SourceMean
+    refusals: dict[str, int]
+    withdrawn_times: int
+
+
+def summary_of(predictions: Sequence[Prediction], family: Callable[[Prediction], str]) -> Summary:
+    """The summary of predicted rows; refusals by their reason, the most frequent first."""
+    reasons = Counter(one.error for one in predictions if one.error is not None)
+    stated = [one for one in predictions if is_stated(one)]
+    unstated = [one for one in predictions if not is_stated(one)]
+    return Summary(
+        total=family_report("all rows", predictions),
+        stated=family_report("recompute and kernel stated", stated),
+        unstated=family_report("recompute or kernel unstated", unstated),
+        families=report(predictions, family),
+        in_doubt=report(in_doubt(predictions), family),
+        mean_of_sources=mean_of_sources(predictions),
+        refusals=dict(reasons.most_common()),
+        withdrawn_times=sum(one.row.withdraws_time for one in predictions),
+    )
 
 
 def time_comparison(prediction: Prediction) -> Comparison | None:

@@ -103,22 +103,27 @@ def _is_of_2022(row: MeasuredRow) -> bool:
 
 # For a framework that no name tells, first match wins: what its row states, and the profile of such
 # mechanisms. Zero-bubble schedules, and what only Megatron-Core and its kin have: a choice of
-# layers, the distributed optimizer, their overlaps.
+# layers, the distributed optimizer, tensor parallelism's overlap.
 _MEGATRON_RULES: Rules = (
     (says("schedule", "^(zb|zero-?bubble)"), "zero-bubble"),
     (says("transformer_impl", "."), "megatron-core"),
     (says("zero", r"dist(ributed)?[- _]?opt"), "megatron-core"),
-    (says("overlap", r"(?<![-\w])(tp|grad_reduce|param_gather)\b"), "megatron-core"),
+    (says("overlap", r"(?<![-\w])tp\b"), "megatron-core"),
 )
-_DEGREE_RULES: Rules = (
-    # DeepSpeed's was the only ZeRO beside Megatron's degrees in its first years.
+# DeepSpeed's was the only ZeRO beside Megatron's degrees in its first years.
+_OF_2022: Rules = (
     (lambda row: _is_of_2022(row) and _zero(row) > 0, "megatron-deepspeed"),
     (_is_of_2022, UNFUSED_MEGATRON),
+)
+_DEGREE_RULES: Rules = (
+    *_OF_2022,
     (lambda row: any((row.integer(name) or 1) > 1 for name in ("vpp", "ep")), "megatron-core"),
 )
 _PLAIN_RULES: Rules = (
     (says("tuning", "sft"), "torchtune"),
     (says("state_precision", "^bf16"), "torchtune"),
+    # Whole models in plain fp16, without autocast, were Megatron's too.
+    *((lambda row, of=of: row.says("precision", "^fp16$") and of(row), to) for of, to in _OF_2022),
     (lambda row: _zero(row) > 0, "deepspeed"),
 )
 
@@ -128,8 +133,10 @@ def by_mechanism(row: MeasuredRow) -> str:
     low = row.says("precision", "fp8|fp4")
     by_degrees = any((row.integer(name) or 1) > 1 for name in _DEGREES)
     if _zero(row) == _FULLY_SHARDED:
-        # Shards of single parameters, which FSDP2 brought, compose with degrees and float8.
-        if by_degrees or low or row.says("zero", "fsdp2"):
+        # Shards of single parameters, which FSDP2 brought, compose with degrees and float8; a
+        # choice of single ops to keep (torch.utils.checkpoint's contexts) is as young.
+        per_op = row.says("recompute", "selective-op|per-op")
+        if by_degrees or low or per_op or row.says("zero", "fsdp2"):
             return "torchtitan"
         return "fsdp1" if row.says("zero", "[fh]sdp|full_shard|hybrid_?shard") else "deepspeed"
     if low:

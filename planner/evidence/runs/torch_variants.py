@@ -27,23 +27,18 @@ _TORCHTITAN = ("torchtitan", "torchtitan-2024")
 def _is_eager(row: MeasuredRow) -> bool:
     """torchtitan compiles nothing unless told to (`compile.enable`, off in its configurations);
     float8 and asynchronous TP are of use in compiled blocks alone (its docs/float8.md and pull
-    request 429), so rows that name them compile."""
-    if not row.says("framework", "torchtitan") or row.says("compile", "y"):
-        return False
+    request 429), so rows that name them compile. A stack of its kind without a name compiles unless
+    it says not."""
+    if row.fact("compile") or not row.fact("framework"):
+        return row.says("compile", "n") and row.says("framework", "torchtitan|^$")
     compiles = row.says("overlap", r"(?<!no-)async_tp") or row.says("precision", "fp8")
-    return row.says("compile", "n") or not compiles
+    return row.says("framework", "torchtitan") and not compiles
 
 
 def _defers_reduction(row: MeasuredRow) -> bool:
     """Whether FSDP leaves gradients whole while it accumulates them."""
     named = row.says("framework", r"automodel|accelerate|paddle|\btrainer|\btrl\b|axolotl")
     return named or row.says("variant", "no_sync")
-
-
-def _splits_loss(row: MeasuredRow) -> bool:
-    """torchtitan splits the logits and runs the loss on them uncompiled."""
-    split = (row.integer("tp") or 1) > 1 and not row.says("loss", "gathered")
-    return split and row.says("framework", "fsdp2")
 
 
 TORCH_VARIANTS = (
@@ -80,15 +75,6 @@ TORCH_VARIANTS = (
     ),
     # It checkpoints with early_stop=False, which only eager blocks follow.
     Variant("eager blocks", ("torchtitan",), _is_eager, {"recomputing": {"stops_early": False}}),
-    # The loss over logits that tensor parallelism splits was compiled from 2025 on, and then only
-    # with the blocks. Uncompiled (torch/distributed/tensor/parallel/loss.py), 16-bit logits, their
-    # fp32 copy, that less its maximum and the exponential of it live at once.
-    Variant(
-        "loss over split logits",
-        _TORCHTITAN,
-        _splits_loss,
-        {"saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 14.0}},
-    ),
     # Collectives cut into pieces beside the products that make or use them.
     Variant(
         "asynchronous tensor parallelism",
@@ -109,7 +95,7 @@ TORCH_VARIANTS = (
     # Weights without an fp32 copy; gradients and AdamW's moments follow them.
     Variant(
         "bf16 weights alone",
-        ("torchtitan", "fsdp1"),
+        (),
         says("state_precision", "^bf16"),
         {
             "state": {

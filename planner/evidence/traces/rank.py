@@ -81,11 +81,6 @@ class RankTrace:
         """Communication that no other kernel hides."""
         return math.fsum(self.exposed.values())
 
-    @property
-    def communication_s(self) -> float:
-        """All of it."""
-        return self.exposed_s + math.fsum(self.hidden.values())
-
 
 def read_rank(path: Path, number: int) -> RankTrace:
     """A trace by term; `number` stands for a rank that the file does not say. UsageError."""

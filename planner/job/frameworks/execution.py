@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from hardware.frozen import Frozen
 from planner.job.frameworks.units import (
     Bytes,
     ElementBytes,
-    Frozen,
     NonNegative,
     ParameterBytes,
     Ratio,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from planner.job.frameworks.units import Bytes, Frozen, NonNegative, unit
+from hardware.frozen import Frozen
+from planner.job.frameworks.units import Bytes, NonNegative, unit
 
 
 class ActivationOffload(Frozen):

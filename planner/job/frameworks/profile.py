@@ -16,13 +16,14 @@ from pydantic import BeforeValidator, ValidationError
 
 from constraints.context_kinds import ContextKind
 from hardware.curves import AttentionKernel
+from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.execution import FullMemory, Kernels, Outside, Overlap
 from planner.job.frameworks.names import framework_names, profile_named
 from planner.job.frameworks.offloading import ActivationOffload
 from planner.job.frameworks.techniques import Techniques
 from planner.job.frameworks.tensors import SavedTensors, TrainingState
-from planner.job.frameworks.units import Frozen, Share
+from planner.job.frameworks.units import Share
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
 from planner.job.unmodelled import refuse_unmodelled
 

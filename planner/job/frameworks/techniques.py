@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator
 
+from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
-from planner.job.frameworks.units import Frozen
 
 
 def _pairs(table: object) -> object:
@@ -38,8 +38,8 @@ LINKED_ARCHITECTURES = ("ampere", "hopper", "blackwell")
 class Technique(Frozen):
     """One technique of a framework.
 
-    `use`: `on` unless excluded; `preferred`: so in a search, which has nothing to gain without;
-    `searched`: with and without unless decided; or only if `asked`. `least_waiting`: tried only
+    `use`: `on` unless excluded, in every command; `searched`: a search decides, and a plan that is
+    given goes without; or only if `asked`. `least_waiting`: tried only
     where the GPU waits such a share of a step for the CPU, and there in place of plans without.
     `tried_for`: a search tries it with all models, or unasked with mixtures alone.
     `tables`: what it changes in the profile; `without`: what the profile is without it, where the
@@ -54,7 +54,7 @@ class Technique(Frozen):
 
     name: str
     words: str
-    use: Literal["on", "preferred", "searched", "asked"]
+    use: Literal["on", "searched", "asked"]
     least_waiting: float = 0.0
     tried_for: Literal["all", "moe"] = "all"
     flags: str = ""
@@ -133,8 +133,6 @@ class Decision:
 
     used: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
-    # Those that plans of a search use, but not plans that are given.
-    preferred: tuple[str, ...] = ()
     # Those that put another profile in place, tried without the others.
     alone: tuple[str, ...] = ()
     # Of the used ones those that were asked for, and those that are on elsewhere but not here.
@@ -143,12 +141,12 @@ class Decision:
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
-        """Every set of the open ones, the smallest first, each with all preferred ones; then other
-        profiles. None if nothing is open."""
+        """Every set of the open ones, the smallest first, then other profiles. None if nothing is
+        open."""
         sets = (combinations(self.open, size) for size in range(len(self.open) + 1))
-        every = [(*self.preferred, *one_set) for sizes in sets for one_set in sizes]
+        every = [one_set for sizes in sets for one_set in sizes]
         every += [(name,) for name in self.alone]
-        return tuple(every) if len(every) > 1 or self.preferred else ()
+        return tuple(every) if len(every) > 1 else ()
 
 
 def technique_of(profile: Offering, name: str) -> Technique | None:
@@ -169,12 +167,20 @@ def decide(
         one for one in profile.techniques if one.name not in excluded and not site.obstacle(one)
     ]
     used = tuple(one.name for one in possible if one.name in asked or one.use == "on")
-    open_ones = [one for one in possible if one.name not in asked and site.tries(one)]
+    placed = next((one.name for one in possible if one.profile and one.name in asked), "")
+    if beside := [name for name in asked if placed and name != placed]:
+        raise UsageError(
+            f"--with {beside[0]}: {placed} takes the framework's place, without its other "
+            "techniques; leave one of them out"
+        )
+    open_ones = [
+        one for one in possible if one.name not in asked and site.tries(one) and not placed
+    ]
     return Decision(
         used,
         tuple(one.name for one in open_ones if one.use == "searched" and not one.profile),
-        tuple(one.name for one in open_ones if one.use == "preferred"),
-        tuple(one.name for one in open_ones if one.use == "searched" and one.profile),
+        # Another profile lacks what was asked for.
+        tuple(one.name for one in open_ones if one.use == "searched" and one.profile and not asked),
         tuple(name for name in used if name in asked),
         tuple(one.name for one in profile.techniques if one.use == "on" and one.name not in used),
     )

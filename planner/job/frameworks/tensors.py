@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from hardware.frozen import Frozen
 from planner.job.frameworks.units import (
     Bytes,
     ElementBytes,
-    Frozen,
     LogitBytes,
     ParameterBytes,
     TokenBytes,

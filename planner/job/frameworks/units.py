@@ -11,13 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-
-class Frozen(BaseModel):
-    """A table of a framework's file: immutable, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from pydantic import Field
 
 
 def unit(name: str) -> Any:

@@ -17,9 +17,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from hardware.files import read_text, toml_content
+from hardware.frozen import Frozen
 from planner.job.models.errors import ModelError, validation_message
 from planner.job.models.layout import hybrid_kinds, layer_kinds, moe_layers, repeat_pattern
 from planner.job.specs import AttentionKind, ModelSpec, NonNegative, Positive
@@ -32,10 +33,8 @@ _STATED_ELSEWHERE = {
 }
 
 
-class LayersTable(BaseModel):
+class LayersTable(Frozen):
     """The [layers] table: how layers differ."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     first_k_dense: NonNegative = 0
     moe_every: Positive = 1
@@ -43,10 +42,8 @@ class LayersTable(BaseModel):
     pattern: str = ""
 
 
-class ModelFile(BaseModel):
+class ModelFile(Frozen):
     """The whole file, before the shape becomes a ModelSpec."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     hf_name: str = ""
     exact_parameters: Annotated[int, Field(gt=0)] | None = None

@@ -272,7 +272,8 @@ def _switches(setup: Setup, job: Job) -> Iterator[Candidate]:
     for technique in _untried(setup, job) if compiled else ():
         kept = (name for name in request.variations if name != f"no-{technique.name}")
         more = (*kept, technique.name)
-        yield Candidate(f"use {technique.name}", _with_variations(setup, request, more))
+        flags = "" if "{" in technique.flags else f", {technique.flags}"
+        yield Candidate(f"use {technique.name}{flags}", _with_variations(setup, request, more))
 
 
 def _untried(setup: Setup, job: Job) -> Iterator[Technique]:

@@ -25,10 +25,12 @@ _DESCRIPTIVE = {
 }
 # Megatron has one GELU; the folder's README names the departure.
 _SAME_VALUES = {"gelu_new": "gelu"}
+# What the flags of a technique bring along: the fused dispatch wants the router in fp32.
+_BROUGHT_ALONG = {"moe.router_fp32": True}
 _REQUEST_FIELDS = (
     "batch_ramp",
     "seq", "precision", "dtype", "optimizer", "optimizer_offload", "activation_offload",
-    "attention", "schedule", "dropout", "framework",
+    "attention", "schedule", "dropout",
 )  # fmt: skip
 
 
@@ -58,12 +60,26 @@ def _differences(here: Setup, there: Setup) -> Iterator[tuple[str, Any, Any]]:
         yield "gbs", here.request.gbs, there.request.gbs
     if _mode(here) != _mode(there):
         yield "recompute", here.recompute, there.recompute
+    if _profile(here) != _profile(there):
+        yield "framework", _profile(here), _profile(there)
     for key in _REQUEST_FIELDS:
         one, other = getattr(here.request, key), getattr(there.request, key)
         if one != other and None not in (one, other):
             yield key, one, other
     if isinstance(here.request, LaunchRequest) and here.request.shape is not None:
-        yield from _model_differences(here.request.shape, there.request.find_model().spec)
+        for difference in _model_differences(here.request.shape, there.request.find_model().spec):
+            # DeepEP and HybridEP take weights in fp32 whatever the model asks of its router.
+            fused = "fused-dispatch" in here.request.variations
+            if not (fused and difference[0] == "model's moe.router_fp32"):
+                yield difference
+
+
+def _profile(setup: Setup) -> str:
+    """The profile that it trains with: a technique may put another in the framework's place."""
+    framework = setup.request.find_framework()
+    used = getattr(setup.request, "variations", ())
+    placed = (one.profile for one in framework.techniques if one.profile and one.name in used)
+    return next(placed, framework.name)
 
 
 def _mode(setup: Setup) -> object:
@@ -78,7 +94,8 @@ def _model_differences(here: ModelSpec, there: ModelSpec) -> Iterator[tuple[str,
     one, other = (_flat(model.model_dump(mode="json")) for model in (here, there))
     for key in one.keys() | other.keys():
         values = [_SAME_VALUES.get(str(side.get(key)), side.get(key)) for side in (one, other)]
-        if key.split(".")[0] not in _DESCRIPTIVE and values[0] != values[1]:
+        along = key in _BROUGHT_ALONG and one.get(key) == _BROUGHT_ALONG[key]
+        if key.split(".")[0] not in _DESCRIPTIVE and values[0] != values[1] and not along:
             yield f"model's {key}", one.get(key), other.get(key)
 
 

@@ -53,9 +53,10 @@ class LaunchRequest(Request):
     def offered_exchanges(
         self, profile: FrameworkProfile, model: ModelSpec, seq: int
     ) -> tuple[ContextKind, ...]:
-        """What the files say; whether its kernels have it, the rules check."""
+        """What the files say, or the framework's default; whether its kernels have it, the rules
+        check."""
         if self.cp_comm_type is None:
-            return super().offered_exchanges(profile, model, seq)
+            return super().offered_exchanges(profile, model, seq)[:1]
         if not profile.parallelism.context_in_transformer_engine:
             return (self.cp_comm_type,)
         return tuple(

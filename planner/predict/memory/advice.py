@@ -18,7 +18,7 @@ from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import optimizer_names
 from planner.job.request import Request
-from planner.predict.configuration import evaluate, given_job
+from planner.predict.configuration import evaluate
 from planner.predict.memory.footprint import configure, footprint_of
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
@@ -145,7 +145,7 @@ class _Adviser:
 
     def __init__(self, setup: Setup, may_add_gpus: bool, watch: Watch, over: Over) -> None:
         self.setup, self.may_add_gpus, self.watch, self.over = setup, may_add_gpus, watch, over
-        self.job = given_job(setup.request)
+        self.job = setup.request.resolve()
         self.base = setup.plan()
         self.tried = 0
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from constraints.rule import Layout
 from planner.job.job import Job
 from planner.job.request import Request
-from planner.predict.configuration import given_job, given_layout
+from planner.predict.configuration import given_layout
 from planner.predict.memory.account import StageAccount, stage_accounts
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.intervals import fit_probability, peak_interval
@@ -113,7 +113,7 @@ def memory_footprint(
     mtp_standalone: bool = False,
 ) -> Footprint:
     """The memory of one given configuration; arguments and errors as `planner.evaluate`."""
-    job = given_job(request)
+    job = request.resolve()
     return footprint_of(
         configure(job, degrees, recompute, block_layers, recomputed, mtp_standalone)
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
 from planner.job.errors import UsageError
+from planner.job.written import csv_text
 
 # Okabe & Ito 2008, told apart by the colour-blind too; three more after them.
 PALETTE = (
@@ -47,14 +46,11 @@ def table(rows: Iterable[Row]) -> Any:
     import altair as alt
 
     records = list(rows)
-    stream = io.StringIO()
     titles = list(records[0]) if records else ["empty"]
-    writer = csv.DictWriter(stream, titles, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in records)
+    cells = ({name: _cell(value) for name, value in row.items()} for row in records)
     parse = {name: _type(records[0][name]) for name in titles} if records else {}
     return alt.InlineData(
-        values=stream.getvalue(), format=alt.CsvDataFormat(type="csv", parse=parse)
+        values=csv_text(titles, cells), format=alt.CsvDataFormat(type="csv", parse=parse)
     )
 
 

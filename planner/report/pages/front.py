@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from planner.job.quantities import GIB
 from planner.predict.command_line import evaluate_command, search_command
 from planner.predict.plan import Plan
-from planner.predict.plan_text import shared_techniques
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.charts.heat import heat_chart
@@ -163,11 +162,10 @@ def overview_section(
     usable_bytes = results[0].job.usable_bytes if is_alone else None
     advice = recommended_note(results[0]) if is_alone else ()
     said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
-    shared = shared_techniques(plans)
     facts = [Facts((*job_facts(result.job), *techniques_row(plans))) for result in results[:1]]
     if is_alone:
         said |= dict.fromkeys(("Search again:", f"    {search_command(results[0].request)}"))
-    tables = [plan_table(plans, usable_bytes, first=first, said=shared)]
+    tables = [plan_table(plans, usable_bytes, first=first, told=plans)]
     tables += [
         riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
         for result in results

@@ -15,7 +15,6 @@ from planner.job.quantities import gib, seconds
 from planner.job.request import Request
 from planner.job.schedules import SCHEDULES
 from planner.predict.command_line import search_command
-from planner.predict.configuration import given_job
 from planner.predict.decided import decided_request
 from planner.predict.memory.footprint import configure, footprint_of
 from planner.predict.plan import Plan
@@ -237,7 +236,7 @@ def _phases(entry: Entry) -> Panel | None:
         return None
     try:
         configuration = configure(
-            given_job(decided_request(entry.result.request, plan)),
+            decided_request(entry.result.request, plan).resolve(),
             plan.degrees,
             plan.recompute,
             layout.block_layers,

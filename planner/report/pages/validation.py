@@ -10,7 +10,7 @@ from planner.report.charts.drawing import specification
 from planner.report.charts.scatter import scatter_chart
 from planner.report.figures.measured import Point
 from planner.report.pages.page import Drawing, Page, Section
-from planner.report.tables import Column, Report, TableData
+from planner.report.tables import Report, TableData, headings
 
 Record = dict[str, Any]
 
@@ -77,23 +77,10 @@ def _figure(value: float | None) -> str:
     return f"{value:.4g}" if value else ""
 
 
-def _table(
-    title: str, texts: Sequence[int], names: str, rows: Iterator[Sequence[str]]
-) -> TableData:
-    """A table; `texts` are the columns that are left-aligned."""
-    columns = tuple(
-        Column(name, "left" if index in texts else "right")
-        for index, name in enumerate(names.split(" | "))
-    )
-    return TableData(columns, tuple(tuple(row) for row in rows), title)
-
-
 def _worst(rows: Sequence[Record]) -> TableData:
-    return _table(
-        "",
-        (0, 1, 5),
-        "run | where | measured s | predicted s | error | why",
-        (
+    return TableData(
+        headings("<run | <where | measured s | predicted s | error | <why"),
+        tuple(
             (
                 row["description"],
                 f"{row['source']}, {row['file']} line {row['line']}",

@@ -56,7 +56,7 @@ def pool_jobs(request: Request) -> tuple[Pool, tuple[Job, ...]]:
 
 
 def _on_part(job: Job, world: Cluster) -> Job:
-    """The job on one part, with the techniques that every search prefers; its context parallelism
+    """The job on one part, without techniques that a search decides; its context parallelism
     exchanges in the usual way, on all parts."""
     return replace(job.decided()[0], cluster=world, context_kinds=job.context_kinds[:1])
 

@@ -41,7 +41,7 @@ def test_the_error_falls_to_a_fifth(fit) -> None:
     assert error(fit.before) > 0.06
     assert error(fit.after) < 0.2 * error(fit.before)
     assert error(fit.left_out) < 0.4 * error(fit.before)
-    assert not fit.is_worse
+    assert not fit.is_refused
 
 
 def test_a_single_run_helps_the_others() -> None:
@@ -108,7 +108,7 @@ def test_noise_that_no_parameter_explains_is_refused() -> None:
         noisy.append(
             replace(one, row=replace(one.row, cells=one.row.cells | {"step_time_s": repr(seconds)}))
         )
-    assert fit_figure(noisy, "time").is_worse
+    assert fit_figure(noisy, "time").is_refused
 
 
 def test_memory_overheads() -> None:

@@ -145,13 +145,20 @@ def test_nemos_loss_by_its_release(software: str, like: str) -> None:
     assert kernels.loss_traffic == load_framework(like).kernels.loss_traffic
 
 
-def test_sharding_within_nodes_is_fsdps_even_without_a_name() -> None:
-    cells = {**DEEPSPEED, "zero": "hsdp(zero3 within node, DDP across)"}
-    assert map_row(row(**cells).unnamed).job.framework.name == "fsdp1"
+EARLY = {"gpu": "A100-80GB", "act": "gelu", "flash": "n", "zero": "", "precision": "fp16"}
 
 
-def test_hosts_of_more_tensor_parallel_ranks_wait_longer() -> None:
-    """Steps that launches bind: one sequence of 256 tokens."""
-    cells = {"framework": "nanotron", "zero": "none", "seq": "256", "mbs": "1", "gbs": "64"}
-    times = {tp: predict(**cells, tp=str(tp), num_gpus=str(tp)).step_time_s or 0.0 for tp in (2, 8)}
-    assert times[8] / times[2] == pytest.approx((1 + 7 * 0.024) / (1 + 0.024), rel=0.05)
+@pytest.mark.parametrize(
+    ("cells", "profile"),
+    [
+        ({"zero": "hsdp(zero3 within node, DDP across)"}, "fsdp1"),
+        ({"zero": "fsdp-zero3", "recompute": "selective-op"}, "torchtitan"),
+        ({"zero": "zero1", "overlap": "grad_reduce param_gather"}, "deepspeed"),
+        (EARLY, "megatron-lm-2022"),
+        (EARLY | {"zero": "zero1"}, "megatron-deepspeed"),
+        (EARLY | {"precision": "bf16"}, "hf-transformers"),
+    ],
+)
+def test_mechanisms_without_a_name(cells: dict[str, str], profile: str) -> None:
+    job = map_row(row(**{**DEEPSPEED, **cells}).unnamed).job
+    assert job.framework.name == profile

@@ -204,11 +204,12 @@ def test_float8_recipes(
     assert kernels.parameter_communication_bytes == parameters
 
 
-def test_fms_fsdp_compiles_in_its_later_rows() -> None:
-    cells = {"framework": "PyTorch FSDP1 (fms-fsdp)", "zero": "fsdp-zero3"}
-    for stated, traffic in (("n", 4.0), ("y", 2.0)):
-        kernels = map_row(row(**cells, compile=stated)).job.framework.kernels
-        assert kernels.memory_traffic == traffic
+def test_blocks_compile_as_stated() -> None:
+    """IBM's later rows do; so does a stack like FSDP2 without a name, unless it says not."""
+    for framework, zero in (("PyTorch FSDP1 (fms-fsdp)", "fsdp-zero3"), ("", "fsdp2-zero3")):
+        for stated, traffic in (("n", 4.0), ("y", 2.0)):
+            found = row(framework=framework, zero=zero, compile=stated)
+            assert map_row(found).job.framework.kernels.memory_traffic == traffic
 
 
 def test_weights_of_16_bits_have_no_other_copy() -> None:

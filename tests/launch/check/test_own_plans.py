@@ -1,4 +1,5 @@
-"""`planner check` on what was launched from a search's own plan finds nothing faster.
+"""`planner check` on what was launched from a search's own plan finds nothing faster, and the
+plan's command gives its time and memory again.
 
 The search and the check read one cost model and one set of techniques: a change that the check
 proposes is one that the search did not try.
@@ -6,22 +7,27 @@ proposes is one that the search did not try.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from planner.cli.evaluate import command, given_configuration
 from planner.job.request import Request
 from planner.launch.check.assess import assess
 from planner.launch.check.changes import best_changes
+from planner.launch.check.given import read_given
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.plans import find_plans
-from planner.launch.read.folder import folder_files
 from planner.launch.read.found import Hints
-from planner.launch.read.launch import read_launch
 from planner.launch.registry import target_of_profile
 from planner.launch.retarget import launch_of
+from planner.predict.command_line import evaluate_command
+from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
+from planner.predict.memory.footprint import memory_footprint
+from planner.predict.plan import Plan
 
 JOBS: dict[str, dict[str, Any]] = {
     "70b": {"model": "llama-3-70b", "gpus": "64xH100", "gbs_tokens": 4_000_000},
@@ -57,13 +63,14 @@ def test_nothing_faster_than_the_searchs_own_plan(
     plan = found.plans[0]
     target = target_of_profile(framework)
     decided = decided_request(request, plan)
+    assert _evaluated(decided, plan) == pytest.approx((plan.step_time_s, plan.peak_bytes))
     launch = launch_of(plan, decided, target, "torchrun", found.job.used_gpus)
     write_folder(tmp_path / "run", launch_folder(launch).files, force=False)
     # A person names the model of a Python configuration, which holds its size alone.
     hints = Hints(model=request.model) if framework == "torchtitan" else None
-    read = read_launch(folder_files(tmp_path / "run").paths, hints)
+    read = read_given([str(tmp_path / "run")], hints or Hints(), 1, str(request.gpus), None).found
     assessment = assess(read, gpus=str(request.gpus))
-    assert assessment.errors == ()
+    assert assessment.problems == ()
     assert assessment.plan is not None
     assert assessment.plan.step_time_s == pytest.approx(plan.step_time_s, rel=1e-3)
     assert assessment.plan.peak_bytes == pytest.approx(plan.peak_bytes, rel=1e-3)
@@ -71,3 +78,15 @@ def test_nothing_faster_than_the_searchs_own_plan(
     assert set(plan.techniques) <= said
     changes = best_changes(assessment, lambda _what, _done, _total: None)
     assert [(change.change, change.faster) for change in changes] == []
+
+
+def _evaluated(request: Request, plan: Plan) -> tuple[float, float]:
+    """(step time, s; peak of `planner memory`, bytes) of the command that a plan is copied as."""
+    text = evaluate_command(request, plan.degrees, plan.recompute, plan.layout)
+    options = command.make_context("evaluate", shlex.split(text)[2:]).params
+    asked, degrees = given_configuration(options)
+    layers = options["layers_per_stage"], options["recompute_layers"]
+    again = evaluate(asked, degrees, options["recompute"], *layers)
+    used = memory_footprint(asked, degrees, options["recompute"], *layers)
+    assert used.total_bytes == pytest.approx(again.peak_bytes)
+    return again.step_time_s, again.peak_bytes

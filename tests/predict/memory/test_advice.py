@@ -79,7 +79,7 @@ def test_pairs_come_where_no_single_change_suffices(paired: Advice) -> None:
 
 
 def test_the_lightest_pair_is_named_where_nothing_suffices() -> None:
-    advice = _advice("llama-3-70b", "megatron-core", Degrees(tp=4, pp=2, grad_acc=16))
+    advice = _advice("llama-3-70b", "megatron-core", Degrees(tp=4, pp=2, mbs=4, grad_acc=4))
     assert not advice.sufficient
     assert not advice.pairs
     assert advice.closest is not None
