@@ -27,7 +27,8 @@ Reader = Callable[[Text, str, Launch, Files, Hints], Found]
 # Settings of a Trainer that make a command one of its scripts.
 _TRAINER_SIGNS = (
     "model_name_or_path", "per_device_train_batch_size", "num_train_epochs", "learning_rate",
-    "gradient_accumulation_steps", "gradient_checkpointing", "output_dir", "deepspeed", "finetuning_type",
+    "gradient_accumulation_steps", "gradient_checkpointing", "output_dir", "deepspeed",
+    "finetuning_type",
 )  # fmt: skip
 _FEWEST_SIGNS = 3
 
