@@ -51,7 +51,8 @@ def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
     result = []
     for count in counts:
         if count.kind not in kinds:
-            result.append(count)
+            if not (count.kind == "nodes" and _is_overridden(count, counts)):
+                result.append(count)
         elif not inner and not _is_overridden(count, counts):
             kind = kinds[count.kind]
             result.append(Count(kind, count.number, count.who, count.setting, count.eased))
@@ -59,10 +60,13 @@ def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
 
 
 def _is_overridden(count: Count, counts: Sequence[Count]) -> bool:
-    """A directive in whose place srun says it again."""
+    """A directive in whose place srun says it again; of nodes, for a step on fewer of them."""
     directive = count.who.startswith("#SBATCH")
     return directive and any(
-        other.kind == count.kind and other.who.startswith("srun") for other in counts
+        other.kind == count.kind
+        and other.who.startswith("srun")
+        and (count.kind != "nodes" or other.number < count.number)
+        for other in counts
     )
 
 
@@ -78,22 +82,10 @@ def _disagreements(counts: Sequence[Count], nodes: int | None) -> Iterator[Probl
     for kinds in groups:
         same = [count for count in counts if count.kind in kinds]
         for one, other in pairwise(same):
-            if one.number != other.number and not _part_of_the_nodes(one, other):
+            if one.number != other.number:
                 text = f"{_words(one)} and {_words(other)} do not agree{_meaning(one, other)}"
                 edits = _to(same, nodes or one.number, "nodes") if kinds == ("nodes",) else ()
                 yield _problem(text, (one, other), edits)
-
-
-def _part_of_the_nodes(one: Count, other: Count) -> bool:
-    """An srun step on fewer nodes than the job has: one of several steps."""
-    step = one if one.who.startswith("srun") else other
-    whole = other if step is one else one
-    return (
-        one.kind == other.kind == "nodes"
-        and step.who.startswith("srun")
-        and whole.who.startswith("#SBATCH")
-        and step.number < whole.number
-    )
 
 
 def _meaning(one: Count, other: Count) -> str:

@@ -28,6 +28,7 @@ Reader = Callable[[Text, str, Launch, Files, Hints], Found]
 _TRAINER_SIGNS = (
     "model_name_or_path", "per_device_train_batch_size", "num_train_epochs", "learning_rate",
     "gradient_accumulation_steps", "gradient_checkpointing", "output_dir", "deepspeed",
+    "finetuning_type",
 )  # fmt: skip
 _FEWEST_SIGNS = 3
 

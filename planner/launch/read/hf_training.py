@@ -139,7 +139,9 @@ def _is_on(named: Mapping[str, Setting], name: str) -> bool:
 
 
 def _switched(named: Mapping[str, Setting], name: str) -> bool:
-    """Whether a switch is on: `1` counts."""
+    """Whether a switch is on: `1` counts, and so does a value that only running tells."""
+    if name in named and named[name].unknown:
+        return True
     return _value(named, name).lower() not in ("", "false", "0", "none", "no", "{}", "-1")
 
 

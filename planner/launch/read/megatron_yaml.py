@@ -258,8 +258,11 @@ def _primus_torchtitan(
     document: Document, settings: dict[str, Setting], files: Files, hints: Hints
 ) -> Found:
     from planner.launch.read.torchtitan import TorchtitanReader
+    from planner.launch.read.torchtitan_keys import unknown_keys
 
     plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
     inner = Document(document.path, {}, plain)
-    found = TorchtitanReader(inner, None, files, hints).found("torchtitan-0.2")
-    return replace(found, format="settings")
+    reader = TorchtitanReader(inner, None, files, hints)
+    # Old names are read under the new ones; Primus has keys of its own besides.
+    reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]
+    return replace(reader.found("torchtitan-0.2"), format="settings")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -375,7 +375,12 @@ class _Walk(Tests):
         elif name in shell.functions:
             self._call(name, words[1:], *shell.functions[name])
         elif (inner := inline_script(words)) is not None:
-            self._nested(inner)
+            before, script = inner
+            first = len(shell.commands)
+            self._nested(script)
+            if name == "srun":  # its options count what the script starts
+                own = [replace(it, words=(*before, *it.words)) for it in shell.commands[first:]]
+                shell.commands[first:] = own
         elif (call := script_call(words)) is None or not self._follow(call, node):
             place = self.piece(node).first()
             file = place[0] if place else ""

@@ -28,18 +28,18 @@ class ScriptCall:
     arguments: tuple[Text, ...]
 
 
-def inline_script(words: Sequence[Word]) -> Text | None:
-    """What `bash -c "..."` runs, behind srun or not; None for another command."""
+def inline_script(words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:
+    """What `bash -c "..."` runs, and the srun before it; None for another command."""
     for at, word in enumerate(words):
         if _base(word) == "bcprun":  # NVIDIA Base Command: a launcher around `-c "..."`
             given = (two.text for one, two in pairwise(words[at:]) if one.text.value == "-c")
-            return next(given, None)
+            return next((((), text) for text in given), None)
         if _base(word) not in _SHELLS:
             continue
         after = at + 1
         while after < len(words) and re.match(r"-|\+|pipefail$", words[after].text.value):
             if re.fullmatch(r"-\w*c", words[after].text.value) and after + 1 < len(words):
-                return words[after + 1].text
+                return words[:at], words[after + 1].text
             after += 1
     return None
 

@@ -72,11 +72,9 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
 
 
 def _is_misspelt(key: str, close: str) -> bool:
-    """Whether key and name in its table are so near to another's that it can only be a slip."""
-    names = [close, close.rpartition(".")[2]]
-    return all(
-        map(nearest, (key, key.rpartition(".")[2]), ([it] for it in names), [SURELY_MEANT] * 2)
-    )
+    """Whether a key, and the name in its table, are so near to another's that it is a slip."""
+    names = (key.rpartition(".")[2], close.rpartition(".")[2])
+    return all(nearest(one, [other], SURELY_MEANT) for one, other in ((key, close), names))
 
 
 def _new_name(key: str) -> str | None:

@@ -226,6 +226,7 @@ def test_nanotron(read: Read) -> None:
     [
         ("unknown-option", "tp_mod: X", "", "", ""),
         ("unknown-option", "", "tokenz: 1", "", ""),
+        ("unknown-option", "", "infini_attention: {n: 1}\ndata: {}", "", ""),
         ("option-value", "pp_engine: 2f2b", "", "", ""),
         ("option-value", "", "", "REDUCE_SCATTER", "REDUCE"),
         ("option-value", "", "", "zero_stage: 1", "zero_stage: 3"),
@@ -233,6 +234,7 @@ def test_nanotron(read: Read) -> None:
         ("required-option", "", "", "dp: 4", ""),
         ("required-option", "", "", "general: {project: planned}", ""),
         ("model-unknown", "", "", "is_llama_config", "is_llamoe_config"),
+        ("model-unknown", "", "", "model_config", "config"),
     ],
 )
 def test_nanotron_rules(
@@ -241,6 +243,10 @@ def test_nanotron_rules(
     text = nanotron(parallelism, more)
     found = read(text.replace(old, new) if old else text, "n.yaml")
     assert rule in rules(found) | rules(found, "missing")
+
+
+def test_a_key_of_another_release_is_no_slip(read: Read) -> None:
+    assert rules(read(nanotron("", "profile: null"), "n.yaml")) == set()
 
 
 def test_nanotron_shape_rules(read: Read) -> None:

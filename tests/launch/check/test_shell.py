@@ -50,7 +50,7 @@ def words_of(text: str, **given: str) -> list[str]:
         ("A=1 && B=2\n[ $A = 1 ] && C=3\n[ $A = 1 ] || C=4\nrun $B $C", ["run", "2", "3"]),
         ("f() { A=7; }\nf\nrun $A", ["run", "7"]),
         ("eval \"run --a 1\"", ["run", "--a", "1"]),
-        ("A=3\nsrun -N 2 bash -c \"run --a $A\"", ["run", "--a", "3"]),
+        ("A=3\nsrun -N 2 bash -c \"run --a $A\"", ["srun", "-N", "2", "run", "--a", "3"]),
         ("CMD=\"run --a\"\n$CMD 1 2>&1 | cat > log &", ["cat"]),
         ("run \"a\\\"b\" c\\ d", ["run", 'a"b', "c d"]),
         ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:a100:8\nrun $SLURM_NNODES $SLURM_GPUS_ON_NODE",

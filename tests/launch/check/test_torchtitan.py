@@ -238,3 +238,8 @@ def test_older_torchtitan_keys_have_their_new_names(old: str, new: str, read: Re
     text = titan().replace("[training]", f"[training]\n{old} = 1", 1)
     problems = read(text, "t.toml").problems
     assert new in {problem.fix for problem in problems if problem.rule == "unknown-option"}
+
+
+def test_a_key_with_another_word_in_it_is_no_slip(read: Read) -> None:
+    text = titan() + "\n[metrics]\nenable_color_printing = true\n[validation]\nenabled = false\n"
+    assert not [one for one in read(text, "t.toml").problems if one.severity == "error"]

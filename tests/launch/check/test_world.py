@@ -49,7 +49,11 @@ def found_errors(read: Read, text: str, gpus: str = "16xH100") -> list[str]:
         slurm(
             "srun -N 1 --ntasks-per-node=8 python pretrain_gpt.py",
             "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n",
-        ).replace("--global-batch-size 64", "--global-batch-size 64"),
+        ),
+        slurm(
+            f"srun -N 1 bash -c 'torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py {SMALL}' #",
+            "#SBATCH --nodes=3\n",
+        ),
     ],
 )
 def test_numbers_that_agree(read: Read, text: str) -> None:
@@ -70,6 +74,7 @@ def test_numbers_that_agree(read: Read, text: str) -> None:
             slurm("torchrun --nnodes 2 --nproc-per-node 16 pretrain_gpt.py"),
             "a GPU takes one process",
         ),
+        (slurm("torchrun --nproc-per-node -3 pretrain_gpt.py"), "-3: at least 1 is needed"),
         (slurm("srun --ntasks-per-node=4 python pretrain_gpt.py"), "4 GPUs would stay idle"),
         (
             slurm("srun -n 12 python pretrain_gpt.py"),

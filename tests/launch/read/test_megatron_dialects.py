@@ -55,6 +55,11 @@ def test_a_misspelt_option_is_still_refused(folder: ReadFolder) -> None:
     assert judged(found).verdict == "will not run"
 
 
+def test_several_options_that_core_has_nothing_like_are_a_forks(folder: ReadFolder) -> None:
+    found = folder(script(f"{SMALL} --dist-url a --tokenizer-type QwenTokenizer --swap-weights"))
+    assert judged(found).plan is not None
+
+
 def test_another_program_has_options_of_its_own(folder: ReadFolder) -> None:
     found = folder(script(f"{SMALL} --my-own-flag 3", program="examples/pretrain_mine.py"))
     assert judged(found).plan is not None

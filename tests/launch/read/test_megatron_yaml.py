@@ -43,7 +43,7 @@ modules:
 """
 PRESETS = {
     "primus/configs/models/megatron/tiny.yaml":
-        "extends: [base.yaml]\nnum_layers: 16\nhidden_size: 2048\nnum_attention_heads: 16\n",
+        "bases: [base.yaml]\nnum_layers: 16\nhidden_size: 2048\nnum_attention_heads: 16\n",
     "primus/configs/models/megatron/base.yaml":
         "hidden_size: 64\nvocab_size: 32000\nswiglu: true\nadd_bias_linear: false\n"
         "normalization: RMSNorm\nposition_embedding_type: rope\nhidden_dropout: 0.0\n",
