@@ -47,7 +47,7 @@ def scaling_report(scaling: Scaling) -> Report:
 def _table(scaling: Scaling, batch: Batch) -> TableData:
     knee = scaling.knees.get(batch)
     columns = headings(
-        "GPUs | batch\ntokens | tokens/s | MFU\n% | bubble\n% | useful\n% | efficiency\n% | days",
+        "GPUs | batch\ntokens | tokens/s | MFU\n% | bubble\n% | useful\n% | effi-\nciency % | days",
         f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]} | <",
     )
     rows = tuple(

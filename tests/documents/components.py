@@ -274,7 +274,7 @@ def _llama_cache() -> float:
 def _rules() -> list[Row]:
     short, long = (_SERVE.format("llama-2-7b", 1, size, "fp16") for size in ("4096", "128Ki"))
     nanotron = "memory --model llama-2-7b --framework nanotron"
-    megatron = "memory --model llama-2-7b --framework megatron-core"
+    megatron = "memory --model llama-2-7b --framework megatron-core --without bf16-gradients"
     names = ("weights", "gradients", "optimizer state", "master weights")
     least, most = (_per_parameter(words, *names) for words in (megatron, nanotron))
     caches = [run(words)["stages"][0]["kv_needed_bytes"] for words in (short, long)]

@@ -109,4 +109,4 @@ def test_recommended_plans_hold_embeddings_and_logits(name: str) -> None:
         assert first >= embedding / shards
         logits = 4 * rows * degrees.mbs * job.seq / (degrees.tp * degrees.cp)
         # Not all of it: without a vocabulary another phase of the last stage is the heaviest.
-        assert last >= max(0.35 * logits, embedding / shards)
+        assert last >= max(0.3 * logits, embedding / shards)
