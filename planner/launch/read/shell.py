@@ -379,8 +379,10 @@ class _Walk(Tests):
             first = len(shell.commands)
             self._nested(script)
             if name == "srun":  # its options count what the script starts
-                own = [replace(it, words=(*before, *it.words)) for it in shell.commands[first:]]
-                shell.commands[first:] = own
+                started = shell.commands[first:]
+                shell.commands[first:] = [
+                    replace(each, words=(*before, *each.words)) for each in started
+                ]
         elif (call := script_call(words)) is None or not self._follow(call, node):
             place = self.piece(node).first()
             file = place[0] if place else ""
