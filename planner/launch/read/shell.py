@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from planner.launch.read.limits import Limits
 from planner.launch.read.shell_calls import (
-    ScriptCall,
     inline_script,
     reads_a_script,
     script_call,
@@ -186,12 +185,10 @@ class _Walk(Tests):
 
     def _outcome(self, node: Node) -> bool | None:
         """Whether a statement succeeds; it is run, if it is one that is run."""
-        if node.type in ("test_command", "negated_command") or self._is_arithmetic(node):
+        if node.type in ("test_command", "negated_command", "list") or self._is_arithmetic(node):
             return self.test(node)
         if node.type == "command" and self.name(node) in ("[", "test"):
             return None
-        if node.type == "list":
-            return self.test(node)
         self.run(node)
         return None
 
@@ -379,14 +376,14 @@ class _Walk(Tests):
             first = len(shell.commands)
             self._nested(script)
             if name == "srun":  # its options count what the script starts
-                started = shell.commands[first:]
-                shell.commands[first:] = [
-                    replace(each, words=(*before, *each.words)) for each in started
-                ]
-        elif (call := script_call(words)) is None or not self._follow(call, node):
-            place = self.piece(node).first()
-            file = place[0] if place else ""
-            shell.commands.append(Command(tuple(words), environment, file, shell.files.line(place)))
+                for place, each in enumerate(shell.commands[first:], first):
+                    shell.commands[place] = replace(each, words=(*before, *each.words))
+        elif (call := script_call(words)) is None or not self._read_file(
+            call.name.value, call.arguments, node
+        ):
+            at = self.piece(node).first()
+            file = at[0] if at else ""
+            shell.commands.append(Command(tuple(words), environment, file, shell.files.line(at)))
 
     def _nested(self, script: Text) -> None:
         """A script in a word: `eval`, `bash -c`."""
@@ -403,10 +400,6 @@ class _Walk(Tests):
         with shell.limits.call(f"the function {name}"), shell.called(arguments):
             _Walk(shell, source).run(body)
         shell.active.remove(name)
-
-    def _follow(self, call: ScriptCall, node: Node) -> bool:
-        """Read the script that a command starts, if it is there."""
-        return self._read_file(call.name.value, call.arguments, node)
 
     def _read_file(self, name: str, arguments: Sequence[Text], node: Node) -> bool:
         """Read another file in this shell; whether it was there."""
