@@ -17,7 +17,7 @@ from planner.cli import option_types as types
 from planner.cli.comparing import build_settings, comparing_request, money_options, offers_for
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
-from planner.cli.options import condition_options, job_options, output_format
+from planner.cli.options import condition_options, job_options, output_format, time_limit_option
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.table_options import by_spelling, option_of, option_value
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from planner.compare.offers import Offer
     from planner.compare.sweep.grid import Grid, Pricing, Value
     from planner.compare.sweep.journal import Journal
+    from planner.compare.sweep.run import Count
     from planner.job.request import Request
 
 MOST_SEARCHES = 10_000_000
@@ -72,6 +73,9 @@ Example: planner sweep grid.toml --processes 8"""
     "--processes", type=types.PROCESSES, metavar="N",
     help="Searches at a time on this machine. [default: its processors]",
 )  # fmt: skip
+@time_limit_option(
+    "After it no further search begins; those that run end, and the same command goes on."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON, nothing else.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows.")
 @click.option("--force", is_flag=True, help="Start anew; what is in the folder is lost.")
@@ -89,12 +93,13 @@ def command(**options: Any) -> None:
         raise UsageError(f"{folder} is a file; give the name of a folder to -o")
     grid = _grid(path)
     if options["report"]:
-        journal = read_only(folder, path)
-        _print(grid, journal, style)
-        return
-    with opened(folder, anew=options["force"]) as journal:
-        _run(grid, journal, folder, options)
-        _print(grid, journal, style)
+        told = _print(grid, read_only(folder, path), style)
+    else:
+        with opened(folder, anew=options["force"]) as journal:
+            _run(grid, journal, folder, options)
+            told = _print(grid, journal, style)
+    if told.failed or (told.left and not options["report"]):
+        click.get_current_context().exit(ExitStatus.CANNOT_TELL)
 
 
 def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) -> None:
@@ -121,14 +126,15 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
                 options["runs_on"], common, address=options["address"], processes=processes
             ) as engine,
         ):
-            run(grid, journal, engine, progress)
+            run(grid, journal, engine, progress, options["time_limit"])
     except KeyboardInterrupt:
         write(grid, journal, folder)
         raise
     write(grid, journal, folder)
 
 
-def _print(grid: Grid, journal: Journal, style: str) -> None:
+def _print(grid: Grid, journal: Journal, style: str) -> Count:
+    """The rows, or how far the sweep is, which is returned."""
     from planner.compare.sweep.run import count
 
     counted = count(grid, journal)
@@ -145,8 +151,7 @@ def _print(grid: Grid, journal: Journal, style: str) -> None:
             click.echo(json.dumps(sweep_document(grid, journal, counted), indent=1))
         else:
             print_report(sweep_report(grid, journal, counted))
-    if counted.failed:
-        click.get_current_context().exit(ExitStatus.CANNOT_TELL)
+    return counted
 
 
 class _File:

@@ -106,6 +106,15 @@ def test_rows_of_real_searches_in_the_order_of_the_grid(tmp_path: Path) -> None:
     assert again.given == []
 
 
+def test_no_search_begins_after_the_time_limit(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.begin(HEAD)
+        run(GRID, journal, Bench().engine, time_limit_s=0.0)
+        assert count(GRID, journal) == Count(6, 0, 0)
+        run(GRID, journal, Bench().engine, time_limit_s=3600.0)
+        assert count(GRID, journal) == Count(6, 6, 0)
+
+
 def test_what_was_interrupted_goes_on_and_ends_alike(tmp_path: Path) -> None:
     class ThenCtrlC(Bench):
         def submit(self, point: Point) -> Future[Record]:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
 from datetime import date
-from itertools import islice
+from itertools import islice, takewhile
+from math import inf
+from time import monotonic
 
 from planner._version import __version__
 from planner.compare.searches import Progress
@@ -49,8 +51,15 @@ def header(today: date) -> dict[str, str]:
     return {"planner": __version__, "sources": sources_hash(), "today": today.isoformat()}
 
 
-def run(grid: Grid, journal: Journal, engine: Engine, progress: Progress | None = None) -> None:
-    """Search every point that is not done. Each is in the journal before the next is handed out.
+def run(
+    grid: Grid,
+    journal: Journal,
+    engine: Engine,
+    progress: Progress | None = None,
+    time_limit_s: float | None = None,
+) -> None:
+    """Search every point that is not done. Each is in the journal before the next is handed out;
+    after `time_limit_s` none is.
 
     CannotTellError where the cluster is lost, or nothing but failures come back; OSError where the
     journal cannot be written; KeyboardInterrupt. What was noted before stays.
@@ -60,7 +69,9 @@ def run(grid: Grid, journal: Journal, engine: Engine, progress: Progress | None 
     ended, failures = len(grid) - len(todo), 0
     began = ended
     tell("searching", ended, len(grid))
-    for batch in _outcomes(engine, map(grid.point, todo)):
+    until = inf if time_limit_s is None else monotonic() + time_limit_s
+    points = takewhile(lambda _: monotonic() < until, map(grid.point, todo))
+    for batch in _outcomes(engine, points):
         journal.add((point.key, item) for point, item in batch)
         ended += len(batch)
         failures += sum(isinstance(item, str) for _, item in batch)
