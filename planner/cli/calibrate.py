@@ -217,7 +217,9 @@ def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
         return parse_one_type(options["gpus"])
     found = [run.mapped.job.cluster for fit in fits for run in fit.runs if run.mapped]
     if not found:
-        raise UsageError("benchmarks do not say what machine they ran on: give --gpus or --cluster")
+        raise UsageError(
+            "--from: benchmarks do not say what machine they ran on; give --gpus or --cluster"
+        )
     return max(found, key=lambda cluster: cluster.num_gpus)
 
 

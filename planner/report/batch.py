@@ -15,8 +15,16 @@ if TYPE_CHECKING:
 
 
 def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:
-    """What the largest batch of some runs costs, if it is past the critical one."""
-    prices = [run.batch_price for run in runs if run.batch_price is not None]
+    """What days count of a batch ramp, and what the largest batch of some runs costs, if it is past
+    the critical one."""
+    every = list(runs)
+    if ramped := next((run.plan for run in every if run.plan.ramp), None):
+        yield (
+            f"Days go through the batch ramp, {ramped.ramp[0].gbs:,} to {ramped.gbs:,} sequences "
+            f"over {short_count(ramped.ramp[-1].until_tokens)} tokens; tokens/s, MFU and step "
+            "times are of its last batch."
+        )
+    prices = [run.batch_price for run in every if run.batch_price is not None]
     largest = max(prices, key=lambda price: price.batch, default=None)
     if largest is None or not largest.is_past:
         return

@@ -100,6 +100,7 @@ def test_a_ramp_says_the_batch_of_every_point() -> None:
     assert plain is not None and ramped is not None
     assert [batch.gbs for batch in ramped.plan.ramp] == [8, 16, 24]
     assert ramped.days.value > plain.days.value
+    assert "the batch ramp, 8 to 32 sequences" in next(runs_note([ramped], 10**10))
     assert plain.batch_price is not None and ramped.batch_price is not None
     assert ramped.batch_price.extra.value < plain.batch_price.extra.value
 
