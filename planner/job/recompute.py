@@ -77,7 +77,7 @@ class RecomputeForms(Frozen):
 class RecomputeMode(Frozen):
     """One value of `--recompute`: which modules are run again in backward, in which layers.
 
-    `every`: in each so-manieth layer; `span`: layers of one checkpoint; `block`: layers of each
+    `every`: in every n-th layer; `span`: layers of one checkpoint; `block`: layers of each
     block that recompute (0: not limited by the mode); `budget`: torch's memory budget, 0..1.
     """
 

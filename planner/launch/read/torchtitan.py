@@ -275,7 +275,7 @@ class TorchtitanReader(DocumentReader):
                 return f"full/{option}" if int(option) > 1 else "full"
             if option != "op":
                 key = f"{_A}.selective_ac_option"
-                text = f"{key} {option!r}: op, or a number (every so-manieth layer)"
+                text = f"{key} {option!r}: op, or a number (every n-th layer)"
                 self.problems.append(self.document.wrong(text, key))
             return "selective"
         if mode == "memory_budget":

@@ -5,7 +5,7 @@
     python -P instructions.py count FILE
 
 `capture` writes the arguments with which `cost_shapes` costs a sample of a job's shapes: all that
-share a frame (degrees and grid), of every so-manieth frame. `repeat` costs them so many times, to
+share a frame (degrees and grid), of every n-th frame. `repeat` costs them so many times, to
 run under callgrind; `count` costs them in plain Python and counts operations as they run.
 """
 
