@@ -268,18 +268,28 @@ def condition(verb: str, *examples: str) -> Parsed:
     return Parsed("condition", partial(_condition, verb), *examples)
 
 
-DEGREE = click.IntRange(1, LARGEST_DEGREE)
-SHARD = click.IntRange(0, LARGEST_DEGREE)
-MICRO_BATCHES = click.IntRange(1, MOST_MICRO_BATCHES)
-SEQUENCES = click.IntRange(1, MOST_SEQUENCES)
+class _Whole(click.IntRange):
+    """A whole number of a range in digits alone: Python reads `1_000` too, and refusals that then
+    say 1000 name nothing that was given."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and "_" in value:
+            self.fail(f"{value!r} is not a valid integer: write digits alone", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+DEGREE = _Whole(1, LARGEST_DEGREE)
+SHARD = _Whole(0, LARGEST_DEGREE)
+MICRO_BATCHES = _Whole(1, MOST_MICRO_BATCHES)
+SEQUENCES = _Whole(1, MOST_SEQUENCES)
 # Of an engine that serves.
-SERVED = click.IntRange(1, 10**6)
-WIDTH = click.IntRange(1, WIDEST)
-PLAN_NUMBER = click.IntRange(1, 10**6)
-PLANS = click.IntRange(1, 10**6)
-NODES = click.IntRange(0, LARGEST_DEGREE)
-PROCESSES = click.IntRange(1, 1024)
-SEED = click.IntRange(0, 2**31 - 1)
+SERVED = _Whole(1, 10**6)
+WIDTH = _Whole(1, WIDEST)
+PLAN_NUMBER = _Whole(1, 10**6)
+PLANS = _Whole(1, 10**6)
+NODES = _Whole(0, LARGEST_DEGREE)
+PROCESSES = _Whole(1, 1024)
+SEED = _Whole(0, 2**31 - 1)
 # The longest that anyone waits: a year.
 TIME_LIMIT = Number(0, 365 * 86400, low_open=True)
 MEASURED_S = Number(0, 1e6, low_open=True)
