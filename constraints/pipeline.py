@@ -20,7 +20,7 @@ _SCHEDULES = "Megatron-LM core 0.19, pipeline_parallel/schedules.py"
     "PipelineParallelLayerLayout (stages E and L)",
     wording=lambda ctx: (
         f"pp·vpp must not exceed {ctx.model.layers} layers"
-        + (", with embedding and head alone " + str(most_chunks(ctx))) * _may_be_alone(ctx)
+        + (f", with embedding and head alone {most_chunks(ctx)}" if _may_be_alone(ctx) else "")
     ),
 )
 def chunks_have_layers(columns: Columns, ctx: RuleContext) -> Mask:

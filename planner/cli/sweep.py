@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Mapping
 from datetime import date
 from itertools import product
@@ -22,7 +23,7 @@ from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.table_options import by_spelling, option_of, option_value
 from planner.job.errors import UsageError
-from planner.job.written import csv_text
+from planner.job.written import write_csv
 
 if TYPE_CHECKING:
     from planner.compare.offers import Offer
@@ -141,7 +142,7 @@ def _print(grid: Grid, journal: Journal, style: str) -> Count:
     if style == "csv":
         from planner.compare.sweep.results import columns, rows
 
-        click.echo(csv_text(columns(grid), rows(grid, journal)), nl=False)
+        write_csv(sys.stdout, columns(grid), rows(grid, journal))
     else:
         from planner.report.sweep import sweep_document, sweep_report
 

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from planner.job.errors import UsageError
 
@@ -49,10 +49,15 @@ def _plain(value: Any, digits: int) -> Any:
 def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """A table with a header; a cell that a row has not is empty."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
+    write_csv(text, columns, rows)
+    return text.getvalue()
+
+
+def write_csv(file: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """`csv_text` into an open file, row by row."""
+    writer = csv.DictWriter(file, list(columns), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue()
 
 
 def write_text(path: Path, text: str) -> None:

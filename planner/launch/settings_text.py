@@ -7,11 +7,13 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
-
-import yaml
+from functools import cache
+from typing import TYPE_CHECKING, TypeGuard
 
 from planner.launch.contract import Choice
+
+if TYPE_CHECKING:
+    from yaml import SafeDumper
 
 LINE_WIDTH = 88
 
@@ -178,20 +180,27 @@ def yaml_value(value: Value) -> str:
     return _dumped([value])[1:-1]
 
 
-class _Dumper(yaml.SafeDumper):
+@cache
+def _dumper() -> type[SafeDumper]:
     """Lists of scalars in a line, everything else in lines of its own."""
+    import yaml
 
-    def represent_values(self, data: Sequence[Value]) -> yaml.Node:
+    class Dumper(yaml.SafeDumper):
+        """YAML's, with representers of its own."""
+
+    def in_a_line(dumper: SafeDumper, data: Sequence[Value]) -> yaml.Node:
         flow = not any(isinstance(item, Mapping) for item in data)
-        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
+        return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
 
-
-_Dumper.add_representer(list, _Dumper.represent_values)
-_Dumper.add_representer(tuple, _Dumper.represent_values)
+    for kind in (list, tuple):
+        Dumper.add_representer(kind, in_a_line)
+    return Dumper
 
 
 def _dumped(value: Value) -> str:
+    import yaml
+
     text: str = yaml.dump(
-        value, Dumper=_Dumper, sort_keys=False, width=math.inf, allow_unicode=True
+        value, Dumper=_dumper(), sort_keys=False, width=math.inf, allow_unicode=True
     )
     return text.rstrip()

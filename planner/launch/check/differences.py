@@ -7,6 +7,7 @@ from typing import Any
 
 from hardware import HardwareError
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.frameworks.switches import with_techniques
 from planner.job.specs import ModelSpec
 from planner.launch.check.request import LaunchRequest, as_request
 from planner.launch.read.found import Found, Problem
@@ -25,8 +26,6 @@ _DESCRIPTIVE = {
 }
 # Megatron has one GELU; the folder's README names the departure.
 _SAME_VALUES = {"gelu_new": "gelu"}
-# What the flags of a technique bring along: the fused dispatch wants the router in fp32.
-_BROUGHT_ALONG = {"moe.router_fp32": True}
 _REQUEST_FIELDS = (
     "batch_ramp",
     "seq", "precision", "dtype", "optimizer", "optimizer_offload", "activation_offload",
@@ -67,19 +66,18 @@ def _differences(here: Setup, there: Setup) -> Iterator[tuple[str, Any, Any]]:
         if one != other and None not in (one, other):
             yield key, one, other
     if isinstance(here.request, LaunchRequest) and here.request.shape is not None:
+        # DeepEP and HybridEP take weights in fp32 whatever the model asks of its router.
+        fused = "fused-dispatch" in here.request.variations
         for difference in _model_differences(here.request.shape, there.request.find_model().spec):
-            # DeepEP and HybridEP take weights in fp32 whatever the model asks of its router.
-            fused = "fused-dispatch" in here.request.variations
             if not (fused and difference[0] == "model's moe.router_fp32"):
                 yield difference
 
 
 def _profile(setup: Setup) -> str:
     """The profile that it trains with: a technique may put another in the framework's place."""
-    framework = setup.request.find_framework()
-    used = getattr(setup.request, "variations", ())
-    placed = (one.profile for one in framework.techniques if one.profile and one.name in used)
-    return next(placed, framework.name)
+    request = setup.request
+    used = request.variations if isinstance(request, LaunchRequest) else request.use
+    return with_techniques(request.find_framework(), used).name
 
 
 def _mode(setup: Setup) -> object:
@@ -94,8 +92,7 @@ def _model_differences(here: ModelSpec, there: ModelSpec) -> Iterator[tuple[str,
     one, other = (_flat(model.model_dump(mode="json")) for model in (here, there))
     for key in one.keys() | other.keys():
         values = [_SAME_VALUES.get(str(side.get(key)), side.get(key)) for side in (one, other)]
-        along = key in _BROUGHT_ALONG and one.get(key) == _BROUGHT_ALONG[key]
-        if key.split(".")[0] not in _DESCRIPTIVE and values[0] != values[1] and not along:
+        if key.split(".")[0] not in _DESCRIPTIVE and values[0] != values[1]:
             yield f"model's {key}", one.get(key), other.get(key)
 
 

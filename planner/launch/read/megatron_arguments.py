@@ -271,13 +271,16 @@ def _of_the_model() -> frozenset[str]:
 
 def core_like(unknown: Setting) -> str:
     """Core's option that is most like an unknown one; empty where none is near."""
-    return nearest(unknown.key.removeprefix("--").replace("_", "-"), options(), 0.75)
+    return nearest(_plain(unknown), options(), 0.75)
+
+
+def _plain(setting: Setting) -> str:
+    return setting.key.removeprefix("--").replace("_", "-")
 
 
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
     """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
     for setting in arguments.unknown:
-        plain = setting.key.removeprefix("--").replace("_", "-")
         close = core_like(setting)
         text = f"{setting.key}: {parser} has no such option and refuses it"
         severity: Severity = "error"
@@ -288,7 +291,7 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
         if not setting.key.startswith("--"):
             text = f"{setting.key!r} stands where an option should"
             close = ""
-        sure = close and close not in arguments.given and _is_misspelt(plain, close)
+        sure = close and close not in arguments.given and _is_misspelt(_plain(setting), close)
         yield Problem(
             "unknown-option",
             text,
