@@ -159,11 +159,12 @@ def _configuration(options: dict[str, Any]) -> MappedRow | None:
 def launched(paths: tuple[str, ...], gpus: str | None, cluster: str | None) -> MappedRow:
     """The configuration of launch files, as `planner check` reads them. UsageError,
     CannotTellError where they do not say what runs."""
-    from planner.evidence.runs.mapping import MappedRow, plan_layout
+    from planner.evidence.runs.mapping import MappedRow
     from planner.evidence.runs.rows import MeasuredRow
     from planner.launch.check.assess import assess
     from planner.launch.check.given import read_given
     from planner.launch.read.found import Hints
+    from planner.predict.layouts import plan_layout
 
     given = read_given(paths, Hints(), 1, gpus, cluster)
     found = assess(given.found, given.gpus, given.cluster)
