@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 
@@ -11,10 +9,8 @@ from planner.cli import cli
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
-from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees
 from planner.search.explanation import job_evaluator
-from planner.search.plan_file import read_plan_file, to_json
 from planner.search.search import find_plans
 from planner.search.what_if import what_if
 
@@ -74,31 +70,6 @@ def test_a_neighbour_of_a_plan_keeps_its_fraction() -> None:
     near = job_evaluator(HALF.resolve(), plan)(plan.degrees, plan.recompute)
     assert near.activation_offload_fraction == 0.5
     assert near.step_time_s == plan.step_time_s
-
-
-def test_plan_files_of_searches_that_chose_a_fraction_are_read(tmp_path: Path) -> None:
-    text = to_json(find_plans(WHOLE, top=1))
-    open_ = text.replace(
-        '"activation_offload_fraction": 1.0', '"activation_offload_fraction": "search"', 1
-    )
-    assert open_ != text
-    open_ = open_.replace('"version": 5', '"version": 1', 1)
-    path = tmp_path / "plans.json"
-    path.write_text(open_, encoding="utf-8")
-    result = read_plan_file(path)
-    assert decided_request(result.request, result.plans[0]).activation_offload_fraction == 1.0
-
-
-def test_plan_files_with_the_former_name_of_lone_multi_token_prediction_are_read(
-    tmp_path: Path,
-) -> None:
-    text = to_json(find_plans(WHOLE, top=1))
-    former = text.replace('"version": 5', '"version": 2', 1)
-    former = former.replace('"mtp_standalone": false', '"mtp_apart": true')
-    assert former != text
-    path = tmp_path / "plans.json"
-    path.write_text(former, encoding="utf-8")
-    assert all(plan.layout.mtp_standalone for plan in read_plan_file(path).plans)
 
 
 @pytest.mark.parametrize(
