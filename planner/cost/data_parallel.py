@@ -27,8 +27,8 @@ def sharded_stream(
     """A collective of dense parameters over the ranks that share them."""
     stride = dense_stride(key, grid, job, network)
     if grid.replicas > 1.0:
-        return collective_stream(kind, grid.shards, stride, size_bytes, job, network)
-    return parameter_stream(kind, grid.shards, stride, size_bytes, job, network)
+        return collective_stream(kind, grid.shards, stride, size_bytes, network)
+    return parameter_stream(kind, grid.shards, stride, size_bytes, network)
 
 
 @jit
@@ -40,9 +40,7 @@ def gather_stream(
     kind, stride = f.COLLECTIVE_ALL_GATHER, expert_stride(key, grid, job)
     return after(
         sharded_stream(kind, dense * per_parameter_bytes, key, grid, job, network),
-        collective_stream(
-            kind, grid.expert_shards, stride, expert * per_parameter_bytes, job, network
-        ),
+        collective_stream(kind, grid.expert_shards, stride, expert * per_parameter_bytes, network),
     )
 
 
@@ -70,7 +68,7 @@ def reduce_stream(
     distance = expert_stride(key, grid, job)
     first = after(
         sharded_stream(kind, value, key, grid, job, network),
-        collective_stream(kind, grid.expert_shards, distance, expert_value, job, network),
+        collective_stream(kind, grid.expert_shards, distance, expert_value, network),
     )
     if grid.zero == 0 or grid.replicas <= 1.0:
         return first
@@ -81,8 +79,8 @@ def reduce_stream(
     )
     kind = f.COLLECTIVE_ALL_REDUCE
     second = after(
-        parameter_stream(kind, grid.replicas, stride, value, job, network),
-        parameter_stream(kind, grid.replicas, distance, expert_value, job, network),
+        parameter_stream(kind, grid.replicas, stride, value, network),
+        parameter_stream(kind, grid.replicas, distance, expert_value, network),
     )
     return after(first, second)
 

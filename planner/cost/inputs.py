@@ -89,8 +89,9 @@ class LinkInputs(NamedTuple):
     A box without NVLink is one domain whose links are PCIe.
     """
 
+    # Ranks that train together: groups are placed on that many GPUs.
+    job_gpus: float
     scale_up_domain: float
-    gpus_per_node: float
     scale_up_bytes_per_s: float
     scale_up_latency_s: float
     scale_up_half_bytes: float

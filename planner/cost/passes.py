@@ -213,9 +213,7 @@ def table_reduction_seconds(
         return 0.0
     size = framework.gradient_bytes * costs[job.kinds].table
     stride = stage_stride(key, grid, job) * float(furthest // (members - 1))
-    return collective_stream(
-        f.COLLECTIVE_ALL_REDUCE, float(members), stride, size, job, network
-    ).seconds
+    return collective_stream(f.COLLECTIVE_ALL_REDUCE, float(members), stride, size, network).seconds
 
 
 @jit
@@ -274,7 +272,7 @@ def transfer_alone_seconds(
         seconds = point_to_point_time_s(size, same_domain, network[0])
     if key.sequence_parallel > 0 or framework.pipeline_scatters == 0.0:
         return seconds
-    group = group_of(key.tp, 1.0, job, network[0])
+    group = group_of(key.tp, 1.0, network[0])
     return seconds + all_gather_time_s(
         size, key.tp, float(group.members_per_domain), network[0], float(group.root_groups)
     )

@@ -41,8 +41,6 @@ class JobInputs(NamedTuple):
     eager_attention: float
     # Experts that a token is routed to; 0 without experts.
     top_k: float
-    # Ranks that train together: groups are placed on that many GPUs.
-    world: float
     # 1 when attention masks the future: half of the square is computed.
     causal: float
     # 1 when all layers of one kind precede those of the next (dense ones first, then MoE).

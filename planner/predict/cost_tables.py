@@ -208,7 +208,6 @@ def context_inputs(context: OpContext) -> JobInputs:
             sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
             eager_attention=0.0,
             top_k=float(model.moe.top_k if model.moe else 0),
-            world=1.0,
             causal=1.0,
             standalone_vocab=float(parallelism.standalone_vocab),
             greedy_layer_cost=float(costs[0]),
@@ -224,7 +223,6 @@ def job_inputs(job: Job) -> JobInputs:
     """Numbers of model and batch for the compiled core."""
     return context_inputs(op_context(job))._replace(
         eager_attention=_score_traffic(job),
-        world=float(job.cluster.num_gpus),
         neighbour_share=_neighbour_share(job),
     )
 

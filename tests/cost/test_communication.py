@@ -40,8 +40,8 @@ COLLECTIVES: tuple[Collective, ...] = (
 )
 # Rates only: no latency, no ramp, no in-switch reduction.
 IDEAL = LinkInputs(
+    job_gpus=8.0,
     scale_up_domain=8.0,
-    gpus_per_node=8.0,
     scale_up_bytes_per_s=400e9,
     scale_up_latency_s=0.0,
     scale_up_half_bytes=0.0,
@@ -67,8 +67,8 @@ def shipped(
     )
     return assemble(
         curves,
+        job_gpus=domain,
         domain_gpus=domain,
-        gpus_per_node=8,
         scale_up_bytes_per_s=up,
         scale_out_bytes_per_s=out,
         host_bytes_per_s=63e9,

@@ -8,25 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.inputs import LinkInputs
 from planner.cost.placement import place_group, touched_domains
-
-
-def links(domain: int, root_gpus: int = 0) -> LinkInputs:
-    """Links of which only the domain size matters here."""
-    return LinkInputs(
-        scale_up_domain=float(domain),
-        gpus_per_node=8.0,
-        scale_up_bytes_per_s=1.0,
-        scale_up_latency_s=0.0,
-        scale_up_half_bytes=0.0,
-        scale_out_bytes_per_s=1.0,
-        scale_out_latency_s=0.0,
-        scale_out_half_bytes=0.0,
-        scale_up_reduction_gain=1.0,
-        host_bytes_per_s=1.0,
-        root_gpus=float(root_gpus),
-    )
 
 
 def all_groups(size: int, stride: int, world: int) -> list[list[int]]:
