@@ -45,12 +45,12 @@ from planner.cost.phase_records import (
 )
 from planner.cost.schedule import (
     Held,
-    bubble_share,
     copies_of_model,
     held_microbatches,
     microbatch_share,
 )
 from planner.cost.stage import layer_maxima
+from planner.cost.step import model_bubble_share
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 # Recomputation codes: no layer, every layer, or any number of them.
@@ -356,14 +356,11 @@ def shape_bubble_share(
     grid: Row, terms: Array, totals: Array, total_s: float, recompute: int,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """`bubble_share` of all layouts of a shape; a lower bound where any layers may recompute."""
+    """`model_bubble_share` of all layouts of a shape, or less where any layers may recompute."""
     forward_s = weighted(totals, terms, TERM_FORWARD)
     weight_s = weighted(totals, terms, TERM_WEIGHT)
-    return bubble_share(
-        forward_s, total_s - forward_s - weight_s, weight_s, framework.schedule,
-        grid.pp, grid.vpp, grid.grad_acc,
-        framework.optimizer_post_validation, recompute == RECOMPUTE_SOME,
-    )  # fmt: skip
+    lower = recompute == RECOMPUTE_SOME
+    return model_bubble_share(forward_s, total_s, weight_s, grid, framework, lower)
 
 
 @jit
