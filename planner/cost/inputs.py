@@ -135,3 +135,5 @@ class LinkInputs(NamedTuple):
     in_network_leaf_ports: float = 2.0
     in_network_groups: float = 0.0
     in_network_gathers: float = 0.0
+    # 1 where ranks are numbered tp-cp-ep-pp-dp: the stages of a pipeline are neighbours.
+    pipeline_before_data: float = 0.0

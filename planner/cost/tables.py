@@ -55,8 +55,6 @@ class JobInputs(NamedTuple):
     greedy_head_cost: float = 0.0
     # 1 where multi-token prediction away from the embedding holds a copy of the vocabulary table.
     mtp_copies_embedding: float = 0.0
-    # 1 where ranks are numbered tp-cp-ep-pp-dp: the stages of a pipeline are neighbours.
-    pipeline_before_data: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):

@@ -214,7 +214,6 @@ def context_inputs(context: OpContext) -> JobInputs:
             greedy_head_cost=float(costs[1]),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
             mtp_copies_embedding=float(parallelism.mtp_copies_embedding),
-            pipeline_before_data=float(parallelism.pipeline_before_data),
         )
     )
 

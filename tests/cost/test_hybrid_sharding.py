@@ -59,8 +59,8 @@ def test_reduction_is_a_scatter_inside_and_an_all_reduce_across(model: CostModel
     costed, _ = cost(model, dp=32, zero=3, shard=8)
     key = key_of(costed)
     grid = grid_of(costed)
-    links, job = model.link_inputs, model.job_inputs
-    seconds = reduce_seconds(1e9, 0.0, 4.0, key, grid, job, model.network)
+    links = model.link_inputs
+    seconds = reduce_seconds(1e9, 0.0, 4.0, key, grid, model.network)
     inside = reduce_scatter_time_s(4e9, 8.0, 8.0, links)
     across = all_reduce_time_s(5e8, 4.0, 1.0, links)
     assert seconds == pytest.approx(inside + across)

@@ -38,11 +38,11 @@ def test_no_line_lies_above_the_time(
     a chord between two sizes would be up to 7 % too high."""
     name, _, sharp = machine.partition(" ")
     cluster = with_sharp(parse_gpus(name)) if sharp else parse_gpus(name)
-    links, job, framework = network(link_inputs(cluster)), model.job_inputs, model.framework_inputs
+    links, framework = network(link_inputs(cluster)), model.framework_inputs
     key, grid = key_of(costed), grid_of(costed, zero=zero, shard=shard)
     for high in (1e6, 1e8, 1e10):
         for reduce in (True, False):
-            base, slope = traffic_line(high, False, reduce, key, grid, job, framework, links)
+            base, slope = traffic_line(high, False, reduce, key, grid, framework, links)
             time_s = reduce_seconds if reduce else gather_seconds
             size_bytes = (
                 framework.gradient_communication_bytes
@@ -50,7 +50,7 @@ def test_no_line_lies_above_the_time(
                 else framework.parameter_communication_bytes
             )
             for size in np.geomspace(1e3, high, 40):
-                real_s = time_s(size, 0.0, size_bytes, key, grid, job, links)
+                real_s = time_s(size, 0.0, size_bytes, key, grid, links)
                 assert base + slope * size <= real_s * (1 + 1e-9)
-            whole_s = time_s(high, 0.0, size_bytes, key, grid, job, links)
+            whole_s = time_s(high, 0.0, size_bytes, key, grid, links)
             assert base + slope * high == pytest.approx(whole_s, rel=1e-6)

@@ -106,7 +106,7 @@ def boundary_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[floa
     grid = grid_of(costed)
     parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
     framework = model.framework_inputs
-    key_grid = (key, grid, model.job_inputs, model.network)
+    key_grid = (key, grid, model.network)
     reduce = reduce_seconds(parameters, 0.0, framework.gradient_communication_bytes, *key_grid)
     gather = gather_seconds(parameters, 0.0, framework.parameter_communication_bytes, *key_grid)
     return reduce, gather, found

@@ -126,8 +126,8 @@ def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
         assert backward[f.LINK_HIDDEN_BETWEEN] == backward[f.LINK_EXPOSED_BETWEEN] == 0.0
         grid, pieces = grid_of(costed), rows(costed.piece_costs(0), f.PIECE_ROW)
         traffic = np.zeros(len(pieces), TRAFFIC_ROW)
-        job, framework = model.job_inputs, model.framework_inputs
-        fill_traffic(pieces, key_of(costed), grid, job, framework, model.network, traffic)
+        framework = model.framework_inputs
+        fill_traffic(pieces, key_of(costed), grid, framework, model.network, traffic)
         end_traffic(pieces[0], traffic[0], grid, framework)
         # Next to nothing of a ring over NICs passes the links inside a node.
         tensor = layer[f.PIECE_FORWARD_TP] + layer[f.PIECE_BACKWARD_TP]
