@@ -96,7 +96,7 @@ def test_ring_all_reduce_moves_the_bytes_of_bus_bandwidth() -> None:
 
 def test_all_gather_then_reduce_scatter_is_a_ring_all_reduce() -> None:
     halves = all_gather_time_s(8e9, 32, 8, H200) + reduce_scatter_time_s(8e9, 32, 8, H200)
-    ring = communication.ring_all_reduce_time_s(8e9, 32.0, 8.0, H200)
+    ring = communication.ring_all_reduce_time_s(8e9, 32.0, 8.0, H200, 0.0)
     # Two launches, and the ramp of two short transfers instead of that of one long.
     assert halves == pytest.approx(ring + 2 * H200.collective_launch_s, rel=0.02)
 
@@ -159,8 +159,8 @@ def test_all_reduce_inside_an_a100_node(gpus: int, mebibytes: int, measured_us: 
 
 def test_small_messages_over_many_domains_take_the_tree() -> None:
     links = H200._replace(scale_up_reduction_gain=1.0)
-    ring = communication.ring_all_reduce_time_s(MIB, 1024.0, 8.0, links)
-    tree = communication.tree_all_reduce_time_s(MIB, 1024.0, 8.0, links)
+    ring = communication.ring_all_reduce_time_s(MIB, 1024.0, 8.0, links, 0.0)
+    tree = communication.tree_all_reduce_time_s(MIB, 1024.0, 8.0, links, 0.0)
     assert tree < ring
     assert all_reduce_time_s(MIB, 1024, 8, links) == pytest.approx(tree + links.collective_launch_s)
 
@@ -321,7 +321,7 @@ def test_strided_groups_share_nics_by_member() -> None:
     """
     links = IDEAL._replace(scale_out_bytes_per_s=8.13e9)
     pair, four = (
-        2 * (n - 1) / n * GIB / communication.ring_all_reduce_time_s(GIB, n, m, links)
+        2 * (n - 1) / n * GIB / communication.ring_all_reduce_time_s(GIB, n, m, links, 0.0)
         for n, m in ((2.0, 1.0), (4.0, 2.0))
     )
     assert four / pair == pytest.approx(16.22 / 8.13, rel=0.01)

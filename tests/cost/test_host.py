@@ -14,7 +14,7 @@ from planner.predict.cost_model import CostModel
 from planner.predict.host_notes import waiting_notes
 from planner.predict.plan import Degrees
 from planner.predict.uncertainty.intervals import plan_conditions
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, make_job, with_table
 
 DEGREES = {"dp": 8, "zero": 1, "mbs": 1, "grad_acc": 4}
 
@@ -27,14 +27,6 @@ def small() -> Job:
 
 def on_host(job: Job, speed: float) -> Job:
     return replace(job, cluster=job.cluster.model_copy(update={"host_speed": speed}))
-
-
-def with_tables(job: Job, **tables: dict[str, object]) -> Job:
-    changed = {
-        name: getattr(job.framework, name).model_copy(update=values)
-        for name, values in tables.items()
-    }
-    return replace(job, framework=job.framework.model_copy(update=changed))
 
 
 def step(job: Job, **degrees: int) -> Array:
@@ -67,7 +59,7 @@ def test_waiting_is_what_cuda_graphs_take_away() -> None:
 def test_sequential_experts_are_issued_one_by_one() -> None:
     """Six kernels of the grouped products, forward and backward, for each further expert."""
     job = replace(make_job("qwen3-30b-a3b", "8xH100"), seq=64)
-    one_by_one = with_tables(job, kernels={"sequential_experts": True})
+    one_by_one = with_table(job, "kernels", sequential_experts=True)
     waits = {ep: [step(item, ep=ep)[f.STEP_ISSUE] for item in (job, one_by_one)] for ep in (4, 8)}
     more = {ep: after - before for ep, (before, after) in waits.items()}
     assert more[8] > 0.0
@@ -80,9 +72,7 @@ def test_a_step_takes_at_least_as_long_as_its_data() -> None:
     usual = step(job)
     # Four sequences a rank and step.
     share = usual[f.STEP_TIME] / 4.0
-    quick, slow = (
-        step(with_tables(job, outside={"sample_load_s": by * share})) for by in (0.9, 3.0)
-    )
+    quick, slow = (step(with_table(job, "outside", sample_load_s=by * share)) for by in (0.9, 3.0))
     assert quick[f.STEP_TIME] == usual[f.STEP_TIME]
     assert slow[f.STEP_TIME] == pytest.approx(3.0 * usual[f.STEP_TIME], rel=1e-6)
     assert slow[f.STEP_HOST] - usual[f.STEP_HOST] == pytest.approx(

@@ -9,7 +9,7 @@ from planner.cost.communication import all_reduce_time_s, reduce_scatter_time_s
 from planner.cost.data_parallel import reduce_seconds
 from planner.cost.tables import Array
 from planner.predict.cost_model import CostModel
-from tests.cost.jobs import cost, grid_of, key_of, make_job
+from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links
 
 STATE = (f.STAGE_WEIGHTS, f.STAGE_GRADIENTS, f.STAGE_OPTIMIZER)
 
@@ -83,11 +83,8 @@ def test_without_zero_the_group_means_nothing(model: CostModel) -> None:
 
 def test_gathers_stay_inside_the_node(model: CostModel) -> None:
     """On slow NICs, sharding within the node is the faster form of ZeRO-3."""
-    slow = CostModel(model.job)
-    links = model.link_inputs
-    slow.__dict__["link_inputs"] = links._replace(
-        scale_out_bytes_per_s=links.scale_out_bytes_per_s / 16
-    )
+    rate = model.link_inputs.scale_out_bytes_per_s
+    slow = with_links(model.job, scale_out_bytes_per_s=rate / 16)
     full, hybrid = (
         cost(slow, dp=32, zero=3, grad_acc=1, shard=size)[1][f.STEP_TIME] for size in (0, 8)
     )

@@ -15,21 +15,18 @@ from planner.cost.tables import Array
 from planner.job.frameworks.switches import with_techniques
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
-from tests.cost.jobs import cost, grid_of, key_of, make_job
+from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links, with_table
 
 SLOW = {"scale_out_bytes_per_s": 1e9}
 
 
 def overlapping(job: Job, **shares: float) -> Job:
     """The job under a profile that hides so much."""
-    overlap = job.framework.overlap.model_copy(update=shares)
-    return replace(job, framework=job.framework.model_copy(update={"overlap": overlap}))
+    return with_table(job, "overlap", **shares)
 
 
 def step(job: Job, links: dict[str, float] | None = None, **degrees: int) -> Array:
-    model = CostModel(job)
-    model.__dict__["link_inputs"] = model.link_inputs._replace(**(links or {}))
-    return cost(model, **degrees)[1]
+    return cost(with_links(job, **(links or {})), **degrees)[1]
 
 
 TENSOR = {"tp": 8, "dp": 2, "zero": 1, "grad_acc": 4}
@@ -99,8 +96,7 @@ def test_transfers_between_stages_hide_beside_interleaved_chunks(dense: Job) -> 
 
 def boundary_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[float, float, Array]:
     """Seconds to reduce gradients and to gather weights of one stage, and the step."""
-    model = CostModel(job)
-    model.__dict__["link_inputs"] = model.link_inputs._replace(**links)
+    model = with_links(job, **links)
     costed, found = cost(model, **degrees)
     key = key_of(costed)
     grid = grid_of(costed)

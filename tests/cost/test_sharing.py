@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +14,7 @@ from planner.cost.frame import TRAFFIC_ROW, fill_traffic
 from planner.cost.sharing import Stream, Window, beside_seconds, outlasting_seconds, shared_seconds
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
-from tests.cost.jobs import cost, grid_of, key_of, make_job
+from tests.cost.jobs import cost, grid_of, key_of, make_job, on_ideal_links, with_links, with_table
 
 times = st.floats(0.0, 2.0)
 
@@ -102,14 +99,7 @@ def test_more_work_is_never_faster(
 
 
 def overlapping(job: Job, **shares: float) -> Job:
-    overlap = job.framework.overlap.model_copy(update=shares)
-    return replace(job, framework=job.framework.model_copy(update={"overlap": overlap}))
-
-
-def with_links(job: Job, **rates: float) -> CostModel:
-    model = CostModel(job)
-    model.__dict__["link_inputs"] = model.link_inputs._replace(**rates)
-    return model
+    return with_table(job, "overlap", **shares)
 
 
 def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
@@ -156,8 +146,7 @@ def test_hidden_gradients_and_weights_slow_the_compute_beside_them() -> None:
 def test_more_bandwidth_is_never_slower_among_streams(zero: int) -> None:
     """FSDP, tensor, context and expert traffic at once, on slow links and on faster ones."""
     job = overlapping(make_job("mixtral-8x7b", "64xH100", "torchtitan"), expert=1.0, tensor=0.5)
-    parallelism = job.framework.parallelism.model_copy(update={"zero_stages": (0, 1, 2, 3)})
-    job = replace(job, framework=job.framework.model_copy(update={"parallelism": parallelism}))
+    job = with_table(job, "parallelism", zero_stages=(0, 1, 2, 3))
     plain = CostModel(job).link_inputs
     for name in ("scale_up_bytes_per_s", "scale_out_bytes_per_s"):
         seconds = []
@@ -184,10 +173,6 @@ def test_fsdp_slows_exposed_expert_traffic() -> None:
 
 
 def test_infinite_links_leave_nothing_to_share() -> None:
-    job = make_job("mixtral-8x7b", "64xH100", "torchtitan")
-    links = CostModel(job).link_inputs
-    ideal = {name: math.inf for name in links._fields if name.endswith("bytes_per_s")}
-    ideal |= {name: 0.0 for name in links._fields if name.endswith(("latency_s", "launch_s"))}
-    model = with_links(job, **ideal)
+    model = on_ideal_links(make_job("mixtral-8x7b", "64xH100", "torchtitan"))
     layer = cost(model, tp=2, ep=8, dp=32, zero=3)[0].piece_costs(0)[0]
     assert not layer[f.PIECE_LINKS : f.PIECE_LINKS + 3 * f.LINK_PASS].any()

@@ -125,7 +125,7 @@ class Tree:
             test
             for place in self._run_with(path, line)
             for test in self.tests_of_line.get(place, ())
-        }
+        } or set(self.seconds)
         ranks: Counter[str] = Counter()
         ordered = []
         for test in sorted(running, key=lambda name: (self.seconds[name], name)):
