@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from planner.cost import bounds as b
+from planner.cost import fields as f
+from planner.cost._jit import rows
+from planner.cost.linear_memory import vocab_counts
+from planner.cost.phase_records import GROUP_ROW
+from planner.cost.stage import fill_stage, stage_memory
 from planner.cost.tables import Array
+from planner.predict.cost_model import CostModel
+from tests.cost.jobs import cost, grid_of, key_of, make_job
 
 
 def drawn(rng: random.Random) -> tuple[Array, Array]:
@@ -52,7 +59,7 @@ def holds(
 def test_a_stage_holds_as_many_layers_as_counting_finds(recompute: int) -> None:
     rng = random.Random(recompute)
     found = set()
-    for _ in range(300):
+    for _ in range(100):
         stage, layer = drawn(rng)
         seconds, limit = rng.randint(0, 60), rng.randint(20, 120)
         counted = [n for n in range(1, 61) if holds(stage, layer, recompute, n, seconds, limit)]
@@ -63,6 +70,31 @@ def test_a_stage_holds_as_many_layers_as_counting_finds(recompute: int) -> None:
         assert most <= max(0, capacity) <= most + more, (stage, layer, seconds, limit)
         found.add(most)
     assert len(found) > 8
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize("zero", [1, 2])
+def test_a_stage_without_layers_holds_what_the_account_of_a_step_says(
+    framework: str, zero: int
+) -> None:
+    """The last of four, all its phases; the first leaves out the embedding's."""
+    model = CostModel(make_job("llama-3-8b", "16xH100", framework))
+    costed, _ = cost(model, pp=4, dp=4, zero=zero, grad_acc=8)
+    inputs = (model.job_inputs, model.framework_inputs)
+    costs = rows(costed.piece_costs(0), f.PIECE_ROW)
+    of_shape = (key_of(costed), grid_of(costed), *inputs)
+    stages = np.zeros((4, b.STAGE_BOUND_COLUMNS))
+    b.empty_stages(np.zeros((3, b.TERM_COLUMNS)), costs, *of_shape, stages)
+    counts = vocab_counts(4, model.job_inputs, model.framework_inputs.schedule, 0.0)
+    holds, found = np.zeros(1, GROUP_ROW)[0], rows(np.zeros(f.STAGE_COLUMNS), f.STAGE_ROW)
+    for stage, bound in enumerate(stages):
+        fill_stage(stage, stage, counts, 0 * counts, costs, *of_shape, holds)
+        stage_memory(stage, stage, holds, counts, 0 * counts, costs, *of_shape, found)
+        reserved = found.allocated + found.fragmentation
+        weighed = reserved / (1.0 + model.framework_inputs.fragmentation)
+        held = max(bound[b.STAGE_BYTES] + bound[b.STAGE_VOCAB], bound[b.STAGE_OPTIMIZER_BYTES])
+        assert held <= weighed * (1.0 + 1e-12)
+        assert held == pytest.approx(weighed) or stage == 0
 
 
 def test_the_slowest_stage_is_no_quicker_than_the_layers_allow() -> None:

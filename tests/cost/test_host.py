@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from planner.cost import fields as f
+from planner.cost.layer import issue_seconds
 from planner.cost.tables import Array
 from planner.job.frameworks.switches import with_techniques
 from planner.job.job import Job
@@ -15,6 +17,7 @@ from planner.predict.host_notes import waiting_notes
 from planner.predict.plan import Degrees
 from planner.predict.uncertainty.intervals import plan_conditions
 from tests.cost.jobs import cost, make_job, with_table
+from tests.search.brute import framework_inputs
 
 DEGREES = {"dp": 8, "zero": 1, "mbs": 1, "grad_acc": 4}
 
@@ -31,6 +34,18 @@ def on_host(job: Job, speed: float) -> Job:
 
 def step(job: Job, **degrees: int) -> Array:
     return cost(CostModel(job), **(DEGREES | degrees))[1]
+
+
+@pytest.mark.parametrize(
+    ("tp", "pipelined", "seconds"), [(1, 1, 30.0), (8, 0, 35.04), (8, 1, 83.04), (16, 1, 436.8)]
+)
+def test_what_the_cpu_issues(tp: int, pipelined: int, seconds: float) -> None:
+    """Ten kernels at 3 s and 2.4 % for each further rank; in a pipeline each of two exchanges 3 s
+    a rank, and 10 s for each step that leaves a domain of 8."""
+    framework = framework_inputs(issue_s=3.0, pipeline_exchange_s=3.0, outer_tensor_step_s=10.0)
+    key = SimpleNamespace(tp=float(tp), pipelined=float(pipelined))
+    network = [SimpleNamespace(scale_up_domain=8.0)]
+    assert issue_seconds(10.0, 2.0, key, framework, network) == pytest.approx(seconds)
 
 
 def test_a_launch_bound_step_is_the_hosts() -> None:

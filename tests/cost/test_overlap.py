@@ -150,6 +150,19 @@ def test_sharded_weights_are_prefetched_beside_compute() -> None:
     assert slowed - hidden == pytest.approx(0.3 * (exposed - hidden), rel=0.05)
 
 
+def test_layers_that_run_again_hide_more_of_their_weights() -> None:
+    """On slow links: what the second forward takes, the second gather no longer shows."""
+    job = make_job("llama-3-8b", "16xH100", "torchtitan")
+    slow = with_links(overlapping(job, fsdp_prefetch=1.0, contention=0.0), **SLOW)
+    modes = [mode.name for mode in job.recompute]
+    none, full = (
+        cost(slow, dp=16, zero=3, recompute=modes.index(mode))[1] for mode in ("none", "full")
+    )
+    assert full[f.STEP_RECOMPUTE] > 0.0
+    hidden = none[f.STEP_FSDP] - full[f.STEP_FSDP]
+    assert hidden == pytest.approx(full[f.STEP_RECOMPUTE], rel=1e-6)
+
+
 def test_the_update_streams_state_gradients_and_their_norm(dense: Job) -> None:
     """AdamW with fp32 master weights under ZeRO-1: master, two moments and gradient read, the first
     three and a 16-bit weight written, and the gradient once more for its norm."""

@@ -124,6 +124,26 @@ def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
         assert bool(traffic[0].shared_s > 0.02 * tensor) is shared
 
 
+@pytest.mark.parametrize(("zero", "kinds"), [(0, 1), (1, 3), (2, 2), (3, 0)])
+def test_gradients_and_weights_that_end_the_step(zero: int, kinds: int) -> None:
+    """Gradients (1) below ZeRO-2, weights (2) under ZeRO-1 and 2; where nothing else travels they
+    cost their share of the compute beside them."""
+    job = with_table(make_job("llama-3-8b", "8xH100"), "overlap", contention=0.5)
+    model = CostModel(with_table(job, "parallelism", zero_stages=(0, 1, 2, 3)))
+    costed, _ = cost(model, dp=8, zero=zero)
+    pieces, traffic = rows(costed.piece_costs(0), f.PIECE_ROW), np.zeros(3, TRAFFIC_ROW)
+    grid, framework = grid_of(costed), model.framework_inputs
+    fill_traffic(pieces, key_of(costed), grid, framework, model.network, traffic)
+    layer, found = pieces[0], traffic[0]
+    end_traffic(layer, found, grid, framework)
+    gradients = framework.hide_gradient_reduction * found.reduce_s
+    weights = framework.hide_parameter_gather * found.gather_s
+    assert min(gradients, weights) > 0.0 or zero == 0
+    beside = (kinds & 1) * min(gradients, layer.backward)
+    beside += (kinds >> 1) * min(weights, layer.forward)
+    assert found.shared_s == pytest.approx(0.5 * beside)
+
+
 def test_hidden_gradients_and_weights_slow_the_compute_beside_them() -> None:
     """By `contention` for each second, where nothing else travels; alone nothing is lost."""
     job = make_job("llama-3-8b", "8xH100")
