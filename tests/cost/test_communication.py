@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hardware import Cluster, parse_gpus
 from hardware.link_curves import (
     LinkCurves,
     load_curve_table,
@@ -330,30 +329,11 @@ def test_strided_groups_share_nics_by_member() -> None:
 # -- from a cluster ---------------------------------------------------------------------------
 
 
-def cluster(**changes: object) -> Any:
-    """An 8xH100 cluster with the names of hardware.schema.Cluster."""
-    host = {
-        "name": "H100-SXM5-80GB",
-        "host_link_bytes_per_s_per_direction": 63e9,
-        "scale_up_pair_bytes_per_s_per_direction": None,
-    }
-    gpu = SimpleNamespace(**{**host, **cast(dict[str, Any], changes.pop("gpu", {}))})
-    values: dict[str, object] = {
-        "gpu": gpu,
-        "num_gpus": 64,
-        "gpus_per_node": 8,
-        "gpus_per_host_link": 1,
-        "scale_up_domain_gpus": 8,
-        "scale_up_bytes_per_s_per_gpu_per_direction": 450e9,
-        "scale_out_bytes_per_s_per_gpu_per_direction": 50e9,
-        "fabric": "infiniband",
-        "oversubscription": 1.0,
-        "leaf_nodes": 0,
-        "nics_per_node": 8,
-        "node_gpus": 8,
-        "sharp": "",
-    }
-    return SimpleNamespace(**{**values, **changes})
+def cluster(gpu: dict[str, object] | None = None, **changes: object) -> Cluster:
+    """Eight nodes of H100, in some respects another."""
+    plain = parse_gpus("64xH100")
+    other = plain.gpu.model_copy(update=gpu or {})
+    return plain.model_copy(update={"gpu": other, **changes})
 
 
 def test_link_inputs_of_a_switched_node() -> None:
@@ -366,8 +346,7 @@ def test_link_inputs_of_a_switched_node() -> None:
 
 
 def test_a_box_without_nvlink_is_one_domain_of_pcie() -> None:
-    gpu = {"name": "A100-PCIe-80GB", "host_link_bytes_per_s_per_direction": 31e9}
-    box = cluster(gpu=gpu, scale_up_domain_gpus=1)
+    box = parse_gpus("8xA100-PCIe-80GB").model_copy(update={"scale_up_domain_gpus": 1})
     links = link_inputs(box)
     assert load_link_curves(box).scale_up.name == "pcie4"
     assert links.scale_up_domain == 8

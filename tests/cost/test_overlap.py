@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from planner.cost import fields as f
 from planner.cost.compute import attention_forward_time_s, gemm_time_s
 from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
 from planner.cost.tables import Array
-from planner.job.frameworks.switches import with_techniques
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links, with_table
@@ -193,26 +191,6 @@ def test_the_busiest_expert_rank_sets_the_pace(experts: Job) -> None:
     )
     assert uneven[f.STEP_EP] == pytest.approx(2 * even[f.STEP_EP], rel=1e-6)
     assert 1.2 < uneven[f.STEP_COMPUTE] / even[f.STEP_COMPUTE] < 2.0
-
-
-@pytest.mark.parametrize(("model", "gains"), [("gpt2", True), ("llama-3-8b", False)])
-def test_cuda_graphs_take_launches_out_of_small_models(model: str, gains: bool) -> None:
-    job = make_job(model, "1xH100")
-    graphs = replace(job, framework=with_techniques(job.framework, ("cuda-graphs",)))
-    plain, captured = (step(item)[f.STEP_COMPUTE] for item in (job, graphs))
-    assert captured <= plain
-    assert bool(captured < 0.8 * plain) is gains
-
-
-def test_stragglers_come_on_top_of_all_of_it(dense: Job) -> None:
-    found = step(dense, SLOW, dp=16, zero=1)
-    model = CostModel(dense)
-    cost(model, dp=16, zero=1)
-    links = model.link_inputs
-    factor = 1.0 + links.straggler_share * np.log2(16 / links.scale_up_domain)
-    assert factor > 1.0
-    terms = found[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() - found[f.STEP_STRAGGLERS]
-    assert found[f.STEP_TIME] == pytest.approx(factor * terms)
 
 
 # -- what runs again, and the ends of the model -------------------------------------------------

@@ -14,7 +14,7 @@ from planner.cost.frame import TRAFFIC_ROW, fill_traffic
 from planner.cost.sharing import Stream, Window, beside_seconds, outlasting_seconds, shared_seconds
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
-from tests.cost.jobs import cost, grid_of, key_of, make_job, on_ideal_links, with_links, with_table
+from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links, with_table
 
 times = st.floats(0.0, 2.0)
 
@@ -190,9 +190,3 @@ def test_fsdp_slows_exposed_expert_traffic() -> None:
     assert forward[f.LINK_EXPOSED_INSIDE] + forward[f.LINK_EXPOSED_BETWEEN] > 0.0
     slow = with_links(alone, scale_out_bytes_per_s=0.25 * model.link_inputs.scale_out_bytes_per_s)
     assert cost(slow, **degrees)[1][f.STEP_FSDP] > cost(model, **degrees)[1][f.STEP_FSDP]
-
-
-def test_infinite_links_leave_nothing_to_share() -> None:
-    model = on_ideal_links(make_job("mixtral-8x7b", "64xH100", "torchtitan"))
-    layer = cost(model, tp=2, ep=8, dp=32, zero=3)[0].piece_costs(0)[0]
-    assert not layer[f.PIECE_LINKS : f.PIECE_LINKS + 3 * f.LINK_PASS].any()
