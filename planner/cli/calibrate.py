@@ -153,10 +153,10 @@ def _configuration(options: dict[str, Any]) -> Configured:
         from planner.evidence.learn.inputs import plan_configuration
 
         planned = plan_configuration(Path(options["plan_file"]))
-        return lambda log: planned
+        return lambda _: planned
     if options["launch"]:
         given = launched(options["launch"], options["gpus"], options["cluster"])
-        return lambda log: given
+        return lambda _: given
     return lambda log: _told(log, options)
 
 

@@ -47,7 +47,8 @@ class LearntFrom:
 
 
 def read_runs(paths: Sequence[Path], configuration: Configured) -> LearntFrom:
-    """The runs of files and folders. `configuration`: what each log is of. UsageError for a file that is no evidence, or a log without configuration."""
+    """The runs of files and folders. `configuration`: what each log is of.
+    UsageError for a file that is no evidence, or a log without configuration."""
     predictions: list[Prediction] = []
     benches: list[Bench] = []
     traced: list[Traced] = []
@@ -124,9 +125,7 @@ def _is_measured(prediction: Prediction) -> bool:
     return any(row.text(column) is not None for column in ("step_time_s", "peak_mem_gib"))
 
 
-def _from_log(
-    log: TrainingLog, configuration: Configured
-) -> tuple[list[Prediction], list[str]]:
+def _from_log(log: TrainingLog, configuration: Configured) -> tuple[list[Prediction], list[str]]:
     """The run of a log, and what was dropped of it."""
     mapped = _configuration(log, configuration)
     _demand_writer(log, mapped)

@@ -43,8 +43,8 @@ def read_given(
     """Read files, or the launch in a folder.
 
     What a folder's files do not hold comes from its plan file, and is named among the
-    assumptions: the machine, the model, the imbalance of experts. `contents`: texts that stand for those of
-    some files. UsageError as `read_launch`.
+    assumptions: the machine, the model, the imbalance of experts. `contents`: texts that
+    stand for those of some files. UsageError as `read_launch`.
     """
     folders = [Path(path).expanduser() for path in paths if Path(path).expanduser().is_dir()]
     if len(paths) > 1 and folders:
