@@ -33,7 +33,6 @@ from planner.evidence.runs.training import (
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
-from planner.job.request import Request
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
@@ -116,12 +115,12 @@ def _planned(row: MeasuredRow) -> MappedRow:
     from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
-    return planned_row(row, result.request, result.plans[0])
+    plan = result.plans[0]
+    return planned_row(row, decided_request(result.request, plan).resolve(), plan)
 
 
-def planned_row(row: MeasuredRow, request: Request, plan: Plan) -> MappedRow:
-    """A run of a plan: job, degrees and layout are the plan's."""
-    job = decided_request(request, plan).resolve()
+def planned_row(row: MeasuredRow, job: Job, plan: Plan) -> MappedRow:
+    """A run of a job's plan: degrees, recomputation and layout are the plan's."""
     mode = job.framework.recompute_mode(plan.recompute)
     return MappedRow(
         row=row,
