@@ -36,6 +36,7 @@ from planner.job.optimizers import load_optimizer
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
+from planner.predict.layouts import plan_layout
 from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
@@ -128,26 +129,13 @@ def planned_row(row: MeasuredRow, job: Job, plan: Plan) -> MappedRow:
             job,
             cluster=job.cluster.with_gpus(plan.degrees.gpus),
             batch=BatchTarget(float(plan.gbs), exact=True),
-            recompute=(mode,),
+            recompute=tuple(map(job.framework.recompute_mode, plan.modes)),
         ),
         degrees=plan.degrees,
         mode=mode,
         block_layers=plan.layout.block_layers,
         assumed=(),
         layout=plan_layout(plan),
-    )
-
-
-def plan_layout(plan: Plan) -> Layout:
-    """The layout of a plan, as the cost model takes it."""
-    found = plan.layout
-    return Layout(
-        plan.degrees.pp,
-        plan.degrees.vpp,
-        found.block_layers,
-        found.recomputed,
-        found.placement,
-        mtp_standalone=found.mtp_standalone,
     )
 
 
