@@ -289,6 +289,10 @@ def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster)
         return "flash1"
     if re.search(r"fa-?3|flash_?attention-?_?3|cudnn", stated):
         return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"
+    # Megatron's blocks without Transformer Engine call the flash-attn package.
+    local = row.says("transformer_impl", "^local")
+    if local or re.search(r"fa-?2|flash_?attention-?_?2", stated):
+        return "flash2"
     framework = (row.text("framework") or "").lower()
     if re.search(r"composer|llm-foundry", framework):
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
