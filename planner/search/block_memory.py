@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.layout import LayoutContext
+from planner.cost.tables import Array
 from planner.search.block_holdings import Integers
 
 
@@ -27,6 +28,14 @@ class StagesThatHold:
             [(*phase.working, *phase.working_recomputed[0]) for phase in phases], dtype=np.int64
         )
         self._gather = np.array([phase.gather for phase in phases], dtype=np.int64)
+
+    @property
+    def shares(self) -> tuple[Array, Array]:
+        """([moment, stage] of what is pinned, [moment, stage, number of a holding] of one more of
+        each) as shares of the limit, without what counts once however many there are."""
+        if self.memory is None:
+            return np.zeros((0, self.pp)), np.zeros((0, self.pp, 2 * self.kinds))
+        return self._pinned / self.memory.limit, self._each / self.memory.limit
 
     def fits(self, stages: list[int], held: Integers) -> NDArray[np.bool_]:
         """[stage, holding]: whether the memory of each of some stages holds it."""

@@ -23,7 +23,9 @@ from planner.predict.mixture import cheapest_costs
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
-from planner.search.block_bound import NO_BOUND, Bound
+from planner.search.block_bound import NO_BOUND, Bound, StageSeconds
+from planner.search.block_memory import StagesThatHold
+from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST
 from planner.search.terms import (
@@ -67,6 +69,7 @@ class BoundedShapes:
         self._block_bounds: dict[tuple[int, int, float], Bound] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
+        self._prices: dict[object, Prices] = {}
         # Whether bounds by whole blocks pay: not where a rough answer will do.
         self._whole_blocks = tie <= OPTIMAL_WITHIN
         # By shape, within `limit_bytes`.
@@ -261,10 +264,13 @@ class BoundedShapes:
         wanted = self._whole_blocks and target < np.inf
         if wanted and not self.others[int(self.columns["recompute"][row])]:
             terms, ctx = self.linear(row, float(self.limits[index]))
+            target_s = target * float(self.columns["gbs"][row])
             if block_bound.applies(ctx):
-                target_s = target * float(self.columns["gbs"][row])
                 each_s = self._tight_s(position, index)
                 found = block_bound.least_step(terms, ctx, target_s, each_s)
+            elif ctx.placement == "straight":
+                seconds, memory = StageSeconds(terms, ctx), StagesThatHold(ctx)
+                found = Bound(least_step_s(seconds, memory, target_s, self._prices))
         self._block_bounds[key] = found
         return found
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from constraints.layout import LAYOUT_RULES, Recomputation
 from constraints.rule import Layout
-from planner.search.block_bound import applies, least_step
+from planner.search.block_bound import StageSeconds, applies, least_step
 from planner.search.block_memory import StagesThatHold
+from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.layout_model import SolverOptions, solve_layout
 from planner.search.layout_start import chunks
 from planner.search.terms import memory_numbers
@@ -25,7 +26,7 @@ from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_te
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(2, 1), (2, 2), (3, 1)]),
-    st.sampled_from(["none", "all", "shared"]),
+    st.sampled_from(["none", "all", "shared", "free"]),
     st.lists(st.integers(0, 2), min_size=6, max_size=6),
     st.floats(4.0, 12.0),
     st.sampled_from([0.0, 1.0]),
@@ -51,8 +52,18 @@ def test_no_layout_beats_the_bound(
         standalone_vocab=standalone_vocab,
         head_layers=1 + seed % 3,
     )
-    found = least_step(terms, ctx, np.inf)
     best = best_by_exhaustion(terms, ctx)
+    seconds, memory, prices = StageSeconds(terms, ctx), StagesThatHold(ctx), dict[object, Prices]()
+    by_prices_s = least_step_s(seconds, memory, 1e3, prices)
+    assert by_prices_s <= min(1e3, best * (1.0 + 1e-9))
+    # Any prices will do: those of a shape with less memory.
+    less = StagesThatHold(replace(ctx, memory=memory_numbers(terms, 0.9 * limit_gib * GIB)))
+    least_step_s(seconds, less, 1e3, prices)
+    assert least_step_s(seconds, memory, 1e3, prices) == pytest.approx(by_prices_s)
+    assert least_step_s(seconds, memory, 0.9 * by_prices_s, prices) <= best
+    if recomputation == "free":
+        return
+    found = least_step(terms, ctx, np.inf)
     assert found.step_s <= best * (1.0 + 1e-9)
     enough = 0.5 * (found.step_s + 0.01)
     assert least_step(terms, ctx, enough).step_s == pytest.approx(min(enough, found.step_s))

@@ -22,6 +22,7 @@ from planner.search.limit_results import TIE, Effort
 from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
 from planner.search.what_if import what_if
+from tests.cost.jobs import with_table
 from tests.search.brute import all_bounds, every_layout, explore, step_time_s
 
 FOUNDRY = Request(
@@ -32,12 +33,8 @@ FOUNDRY = Request(
 
 def mixing(request: Request, **rules: object) -> Job:
     """The job under a framework that gives every layer its own mode."""
-    job = request.resolve()
-    parallelism = job.framework.parallelism.model_copy(
-        update={"recompute_layers": "mixed", "layouts": "any", **rules}
-    )
-    framework = job.framework.model_copy(update={"parallelism": parallelism})
-    return replace(job, framework=framework)
+    mixed = {"recompute_layers": "mixed", "layouts": "any", **rules}
+    return with_table(request.resolve(), "parallelism", **mixed)
 
 
 def pipeline(*modes: str, model: str = "llama-3.2-1b") -> CostedJob:

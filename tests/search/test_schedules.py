@@ -20,7 +20,7 @@ from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort
 from planner.search.terms import layout_context, shape_terms
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, make_job, with_table
 from tests.search.brute import all_bounds, step_time_s
 
 # A framework that has the schedule, and chunks that suit it.
@@ -138,10 +138,8 @@ def linear_time_s(costed_job: CostedJob, row: int, layout: Layout) -> float:
 @pytest.mark.parametrize("schedule", ["gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipev"])
 def test_bounds_cover_every_layout_that_is_tried(schedule: str) -> None:
     """No layout near the even one beats the bound that lets the search skip its shape."""
-    job = small(schedule).resolve()
-    rules = job.framework.parallelism.model_copy(update={"layouts": "any"})
-    framework = job.framework.model_copy(update={"parallelism": rules})
-    costed_job = cost_job(replace(job, framework=framework))
+    job = with_table(small(schedule).resolve(), "parallelism", layouts="any")
+    costed_job = cost_job(job)
     explorer = costed_job.explorer(Effort())
     rng = np.random.default_rng(0)
     rows = explorer.rows[:: max(1, len(explorer.rows) // 12)]

@@ -33,7 +33,6 @@ from planner.evidence.runs.training import (
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
-from planner.job.request import Request
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
@@ -117,12 +116,12 @@ def _planned(row: MeasuredRow) -> MappedRow:
     from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
-    return planned_row(row, result.request, result.plans[0])
+    plan = result.plans[0]
+    return planned_row(row, decided_request(result.request, plan).resolve(), plan)
 
 
-def planned_row(row: MeasuredRow, request: Request, plan: Plan) -> MappedRow:
-    """A run of a plan: job, degrees and layout are the plan's."""
-    job = decided_request(request, plan).resolve()
+def planned_row(row: MeasuredRow, job: Job, plan: Plan) -> MappedRow:
+    """A run of a job's plan: degrees, recomputation and layout are the plan's."""
     mode = job.framework.recompute_mode(plan.recompute)
     return MappedRow(
         row=row,
@@ -290,6 +289,10 @@ def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster)
         return "flash1"
     if re.search(r"fa-?3|flash_?attention-?_?3|cudnn", stated):
         return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"
+    # Megatron's blocks without Transformer Engine call the flash-attn package.
+    local = row.says("transformer_impl", "^local")
+    if local or re.search(r"fa-?2|flash_?attention-?_?2", stated):
+        return "flash2"
     framework = (row.text("framework") or "").lower()
     if re.search(r"composer|llm-foundry", framework):
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
