@@ -9,6 +9,7 @@ import pytest
 
 from planner.cli.errors import ExitStatus, refusal
 from planner.job.errors import NothingFitsError
+from planner.predict.plan import PLAN_FILE_VERSION
 from tests.cli.conftest import MAIN, SMALL, Run
 
 
@@ -163,7 +164,7 @@ def test_existing_output_is_refused_before_the_search(run: Run, tmp_path: Path) 
     assert path.read_text(encoding="utf-8") == "precious"
     forced = run("search", *SMALL, "-o", str(path), "--force")
     assert forced.exit_code == 0, forced.stderr
-    assert json.loads(path.read_text(encoding="utf-8"))["version"] == 5
+    assert json.loads(path.read_text(encoding="utf-8"))["version"] == PLAN_FILE_VERSION
     assert [entry.name for entry in tmp_path.iterdir()] == ["plans.json"]
 
 

@@ -47,7 +47,10 @@ def assert_same(launch: Launch, back: Back) -> None:
     assert [problem.text for problem in back.assessment.problems if problem.rule == RULE] == []
     assert found is not None
     assert found.degrees == plan.degrees
-    assert found.layout == plan.layout
+    # A mode may be read by another of its names.
+    one, two = found.layout.model_dump(), plan.layout.model_dump()
+    assert [*one.pop("recomputed").values()] == [*two.pop("recomputed").values()]
+    assert one == two
     assert _modules(back, found.recompute) == _modules(back, plan.recompute)
     assert found.schedule == plan.schedule
     assert (found.gbs, found.seq) == (plan.gbs, plan.seq)

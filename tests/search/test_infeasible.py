@@ -139,7 +139,7 @@ def test_capacity_is_the_most_layers_that_a_stage_alone_holds() -> None:
         count
         for count in range(1, job.model.layers + 1)
         for again in {0, count}
-        if ctx.memory.peak(0, [count], [again]) <= ctx.memory.limit
+        if ctx.memory.peak(0, [count], [[again]]) <= ctx.memory.limit
         and (again == 0 or kind != "none")
         and (again == count or kind != "all")
     ]
