@@ -164,8 +164,11 @@ def test_rates_are_slow_where_they_are_low() -> None:
     assert (found.warm_up, found.odd) == (1, 1)
 
 
-def test_a_single_step_is_taken() -> None:
+def test_few_steps_may_be_warm_up() -> None:
+    """Of torchtitan's first step and the mean of the next nine, the first compiles."""
     assert steady([2.0], "a.log").kept == 1
+    assert steady([475.0, 4312.0], "a.log", higher_is_faster=True).value == pytest.approx(4312.0)
+    assert steady([1.0, 1.1], "a.log").kept == 2
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [math.nan, math.inf], [-1.0]])
