@@ -85,7 +85,7 @@ def _deepspeed(text: Text, path: str, launch: Launch, files: Files, hints: Hints
     given = given_arguments(launch.arguments, files) if launch else {}
     script = hf_arguments(given, _folder(launch, "."), hints)
     script = checkpointed(script, given, program_of("trainer", given, launch))
-    found = read_deepspeed(json_document(text, path, files), launch, files, hints, script)
+    found = read_deepspeed(json_document(text, path, files), launch, files, script)
     return _refused(found, given, launch)
 
 
@@ -107,9 +107,9 @@ def _accelerate(text: Text, path: str, launch: Launch, files: Files, hints: Hint
     script = hf_arguments({**recipe, **given}, _folder(launch, folder), hints)
     inside = deepspeed_in(document, files)
     if inside is None:
-        found = read_accelerate(document, launch, files, hints, script)
+        found = read_accelerate(document, launch, files, script)
         return _refused(found, {**recipe, **given}, launch)
-    found = read_deepspeed(inside, launch, files, hints, script)
+    found = read_deepspeed(inside, launch, files, script)
     found = replace(found, format="accelerate", main_file=path, unused=(), unknown=())
     return _refused(found, {**recipe, **given}, launch)
 
