@@ -161,20 +161,19 @@ def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path) -> None:
     assert json.loads(result.stdout)["time"]["runs"] == 1
 
 
-def test_a_log_of_another_framework(plan_folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (TITAN, "a log of torchtitan, the configuration one of megatron-core"),
+        (MEGATRON.replace("size:   128", "size:   256"), "its global batch is 256, the confi"),
+    ],
+)
+def test_a_log_of_another_run(plan_folder: Path, log: str, words: str) -> None:
     path = plan_folder / "other.txt"
-    path.write_text(TITAN)
+    path.write_text(log)
     result = invoke("calibrate", "-q", "--from", path)
     assert result.exit_code == 2
-    assert "a log of torchtitan, the configuration one of megatron-core" in result.stderr
-
-
-def test_a_log_of_another_batch(plan_folder: Path) -> None:
-    path = plan_folder / "other.txt"
-    path.write_text(MEGATRON.replace("size:   128", "size:   256"))
-    result = invoke("calibrate", "-q", "--from", path)
-    assert result.exit_code == 2
-    assert "its global batch is 256, the configuration's 128" in result.stderr
+    assert words in result.stderr
 
 
 def test_a_log_without_configuration(tmp_path: Path) -> None:

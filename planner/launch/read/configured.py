@@ -58,14 +58,12 @@ def is_trainer(launch: LaunchCommand, files: Files) -> bool:
     return sum(name in given for name in _TRAINER_SIGNS) >= _FEWEST_SIGNS
 
 
-def read_trainer(
-    launch: LaunchCommand, files: Files, hints: Hints, recipe: Mapping[str, Setting] | None = None
-) -> Found:
-    """The launch that a Trainer script's arguments describe; `recipe`: a YAML that it names."""
+def read_trainer(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
+    """The launch that a Trainer script's arguments describe."""
     options = {item.key.replace("-", "_"): item for item in launch.options}
     kept = ("deepspeed", "zero_stage", "mixed_precision", "deepspeed_config_file")
     named = {name: item for name, item in options.items() if name in kept}
-    given = {**named, **(recipe or {}), **given_arguments(launch.arguments, files)}
+    given = {**named, **given_arguments(launch.arguments, files)}
     found = read_hf_training(given, launch.command.file, files, hints, launch)
     config = options.get("config_file") if launch.launcher == "accelerate" else None
     if config is None:
