@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hardware import HardwareError
 from planner.evidence.learn.logs import read_log
 from planner.evidence.learn.steady import steady
 from planner.job.errors import UsageError
@@ -124,7 +125,7 @@ def test_no_text_no_file_a_folder(tmp_path: Path) -> None:
         read_log(path)
     with pytest.raises(UsageError, match="does not exist"):
         read_log(tmp_path / "other.log")
-    with pytest.raises(UsageError, match="folder"):
+    with pytest.raises(HardwareError, match="folder"):
         read_log(tmp_path)
 
 
