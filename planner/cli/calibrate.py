@@ -58,7 +58,6 @@ Further ones:
     type=types.FILE,
     help="Instead: a cluster file, whose description the new one keeps.",
 )
-@click.option("--gpu", metavar="NAME", help="Only runs on this GPU, where files hold several.")
 @click.option(
     "--accept-worse", is_flag=True, help="Write even what predicts the runs no better than without."
 )
@@ -88,10 +87,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         )
     compile_if_first_run(options["quiet"])
     read = read_runs([Path(path) for path in paths], _configuration(options))
-    predictions = [one for one in read.predictions if _is_on(one, options["gpu"])]
-    if read.predictions and not predictions:
-        raise UsageError(f"--gpu {options['gpu']}: no run is on it")
-    fits = calibrate(predictions, read.sources, _more_equations(read, options))
+    fits = calibrate(read.predictions, read.sources, _more_equations(read, options))
     calibration = calibration_of(fits, read.sources)
     if options["as_json"]:
         click.echo(json.dumps(calibration.model_dump(), indent=1, allow_nan=False))
@@ -218,14 +214,6 @@ def _more_equations(read: LearntFrom, options: dict[str, Any]) -> Equations | No
     if not read.benches:
         return found
     return found.and_also(bench_equations(read.benches, _machine(options, [])))
-
-
-def _is_on(prediction: Any, gpu: str | None) -> bool:
-    if gpu is None or prediction.mapped is None:
-        return True
-    from hardware import load_gpu
-
-    return bool(prediction.mapped.job.cluster.gpu.name == load_gpu(gpu).name)
 
 
 def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:

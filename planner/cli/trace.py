@@ -57,12 +57,10 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
 def _plan(options: dict[str, Any]) -> Plan | None:
     if options["plan_file"] is None:
         return None
+    from planner.search.explanation import pick_plan
     from planner.search.plan_file import read_plan
 
-    result, number = read_plan(Path(options["plan_file"]), options["plan"])
-    if not 1 <= number <= len(result.plans):
-        raise UsageError(f"there is no plan {number}; the file holds {len(result.plans)}")
-    return result.plans[number - 1]
+    return pick_plan(*read_plan(Path(options["plan_file"]), options["plan"]))
 
 
 def _show_traces(files: list[Path], plan: Plan | None, options: dict[str, Any]) -> None:

@@ -116,7 +116,8 @@ def _demand_possible(runs: Sequence[Prediction], logs: Array, figure: Figure) ->
 
 def _factors(found: Equations, posterior: Posterior) -> dict[str, float]:
     values = np.exp(posterior.mean).clip(LEAST_FACTOR, MOST_FACTOR)
-    return {name: float(value) for name, value in zip(found.names, values, strict=True)}
+    names = (parameter.name for parameter in parameters_of(found.figure))
+    return {name: float(value) for name, value in zip(names, values, strict=True)}
 
 
 def calibrate(
@@ -137,7 +138,7 @@ def calibrate(
     if len(gpus) > 1:
         raise UsageError(
             f"runs on {' and '.join(gpus)}: a calibration is of one cluster; give each GPU's runs "
-            "to a command of their own (--gpu keeps those of one)"
+            "in a file and to a command of their own"
         )
     fits = [fit for figure in FIGURES if (fit := fit_figure(mapped, figure, benches)) is not None]
     if not fits:

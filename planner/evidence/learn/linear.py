@@ -61,11 +61,6 @@ class Equations:
             np.concatenate([self.slopes, others.slopes]),
         )
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters' names, in the order of the columns."""
-        return tuple(parameter.name for parameter in parameters_of(self.figure))
-
 
 def no_equations(figure: Figure) -> Equations:
     """None of a figure."""

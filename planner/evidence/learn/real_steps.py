@@ -87,34 +87,24 @@ def gpt(torch: Any, layers: int, width: int, heads: int) -> Any:
     """A decoder of GPT-2's shape as a module of torch: token ids [batch, seq] to logits."""
     nn = torch.nn
 
-    class Block(nn.Module):  # type: ignore[misc,name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x: Any) -> Any:
-            q, k, v = (
-                part.unflatten(2, (heads, -1)).transpose(1, 2)
-                for part in self.qkv(self.norms[0](x)).split(width, dim=2)
-            )
-            mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(mixed.transpose(1, 2).flatten(2))
-            return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
-
     class Model(nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.tokens, self.places = nn.Embedding(_VOCAB, width), nn.Embedding(_SEQ, width)
-            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.blocks = nn.ModuleList(
+                nn.TransformerEncoderLayer(
+                    width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+                )
+                for _ in range(layers)
+            )
             self.norm = nn.LayerNorm(width)
 
         def forward(self, ids: Any) -> Any:
             places = torch.arange(ids.shape[1], device=ids.device)
             x = self.tokens(ids) + self.places(places)
+            later = nn.Transformer.generate_square_subsequent_mask(len(places), device=x.device)
             for block in self.blocks:
-                x = block(x)
+                x = block(x, later, is_causal=True)
             return nn.functional.linear(self.norm(x), self.tokens.weight)
 
     return Model()

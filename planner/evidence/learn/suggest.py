@@ -21,7 +21,7 @@ from planner.evidence.learn.linear import LearningModel, equations, predicted_lo
 from planner.evidence.learn.posterior import Array
 from planner.evidence.learn.priors import shipped_prior
 from planner.evidence.runs.mapping import MappedRow, planned_row
-from planner.evidence.runs.predict import Prediction, cost_predictions
+from planner.evidence.runs.predict import Prediction, cost_predictions, fits
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.request import Request
 from planner.predict.decided import decided_request
@@ -134,7 +134,7 @@ def _costed(mapped: Sequence[MappedRow]) -> list[Prediction]:
 def _candidates(mapped: Sequence[MappedRow]) -> list[_Candidate]:
     """Those that fit, each configuration once."""
     unique = {_text(one): one for one in mapped}
-    costed = [one for one in _costed(list(unique.values())) if _fits(one)]
+    costed = [one for one in _costed(list(unique.values())) if fits(one)]
     if not costed:
         return []
     seconds = np.exp(predicted_logs(costed, "time", {}, LearningModel))
@@ -143,11 +143,6 @@ def _candidates(mapped: Sequence[MappedRow]) -> list[_Candidate]:
         _Candidate(one, slopes, _START_S + _STEPS * float(step))
         for one, slopes, step in zip(costed, slopes_of, seconds, strict=True)
     ]
-
-
-def _fits(prediction: Prediction) -> bool:
-    memory, limit = prediction.memory_bytes(), prediction.limit_bytes
-    return memory is None or limit is None or memory <= limit
 
 
 def _suggestion(one: _Candidate, before: float, after: float) -> Suggestion:

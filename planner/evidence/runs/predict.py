@@ -142,13 +142,14 @@ def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 def _settled_on(trials: Sequence[Prediction]) -> Prediction:
     """Of a row at several micro-batches, smallest first, the one that it is taken to have had."""
-    fitting = [trial for trial in trials if _fits(trial)] or trials[:1]
+    fitting = [trial for trial in trials if fits(trial)] or trials[:1]
     fastest = min(item.step_time_s or np.inf for item in fitting)
     limit = (1.0 + LEAST_GAIN) * fastest
     return next(item for item in fitting if (item.step_time_s or np.inf) <= limit)
 
 
-def _fits(prediction: Prediction) -> bool:
+def fits(prediction: Prediction) -> bool:
+    """Whether its memory is within the limit, where both are known."""
     memory, limit = prediction.memory_bytes(), prediction.limit_bytes
     return memory is None or limit is None or memory <= limit
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from planner.evidence.traces.events import EventStream
-from planner.evidence.traces.spans import Spans, clipped, complement, length, union
+from planner.evidence.traces.spans import Spans, complement, length, union, within
 from planner.evidence.traces.terms import collective_group, kernel_term
 from planner.job.errors import UsageError
 
@@ -30,6 +31,8 @@ _READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero
 # A gap below is the GPU's time between two kernels that were both issued long before.
 _SHORT_GAP_S = 2e-6
 _MICRO = 1e-6
+# Starts and ends that are looked at together: what a step holds beyond is cut in pieces of time.
+_AT_ONCE = 1_000_000
 _NONE = np.zeros((0, 2))
 
 
@@ -141,48 +144,66 @@ def _add(found: Collected, event: dict[str, Any], start: float, end: float) -> N
 
 
 def _spans(values: array[float]) -> Spans:
-    return union(np.frombuffer(values, dtype=np.float64).reshape(-1, 2))
+    return np.frombuffer(values, dtype=np.float64).reshape(-1, 2)
 
 
 def _summary(path: Path, rank: int, found: Collected) -> RankTrace:
-    kernels = {term: _spans(found.kernels.pop(term)) for term in list(found.kernels)}
-    groups = {group: _spans(found.groups.pop(group)) for group in list(found.groups)}
-    compute = union(_NONE, *kernels.values())
-    every = union(compute, *groups.values())
-    bounds = _bounds(found, every)
-    start, end, count = bounds[0][0], bounds[-1][1], len(bounds)
+    bounds = _bounds(found)
+    events = sum(map(len, (*found.kernels.values(), *found.groups.values())))
+    pieces = 1 + events // (_AT_ONCE * len(bounds))
+    waits = union(_spans(found.waits))
+    total: Counter[tuple[str, str]] = Counter()
+    for step in bounds:
+        for start, end in pairwise(np.linspace(*step, pieces + 1)):
+            total.update(_sums(found, waits, start, end))
+    count = len(bounds)
+    mean = {what: value / count for what, value in total.items()}
 
-    def share(spans: Spans) -> float:
-        return length(clipped(spans, start, end)) / count
+    def by(kind: str) -> dict[str, float]:
+        return {name: seconds for (one, name), seconds in mean.items() if one == kind}
 
-    exposed = {
-        name: share(union(spans, compute)) - share(compute) for name, spans in groups.items()
-    }
-    hidden = {name: share(spans) - exposed[name] for name, spans in groups.items()}
-    idle = complement(every, start, end)
-    long = idle[idle[:, 1] - idle[:, 0] > _SHORT_GAP_S]
-    waits = _spans(found.waits)
     durations = tuple(float(late - early) for early, late in bounds)
     return RankTrace(
         path=path,
         rank=rank,
         steps=durations,
-        step_s=(end - start) / count,
-        terms={term: share(spans) for term, spans in kernels.items()},
-        exposed=exposed,
-        hidden=hidden,
-        compute_s=share(compute),
-        busy_s=share(every),
-        idle_s=(end - start) / count - share(every),
-        idle_synchronised_s=_after_waits(long, waits) / count,
-        gaps=round(len(long) / count),
-        calls=_calls(found, start, end, count),
+        step_s=(bounds[-1][1] - bounds[0][0]) / count,
+        terms=by("term"),
+        exposed=by("exposed"),
+        hidden=by("hidden"),
+        compute_s=mean["all", "compute"],
+        busy_s=mean["all", "busy"],
+        idle_s=mean["all", "idle"],
+        idle_synchronised_s=mean["all", "synchronised"],
+        gaps=round(mean["all", "gaps"]),
+        calls=_calls(found, bounds[0][0], bounds[-1][1], count),
         first_over_rest=_first(durations),
         unusable=found.unusable,
     )
 
 
-def _bounds(found: Collected, every: Spans) -> list[tuple[float, float]]:
+def _sums(found: Collected, waits: Spans, start: float, end: float) -> dict[tuple[str, str], float]:
+    """Seconds within a time, by kind and name; of gaps their number."""
+    kernels = {term: within(_spans(values), start, end) for term, values in found.kernels.items()}
+    groups = {name: within(_spans(values), start, end) for name, values in found.groups.items()}
+    compute = union(_NONE, *kernels.values())
+    every = union(compute, *groups.values())
+    idle = complement(every, start, end)
+    long = idle[idle[:, 1] - idle[:, 0] > _SHORT_GAP_S]
+    sums = {("term", term): length(spans) for term, spans in kernels.items()}
+    for name, spans in groups.items():
+        sums["exposed", name] = length(union(spans, compute)) - length(compute)
+        sums["hidden", name] = length(spans) - sums["exposed", name]
+    return sums | {
+        ("all", "compute"): length(compute),
+        ("all", "busy"): length(every),
+        ("all", "idle"): length(idle),
+        ("all", "synchronised"): _after_waits(long, waits),
+        ("all", "gaps"): float(len(long)),
+    }
+
+
+def _bounds(found: Collected) -> list[tuple[float, float]]:
     """Starts and ends of whole steps, as the GPU ran them where the trace says so; without steps
     all kernels are one."""
     for steps in (found.gpu_steps, found.steps):
@@ -190,7 +211,8 @@ def _bounds(found: Collected, every: Spans) -> list[tuple[float, float]]:
         if inside:
             stops = [start for start, _ in inside[1:]] + [inside[-1][1]]
             return [(start, end) for (start, _), end in zip(inside, stops, strict=True)]
-    return [(float(every[0, 0]), float(every[-1, 1]))]
+    every = [_spans(values) for values in (*found.kernels.values(), *found.groups.values())]
+    return [(min(one[:, 0].min() for one in every), max(one[:, 1].max() for one in every))]
 
 
 def _after_waits(gaps: Spans, waits: Spans) -> float:

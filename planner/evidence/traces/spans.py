@@ -23,13 +23,12 @@ def length(spans: Spans) -> float:
 
 
 def complement(spans: Spans, start: float, end: float) -> Spans:
-    """What of [start, end] disjoint spans leave."""
-    inside = clipped(spans, start, end)
-    edges = np.concatenate([[start], inside.ravel(), [end]]).reshape(-1, 2)
+    """What of [start, end] disjoint spans within it leave."""
+    edges = np.concatenate([[start], spans.ravel(), [end]]).reshape(-1, 2)
     return edges[edges[:, 1] > edges[:, 0]]
 
 
-def clipped(spans: Spans, start: float, end: float) -> Spans:
-    """The parts of spans within [start, end]."""
-    cut = np.clip(spans, start, end)
-    return cut[cut[:, 1] > cut[:, 0]]
+def within(spans: Spans, start: float, end: float) -> Spans:
+    """What spans cover of [start, end]."""
+    inside = np.minimum(spans[:, 1], end) > np.maximum(spans[:, 0], start)
+    return union(np.clip(spans[inside], start, end))

@@ -15,8 +15,8 @@ from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, json_document, unknown_key
 from planner.launch.read.document_reader import ScriptedReader
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, nearest
-from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
+from planner.launch.read.found import Edit, Found, Problem, Setting, nearest
+from planner.launch.read.hf_arguments import HfArguments
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
 
@@ -42,14 +42,9 @@ _DEEPSPEED = {
 
 
 def read_accelerate(
-    document: Document,
-    launch: LaunchCommand | None,
-    files: Files,
-    hints: Hints,
-    script: HfArguments | None = None,
+    document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
 ) -> Found:
     """The launch that an accelerate file describes."""
-    script = script or read_hf_arguments(launch, files, hints)
     return _Reader(document, launch, files, script).found()
 
 

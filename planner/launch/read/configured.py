@@ -58,14 +58,12 @@ def is_trainer(launch: LaunchCommand, files: Files) -> bool:
     return sum(name in given for name in _TRAINER_SIGNS) >= _FEWEST_SIGNS
 
 
-def read_trainer(
-    launch: LaunchCommand, files: Files, hints: Hints, recipe: Mapping[str, Setting] | None = None
-) -> Found:
-    """The launch that a Trainer script's arguments describe; `recipe`: a YAML that it names."""
+def read_trainer(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
+    """The launch that a Trainer script's arguments describe."""
     options = {item.key.replace("-", "_"): item for item in launch.options}
     kept = ("deepspeed", "zero_stage", "mixed_precision", "deepspeed_config_file")
     named = {name: item for name, item in options.items() if name in kept}
-    given = {**named, **(recipe or {}), **given_arguments(launch.arguments, files)}
+    given = {**named, **given_arguments(launch.arguments, files)}
     found = read_hf_training(given, launch.command.file, files, hints, launch)
     config = options.get("config_file") if launch.launcher == "accelerate" else None
     if config is None:
@@ -85,7 +83,7 @@ def _deepspeed(text: Text, path: str, launch: Launch, files: Files, hints: Hints
     given = given_arguments(launch.arguments, files) if launch else {}
     script = hf_arguments(given, _folder(launch, "."), hints)
     script = checkpointed(script, given, program_of("trainer", given, launch))
-    found = read_deepspeed(json_document(text, path, files), launch, files, hints, script)
+    found = read_deepspeed(json_document(text, path, files), launch, files, script)
     return _refused(found, given, launch)
 
 
@@ -107,9 +105,9 @@ def _accelerate(text: Text, path: str, launch: Launch, files: Files, hints: Hint
     script = hf_arguments({**recipe, **given}, _folder(launch, folder), hints)
     inside = deepspeed_in(document, files)
     if inside is None:
-        found = read_accelerate(document, launch, files, hints, script)
+        found = read_accelerate(document, launch, files, script)
         return _refused(found, {**recipe, **given}, launch)
-    found = read_deepspeed(inside, launch, files, hints, script)
+    found = read_deepspeed(inside, launch, files, script)
     found = replace(found, format="accelerate", main_file=path, unused=(), unknown=())
     return _refused(found, {**recipe, **given}, launch)
 

@@ -13,8 +13,8 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed_optimizer import optimizer_problems
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.document_reader import ScriptedReader
-from planner.launch.read.found import Edit, Found, Hints, Problem, nearest
-from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
+from planner.launch.read.found import Edit, Found, Problem, nearest
+from planner.launch.read.hf_arguments import HfArguments
 from planner.launch.read.names import known_names, left_out
 from planner.launch.read.text import Files
 
@@ -32,14 +32,9 @@ _OFF = (None, False, "none", "auto")
 
 
 def read_deepspeed(
-    document: Document,
-    launch: LaunchCommand | None,
-    files: Files,
-    hints: Hints,
-    script: HfArguments | None = None,
+    document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
 ) -> Found:
     """The launch that a DeepSpeed file describes, completed from the command or the caller."""
-    script = script or read_hf_arguments(launch, files, hints)
     return _Reader(document, launch, files, script).found()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from planner.job.models.catalog import catalog_name
-from planner.launch.read.command import LaunchCommand, setting_of
+from planner.launch.read.command import setting_of
 from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings
 from planner.launch.read.text import Files, Word
@@ -51,12 +51,6 @@ class HfArguments:
     def where(self) -> dict[str, Setting]:
         """Settings by field of `Found`."""
         return {_NAMES[name]: setting for name, setting in self.given.items() if name in _NAMES}
-
-
-def read_hf_arguments(launch: LaunchCommand | None, files: Files, hints: Hints) -> HfArguments:
-    """Arguments of the script that a command runs; empty without one."""
-    given = given_arguments(launch.arguments if launch else (), files)
-    return hf_arguments(given, Path(launch.command.file).parent if launch else Path(), hints)
 
 
 def hf_arguments(given: dict[str, Setting], folder: Path, hints: Hints) -> HfArguments:

@@ -68,9 +68,9 @@ def read_hf_training(
     script = _completed(script, named, program, launch)
     document = _deepspeed(named, path, files)
     if document is not None:
-        found = read_deepspeed(document, launch, files, hints, script)
+        found = read_deepspeed(document, launch, files, script)
     else:
-        found = read_accelerate(_sharded(named, path), launch, files, hints, script)
+        found = read_accelerate(_sharded(named, path), launch, files, script)
     refusals = refusals_of(named, launch, program)
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
     liger = any(_is_on(named, name) for name in _LIGER)

@@ -123,7 +123,7 @@ def test_memory_overheads() -> None:
 
 def test_runs_on_two_gpus_are_refused() -> None:
     other = runs.predictions({}, [{"gpu": "A100-80GB"}])
-    with pytest.raises(UsageError, match=r"A100.* and H100.*--gpu"):
+    with pytest.raises(UsageError, match=r"A100.* and H100.*a command of their own"):
         calibrate([*runs.predictions({}, [{}]), *other], ["a.csv"])
 
 

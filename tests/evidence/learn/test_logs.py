@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hardware import HardwareError
 from planner.evidence.learn.logs import read_log
 from planner.evidence.learn.steady import steady
 from planner.job.errors import UsageError
@@ -124,7 +125,7 @@ def test_no_text_no_file_a_folder(tmp_path: Path) -> None:
         read_log(path)
     with pytest.raises(UsageError, match="does not exist"):
         read_log(tmp_path / "other.log")
-    with pytest.raises(UsageError, match="folder"):
+    with pytest.raises(HardwareError, match="folder"):
         read_log(tmp_path)
 
 
@@ -164,8 +165,11 @@ def test_rates_are_slow_where_they_are_low() -> None:
     assert (found.warm_up, found.odd) == (1, 1)
 
 
-def test_a_single_step_is_taken() -> None:
+def test_few_steps_may_be_warm_up() -> None:
+    """Of torchtitan's first step and the mean of the next nine, the first compiles."""
     assert steady([2.0], "a.log").kept == 1
+    assert steady([475.0, 4312.0], "a.log", higher_is_faster=True).value == pytest.approx(4312.0)
+    assert steady([1.0, 1.1], "a.log").kept == 2
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [math.nan, math.inf], [-1.0]])

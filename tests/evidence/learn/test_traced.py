@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hardware.calibration import parameters_of
 from planner.cost import fields as f
 from planner.evidence.learn.calibrate import calibration_of, fit_figure
 from planner.evidence.learn.linear import LearningModel
@@ -35,7 +36,8 @@ def test_an_equation_for_each_term(traced: list[Traced]) -> None:
     found = traced_equations(traced)
     assert len(found.residuals) == 4
     compute, exposed = found.slopes[:2], found.slopes[2:]
-    gemm, inside = found.names.index("gemm_rate"), found.names.index("inside_rate")
+    names = [parameter.name for parameter in parameters_of("time")]
+    gemm, inside = names.index("gemm_rate"), names.index("inside_rate")
     assert (compute[:, gemm] < -0.5).all()
     assert (np.abs(compute[:, inside]) < 0.05).all()
     assert (exposed[:, inside] < -0.5).all()
