@@ -12,11 +12,12 @@ import json
 import math
 import os
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+
+import tomli as tomllib
 
 from hardware.errors import HardwareError
 
@@ -30,6 +31,9 @@ LARGEST_INTEGER = 2**63 - 1
 _NAME_AT_FAULT = (
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
 )  # fmt: skip
+
+# Where a shell puts a command's input: `planner explain /dev/stdin`, `<(planner search ...)`.
+_INPUTS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 
 def is_name_at_fault(error: OSError) -> bool:
@@ -49,7 +53,10 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise HardwareError(f"{path} is no name of a file: {why}") from None
     try:
-        demand_file(path, os.fstat(descriptor).st_mode)
+        found = os.fstat(descriptor)
+        if _is_empty(found):
+            return ""
+        demand_file(path, found)
         os.set_blocking(descriptor, True)
         with open(descriptor, "rb", closefd=False) as stream:
             content = stream.read(most_bytes + 1)
@@ -68,12 +75,21 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     return text
 
 
-def demand_file(path: Path, mode: int) -> None:
-    """HardwareError for a folder, and for a pipe that nobody may ever fill."""
-    if stat.S_ISDIR(mode):
+def demand_file(path: Path, found: os.stat_result) -> None:
+    """HardwareError for what is no ordinary file with something in it, nor a command's input: a
+    folder, a device, a pipe that nobody may ever fill."""
+    if stat.S_ISDIR(found.st_mode):
         raise HardwareError(f"{path} is a folder; give the name of a file")
-    if stat.S_ISFIFO(mode) and not str(path).startswith("/dev/"):
-        raise HardwareError(f"{path} is a named pipe; give the name of a file")
+    if _is_empty(found):
+        raise HardwareError(f"{path} is empty")
+    if not stat.S_ISREG(found.st_mode) and not str(path).startswith(_INPUTS):
+        what = "named pipe" if stat.S_ISFIFO(found.st_mode) else "device"
+        raise HardwareError(f"{path} is a {what}; give the name of a file")
+
+
+def _is_empty(found: os.stat_result) -> bool:
+    """Also what the kernel makes while it is read, such as /proc/kmsg, which may wait for ever."""
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
 def json_content(text: str, origin: str) -> Any:

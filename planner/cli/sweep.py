@@ -281,8 +281,10 @@ def _values(
 
 def _hashes(values: Any) -> dict[str, str]:
     """Hash of each file among some values: with another content it is another search."""
+    from hardware.files import read_text
+
     return {
-        f"content of {value}": hashlib.sha256(Path(value).read_bytes()).hexdigest()
+        f"content of {value}": hashlib.sha256(read_text(Path(value)).encode()).hexdigest()
         for value in values
         if isinstance(value, str) and Path(value).is_file()
     }

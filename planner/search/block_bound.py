@@ -148,9 +148,9 @@ class StageSeconds:
     @cached_property
     def number_s(self) -> Array:
         """[stage, number of a holding] seconds of one more of each."""
-        shared = self.ctx.recomputation == "shared"
+        some = self.ctx.recomputation in ("shared", "free")
         again_s = self._per_layer([linear.TERM_RECOMPUTE])
-        return np.concatenate([self.layer_s, again_s * float(shared)], axis=1)
+        return np.concatenate([self.layer_s, again_s * float(some)], axis=1)
 
     def _per_layer(self, columns: list[int]) -> Array:
         stages = range(self.ctx.pp)

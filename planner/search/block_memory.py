@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.layout import LayoutContext
+from planner.cost.tables import Array
 from planner.search.block_holdings import Integers
 
 
@@ -20,13 +21,21 @@ class StagesThatHold:
         # [moment, stage] of what is pinned; [moment, stage, number of a holding] of one more each.
         self._pinned = np.array([phase.stage for phase in phases], dtype=np.int64)
         per_layer = np.array([phase.layer for phase in phases], dtype=np.int64)
-        freed = np.array([phase.freed for phase in phases], dtype=np.int64)
+        freed = np.array([phase.freed[0] for phase in phases], dtype=np.int64)
         self._each = np.concatenate([per_layer, -freed], axis=2)
         # [moment, number of a holding] of what the largest present counts of.
         self._working = np.array(
-            [(*phase.working, *phase.working_recomputed) for phase in phases], dtype=np.int64
+            [(*phase.working, *phase.working_recomputed[0]) for phase in phases], dtype=np.int64
         )
         self._gather = np.array([phase.gather for phase in phases], dtype=np.int64)
+
+    @property
+    def shares(self) -> tuple[Array, Array]:
+        """([moment, stage] of what is pinned, [moment, stage, number of a holding] of one more of
+        each) as shares of the limit, without what counts once however many there are."""
+        if self.memory is None:
+            return np.zeros((0, self.pp)), np.zeros((0, self.pp, 2 * self.kinds))
+        return self._pinned / self.memory.limit, self._each / self.memory.limit
 
     def fits(self, stages: list[int], held: Integers) -> NDArray[np.bool_]:
         """[stage, holding]: whether the memory of each of some stages holds it."""

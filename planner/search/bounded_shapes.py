@@ -16,14 +16,16 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.frameworks import RecomputeMode
 from planner.job.offload import grouped_modules
-from planner.job.recomputation import recomputation
+from planner.job.recomputation import layer_modes, recomputation
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.layouts import job_placement
-from planner.predict.mixture import cheapest_costs, other_modes
+from planner.predict.mixture import cheapest_costs
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
-from planner.search.block_bound import NO_BOUND, Bound
+from planner.search.block_bound import NO_BOUND, Bound, StageSeconds
+from planner.search.block_memory import StagesThatHold
+from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST
 from planner.search.terms import (
@@ -67,6 +69,7 @@ class BoundedShapes:
         self._block_bounds: dict[tuple[int, int, float], Bound] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
+        self._prices: dict[object, Prices] = {}
         # Whether bounds by whole blocks pay: not where a rough answer will do.
         self._whole_blocks = tie <= OPTIMAL_WITHIN
         # By shape, within `limit_bytes`.
@@ -92,7 +95,7 @@ class BoundedShapes:
     def others(self) -> tuple[tuple[RecomputeMode, ...], ...]:
         """Per recompute mode of the job, the other modes that single layers may take beside it."""
         job = self.cost_model.job
-        return tuple(other_modes(job, mode) for mode in job.recompute)
+        return tuple(layer_modes(job, mode)[1:] for mode in job.recompute)
 
     @cached_property
     def only_even(self) -> np.ndarray:
@@ -261,10 +264,13 @@ class BoundedShapes:
         wanted = self._whole_blocks and target < np.inf
         if wanted and not self.others[int(self.columns["recompute"][row])]:
             terms, ctx = self.linear(row, float(self.limits[index]))
+            target_s = target * float(self.columns["gbs"][row])
             if block_bound.applies(ctx):
-                target_s = target * float(self.columns["gbs"][row])
                 each_s = self._tight_s(position, index)
                 found = block_bound.least_step(terms, ctx, target_s, each_s)
+            elif ctx.placement == "straight":
+                seconds, memory = StageSeconds(terms, ctx), StagesThatHold(ctx)
+                found = Bound(least_step_s(seconds, memory, target_s, self._prices))
         self._block_bounds[key] = found
         return found
 

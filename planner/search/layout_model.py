@@ -160,11 +160,11 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
             sum(counts[block] for block in ctx.stage_blocks(stage)) for stage in range(ctx.pp)
         )
 
+    rows = zip(ctx.modes, map(per_stage, variables.recomputed), strict=True)
     return Layout(
         pp=ctx.pp,
         vpp=ctx.vpp,
         block_layers=tuple(solver.value(layer) for layer in variables.layers),
-        recomputed=per_stage(variables.recomputed),
+        recomputed={mode: counts for mode, counts in rows if any(counts)},
         placement=ctx.placement,
-        others=tuple(per_stage(other) for other in variables.others),
     )

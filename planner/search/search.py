@@ -120,6 +120,7 @@ def find_plans(
     found = tuple(plan for plan, _ in plans)
     best = recommended(found)
     note = launch.of_plans(found, request, shares.job)
+    proven = all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
     return SearchResult(
         planner_version=__version__,
         request=request,
@@ -133,8 +134,9 @@ def find_plans(
         ),
         recommended=best,
         riskier=riskier,
-        complete=short is None and not fastest_only and not explorer.stopped,
-        proven=all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results),
+        # A gap above the resolution may hide a plan.
+        complete=short is None and not fastest_only and proven and not explorer.stopped,
+        proven=proven,
         gap=max(limit_result.gap for limit_result in limit_results),
         stopped=explorer.stopped,
         notes=(

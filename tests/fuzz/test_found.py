@@ -248,7 +248,7 @@ def planner(command: str, timeout: float = 60.0) -> subprocess.CompletedProcess[
         ("PLANNER models | true; exit ${PIPESTATUS[0]}", None, ""),
         ("PLANNER models gpt2 >&-", ExitStatus.DONE, ""),
         ("COLUMNS=abc PLANNER models gpt2", ExitStatus.DONE, ""),
-        ("PLANNER explain /dev/zero", ExitStatus.WRONG_INPUT, "too large"),
+        ("PLANNER explain /dev/stdin < /dev/zero", ExitStatus.WRONG_INPUT, "too large"),
         ("PLANNER explain $'\\xff'", ExitStatus.WRONG_INPUT, "UTF-8"),
     ],
 )
@@ -266,6 +266,12 @@ def test_disks_pipes_and_terminals(command: str, status: ExitStatus | None, said
     [
         (("explain", "pipe"), "named pipe"),
         (("trace", "pipe"), "named pipe"),
+        (("explain", "/dev/zero"), "is a device"),
+        # Made by the kernel while it is read, which waits for the next message.
+        (("trace", "/proc/kmsg"), "is empty"),
+        (("explain", "/proc/kmsg"), "not valid JSON"),
+        (("check", "/proc/kmsg"), "/proc/kmsg"),
+        (("calibrate", "--from", "/proc/kmsg", "--gpus", "8xH100", "-o", "new.toml"), "/proc/kmsg"),
         (("evaluate", "--model", "pipe", *BASES["evaluate"][2:]), "is no file"),
         (("explain", "~nobody-here/x"), "no such user"),
         (("report", "plans.json", "--force", "-o", "pipe"), "a device, a pipe or a broken link"),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from planner.cost import linear
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.request import Request
 from planner.search import search
+from planner.search.certificate import verify
 from planner.search.costed import cost_job, likely_limit_bytes
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
@@ -56,6 +58,14 @@ def test_a_time_limit_gives_the_front_so_far(whole: SearchResult) -> None:
     assert cut.stopped == "time-limit"
     assert any("time limit of 1e-06 s" in note for note in cut.notes)
     assert_honest(cut, whole)
+
+
+def test_a_front_with_open_gaps_is_not_called_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the work allowed ends before the proof, a plan between two others may be missing."""
+    monkeypatch.setattr(search, "Effort", partial(Effort, most_solves=0))
+    result = find_plans(REQUEST)
+    assert (result.stopped, result.proven, result.complete) == ("", False, False)
+    assert verify(result).problems == ()
 
 
 def test_the_time_limit_begins_before_costing() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from hardware import HardwareError
+from hardware.files import demand_file, json_content, read_text
 from planner.job.errors import UsageError
 
 # A line beyond is cut: no framework prints its figures so far to the right.
@@ -205,11 +206,10 @@ def read_log(path: Path) -> TrainingLog:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Lines of a text of any size, each cut at `LONGEST_LINE`, without `_MARKS`. UsageError for a
-    folder, a missing file, or what is no text."""
+    """Lines of a text of any size, each cut at `LONGEST_LINE`, without `_MARKS`. UsageError or
+    HardwareError for a missing file, a folder, or what is no text."""
     try:
-        if path.is_dir():
-            raise UsageError(f"{path} is a folder; give the name of a log in it")
+        demand_file(path, path.stat())
         with path.open("rb") as stream:
             yield from _decoded(stream, path)
     except FileNotFoundError:
@@ -225,8 +225,6 @@ def _decoded(stream: IO[bytes], path: Path) -> Iterator[str]:
 
 def _trainer_state(path: Path) -> TrainingLog:
     """`trainer_state.json` of transformers' Trainer: its last entry has the mean over all steps."""
-    from hardware.files import json_content, read_text
-
     try:
         content = json_content(read_text(path), str(path))
     except HardwareError as error:

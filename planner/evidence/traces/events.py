@@ -60,7 +60,7 @@ class EventStream:
             raise UsageError(f"{self.path}: an event is nested too deep; {_EXPECTED}") from None
 
     def _opened(self) -> IO[str]:
-        demand_file(self.path, self.path.stat().st_mode)
+        demand_file(self.path, self.path.stat())
         with self.path.open("rb") as stream:
             packed = stream.read(2) == b"\x1f\x8b"
         if packed:

@@ -103,7 +103,7 @@ def read_snapshot(path: Path) -> Snapshot:
 def _content(path: Path) -> dict[str, Any]:
     try:
         found = path.stat()
-        demand_file(path, found.st_mode)
+        demand_file(path, found)
         if found.st_size > MOST_BYTES:
             raise UsageError(
                 f"{path}: larger than {MOST_BYTES >> 30} GiB; record fewer events "

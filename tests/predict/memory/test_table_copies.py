@@ -34,7 +34,7 @@ def deepseek(framework: str = "megatron-core", **changes: object) -> Job:
 
 
 def accounts(job: Job, degrees: Degrees = PIPELINE) -> tuple[StageAccount, ...]:
-    return stage_accounts(job, degrees, even_layout(job, degrees.pp, degrees.vpp, False))
+    return stage_accounts(job, degrees, even_layout(job, degrees.pp, degrees.vpp))
 
 
 def between_steps(stage_account: StageAccount) -> dict[str, float]:
@@ -135,7 +135,7 @@ def test_views_show_it(modules: int, tied: bool, pp: int, vpp: int, optimizer: s
     job = deepseek(mtp_layers=modules, tied_embeddings=tied)
     job = replace(job, optimizer=load_optimizer(optimizer))
     degrees = Degrees(pp=pp, vpp=vpp, ep=8, dp=8, zero=1, grad_acc=8)
-    demand_views(Case(job, degrees, even_layout(job, pp, vpp, False)), str(degrees))
+    demand_views(Case(job, degrees, even_layout(job, pp, vpp)), str(degrees))
 
 
 def test_tied_ends_pay_for_their_exchange_too() -> None:

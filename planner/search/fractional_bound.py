@@ -1,0 +1,138 @@
+"""A lower bound on the step time of one shape, by layers in any order and in fractions.
+
+A linear programme shares the layers of each kind out to the stages, and lets fractions of them
+recompute, where `planner.search.block_bound` does not apply: kinds of layers that hardly repeat.
+What is used of its solution are prices, of a stage's seconds and of its bytes. At any prices, what
+all layers cost in their cheapest places bounds every layout from below (Lagrange), so the bound
+holds however exact the solver was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from planner.cost.tables import Array
+from planner.search.block_bound import StageSeconds
+from planner.search.block_memory import StagesThatHold
+
+if TYPE_CHECKING:
+    from ortools.linear_solver.pywraplp import Constraint, Variable
+
+# Holding more than the memory by this share costs as long as the step that is to be beaten.
+_TOO_MUCH = 1e-3
+
+
+# Shares of the slowest stage's seconds [stage], which sum to one; seconds of the step for a whole
+# memory [moment, stage], and for a layer less than must recompute [stage].
+Prices = tuple[Array, Array, Array]
+
+
+def least_step_s(
+    seconds: StageSeconds, memory: StagesThatHold, enough_s: float, known: dict[object, Prices]
+) -> float:
+    """No layout of the shape within its memory has a shorter step; more than `enough_s`, s, is not
+    asked for. `known`: prices of shapes like it, which may be enough for this one."""
+    ctx, none, every = seconds.ctx, np.zeros(seconds.ctx.pp), np.full(seconds.ctx.pp, np.inf)
+    # Blocks that share a number recompute no layer, or at least one of all that must hold any.
+    alone = ctx.may_part
+    blocks = [
+        float(sum(min(1, ctx.least_layers(block, alone)) for block in ctx.stage_blocks(stage)))
+        for stage in range(ctx.pp)
+    ]
+    ends = {
+        "none": ((none, none),),
+        "all": ((every, every),),
+        "free": ((none, every),),
+        "shared": ((none, none), (np.array(blocks), every)),
+    }
+    for case, (least, most) in enumerate(ends[ctx.recomputation]):
+        bound = FractionalBound(seconds, memory, least, most)
+        key = memory.shares[0].shape, ctx.recomputation, case
+        found_s = bound.at(known[key], enough_s) if key in known else 0.0
+        if found_s < enough_s:
+            known[key] = bound.best_prices(enough_s)
+            found_s = max(found_s, bound.at(known[key], enough_s))
+        enough_s = found_s
+    return enough_s
+
+
+@dataclass(frozen=True)
+class FractionalBound:
+    """The bound of a shape whose stages recompute `least` to `most` layers (infinite: all that
+    they hold)."""
+
+    seconds: StageSeconds
+    memory: StagesThatHold
+    least: Array
+    most: Array
+
+    def at(self, prices: Prices, enough_s: float) -> float:
+        """Least step time at some prices, at most `enough_s`."""
+        seconds, (pinned, each) = self.seconds, self.memory.shares
+        slowest_prices, byte_prices, again_prices = prices
+        second_prices = seconds.weight * slowest_prices + seconds.terms.bubble_share
+        number_s = second_prices[:, None] * seconds.number_s
+        number_s += np.einsum("ms,msn->sn", byte_prices, each)
+        layers_s, again_s = np.split(number_s, 2, axis=1)
+        again_s = again_s - again_prices[:, None]
+        if not np.isinf(self.least).all():
+            again_s = np.minimum(again_s, 0.0) * (self.most > 0.0)[:, None]
+        step_s = float(np.array(seconds.ctx.totals) @ (layers_s + again_s).min(axis=0))
+        step_s += float(second_prices @ seconds.vocab_s + (byte_prices * (pinned - 1.0)).sum())
+        step_s += float(again_prices @ np.where(np.isinf(self.least), 0.0, self.least))
+        return min(enough_s, step_s + seconds.rest_s)
+
+    def best_prices(self, enough_s: float) -> Prices:
+        """Those of the dual solution."""
+        from ortools.linear_solver import pywraplp
+
+        seconds, ctx, (pinned, each) = self.seconds, self.seconds.ctx, self.memory.shares
+        solver = pywraplp.Solver.CreateSolver("GLOP")
+        goal = solver.Objective()
+        slowest, beyond = (solver.NumVar(0.0, solver.infinity(), "") for _ in range(2))
+        goal.SetCoefficient(slowest, seconds.weight)
+        goal.SetCoefficient(beyond, enough_s / _TOO_MUCH)
+        whole = [solver.Constraint(float(total), float(total)) for total in ctx.totals]
+
+        def bounded(held: list[Variable], sizes: Array, most: float, eased: Variable) -> Constraint:
+            """What a stage holds, weighted, is at most so much and what eases it."""
+            constraint = solver.Constraint(-solver.infinity(), most)
+            constraint.SetCoefficient(eased, -1.0)
+            for number, size in zip(held, sizes.tolist(), strict=True):
+                constraint.SetCoefficient(number, size)
+            return constraint
+
+        in_time, in_memory, again = [], [], []
+        for stage in range(ctx.pp):
+            # Layers of each kind, then those of them that recompute.
+            held = [solver.NumVar(0.0, float(total), "") for total in (*ctx.totals, *ctx.totals)]
+            for number, second_s in zip(held, seconds.number_s[stage].tolist(), strict=True):
+                goal.SetCoefficient(number, seconds.terms.bubble_share * second_s)
+            all_again, none_again = np.isinf(self.least[stage]), not self.most[stage]
+            least = 0.0 if all_again else float(self.least[stage])
+            again.append(solver.Constraint(least, solver.infinity()))
+            again[-1].SetCoefficient(beyond, 1.0)
+            for kind, total in enumerate(ctx.totals):
+                layers, recomputed = held[kind], held[ctx.kind_count + kind]
+                whole[kind].SetCoefficient(layers, 1.0)
+                again[-1].SetCoefficient(recomputed, float(not all_again))
+                held_again = solver.Constraint(0.0 if all_again else -float(total), 0.0)
+                held_again.SetCoefficient(recomputed, 1.0)
+                held_again.SetCoefficient(layers, -float(not none_again))
+            most_s = -float(seconds.vocab_s[stage])
+            in_time.append(bounded(held, seconds.number_s[stage], most_s, slowest))
+            in_memory.append(
+                [
+                    bounded(held, sizes[stage], 1.0 - float(taken[stage]), beyond)
+                    for taken, sizes in zip(pinned, each, strict=True)
+                ]
+            )
+        if solver.Solve() != pywraplp.Solver.OPTIMAL:
+            return np.full(ctx.pp, 1.0 / ctx.pp), np.zeros_like(pinned), np.zeros(ctx.pp)
+        slow = np.maximum(1e-12, [-one.dual_value() for one in in_time])
+        prices = np.array([[-one.dual_value() for one in moments] for moments in in_memory])
+        byte_prices = np.maximum(0.0, prices.reshape(ctx.pp, -1).T)
+        return slow / slow.sum(), byte_prices, np.maximum(0.0, [one.dual_value() for one in again])
