@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +16,12 @@ from planner.cost._jit import rows
 from planner.cost.linear_memory import vocab_counts
 from planner.cost.phase_records import GROUP_ROW
 from planner.cost.stage import fill_stage, stage_memory
+from planner.cost.stage_sums import least_together
+from planner.cost.step import Frame, peak_bound_bytes
 from planner.cost.tables import Array
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
+from tests.search.brute import framework_inputs
 
 
 def drawn(rng: random.Random) -> tuple[Array, Array]:
@@ -184,3 +189,47 @@ def test_a_step_in_which_every_block_recomputes_some_of_its_layers() -> None:
         for stage in [max(7.0, 2.0 * c + min(3.0, c))]
     )
     assert t.shared_span_s(7.0, 24.0, layers, 3.0, 2.0, 12, 5.0, 0.5) == pytest.approx(least)
+
+
+def test_the_heads_stage_may_recompute_fewer() -> None:
+    """Four seconds, one a layer and one more if it runs again: two layers, and four beside the
+    head, where none does."""
+    stages, layers = np.zeros((2, b.STAGE_BOUND_COLUMNS)), np.zeros((1, b.LAYER_COLUMNS))
+    layers[0, [b.LAYER_SECONDS, b.LAYER_RECOMPUTE]] = 1.0
+    again = np.array([np.arange(8.0), np.zeros(8)])
+    for total, fit in ((6, True), (7, False)):
+        fits = np.array([[0, 1, 2, 2, 2, 2, 2, 2], range(8)], dtype=float)[:, : total + 1]
+        found = t._fit(
+            stages, fits, again[:, : total + 1], layers, layers[0], 0.0 * layers[0],
+            t.RECOMPUTE_SHARED, 1.0, 1, 0.0, 4.0,
+        )  # fmt: skip
+        assert found is fit
+
+
+def test_the_mean_stage_keeps_as_little_as_the_last() -> None:
+    """Four stages of which the last has one micro-batch in flight: 1F1B, gradients in buffers."""
+    framework = framework_inputs(persistent_gradients=1.0, workspace_bytes=7.0, fragmentation=0.5)
+    frame = Frame(1.0, 0.0, 0.0, 800.0, 400.0)
+    grid = SimpleNamespace(pp=4.0, vpp=1.0, grad_acc=8.0)
+    assert peak_bound_bytes(frame, 80.0, grid, framework) == (1280.0 + 0.5 * 80.0) / 4.0 + 7.0
+
+
+def test_stages_take_least_together_as_all_choices_show() -> None:
+    """Places that add up to six, on three stages of two to four options each."""
+    rng = random.Random(5)
+    for _ in range(50):
+        counts = [rng.randint(2, 4) for _ in range(3)]
+        ends = np.cumsum([0, *counts])
+        options = np.column_stack([ends[:-1], ends[1:]])
+        places = np.array([rng.randint(0, 3) for _ in range(ends[-1])])
+        seconds = np.array([rng.choice([1.0, 2.0, 5.0, 7.0, np.inf]) for _ in places])
+        reached, chosen = np.zeros((4, 7)), np.zeros(3, dtype=np.int64)
+        least_together(options, places, seconds, False, reached, chosen)
+        choices = [
+            seconds[list(choice)].sum()
+            for choice in product(*(range(*pair) for pair in options))
+            if places[list(choice)].sum() == 6
+        ]
+        assert reached[-1, -1] == min(choices, default=np.inf)
+        if reached[-1, -1] < np.inf:
+            assert (places[chosen].sum(), seconds[chosen].sum()) == (6, reached[-1, -1])
