@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import random
+from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from planner.cost import bounds as b
 from planner.cost import fields as f
+from planner.cost import tight_bounds as t
 from planner.cost._jit import rows
 from planner.cost.linear_memory import vocab_counts
 from planner.cost.phase_records import GROUP_ROW
 from planner.cost.stage import fill_stage, stage_memory
+from planner.cost.stage_sums import least_together
+from planner.cost.step import Frame, peak_bound_bytes
 from planner.cost.tables import Array
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
+from tests.search.brute import framework_inputs
 
 
 def drawn(rng: random.Random) -> tuple[Array, Array]:
@@ -122,3 +128,108 @@ def test_the_slowest_stage_is_no_quicker_than_the_layers_allow() -> None:
             assert found in (low_s, np.inf) or not fit[2]
             bound += low_s < found < np.inf
     assert bound > 50
+
+
+def counted_s(
+    stages: Array, layer: Array, each: int, limit: float, total: int, alone: float
+) -> float:
+    """Least seconds of the slowest stage if each recomputes `each` of its layers or all it has."""
+    kept = layer[b.LAYER_SAVED] - layer[b.LAYER_SAVED_RECOMPUTED]
+    seconds = np.full((len(stages), total + 1), np.inf)
+    for row, stage in enumerate(stages):
+        one = layer[b.LAYER_PERSISTENT] + stage[b.STAGE_DEFERRED] * layer[b.LAYER_WEIGHT_SAVED]
+        one += stage[b.STAGE_FLIGHT] * layer[b.LAYER_SAVED]
+        busy = layer[b.LAYER_WORKING] + layer[b.LAYER_GATHER]
+        ends = row in (0, len(stages) - 1)
+        for count in range(0 if alone and ends else 1, total + 1):
+            again = min(each, count)
+            held = stage[b.STAGE_BYTES] + count * one - again * stage[b.STAGE_FLIGHT] * kept
+            held += max(stage[b.STAGE_VOCAB], busy if count else 0.0)
+            update = stage[b.STAGE_OPTIMIZER_BYTES] + count * layer[b.LAYER_OPTIMIZER_BYTES]
+            if max(held, update) <= limit:
+                spent = count * layer[b.LAYER_SECONDS] + again * layer[b.LAYER_RECOMPUTE]
+                seconds[row, count] = stage[b.STAGE_SECONDS] + spent
+    for limit_s in sorted(set(seconds[seconds < np.inf])):
+        most = [max(np.flatnonzero(row <= limit_s), default=-np.inf) for row in seconds]
+        if sum(most) >= total:
+            return float(limit_s)
+    return np.inf
+
+
+@pytest.mark.parametrize("each", [0, 1, 3])
+def test_with_one_kind_of_layer_the_sharp_bound_is_what_counting_finds(each: int) -> None:
+    """None recompute, or so many of every stage's one block."""
+    rng, found, pp, total = random.Random(each), [], 3, 11
+    recompute = t.RECOMPUTE_SHARED if each else b.RECOMPUTE_NONE
+    prefix = np.arange(total + 1.0)[None]
+    for _ in range(60):
+        layers = drawn(rng)[1][None]
+        stages = np.array([drawn(rng)[0] for _ in range(pp)])
+        limit, alone = rng.uniform(30.0, 200.0), float(rng.randint(0, 1))
+        mean, deficit = t.mean_layer(layers, prefix)
+        assert mean == pytest.approx(layers[0])
+        bound = t.slowest_stage_s(
+            stages, layers, mean, deficit, recompute, float(each), 1.0, pp - 1, 0.0, limit, alone,
+            0.5, np.zeros((pp, total + 1)), np.zeros((2, total + 1)),
+        )  # fmt: skip
+        expected = counted_s(stages, layers[0], each, limit, total, alone)
+        assert bound == pytest.approx(expected, rel=1e-6)
+        found.append(bound)
+    assert 10 < sum(np.isfinite(found)) < 60
+
+
+def test_a_step_in_which_every_block_recomputes_some_of_its_layers() -> None:
+    """Against all sizes of the largest of two blocks a stage: two seconds a layer, one again."""
+    layers = np.zeros((1, b.LAYER_COLUMNS))
+    layers[0, b.LAYER_SECONDS], layers[0, b.LAYER_RECOMPUTE] = 2.0, 1.0
+    # Three of at most c layers of a block, 12 in all; five micro-batches, half a bubble.
+    least = min(
+        5.0 * stage + 0.5 * (24.0 + 12.0 * min(1.0, 3.0 / c) - stage)
+        for c in range(1, 13)
+        for stage in [max(7.0, 2.0 * c + min(3.0, c))]
+    )
+    assert t.shared_span_s(7.0, 24.0, layers, 3.0, 2.0, 12, 5.0, 0.5) == pytest.approx(least)
+
+
+def test_the_heads_stage_may_recompute_fewer() -> None:
+    """Four seconds, one a layer and one more if it runs again: two layers, and four beside the
+    head, where none does."""
+    stages, layers = np.zeros((2, b.STAGE_BOUND_COLUMNS)), np.zeros((1, b.LAYER_COLUMNS))
+    layers[0, [b.LAYER_SECONDS, b.LAYER_RECOMPUTE]] = 1.0
+    again = np.array([np.arange(8.0), np.zeros(8)])
+    for total, fit in ((6, True), (7, False)):
+        fits = np.array([[0, 1, 2, 2, 2, 2, 2, 2], range(8)], dtype=float)[:, : total + 1]
+        found = t._fit(
+            stages, fits, again[:, : total + 1], layers, layers[0], 0.0 * layers[0],
+            t.RECOMPUTE_SHARED, 1.0, 1, 0.0, 4.0,
+        )  # fmt: skip
+        assert found is fit
+
+
+def test_the_mean_stage_keeps_as_little_as_the_last() -> None:
+    """Four stages of which the last has one micro-batch in flight: 1F1B, gradients in buffers."""
+    framework = framework_inputs(persistent_gradients=1.0, workspace_bytes=7.0, fragmentation=0.5)
+    frame = Frame(1.0, 0.0, 0.0, 800.0, 400.0)
+    grid = SimpleNamespace(pp=4.0, vpp=1.0, grad_acc=8.0)
+    assert peak_bound_bytes(frame, 80.0, grid, framework) == (1280.0 + 0.5 * 80.0) / 4.0 + 7.0
+
+
+def test_stages_take_least_together_as_all_choices_show() -> None:
+    """Places that add up to six, on three stages of two to four options each."""
+    rng = random.Random(5)
+    for _ in range(50):
+        counts = [rng.randint(2, 4) for _ in range(3)]
+        ends = np.cumsum([0, *counts])
+        options = np.column_stack([ends[:-1], ends[1:]])
+        places = np.array([rng.randint(0, 3) for _ in range(ends[-1])])
+        seconds = np.array([rng.choice([1.0, 2.0, 5.0, 7.0, np.inf]) for _ in places])
+        reached, chosen = np.zeros((4, 7)), np.zeros(3, dtype=np.int64)
+        least_together(options, places, seconds, False, reached, chosen)
+        choices = [
+            seconds[list(choice)].sum()
+            for choice in product(*(range(*pair) for pair in options))
+            if places[list(choice)].sum() == 6
+        ]
+        assert reached[-1, -1] == min(choices, default=np.inf)
+        if reached[-1, -1] < np.inf:
+            assert (places[chosen].sum(), seconds[chosen].sum()) == (6, reached[-1, -1])

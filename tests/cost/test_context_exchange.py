@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from planner.cost.piece_compute import (
     GATHER_PASSES,
     RING_STEP_PASSES,
     attention_seconds,
+    context_kernels,
     last_chunk_share,
 )
 from planner.cost.piece_traffic import row_stream
@@ -123,12 +125,12 @@ def test_ring_steps_and_gathers_move_bytes_through_hbm() -> None:
     layers = {}
     for kind in ("p2p", "all_gather", "a2a"):
         model = CostModel(job(context_kinds=(kind,), seq=seq))
-        layers[kind] = layer_of(model, cp=cp, dp=8)[f.PIECE_FORWARD]
+        layers[kind] = layer_of(model, cp=cp, dp=8)[[f.PIECE_FORWARD, f.PIECE_BACKWARD]]
     rate = model.gpu_inputs.hbm_bytes_per_s * model.gpu_inputs.hbm_efficiency
     query, pair = seq / cp * HEADS * WIDTH, 2 * seq / cp * KV_HEADS * WIDTH
     copies = 8.0 * (2 * query + pair)
-    ring = RING_STEP_PASSES * 2.0 * (cp - 1) * query
-    gather = GATHER_PASSES * 2.0 * pair * cp
+    ring = RING_STEP_PASSES * 2.0 * (cp - 1) * np.array([query, query + pair])
+    gather = GATHER_PASSES * 2.0 * pair * cp * np.array([1.0, 2.0])
     assert layers["p2p"] - layers["a2a"] == pytest.approx((ring - copies) / rate, rel=0.05)
     assert layers["all_gather"] - layers["a2a"] == pytest.approx((gather - copies) / rate, rel=0.05)
 
@@ -197,6 +199,16 @@ def test_names_of_inner_ranks() -> None:
     assert exchange_kind(8, 1) == ("p2p", ())
     assert exchange_kind(8, 8) == ("a2a", ())
     assert exchange_kind(8, 4) == ("a2a+p2p", (4, 2))
+
+
+@pytest.mark.parametrize(
+    ("cp", "exchange", "kernels"), [(1, 1, 0), (8, 0, 6), (8, 1, 12), (8, 8, 8), (8, 4, 14)]
+)
+def test_kernels_that_sharing_the_sequence_adds(cp: int, exchange: int, kernels: int) -> None:
+    """Two chunks cut and joined (4) and one more a step of the ring; 8 of an all-to-all."""
+    op, key = SimpleNamespace(kind=f.KIND_ATTENTION), SimpleNamespace(cp=cp, exchange=exchange)
+    assert context_kernels(op, key) == kernels
+    assert context_kernels(SimpleNamespace(kind=f.KIND_GEMM), key) == 0
 
 
 @pytest.mark.parametrize("chunks", [1.0, 2.0, 8.0])

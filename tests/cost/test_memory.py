@@ -14,6 +14,7 @@ from planner.cost.memory import (
     tensor_buffer_bytes,
     weight_bytes,
 )
+from planner.cost.piece_memory import row_parameters
 from planner.cost.schedule import SCHEDULE_ZB_V, block_stage, last_chunk_in_flight
 from tests.search.brute import framework_inputs
 
@@ -31,6 +32,24 @@ def test_weights_of_experts_have_shards_of_their_own(zero: int, keeps: int, weig
 def test_gradients_are_sharded_from_the_second_stage_on(zero: int, gradients: float) -> None:
     framework = framework_inputs(gradient_bytes=4.0, gradients_on_gpu=1.0, extra_gradient_bytes=1.0)
     assert gradient_bytes(*PARAMETERS, zero, *SHARDS, framework) == gradients
+
+
+@pytest.mark.parametrize(
+    ("shard", "pads", "parameters"),
+    [
+        (f.SPLIT_NONE, 1, (480.0, 0.0)),
+        (f.SPLIT_TP, 0, (120.0, 0.0)),
+        (f.SPLIT_TP, 1, (192.0, 0.0)),
+        (f.SPLIT_KV, 1, (240.0, 0.0)),
+        (f.SPLIT_EXPERT, 1, (0.0, 80.0)),
+    ],
+)
+def test_parameters_of_a_row(shard: int, pads: int, parameters: tuple[float, float]) -> None:
+    """480 of them over tp 4, two key/value heads, or ep 2 and etp 3; 10 tokens padded to 16."""
+    row = SimpleNamespace(count=480.0, shard=shard, pads_vocabulary=pads)
+    key = SimpleNamespace(tp=4.0, ep=2.0, etp=3.0)
+    job = SimpleNamespace(vocab=10.0, vocabulary_multiple=4.0, kv_heads=2.0)
+    assert row_parameters(row, key, job) == parameters
 
 
 @pytest.mark.parametrize(("tp", "hides", "held"), [(1, 1, 0), (2, 0, 0), (2, 1, 480), (4, 1, 480)])

@@ -10,6 +10,7 @@ import pytest
 from planner.cost import fields as f
 from planner.cost.data_parallel import optimizer_seconds
 from planner.cost.tables import Array
+from planner.cost.update import extra_update_seconds
 from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
@@ -39,6 +40,22 @@ def test_experts_are_updated_by_the_ranks_that_share_them(zero: int, owned: floa
     gpu = SimpleNamespace(hbm_bytes_per_s=8.0, hbm_efficiency=0.5)
     seconds = optimizer_seconds(80.0, 60.0, grid, framework_inputs(**settings), gpu)
     assert seconds == pytest.approx((7.0 * owned + 2.0 * 140.0) / 4.0 + 0.1 * owned)
+
+
+@pytest.mark.parametrize(("zero", "seconds"), [(0, 100.333333), (1, 25.5), (2, 21.5)])
+def test_what_an_update_takes_besides(zero: int, seconds: float) -> None:
+    """140 FLOP at 1.5/s, 14 bytes of state read and written at 4/s; under ZeRO shared, and under
+    ZeRO-1 a copy of a tenth of a second for each of 5 tensors and 8 ranks."""
+    cost = SimpleNamespace(
+        update_flop_dense=80.0, update_flop_expert=60.0, state_dense=8.0, state_expert=6.0,
+        tensors=5.0,
+    )  # fmt: skip
+    grid = SimpleNamespace(zero=zero, shards=8.0, expert_shards=3.0)
+    gpu = SimpleNamespace(
+        hbm_bytes_per_s=8.0, hbm_efficiency=0.5, matmul16_flop_per_s=3.0, gemm16_max_efficiency=0.5
+    )
+    found = extra_update_seconds(cost, grid, framework_inputs(slice_copy_s=0.1), gpu)
+    assert found == pytest.approx(seconds)
 
 
 def small_job(framework: str, optimizer: str = "adamw", **changes: object) -> Job:

@@ -4,16 +4,21 @@ closed forms on whole steps."""
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from planner.cost import fields as f
 from planner.cost.compute import attention_forward_time_s, gemm_time_s
 from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
+from planner.cost.piece_compute import ComputeTerms
+from planner.cost.piece_traffic import exposed_traffic, group_window, hide_share
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links, with_table
+from tests.search.brute import framework_inputs
 
 SLOW = {"scale_out_bytes_per_s": 1e9}
 
@@ -87,6 +92,28 @@ def test_transfers_between_stages_hide_beside_interleaved_chunks(dense: Job) -> 
         step(overlapping(dense, pipeline=s), **pipeline)[f.STEP_PP] for s in (0.0, 1.0)
     )
     assert 0.0 <= hidden < exposed
+
+
+def test_what_each_kind_of_traffic_may_hide_behind() -> None:
+    """By HIDDEN_* code; then tp, cp and ep, in forward, backward and what runs again."""
+    framework = framework_inputs(
+        hide_tensor_backward=0.1, hide_context=0.2, hide_tensor=0.3, hide_expert=0.4
+    )
+    assert [hide_share(code, framework) for code in range(5)] == [0.0, 0.1, 0.2, 0.3, 0.4]
+    terms = ComputeTerms(1.0, 2.0, 0.0, 3.0, 4.0, 5.0, *6 * [0.0])
+    windows = [[group_window(group, index, terms) for index in range(3)] for group in range(3)]
+    assert windows == [[1.0, 3.0, 1.0], [4.0, 5.0, 4.0], [1.0, 2.0, 1.0]]
+
+
+def test_hidden_traffic_takes_no_more_than_the_compute_beside_it() -> None:
+    """Ten seconds of a link beside 8 of forward and 4 of backward: two and six in the open."""
+    traffic = [SimpleNamespace(total=0.0) for _ in range(9)]
+    for index in (0, 1):
+        traffic[index] = SimpleNamespace(total=10.0, hideable=10.0, inside=10.0, between=0.0)
+    terms = ComputeTerms(8.0, 4.0, 0.0, 50.0, *8 * [0.0])
+    out = SimpleNamespace(links=np.zeros(3 * f.LINK_PASS))
+    exposed_traffic(traffic, terms, 0.0, out)
+    assert (out.forward_tp, out.backward_tp, out.recompute_tp) == pytest.approx((2.0, 6.0, 0.0))
 
 
 # -- once a step ------------------------------------------------------------------------------

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from planner.cost import phases as p
-from planner.cost.phase_records import FORWARD_END, OPTIMIZER, LayerMaxima, Pass
+from planner.cost.phase_passes import exists
+from planner.cost.phase_records import FORWARD_END, LAYER_SECOND, OPTIMIZER, LayerMaxima, Pass
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_H1
+from planner.cost.stage import fill_parameters, stage_maxima
 from tests.search.brute import framework_inputs
 
 HOLDS = SimpleNamespace(
@@ -139,3 +142,68 @@ def test_what_a_phase_works_on(accumulates: float, sizes: list[float]) -> None:
         found = p.working_bytes(phase, HOLDS, MOST, one_pass(3.0, accumulates), *sharded)
         assert found == size - less, phase
         assert p.loss_bytes(phase, HOLDS, framework) == logits[phase - FORWARD_END], phase
+
+
+PIECES = [
+    SimpleNamespace(
+        dense_parameters=dense, expert_parameters=expert, table=100, casts=casts,
+        update_bytes=dense, state_dense=0, state_expert=0,
+    )
+    for dense, expert, casts in ((7, 5, 1), (100, 0, 0), (110, 0, 20), (30, 40, 300), (0, 0, 4000))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("counts", "tied", "expected"),
+    [
+        # Layers, embedding, head, one module of multi-token prediction and its loss.
+        ((2, 1, 1, 1, 1), 1, (254, 50, 100, 110, 210, 30, 40, 4300, 100, 100)),
+        ((2, 1, 1, 1, 1), 0, (254, 50, 100, 110, 110, 30, 40, 4300, 100, 100)),
+        ((2, 0, 1, 0, 0), 1, (224, 10, 0, 210, 210, 0, 0, 0, 0, 0)),
+        ((2, 0, 1, 1, 1), 1, (254, 50, 0, 210, 210, 30, 40, 4300, 100, 0)),
+        ((2, 0, 0, 2, 1), 0, (174, 90, 0, 0, 0, 160, 80, 4600, 100, 0)),
+    ],
+)
+def test_parameters_of_a_stage(counts: Any, tied: int, expected: Any) -> None:
+    """A tied head away from the embedding, or a module, has a copy of the table of 100."""
+    job = SimpleNamespace(kinds=1, pieces=5, tied_embeddings=tied, mtp_layers=1)
+    job.mtp_copies_embedding = 1
+    out = SimpleNamespace()
+    column = np.array(counts, dtype=float)[:, None]
+    fill_parameters(0, column, PIECES, grid(), job, framework_inputs(), out)
+    found = (
+        out.dense, out.expert, out.embedding_parameters, out.head_parameters, out.head_made,
+        out.mtp_dense, out.mtp_expert, out.mtp_casts, out.mtp_table, out.mtp_table_waits,
+    )  # fmt: skip
+    assert found == expected
+    assert (out.layers, out.layer_casts, out.update_bytes) == (2, 2, 110)
+    assert (out.head, out.head_casts) == (counts[2], 20 * counts[2])
+
+
+@pytest.mark.parametrize(
+    ("late", "makes", "phases"),
+    [(0, 0, [0, 1, 2, 3, 4, 5, 8]), (0, 1, [0, 1, 2, 3, 4, 5, 7, 8]), (1, 0, [4, 5])],
+)
+def test_phases_of_a_pass(late: int, makes: int, phases: list[int]) -> None:
+    """The last layer's where gradients are made; after the last forward the layers' alone."""
+    one = one_pass(accumulates=1.0 - makes)._replace(vocab_parameters=1.0 - late)
+    found = [phase for phase in range(OPTIMIZER) if exists(phase, HOLDS, one, grid())]
+    assert found == phases
+    assert exists(LAYER_SECOND, HOLDS, one, grid(zero=2, **SHARDED))
+
+
+@pytest.mark.parametrize(("in_order", "last", "done"), [(1, 11.0, -100.0), (0, 101.0, -10.0)])
+def test_first_and_last_layer_of_kinds_in_order(in_order: int, last: float, done: float) -> None:
+    """Two kinds that keep 10 and 100: the stage's first layer, and what its last gives back."""
+    names = ("weight_gradient", "softmax", "after_core", "again", "offloaded", "casts")
+    costs = [
+        SimpleNamespace(
+            **dict.fromkeys(names, 0.0), saved=saved, saved_recomputed=0.0, working=1.0,
+            dense_parameters=1.0, expert_parameters=0.0,
+        )
+        for saved in (10.0, 100.0)
+    ]  # fmt: skip
+    job, key = SimpleNamespace(kinds=2, kinds_in_order=in_order), SimpleNamespace(modules=0)
+    counts = np.ones((2, 1))
+    found = stage_maxima(0, counts, 0 * counts, costs, key, grid(), job, framework_inputs())
+    assert (found.last, found.done) == (last, done)

@@ -57,6 +57,7 @@ def test_one_gpu_communicates_nothing() -> None:
     for term in (f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP, f.STEP_PP, f.STEP_DP):
         assert step[term] == 0.0
     assert step[f.STEP_BUBBLE] == 0.0
+    assert step[f.STEP_TIME_BOUND] == pytest.approx(step[f.STEP_TIME])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
