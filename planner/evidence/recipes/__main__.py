@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from planner.evidence.fit.command import measured_rows, run
-from planner.evidence.recipes.compare import Comparison, Searched, compare, recipe_rows
+from planner.evidence.recipes.compare import Comparison, Searched, compare, published, recipe_rows
 from planner.evidence.recipes.page import page
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import MeasuredRow
@@ -68,10 +68,11 @@ def _compared(predictions: Sequence[Prediction]) -> list[Comparison]:
     """Comparisons in order, with progress on a terminal."""
     found: list[Comparison] = []
     searched: Searched = []
+    recipes = published(predictions)
     for number, prediction in enumerate(predictions, start=1):
         if sys.stderr.isatty():
             sys.stderr.write(f"\rrecipe {number} of {len(predictions)}")
-        comparison = compare(prediction, searched)
+        comparison = compare(prediction, searched, recipes)
         if comparison is not None:
             found.append(comparison)
     if sys.stderr.isatty():

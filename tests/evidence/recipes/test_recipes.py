@@ -9,7 +9,14 @@ import pytest
 
 from planner.evidence.fit.command import measured_rows
 from planner.evidence.recipes.__main__ import main
-from planner.evidence.recipes.compare import NOTABLE, Comparison, compare, recipe_rows, search_job
+from planner.evidence.recipes.compare import (
+    NOTABLE,
+    Comparison,
+    compare,
+    published,
+    recipe_rows,
+    search_job,
+)
 from planner.evidence.recipes.page import page
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.reliability import fit_errors
@@ -33,7 +40,8 @@ def predictions(recipes: list[MeasuredRow]) -> list[Prediction]:
 
 @pytest.fixture(scope="module")
 def comparisons(predictions: list[Prediction]) -> list[Comparison]:
-    found = [compare(prediction, []) for prediction in predictions]
+    recipes = published(predictions)
+    found = [compare(prediction, [], recipes) for prediction in predictions]
     return [one for one in found if one is not None]
 
 
