@@ -6,7 +6,7 @@ Each rule is said twice, to the solver (`add`) and as a check that knows no solv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
@@ -15,11 +15,11 @@ from constraints.layout_context import (
     LayoutContext,
     LayoutShape,
     Recomputation,
-    block_recomputed,
     block_taken,
     even_split,
     greedy_costs,
     greedy_split,
+    running_sums,
     shared_count,
 )
 from constraints.layout_variables import LayoutVariables, make_variables
@@ -40,7 +40,6 @@ __all__ = [
     "LayoutShape",
     "LayoutVariables",
     "Recomputation",
-    "block_recomputed",
     "block_taken",
     "even_split",
     "greedy_costs",
@@ -204,24 +203,23 @@ class RecomputeExpressible:
     source: str = "Megatron-LM core 0.19, --recompute-method block --recompute-num-layers"
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Tie each block's count to what its mode demands."""
-        pairs = list(zip(variables.recomputed, variables.layers, strict=True))
-        if ctx.recomputation == "none":
-            for again, _ in pairs:
-                model.add(again == 0)
-        elif ctx.recomputation == "all":
-            for again, pair in pairs:
-                model.add(again == pair)
-        elif ctx.recomputation == "shared":
-            count = model.new_int_var(1, ctx.layers, "shared_count")
-            for again, pair in pairs:
-                model.add_min_equality(again, [count, pair])
-        else:
+        """Tie each block's counts to what the framework can say."""
+        if ctx.recomputation == "free":
             self._add_free(model, variables, ctx)
+            return
+        for counts in variables.recomputed:
+            pairs = zip(counts, variables.layers, strict=True)
+            if ctx.recomputation == "all":
+                for again, layers in pairs:
+                    model.add(again == layers)
+            else:
+                shared = model.new_int_var(1, ctx.layers, "shared_count")
+                for again, layers in pairs:
+                    model.add_min_equality(again, [shared, layers])
 
     def _add_free(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """Some layer recomputes; a stage's later chunk only once the earlier ones are full."""
-        taken = variables.taken()
+        taken = running_sums(variables.recomputed)
         model.add(sum(taken[-1]) >= 1)
         for expression in taken:
             self._fill(model, expression, variables, ctx)
@@ -229,7 +227,7 @@ class RecomputeExpressible:
     def _fill(
         self,
         model: CpModel,
-        taken: list[Expression],
+        taken: Sequence[Expression],
         variables: LayoutVariables,
         ctx: LayoutContext,
     ) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout, Placement, stage_blocks
@@ -14,7 +14,7 @@ from constraints.rule import Layout, Placement, stage_blocks
 LayoutShape = Literal["any", "even-or-ends", "even", "greedy"]
 # How many layers run again in backward: none; all; one count for every block (Megatron's block
 # method), of which a shorter block takes all it has; or a count a stage, filled chunk by chunk. In
-# the last case other modes may take layers too, behind the fully recomputed ones.
+# the last case there may be several modes.
 Recomputation = Literal["none", "all", "shared", "free"]
 
 
@@ -22,8 +22,9 @@ Recomputation = Literal["none", "all", "shared", "free"]
 class LayoutContext:
     """The numbers of one shape that layout rules read.
 
-    `kinds`: index of each layer's kind, first to last. `memory` None: unlimited. `others`: how many
-    recompute modes besides the shape's own single layers may take (if `recomputation` is free).
+    `kinds`: index of each layer's kind, first to last. `memory` None: unlimited. `modes`: names
+    of the recompute modes that layers may take, those at the start of a block the first of them;
+    none or one where `recomputation` is not free.
     `standalone_vocab`: the first block may hold the embedding alone, the last one the head and loss
     (and multi-token prediction). `head_layers`: how many layers take as long as what the last block
     holds besides layers, rounded. `mtp_standalone`: the framework can place multi-token prediction
@@ -37,7 +38,7 @@ class LayoutContext:
     recomputation: Recomputation = "none"
     memory: MemoryNumbers | None = None
     placement: Placement = "straight"
-    others: int = 0
+    modes: tuple[str, ...] = ()
     standalone_vocab: bool = False
     head_layers: int = 0
     mtp_standalone: bool = False
@@ -117,14 +118,11 @@ class LayoutContext:
         """[stage][kind]: layers of each kind on each stage."""
         return self.first_layers(layout, layout.block_layers)
 
-    def recomputed_counts(self, layout: Layout) -> list[list[int]]:
-        """[stage][kind]: recomputed layers; those at the start of a block go first."""
-        return self.first_layers(layout, block_recomputed(layout, self) or (0,) * self.blocks)
-
-    def other_counts(self, layout: Layout) -> list[list[list[int]]]:
-        """[mode][stage][kind]: layers that take each of the other modes, behind the full ones."""
-        taken = block_taken(layout, self) or ((0,) * self.blocks,) * (1 + self.others)
-        firsts = [self.first_layers(layout, item) for item in taken]
+    def mode_counts(self, layout: Layout) -> list[list[list[int]]]:
+        """[mode][stage][kind]: layers that recompute in each mode."""
+        none = (0,) * self.blocks
+        taken = block_taken(layout, self) or (none,) * len(self.modes)
+        firsts = [self.first_layers(layout, blocks) for blocks in (none, *taken)]
         return [
             [
                 [last - first for first, last in zip(*kinds, strict=True)]
@@ -146,52 +144,43 @@ class LayoutContext:
         ]
 
 
-def block_recomputed(layout: Layout, ctx: LayoutContext) -> tuple[int, ...] | None:
-    """Recomputed layers of each block; None where the recomputation cannot be expressed."""
-    taken = block_taken(layout, ctx)
-    return None if taken is None else taken[0]
-
-
 def block_taken(layout: Layout, ctx: LayoutContext) -> tuple[tuple[int, ...], ...] | None:
-    """[n][block]: layers that take the shape's mode or one of the first n other modes.
-
-    None where the framework cannot express it. Within a stage, layers of the shape's mode come
-    first, then those of each other mode, then those that keep everything.
-    """
-    if len(layout.others) != ctx.others:
+    """[n][block]: layers that take one of the first n + 1 modes; None where the framework cannot
+    express it."""
+    if not set(layout.recomputed) <= set(ctx.modes):
         return None
+    if not ctx.modes:
+        return ()
     if ctx.recomputation == "free":
-        return _filled(layout)
-    if ctx.recomputation == "none":
-        return None if any(layout.recomputed) else ((0,) * len(layout.block_layers),)
+        return _filled(layout, ctx.modes)
     if ctx.recomputation == "all":
-        return (layout.block_layers,) if layout.recomputed == layout.stage_layers else None
-    shared = _shared_recomputed(layout)
-    return None if shared is None else (shared,)
+        whole = list(layout.recomputed.values()) == [layout.stage_layers]
+        return (layout.block_layers,) if whole else None
+    count = shared_count(layout)
+    return None if count is None else (tuple(min(count, n) for n in layout.block_layers),)
 
 
 def shared_count(layout: Layout) -> int | None:
-    """The smallest count N with which every block recomputes min(N, its layers); None if none."""
+    """The smallest count N with which every block recomputes min(N, its layers) in the layout's one
+    mode; None if none."""
     for count in range(1, max(layout.block_layers) + 1):
-        taken = [min(count, layers) for layers in layout.block_layers]
-        if layout.per_stage(taken) == layout.recomputed:
+        taken = layout.per_stage([min(count, layers) for layers in layout.block_layers])
+        if [taken] == list(layout.recomputed.values()):
             return count
     return None
 
 
-def _shared_recomputed(layout: Layout) -> tuple[int, ...] | None:
-    count = shared_count(layout)
-    return None if count is None else tuple(min(count, n) for n in layout.block_layers)
+def running_sums(rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Of rows of one length: the first, the first two added up, and so on."""
+    return list(accumulate(rows, lambda row, more: [a + b for a, b in zip(row, more, strict=True)]))
 
 
-def _filled(layout: Layout) -> tuple[tuple[int, ...], ...] | None:
+def _filled(layout: Layout, modes: Sequence[str]) -> tuple[tuple[int, ...], ...] | None:
     """Each stage's counts, taken from its first chunk on; None if nothing recomputes."""
-    wanted = [list(layout.recomputed)]
-    for other in layout.others:
-        wanted.append([one + more for one, more in zip(wanted[-1], other, strict=True)])
-    if not any(wanted[-1]):
+    if not any(map(any, layout.recomputed.values())):
         return None
-    blocks = [_filled_blocks(layout, count) for count in wanted]
+    rows = (layout.recomputed.get(mode, (0,) * layout.pp) for mode in modes)
+    blocks = [_filled_blocks(layout, wanted) for wanted in running_sums(rows)]
     filled = [block for block in blocks if block is not None]
     return tuple(filled) if len(filled) == len(blocks) else None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from constraints.layout_context import LayoutContext
+from constraints.layout_context import LayoutContext, running_sums
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExpr
@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayoutVariables:
-    """Decision variables of a layout. Index b is a block, k a kind, o another recompute mode.
+    """Decision variables of a layout. Index b is a block, k a kind, m a recompute mode.
 
-    `kind_layers[b][k]`, `kind_recomputed[b][k]`, `kind_others[o][b][k]` follow from `layers`,
-    `recomputed` and `others` and the model's sequence of kinds. `assumed`: literals that switch
+    `kind_layers[b][k]` and `kind_recomputed[m][b][k]` follow from `layers[b]` and
+    `recomputed[m][b]` and the model's sequence of kinds. `assumed`: literals that switch
     rules on, by name, when a conflict is to be explained; None otherwise.
     """
 
     layers: list[IntVar]
-    recomputed: list[IntVar]
+    recomputed: list[list[IntVar]]
     kind_layers: list[list[Expression]]
-    kind_recomputed: list[list[Expression]]
+    kind_recomputed: list[list[list[Expression]]]
     assumed: dict[str, BoolVarT] | None = field(default=None)
-    others: list[list[IntVar]] = field(default_factory=list)
-    kind_others: list[list[list[Expression]]] = field(default_factory=list)
     _present: dict[tuple[str, int, int], BoolVarT] = field(default_factory=dict)
 
     def stage(
@@ -41,13 +39,6 @@ class LayoutVariables:
         """Sums by kind over the chunks of a stage."""
         items = [per_block[block] for block in ctx.stage_blocks(stage)]
         return [sum(chunk) for chunk in zip(*items, strict=True)]
-
-    def taken(self) -> list[list[Expression]]:
-        """[n][block]: layers that take the shape's mode or one of the first n other modes."""
-        rows: list[list[Expression]] = [list(self.recomputed)]
-        for other in self.others:
-            rows.append([one + more for one, more in zip(rows[-1], other, strict=True)])
-        return rows
 
     def present(
         self, model: CpModel, what: str, stage: int, kind: int, count: Expression, most: int
@@ -71,20 +62,19 @@ class LayoutVariables:
 def make_variables(model: CpModel, ctx: LayoutContext, explain: bool = False) -> LayoutVariables:
     """Create the variables, and tie kinds to positions in the model's sequence of layers."""
     layers = _counts(model, ctx, "layers")
-    recomputed = _counts(model, ctx, "recomputed")
-    others = [_counts(model, ctx, f"other{o}") for o in range(ctx.others)]
-    plain = LayoutVariables(layers, recomputed, [], [], None, others)
+    recomputed = [_counts(model, ctx, f"{mode} recompute") for mode in ctx.modes]
     sequence = _sequence(model, layers, ctx)
     kind_layers = sequence.layers()
-    kind_taken = [_kind_taken(sequence, item, kind_layers, ctx) for item in plain.taken()]
-    kind_others = [
+    taken = [
+        kind_layers if ctx.recomputation == "all" else sequence.first(first)
+        for first in running_sums(recomputed)
+    ]
+    kind_recomputed = taken[:1] + [
         [_difference(more, less) for more, less in zip(after, before, strict=True)]
-        for before, after in pairwise(kind_taken)
+        for before, after in pairwise(taken)
     ]
     assumed: dict[str, BoolVarT] | None = {} if explain else None
-    return LayoutVariables(
-        layers, recomputed, kind_layers, kind_taken[0], assumed, others, kind_others
-    )
+    return LayoutVariables(layers, recomputed, kind_layers, kind_recomputed, assumed)
 
 
 def _counts(model: CpModel, ctx: LayoutContext, name: str) -> list[IntVar]:
@@ -93,20 +83,6 @@ def _counts(model: CpModel, ctx: LayoutContext, name: str) -> list[IntVar]:
 
 def _difference(more: Sequence[Expression], less: Sequence[Expression]) -> list[Expression]:
     return [one - other for one, other in zip(more, less, strict=True)]
-
-
-def _kind_taken(
-    sequence: _OneKind | _Runs | _Positions,
-    taken: Sequence[Expression],
-    kind_layers: list[list[Expression]],
-    ctx: LayoutContext,
-) -> list[list[Expression]]:
-    """Kinds of the first layers of each block; known where all or none of them are taken."""
-    if ctx.recomputation == "none":
-        return [[0] * ctx.kind_count for _ in range(ctx.blocks)]
-    if ctx.recomputation == "all":
-        return kind_layers
-    return sequence.first(taken)
 
 
 def _sequence(

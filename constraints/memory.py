@@ -47,11 +47,9 @@ class StageMemory:
         memory = ctx.memory
         if memory is None:
             return True
-        layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)
-        others = ctx.other_counts(layout)
+        layers, again = ctx.counts(layout), ctx.mode_counts(layout)
         return all(
-            memory.peak(stage, layers[stage], again[stage], [other[stage] for other in others])
-            <= memory.limit
+            memory.peak(stage, layers[stage], [counts[stage] for counts in again]) <= memory.limit
             for stage in range(ctx.pp)
         )
 
@@ -64,23 +62,16 @@ class _Held:
     ) -> None:
         self.model, self.variables, self.ctx, self.index = model, variables, ctx, stage
         self.layers = variables.stage(variables.kind_layers, stage, ctx)
-        again = variables.stage(variables.kind_recomputed, stage, ctx)
-        self.again = [] if ctx.recomputation == "none" else again
-        self.others = [
-            variables.stage(kind_other, stage, ctx) for kind_other in variables.kind_others
-        ]
+        self.again = [variables.stage(mode, stage, ctx) for mode in variables.kind_recomputed]
 
     def size(self, phase: PhaseNumbers) -> Expression:
         """Units at a moment, at least."""
         stage = self.index
         kept = _weighted(self.layers, phase.layer[stage])
-        kept -= _weighted(self.again, phase.freed[stage])
-        for counts, freed in zip(self.others, phase.freed_others, strict=True):
-            kept -= _weighted(counts, freed[stage])
         working = [("layers", self.layers, phase.working)]
-        working.append(("again", self.again, phase.working_recomputed))
-        for mode, pair in enumerate(zip(self.others, phase.working_others, strict=True)):
-            working.append((f"other{mode}", *pair))
+        for mode, counts in enumerate(self.again):
+            kept -= _weighted(counts, phase.freed[mode][stage])
+            working.append((f"again{mode}", counts, phase.working_recomputed[mode]))
         gather = [("layers", self.layers, phase.gather)]
         return phase.stage[stage] + kept + self._largest(working) + self._largest(gather)
 

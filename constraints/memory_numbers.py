@@ -5,69 +5,62 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 
 @dataclass(frozen=True)
 class PhaseNumbers:
     """Memory of every stage at one moment of a step, in whole units.
 
-    Index s is a stage, k a kind of layer, o another recompute mode of a mix: stage[s] +
-    layers·layer[s][k] - recomputed·freed[s][k] - others·freed_others[o][s][k] + working set +
-    gather buffer. The working set is the largest among the kinds present, and among those that
-    recompute, in each mode; the gather buffer belongs to the largest kind present.
+    Index s is a stage, k a kind of layer, m a recompute mode: stage[s] + layers·layer[s][k] -
+    recomputed·freed[m][s][k] + working set + gather buffer. The working set is the largest among
+    the kinds present, and among those that recompute, in each mode; the gather buffer belongs to
+    the largest kind present.
     """
 
     stage: tuple[int, ...]
     layer: tuple[tuple[int, ...], ...]
-    freed: tuple[tuple[int, ...], ...]
+    freed: tuple[tuple[tuple[int, ...], ...], ...]
     working: tuple[int, ...]
-    working_recomputed: tuple[int, ...]
+    working_recomputed: tuple[tuple[int, ...], ...]
     gather: tuple[int, ...]
-    freed_others: tuple[tuple[tuple[int, ...], ...], ...] = ()
-    working_others: tuple[tuple[int, ...], ...] = ()
 
-    def size(
-        self,
-        stage: int,
-        layers: list[int],
-        recomputed: list[int],
-        others: Sequence[Sequence[int]] = (),
-    ) -> int:
-        """Units that one stage with these layers of each kind holds; `others`[mode][kind]."""
+    def size(self, stage: int, layers: list[int], recomputed: Sequence[Sequence[int]]) -> int:
+        """Units that one stage holds with `layers[kind]` and `recomputed[mode][kind]` layers."""
         total = self.stage[stage]
         working = gather = 0
-        for kind, (count, again) in enumerate(zip(layers, recomputed, strict=True)):
-            total += count * self.layer[stage][kind] - again * self.freed[stage][kind]
+        for kind, count in enumerate(layers):
+            total += count * self.layer[stage][kind]
             if count:
                 working = max(working, self.working[kind])
                 gather = max(gather, self.gather[kind])
-            if again:
-                working = max(working, self.working_recomputed[kind])
-        for mode, counts in enumerate(others):
+        for mode, counts in enumerate(recomputed):
             for kind, count in enumerate(counts):
-                total -= count * self.freed_others[mode][stage][kind]
+                total -= count * self.freed[mode][stage][kind]
                 if count:
-                    working = max(working, self.working_others[mode][kind])
+                    working = max(working, self.working_recomputed[mode][kind])
         return total + working + gather
 
     def never_exceeds(self, other: PhaseNumbers) -> bool:
         """Whether no layout holds more at this moment than at the other, term by term."""
-        if self.freed_others or other.freed_others:
-            return False
-        rows = zip(self.layer, self.freed, other.layer, other.freed, strict=True)
-        per_layer = all(
-            layer <= theirs and layer - freed <= theirs - saved
-            for layers, freed_here, others, freed_there in rows
-            for layer, freed, theirs, saved in zip(
-                layers, freed_here, others, freed_there, strict=True
+        mine, theirs = (
+            tuple(
+                chain(
+                    phase.stage, phase.working, phase.gather, *phase.layer, *phase.left(),
+                    *phase.working_recomputed,
+                )
             )
+            for phase in (self, other)
+        )  # fmt: skip
+        return all(one <= two for one, two in zip(mine, theirs, strict=True))
+
+    def left(self) -> Iterable[tuple[int, ...]]:
+        """What a layer leaves that recomputes, in a row for each mode and stage."""
+        return (
+            tuple(layer - freed for layer, freed in zip(*pair, strict=True))
+            for mode in self.freed
+            for pair in zip(self.layer, mode, strict=True)
         )
-        maxima = zip(
-            (*self.stage, *self.working, *self.working_recomputed, *self.gather),
-            (*other.stage, *other.working, *other.working_recomputed, *other.gather),
-            strict=True,
-        )
-        return per_layer and all(item <= theirs for item, theirs in maxima)
 
 
 def undominated(phases: Iterable[PhaseNumbers]) -> tuple[PhaseNumbers, ...]:
@@ -91,12 +84,6 @@ class MemoryNumbers:
     limit: int
     phases: tuple[PhaseNumbers, ...]
 
-    def peak(
-        self,
-        stage: int,
-        layers: list[int],
-        recomputed: list[int],
-        others: Sequence[Sequence[int]] = (),
-    ) -> int:
-        """Peak of one stage that holds these layers of each kind, in units."""
-        return max(phase.size(stage, layers, recomputed, others) for phase in self.phases)
+    def peak(self, stage: int, layers: list[int], recomputed: Sequence[Sequence[int]]) -> int:
+        """Peak of one stage in units; counts as `PhaseNumbers.size`."""
+        return max(phase.size(stage, layers, recomputed) for phase in self.phases)

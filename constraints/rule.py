@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -71,10 +71,10 @@ def stage_blocks(stage: int, pp: int, vpp: int, placement: Placement) -> tuple[i
 
 @dataclass(frozen=True)
 class Layout:
-    """Which layers sit where: `block_layers` in pipeline order, `recomputed` one a stage.
+    """Which layers sit where: `block_layers` in pipeline order.
 
-    `recomputed` counts the layers of each stage that run again in backward, in the plan's mode;
-    `others`, one row for each other mode of a mix, those that run again in that mode.
+    `recomputed`: for each recompute mode that some take, the layers of each stage that run again in
+    it; they come first in their stage, in the order of `LayoutContext.modes`.
     `mtp_standalone`: multi-token prediction is in the block before the last, which then holds head
     and loss alone; else with them. `offload_fraction`: of the groups of activations that can leave
     the GPU (`constraints.offload`).
@@ -83,9 +83,8 @@ class Layout:
     pp: int
     vpp: int
     block_layers: tuple[int, ...]
-    recomputed: tuple[int, ...]
+    recomputed: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     placement: Placement = "straight"
-    others: tuple[tuple[int, ...], ...] = ()
     mtp_standalone: bool = False
     offload_fraction: float = 1.0
 
@@ -95,10 +94,11 @@ class Layout:
                 f"block_layers has {len(self.block_layers)} entries; "
                 f"pp={self.pp} times vpp={self.vpp} makes {self.pp * self.vpp} blocks"
             )
-        for counts in (self.recomputed, *self.others):
+        for mode, counts in self.recomputed.items():
             if len(counts) != self.pp:
                 raise ConstraintError(
-                    f"recomputed has {len(counts)} entries; one for each of {self.pp} stages"
+                    f"recomputed[{mode!r}] has {len(counts)} entries; one for each of "
+                    f"{self.pp} stages"
                 )
 
     @property

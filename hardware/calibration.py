@@ -172,6 +172,7 @@ class LearntRun(Frozen):
     ones beside all factors (`planner.predict.likeness`)."""
 
     hidden: _Count
+    vocab: _Count
     seq: _Count
     tp: _Count
     pp: _Count

@@ -6,10 +6,11 @@ the table of a GPU; it computes no time.
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
+
+import tomli as tomllib
 
 from hardware.errors import HardwareError, did_you_mean
 from hardware.frozen import Frozen

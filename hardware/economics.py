@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from typing import Literal
+
+import tomli as tomllib
 
 from hardware.frozen import Frozen
 from hardware.load import CATALOG

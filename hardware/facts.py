@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
+
+import tomli as tomllib
 
 from hardware.frozen import Frozen
 from hardware.load import CATALOG, load_cluster_shape, load_gpu_record

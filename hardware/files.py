@@ -12,11 +12,12 @@ import json
 import math
 import os
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+
+import tomli as tomllib
 
 from hardware.errors import HardwareError
 

@@ -6,11 +6,11 @@ picks the kinds of a cluster; it computes no time.
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated
 
+import tomli as tomllib
 from pydantic import Field
 
 from hardware.errors import HardwareError

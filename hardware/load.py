@@ -7,11 +7,11 @@ only, which holds name and aliases.
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+import tomli as tomllib
 from pydantic import ValidationError
 
 from hardware.calibration import Calibration

@@ -15,10 +15,13 @@ from planner.cli.progress import compile_if_first_run
 from planner.job.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hardware import Cluster
     from planner.evidence.learn.calibrate import FigureFit
-    from planner.evidence.learn.inputs import LearntFrom
+    from planner.evidence.learn.inputs import Configured, LearntFrom
     from planner.evidence.learn.linear import Equations
+    from planner.evidence.learn.logs import TrainingLog
     from planner.evidence.runs.mapping import MappedRow
 
 _EPILOG = """\b
@@ -84,8 +87,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
             "give the runs to learn from: --from measured.csv, or a log (--from again for more)"
         )
     compile_if_first_run(options["quiet"])
-    configuration = _configuration(options)
-    read = read_runs([Path(path) for path in paths], configuration)
+    read = read_runs([Path(path) for path in paths], _configuration(options))
     predictions = [one for one in read.predictions if _is_on(one, options["gpu"])]
     if read.predictions and not predictions:
         raise UsageError(f"--gpu {options['gpu']}: no run is on it")
@@ -127,7 +129,7 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
         raise UsageError("--suggest writes no file; leave -o out")
     result = read_plan_file(Path(options["plan_file"]))
     compile_if_first_run(options["quiet"])
-    runs = read_runs([Path(path) for path in paths], None).predictions
+    runs = read_runs([Path(path) for path in paths], lambda log: _told(log, options)).predictions
     known = fit_figure(runs, "time") if runs else None
     found = suggest(result.request, result.plans, known)
     if options["as_json"]:
@@ -143,39 +145,65 @@ def _output(options: dict[str, Any]) -> Path | None:
     return check_output(options["output"], options["force"])
 
 
-def _configuration(options: dict[str, Any]) -> MappedRow | None:
-    """What ran, by launch files or a plan file; None where neither is given."""
+def _configuration(options: dict[str, Any]) -> Configured:
+    """What logs are of: the launch files or the plan file given, else what each says."""
     if options["launch"] and options["plan_file"]:
         raise UsageError("give what ran once: --launch FILES, or --plan-file FILE")
     if options["plan_file"]:
         from planner.evidence.learn.inputs import plan_configuration
 
-        return plan_configuration(Path(options["plan_file"]))
-    if not options["launch"]:
+        planned = plan_configuration(Path(options["plan_file"]))
+        return lambda _: planned
+    if options["launch"]:
+        given = launched(options["launch"], options["gpus"], options["cluster"])
+        return lambda _: given
+    return lambda log: _told(log, options)
+
+
+def _told(log: TrainingLog, options: dict[str, Any]) -> MappedRow | None:
+    """The plan beside a log, else the arguments in one of Megatron; None where neither is there.
+    UsageError without the machine that it ran on."""
+    from planner.evidence.learn.inputs import plan_beside
+    from planner.evidence.learn.logs import text_lines
+    from planner.launch.read.megatron_log import logged_arguments
+
+    if (planned := plan_beside(log)) is not None:
+        return planned
+    logged = logged_arguments(text_lines(log.path)) if log.format == "Megatron-LM" else None
+    if logged is None:
         return None
-    return launched(options["launch"], options["gpus"], options["cluster"])
+    text, count = logged
+    if not (options["gpus"] or options["cluster"]):
+        raise UsageError(
+            f"{log.path}: it ran on {count:,} GPUs; say of which kind: --gpus {count}xH100"
+        )
+    name = str(log.path)
+    found = launched((name,), options["gpus"], options["cluster"], {name: text})
+    if found.degrees.gpus != count:
+        raise UsageError(f"{name}: it ran on {count:,} GPUs, not on {found.degrees.gpus:,}")
+    return found
 
 
-def launched(paths: tuple[str, ...], gpus: str | None, cluster: str | None) -> MappedRow:
-    """The configuration of launch files, as `planner check` reads them. UsageError,
-    CannotTellError where they do not say what runs."""
-    from planner.evidence.runs.mapping import MappedRow, plan_layout
+def launched(
+    paths: tuple[str, ...],
+    gpus: str | None,
+    cluster: str | None,
+    contents: Mapping[str, str] | None = None,
+) -> MappedRow:
+    """The configuration of launch files, as `planner check` reads them; `contents`: texts that
+    stand for those of some. UsageError, CannotTellError where they do not say what runs."""
+    from planner.evidence.runs.mapping import planned_row
     from planner.evidence.runs.rows import MeasuredRow
     from planner.launch.check.assess import assess
     from planner.launch.check.given import read_given
     from planner.launch.read.found import Hints
 
-    given = read_given(paths, Hints(), 1, gpus, cluster)
+    given = read_given(paths, Hints(), 1, gpus, cluster, contents)
     found = assess(given.found, given.gpus, given.cluster)
     if found.job is None or found.plan is None:
         why = "; ".join(problem.text for problem in (found.errors or found.unpredictable))
-        raise CannotTellError(f"--launch: there is no prediction for these files: {why}")
-    plan = found.plan
-    mode = found.job.framework.recompute_mode(plan.recompute)
-    row = MeasuredRow(Path(paths[0]).name, 1, {})
-    return MappedRow(
-        row, found.job, plan.degrees, mode, plan.layout.block_layers, (), layout=plan_layout(plan)
-    )
+        raise CannotTellError(f"{paths[0]}: there is no prediction of what it runs: {why}")
+    return planned_row(MeasuredRow(Path(paths[0]).name, 1, {}), found.job, found.plan)
 
 
 def _more_equations(read: LearntFrom, options: dict[str, Any]) -> Equations | None:

@@ -6,11 +6,12 @@ they were fitted on is called extrapolated.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import exp, hypot, log, sqrt
 from pathlib import Path
+
+import tomli as tomllib
 
 from hardware.frozen import Frozen
 from planner.compare.interval import DEVIATIONS_80, Range

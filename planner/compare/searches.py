@@ -204,7 +204,6 @@ def _of_mean_batch(task: Task, tokens: int, plan: Plan) -> Iterator[Plan]:
             one.recompute,
             layout.block_layers,
             layout.recomputed,
-            layout.others,
             layout.mtp_standalone,
         )
         if last.fits and last.fit_probability >= task.request.fit_probability:

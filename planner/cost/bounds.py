@@ -2,8 +2,8 @@
 
 Tighter than `planner.cost.step.step_bounds`: layers are indivisible, and each stage has its own
 constants and micro-batches in flight. A stage whose forward and backward may take T seconds has
-room for a certain number of layers; the smallest T at which the rooms add up to all layers bounds
-the slowest stage from below. For models with one kind of layer and nothing of dp exposed the bound
+room for a certain number of layers; the smallest T at which these add up to all layers bounds the
+slowest stage from below. For models with one kind of layer and nothing of dp exposed the bound
 is attained. With several kinds it is the largest of these: one bound for all layers, each term that
 of its cheapest kind, and one for the layers of each kind alone, the others costing nothing.
 """
@@ -45,12 +45,12 @@ from planner.cost.phase_records import (
 )
 from planner.cost.schedule import (
     Held,
-    bubble_share,
     copies_of_model,
     held_microbatches,
     microbatch_share,
 )
 from planner.cost.stage import layer_maxima
+from planner.cost.step import model_bubble_share
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 # Recomputation codes: no layer, every layer, or any number of them.
@@ -80,13 +80,13 @@ STAGE_FLIGHT = 4
 STAGE_DEFERRED = 5
 STAGE_BOUND_COLUMNS = 6
 
-# --- what one stage has room for under a memory limit ---------------------------------------------
-ROOM_SECONDS = 0
-ROOM_LAYERS = 1
-ROOM_PLAIN = 2
-ROOM_FREED_S = 3
-ROOM_SLOPE = 4
-ROOM_COLUMNS = 5
+# --- what one stage can hold under a memory limit ------------------------------------------------
+CAPACITY_SECONDS = 0
+CAPACITY_LAYERS = 1
+CAPACITY_PLAIN = 2
+CAPACITY_FREED_S = 3
+CAPACITY_SLOPE = 4
+CAPACITY_COLUMNS = 5
 
 # Halvings of the interval in which the slowest stage's time lies.
 BISECTIONS = 40
@@ -221,10 +221,10 @@ def whole(value: float) -> float:
 
 
 @jit
-def fill_room(
-    stage: Array, layer: Array, recompute: int, limit_bytes: float, room: Array
+def fill_capacity(
+    stage: Array, layer: Array, recompute: int, limit_bytes: float, capacity: Array
 ) -> None:  # fmt: skip
-    """Fill ROOM_*: what `room_capacity` reads of a stage within `limit_bytes` of live tensors."""
+    """Fill CAPACITY_*: what `layers_within` reads of a stage under `limit_bytes` of live bytes."""
     flight, most = stage[STAGE_FLIGHT], np.inf
     if layer[LAYER_OPTIMIZER_BYTES] > 0.0:
         most = (limit_bytes - stage[STAGE_OPTIMIZER_BYTES]) / layer[LAYER_OPTIMIZER_BYTES]
@@ -235,39 +235,43 @@ def fill_room(
     left = limit_bytes - stage[STAGE_BYTES]
     left -= max(stage[STAGE_VOCAB], layer[busy] + layer[LAYER_GATHER])
     freed = plain - light
-    room[ROOM_SECONDS] = stage[STAGE_SECONDS]
-    room[ROOM_LAYERS] = min(most, left / (plain if recompute == RECOMPUTE_NONE else light))
-    room[ROOM_PLAIN], room[ROOM_FREED_S], room[ROOM_SLOPE] = np.inf, 0.0, 1.0
+    capacity[CAPACITY_SECONDS] = stage[STAGE_SECONDS]
+    capacity[CAPACITY_LAYERS] = min(most, left / (plain if recompute == RECOMPUTE_NONE else light))
+    capacity[CAPACITY_PLAIN], capacity[CAPACITY_FREED_S], capacity[CAPACITY_SLOPE] = (
+        np.inf,
+        0.0,
+        1.0,
+    )
     if recompute == RECOMPUTE_SOME and freed > 0.0:
-        room[ROOM_PLAIN] = left / plain
-        room[ROOM_FREED_S] = layer[LAYER_RECOMPUTE] * left / freed
-        room[ROOM_SLOPE] = layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE] * plain / freed
+        capacity[CAPACITY_PLAIN] = left / plain
+        capacity[CAPACITY_FREED_S] = layer[LAYER_RECOMPUTE] * left / freed
+        capacity[CAPACITY_SLOPE] = layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE] * plain / freed
 
 
 @jit
-def room_capacity(room: Array, layer_s: float, seconds: float) -> float:
+def layers_within(capacity: Array, layer_s: float, seconds: float) -> float:
     """Most layers of a stage within `seconds`; see `stage_capacity`."""
-    time_left = seconds - room[ROOM_SECONDS]
-    capacity = min(room[ROOM_LAYERS], time_left / layer_s)
-    if capacity > room[ROOM_PLAIN]:
+    time_left = seconds - capacity[CAPACITY_SECONDS]
+    most = min(capacity[CAPACITY_LAYERS], time_left / layer_s)
+    if most > capacity[CAPACITY_PLAIN]:
         # n·t + q·(n·a - left)/d = time_left.
-        balanced = (time_left + room[ROOM_FREED_S]) / room[ROOM_SLOPE]
-        capacity = min(capacity, max(balanced, room[ROOM_PLAIN]))
-    return whole(capacity)
+        balanced = (time_left + capacity[CAPACITY_FREED_S]) / capacity[CAPACITY_SLOPE]
+        most = min(most, max(balanced, capacity[CAPACITY_PLAIN]))
+    return whole(most)
 
 
 @jit
 def stage_capacity(
-    stage: Array, layer: Array, recompute: int, seconds: float, limit_bytes: float, room: Array
+    stage: Array, layer: Array, recompute: int, seconds: float, limit_bytes: float
 ) -> float:
     """Most layers that one stage can hold within `seconds` and `limit_bytes` of live tensors.
 
     With some layers recomputed, r of n layers must be so that n·a - r·d fits the memory, and
     n·t + r·q the time; r need not be whole here (a relaxation). Negative if not even 0 fit.
-    `room`: ROOM_COLUMNS to work in.
     """
-    fill_room(stage, layer, recompute, limit_bytes, room)
-    return room_capacity(room, layer[LAYER_SECONDS], seconds)
+    capacity = np.zeros(CAPACITY_COLUMNS)
+    fill_capacity(stage, layer, recompute, limit_bytes, capacity)
+    return layers_within(capacity, layer[LAYER_SECONDS], seconds)
 
 
 @jit
@@ -283,50 +287,50 @@ def fewest_layers(stage: int, pp: int, vpp: float, standalone_vocab: float) -> f
 
 @jit
 def layers_fit(
-    rooms: Array, layer_s: float, seconds: float, layers: float, vpp: float,
+    capacities: Array, layer_s: float, seconds: float, layers: float, vpp: float,
     standalone_vocab: float,
 ) -> bool:  # fmt: skip
     """Whether all layers find room on stages that take at most `seconds` each."""
-    total, pp = 0.0, rooms.shape[0]
+    total, pp = 0.0, capacities.shape[0]
     for stage in range(pp):
-        capacity = room_capacity(rooms[stage], layer_s, seconds)
-        if capacity < fewest_layers(stage, pp, vpp, standalone_vocab):
+        most = layers_within(capacities[stage], layer_s, seconds)
+        if most < fewest_layers(stage, pp, vpp, standalone_vocab):
             return False
-        total += capacity
+        total += most
     return total >= layers
 
 
 @jit
 def slowest_stage_bound_s(
     stages: Array, layer: Array, recompute: int, limit_bytes: float, layers: float, vpp: float,
-    standalone_vocab: float, low_s: float, wider: Array, rooms: Array,
+    standalone_vocab: float, low_s: float, wider: Array, capacities: Array,
 ) -> float:  # fmt: skip
     """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
 
     `vpp`: fewest layers of a stage, but for `standalone_vocab` (`fewest_layers`). `wider`: the
     seconds between which the answer lay under a limit no smaller than this one (0 before the
-    first), set to those of this one: where memory does not bind the answer stays. `rooms`:
-    [stage, ROOM_*] to work in.
+    first), set to those of this one: where memory does not bind the answer stays. `capacities`:
+    [stage, CAPACITY_*] to work in.
     """
     if low_s == np.inf:
         return low_s
     for stage in range(stages.shape[0]):
-        fill_room(stages[stage], layer, recompute, limit_bytes, rooms[stage])
+        fill_capacity(stages[stage], layer, recompute, limit_bytes, capacities[stage])
     layer_s, known_s, enough_s = layer[LAYER_SECONDS], float(wider[0]), float(wider[1])
     if enough_s > 0.0 and low_s <= known_s:
-        if layers_fit(rooms, layer_s, enough_s, layers, vpp, standalone_vocab):
+        if layers_fit(capacities, layer_s, enough_s, layers, vpp, standalone_vocab):
             return known_s
         low_s = enough_s
     high_s = (layer_s + layer[LAYER_RECOMPUTE]) * layers + low_s
     high_s += greatest(stages, STAGE_SECONDS)
-    if not layers_fit(rooms, layer_s, high_s, layers, vpp, standalone_vocab):
+    if not layers_fit(capacities, layer_s, high_s, layers, vpp, standalone_vocab):
         return np.inf
-    if layers_fit(rooms, layer_s, low_s, layers, vpp, standalone_vocab):
+    if layers_fit(capacities, layer_s, low_s, layers, vpp, standalone_vocab):
         wider[0], wider[1] = low_s, low_s
         return low_s
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
-        if layers_fit(rooms, layer_s, middle_s, layers, vpp, standalone_vocab):
+        if layers_fit(capacities, layer_s, middle_s, layers, vpp, standalone_vocab):
             high_s = middle_s
         else:
             low_s = middle_s
@@ -352,14 +356,11 @@ def shape_bubble_share(
     grid: Row, terms: Array, totals: Array, total_s: float, recompute: int,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """`bubble_share` of all layouts of a shape; a lower bound where any layers may recompute."""
+    """`model_bubble_share` of all layouts of a shape, or less where any layers may recompute."""
     forward_s = weighted(totals, terms, TERM_FORWARD)
     weight_s = weighted(totals, terms, TERM_WEIGHT)
-    return bubble_share(
-        forward_s, total_s - forward_s - weight_s, weight_s, framework.schedule,
-        grid.pp, grid.vpp, grid.grad_acc,
-        framework.optimizer_post_validation, recompute == RECOMPUTE_SOME,
-    )  # fmt: skip
+    lower = recompute == RECOMPUTE_SOME
+    return model_bubble_share(forward_s, total_s, weight_s, grid, framework, lower)
 
 
 @jit
@@ -378,7 +379,7 @@ def layout_bounds_s(
     copies = copies_of_model(framework.schedule, pp)
     update_s = weighted(totals, terms, TERM_OPTIMIZER) / pp
     layer = cheapest_layer(layers, 0, job.kinds)
-    wider, rooms = np.zeros((1 + job.kinds, 2)), np.zeros((stages.shape[0], ROOM_COLUMNS))
+    wider, capacities = np.zeros((1 + job.kinds, 2)), np.zeros((stages.shape[0], CAPACITY_COLUMNS))
     for index in range(limits_bytes.shape[0]):
         if index > 0 and limits_bytes[index] > limits_bytes[index - 1]:
             for row in range(1 + job.kinds):
@@ -387,14 +388,14 @@ def layout_bounds_s(
         limit /= 1.0 + framework.fragmentation
         slowest_s = slowest_stage_bound_s(
             stages, layer, recompute, limit, copies * job.layers, vpp, job.standalone_vocab,
-            total_s / pp, wider[job.kinds], rooms,
+            total_s / pp, wider[job.kinds], capacities,
         )  # fmt: skip
         if job.kinds > 1:
             for kind in range(job.kinds):
                 alone = cheapest_layer(layers, kind, kind + 1)
                 slowest_s = slowest_stage_bound_s(
                     stages, alone, recompute, limit, copies * totals[kind], 0.0, 0.0, slowest_s,
-                    wider[kind], rooms,
+                    wider[kind], capacities,
                 )  # fmt: skip
         out[index] = np.inf
         if slowest_s < np.inf:

@@ -41,7 +41,7 @@ def transfer_time_s(wire_bytes: float, bytes_per_s: float, half_bytes: float) ->
 
 
 @jit
-def ring_rate_bytes_per_s(members: float, links: LinkInputs, root_groups: float = 0.0) -> float:
+def ring_rate_bytes_per_s(members: float, links: LinkInputs, root_groups: float) -> float:
     """Bus bandwidth of `members` GPUs of one domain, bytes/s per GPU and direction.
 
     min(B, (m - 1) mesh, root / g): on a full mesh only the links among members serve; on a
@@ -86,7 +86,7 @@ def two_level_time_s(
     size: float,
     members: float,
     links: LinkInputs,
-    root_groups: float = 0.0,
+    root_groups: float,
 ) -> float:
     """Slower of the two levels, s: `inner_bytes` on each scale-up link, `outer_bytes` leaving
     a domain by the NICs of its m members.
@@ -109,7 +109,7 @@ def ring_all_reduce_time_s(
     size: float,
     members: float,
     links: LinkInputs,
-    root_groups: float = 0.0,
+    root_groups: float,
 ) -> float:
     """Ring: two passes, 2 S (n - 1)/n on every link (Thakur et al. 2005, section 4.5)."""
     wire_bytes = 2.0 * payload_bytes * (size - 1.0) / size
@@ -123,7 +123,7 @@ def tree_all_reduce_time_s(
     size: float,
     members: float,
     links: LinkInputs,
-    root_groups: float = 0.0,
+    root_groups: float,
 ) -> float:
     """Double binary tree of domains over chains, or over NVLS, inside them.
 
@@ -200,7 +200,7 @@ def reduce_scatter_time_s(
 
 
 @jit
-def exchange_rate_bytes_per_s(members: float, links: LinkInputs, root_groups: float = 0.0) -> float:
+def exchange_rate_bytes_per_s(members: float, links: LinkInputs, root_groups: float) -> float:
     """Rate at which a GPU sends to the other members of its domain at once, bytes/s.
 
     min(exchange, (m - 1) pair, (m - 1) mesh), and on a PCIe box the path between the

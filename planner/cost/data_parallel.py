@@ -17,48 +17,44 @@ from planner.cost.inputs import GpuInputs
 from planner.cost.piece_traffic import collective_stream
 from planner.cost.rank_order import dense_stride, expert_stride
 from planner.cost.sharing import Stream, after
-from planner.cost.tables import FrameworkInputs, JobInputs
+from planner.cost.tables import FrameworkInputs
 
 
 @jit
-def sharded_stream(
-    kind: int, size_bytes: float, key: Row, grid: Row, job: JobInputs, network: Rows
-) -> Stream:
+def sharded_stream(kind: int, size_bytes: float, key: Row, grid: Row, network: Rows) -> Stream:
     """A collective of dense parameters over the ranks that share them."""
-    stride = dense_stride(key, grid, job, network)
+    stride = dense_stride(key, grid, network)
     if grid.replicas > 1.0:
-        return collective_stream(kind, grid.shards, stride, size_bytes, job, network)
-    return parameter_stream(kind, grid.shards, stride, size_bytes, job, network)
+        return collective_stream(kind, grid.shards, stride, size_bytes, network)
+    return parameter_stream(kind, grid.shards, stride, size_bytes, network)
 
 
 @jit
 def gather_stream(
     dense: float, expert: float, per_parameter_bytes: float, key: Row, grid: Row,
-    job: JobInputs, network: Rows,
+    network: Rows,
 ) -> Stream:  # fmt: skip
     """All-gather of sharded parameters: dense over dp·cp, experts over edp."""
-    kind, stride = f.COLLECTIVE_ALL_GATHER, expert_stride(key, grid, job)
+    kind, stride = f.COLLECTIVE_ALL_GATHER, expert_stride(key, grid, network)
     return after(
-        sharded_stream(kind, dense * per_parameter_bytes, key, grid, job, network),
-        collective_stream(
-            kind, grid.expert_shards, stride, expert * per_parameter_bytes, job, network
-        ),
+        sharded_stream(kind, dense * per_parameter_bytes, key, grid, network),
+        collective_stream(kind, grid.expert_shards, stride, expert * per_parameter_bytes, network),
     )
 
 
 @jit
 def gather_seconds(
     dense: float, expert: float, per_parameter_bytes: float, key: Row, grid: Row,
-    job: JobInputs, network: Rows,
+    network: Rows,
 ) -> float:  # fmt: skip
     """Seconds of `gather_stream` alone."""
-    return gather_stream(dense, expert, per_parameter_bytes, key, grid, job, network).seconds
+    return gather_stream(dense, expert, per_parameter_bytes, key, grid, network).seconds
 
 
 @jit
 def reduce_stream(
     dense: float, expert: float, per_parameter_bytes: float, key: Row, grid: Row,
-    job: JobInputs, network: Rows,
+    network: Rows,
 ) -> Stream:  # fmt: skip
     """Reduction of gradients: all-reduce without ZeRO, reduce-scatter with it.
 
@@ -67,22 +63,22 @@ def reduce_stream(
     """
     kind = f.COLLECTIVE_ALL_REDUCE if grid.zero == 0 else f.COLLECTIVE_REDUCE_SCATTER
     value, expert_value = dense * per_parameter_bytes, expert * per_parameter_bytes
-    distance = expert_stride(key, grid, job)
+    distance = expert_stride(key, grid, network)
     first = after(
-        sharded_stream(kind, value, key, grid, job, network),
-        collective_stream(kind, grid.expert_shards, distance, expert_value, job, network),
+        sharded_stream(kind, value, key, grid, network),
+        collective_stream(kind, grid.expert_shards, distance, expert_value, network),
     )
     if grid.zero == 0 or grid.replicas <= 1.0:
         return first
     value, expert_value = value / grid.shards, expert_value / grid.expert_shards
     stride, distance = (
-        dense_stride(key, grid, job, network) * grid.shards,
+        dense_stride(key, grid, network) * grid.shards,
         distance * grid.expert_shards,
     )
     kind = f.COLLECTIVE_ALL_REDUCE
     second = after(
-        parameter_stream(kind, grid.replicas, stride, value, job, network),
-        parameter_stream(kind, grid.replicas, distance, expert_value, job, network),
+        parameter_stream(kind, grid.replicas, stride, value, network),
+        parameter_stream(kind, grid.replicas, distance, expert_value, network),
     )
     return after(first, second)
 
@@ -90,10 +86,10 @@ def reduce_stream(
 @jit
 def reduce_seconds(
     dense: float, expert: float, per_parameter_bytes: float, key: Row, grid: Row,
-    job: JobInputs, network: Rows,
+    network: Rows,
 ) -> float:  # fmt: skip
     """Seconds of `reduce_stream` alone."""
-    return reduce_stream(dense, expert, per_parameter_bytes, key, grid, job, network).seconds
+    return reduce_stream(dense, expert, per_parameter_bytes, key, grid, network).seconds
 
 
 @jit

@@ -45,18 +45,17 @@ TRAFFIC_ROW = record_of(*(
 
 @jit
 def fill_traffic(
-    costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
-    traffic: Rows,
-) -> None:  # fmt: skip
+    costs: Rows, key: Row, grid: Row, framework: FrameworkInputs, network: Rows, traffic: Rows
+) -> None:
     """Fill what reducing the gradients of each piece takes, and gathering its sharded weights."""
-    for piece in range(job.pieces):
+    for piece in range(costs.shape[0]):
         dense, expert = costs[piece].dense_parameters, costs[piece].expert_parameters
         one_traffic = traffic[piece]
         size = framework.gradient_communication_bytes
-        stream = reduce_stream(dense, expert, size, key, grid, job, network)
+        stream = reduce_stream(dense, expert, size, key, grid, network)
         one_traffic.reduce_s, one_traffic.reduce_inside, one_traffic.reduce_between = stream
         size = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
-        stream = gather_stream(dense, expert, size, key, grid, job, network)
+        stream = gather_stream(dense, expert, size, key, grid, network)
         one_traffic.gather_s, one_traffic.gather_inside, one_traffic.gather_between = stream
 
 
@@ -88,10 +87,10 @@ def fill_group(
     out.reduce_s = out.gather_s = 0.0
     if grid.zero < 2:
         size = framework.gradient_communication_bytes
-        out.reduce_s = reduce_seconds(dense, expert, size, key, grid, job, network)
+        out.reduce_s = reduce_seconds(dense, expert, size, key, grid, network)
     if 1 <= grid.zero <= 2:
         size = framework.parameter_communication_bytes
-        out.gather_s = gather_seconds(dense, expert, size, key, grid, job, network)
+        out.gather_s = gather_seconds(dense, expert, size, key, grid, network)
 
 
 @jit

@@ -23,7 +23,6 @@ from planner.cost.communication import reduction_gain, ring_rate_bytes_per_s, tr
 from planner.cost.inputs import LinkInputs
 from planner.cost.piece_traffic import collective_stream, group_of
 from planner.cost.sharing import Stream
-from planner.cost.tables import JobInputs
 
 
 @jit
@@ -106,17 +105,17 @@ def in_network_stream(
 
 @jit
 def parameter_stream(
-    kind: int, size: float, stride: float, size_bytes: float, job: JobInputs, network: Rows
+    kind: int, size: float, stride: float, size_bytes: float, network: Rows
 ) -> Stream:
     """A collective over gradients or weights among `size` ranks that lie `stride` apart: through
     the hosts, or through the switches where they serve and are faster."""
     links = network[0]
-    one_collective_stream = collective_stream(kind, size, stride, size_bytes, job, network)
+    one_collective_stream = collective_stream(kind, size, stride, size_bytes, network)
     if one_collective_stream.seconds <= 0.0 or links.in_network_bytes_per_s <= 0.0:
         return one_collective_stream
-    group = group_of(size, stride, job, links)
+    group = group_of(size, stride, links)
     members, roots = float(group.members_per_domain), float(group.root_groups)
-    if not serves(kind, size, members, job.world / size, links):
+    if not serves(kind, size, members, links.job_gpus / size, links):
         return one_collective_stream
     switched = in_network_stream(kind, size_bytes, size, members, links, roots)
     return switched if switched.seconds < one_collective_stream.seconds else one_collective_stream

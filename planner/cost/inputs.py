@@ -89,8 +89,9 @@ class LinkInputs(NamedTuple):
     A box without NVLink is one domain whose links are PCIe.
     """
 
+    # Ranks that train together: groups are placed on that many GPUs.
+    job_gpus: float
     scale_up_domain: float
-    gpus_per_node: float
     scale_up_bytes_per_s: float
     scale_up_latency_s: float
     scale_up_half_bytes: float
@@ -134,3 +135,5 @@ class LinkInputs(NamedTuple):
     in_network_leaf_ports: float = 2.0
     in_network_groups: float = 0.0
     in_network_gathers: float = 0.0
+    # 1 where ranks are numbered tp-cp-ep-pp-dp: the stages of a pipeline are neighbours.
+    pipeline_before_data: float = 0.0

@@ -109,7 +109,7 @@ def fill_frame(
     gpu: GpuInputs, network: Rows, traffic: Rows, groups: Rows,
 ) -> None:  # fmt: skip
     """Fill what depends on degrees and layout alone (`planner.cost.frame`)."""
-    fill_traffic(costs, key, grid, job, framework, network, traffic)
+    fill_traffic(costs, key, grid, framework, network, traffic)
     for group in range(groups.shape[0]):
         fill_group(group, counts, costs, key, grid, job, framework, gpu, network, groups[group])
 

@@ -49,12 +49,13 @@ def recompute_costs(kept: float, key: Row, out: Row) -> None:
 def exposed_copies(copied: float, window_s: float, gpu: GpuInputs, network: Rows) -> float:
     """Seconds that copying activations over the host link adds to a pass of `window_s` seconds.
 
-        t = max(0, c/B - room) + c/W
+        t = max(0, c/B - T) + c/W
 
     Each layer's copies run beside the compute of a layer, on copy engines, in a direction of their
     own (to the host in forward, back in backward); they take their bytes of the HBM's rate.
-    Symbols: c = bytes, B = host link, W = HBM bandwidth. Ignores that the first and the last layer
-    of a stage have less to copy, and compute of other micro-batches that copies may run into.
+    Symbols: c = bytes, B = host link, T = `window_s`, W = HBM bandwidth. Ignores that the first and
+    the last layer of a stage have less to copy, and compute of other micro-batches that copies may
+    run into.
     """
     late_s = max(0.0, copied / network[0].host_bytes_per_s - window_s)
     return late_s + copied / gpu.hbm_bytes_per_s

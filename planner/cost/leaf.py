@@ -17,22 +17,22 @@ from planner.cost.placement import touched_domains
 
 
 @jit
-def stays_below_leaf(size: float, stride: float, world: float, links: LinkInputs) -> bool:
+def stays_below_leaf(size: float, stride: float, links: LinkInputs) -> bool:
     """Whether every group of `size` ranks that lie `stride` apart lies below one leaf."""
     if links.leaf_gpus <= 0.0:
         return False
     leaf = int(links.leaf_gpus)
-    return touched_domains(int(size), int(max(1.0, stride)), leaf, int(world)) == 1
+    return touched_domains(int(size), int(max(1.0, stride)), leaf, int(links.job_gpus)) == 1
 
 
 @jit
-def group_links(size: float, stride: float, world: float, network: Rows) -> Row:
+def group_links(size: float, stride: float, network: Rows) -> Row:
     """What a group of `size` ranks that lie `stride` apart meets of an oversubscribed network.
 
     `network`: the links as seen through the spine, and below one leaf
     (`planner.predict.links.network`).
     """
     links = network[0]
-    if links.oversubscription > 1.0 and stays_below_leaf(size, stride, world, links):
+    if links.oversubscription > 1.0 and stays_below_leaf(size, stride, links):
         return network[1]
     return links

@@ -62,7 +62,6 @@ def traffic_line(
     reduce: bool,
     key: Row,
     grid: Row,
-    job: JobInputs,
     framework: FrameworkInputs,
     network: Rows,
 ) -> tuple[float, float]:
@@ -82,10 +81,10 @@ def traffic_line(
         first = last
         if reduce:
             per_parameter = framework.gradient_communication_bytes
-            last = reduce_seconds(dense, routed, per_parameter, key, grid, job, network)
+            last = reduce_seconds(dense, routed, per_parameter, key, grid, network)
         else:
             per_parameter = framework.parameter_communication_bytes
-            last = gather_seconds(dense, routed, per_parameter, key, grid, job, network)
+            last = gather_seconds(dense, routed, per_parameter, key, grid, network)
     return first, (last - first) / high
 
 
@@ -150,7 +149,7 @@ def traffic_terms(
         for reduce in (True, False):
             if (reduce and grid.zero >= 2) or (not reduce and grid.zero not in (1, 2)):
                 continue
-            base, slope = traffic_line(high, expert, reduce, key, grid, job, framework, network)
+            base, slope = traffic_line(high, expert, reduce, key, grid, framework, network)
             term = TERM_REDUCE if reduce else TERM_ALL_GATHER
             scalar = SCALAR_REDUCE_BASE if reduce else SCALAR_ALL_GATHER_BASE
             for piece in range(job.pieces):
@@ -174,7 +173,7 @@ def layout_terms(
     """Fill coefficients of one shape's step time: terms[piece, TERM_*], scalars[SCALAR_*], zero
     before. Stragglers included (`planner.cost.step.slowdown`)."""
     traffic = np.zeros(job.pieces, TRAFFIC_ROW)
-    fill_traffic(costs, key, grid, job, framework, network, traffic)
+    fill_traffic(costs, key, grid, framework, network, traffic)
     fill_passes(costs, grid, framework, traffic)
     for piece in range(job.pieces):
         piece_terms(costs[piece], traffic[piece], grid, framework, gpu, terms[piece])
@@ -185,7 +184,7 @@ def layout_terms(
         exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
-    factor = slowdown(key, grid, job, network) * math.exp(grid.learnt)
+    factor = slowdown(key, grid, network) * math.exp(grid.learnt)
     terms *= factor
     scalars *= factor
     scalars[SCALAR_FIXED_BYTES] = outside_bytes(key, grid, job, framework)

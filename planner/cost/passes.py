@@ -144,7 +144,7 @@ def transfers_met(
     """
     if grid.zero < 2 or grid.pp <= 1.0:
         return 0.0
-    same_domain = stages_share_domain(key, grid, job, network)
+    same_domain = stages_share_domain(key, grid, network)
     least = 1.0
     for kind in range(job.kinds):
         gather, backward = sharded_streams(traffic[kind], grid, framework)
@@ -212,10 +212,8 @@ def table_reduction_seconds(
     if members == 1 or copies_of_model(framework.schedule, grid.pp) > 1.0:
         return 0.0
     size = framework.gradient_bytes * costs[job.kinds].table
-    stride = stage_stride(key, grid, job) * float(furthest // (members - 1))
-    return collective_stream(
-        f.COLLECTIVE_ALL_REDUCE, float(members), stride, size, job, network
-    ).seconds
+    stride = stage_stride(key, grid, network) * float(furthest // (members - 1))
+    return collective_stream(f.COLLECTIVE_ALL_REDUCE, float(members), stride, size, network).seconds
 
 
 @jit
@@ -248,7 +246,7 @@ def pipeline_traffic_seconds(
         * transfer
         / one_transfer_alone_seconds
     )
-    same_domain = stages_share_domain(key, grid, job, network)
+    same_domain = stages_share_domain(key, grid, network)
     shape = point_to_point_time_s(SHAPE_BYTES, same_domain, network[0]) + framework.issue_s
     return float(seconds + 2.0 * (grid.grad_acc * grid.vpp + grid.pp - 1.0) * shape)
 
@@ -267,14 +265,14 @@ def transfer_alone_seconds(
     arXiv 2104.04473, section 4.1, scatter/gather).
     """
     size = 2.0 * states * job.hidden * local_tokens(key, job)
-    same_domain = stages_share_domain(key, grid, job, network)
+    same_domain = stages_share_domain(key, grid, network)
     if key.sequence_parallel > 0 or framework.pipeline_scatters > 0.0:
         seconds = point_to_point_time_s(size / key.tp, same_domain, network[0])
     else:
         seconds = point_to_point_time_s(size, same_domain, network[0])
     if key.sequence_parallel > 0 or framework.pipeline_scatters == 0.0:
         return seconds
-    group = group_of(key.tp, 1.0, job, network[0])
+    group = group_of(key.tp, 1.0, network[0])
     return seconds + all_gather_time_s(
         size, key.tp, float(group.members_per_domain), network[0], float(group.root_groups)
     )

@@ -108,13 +108,13 @@ def last_chunk_share(chunks: float, window: float, seq: float) -> float:
 
     mean of min(x, w) for x in (s - s/n, s), over w - w²/(2s); 2 - 1/n without a window (w = s).
     """
-    reach = longest_row(seq, window)
+    longest = longest_row(seq, window)
     start = seq * (1.0 - 1.0 / chunks)
-    mean = reach * (1.0 - reach / (2.0 * seq))
-    if start >= reach:
-        return reach / mean
-    rising = (reach * reach - start * start) / 2.0
-    return (rising + (seq - reach) * reach) * chunks / seq / mean
+    mean = longest * (1.0 - longest / (2.0 * seq))
+    if start >= longest:
+        return longest / mean
+    rising = (longest * longest - start * start) / 2.0
+    return (rising + (seq - longest) * longest) * chunks / seq / mean
 
 
 @jit

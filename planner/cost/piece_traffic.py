@@ -27,14 +27,14 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
 @jit
-def group_of(size: float, stride: float, job: JobInputs, links: LinkInputs) -> Group:
+def group_of(size: float, stride: float, links: LinkInputs) -> Group:
     """Placement of a group of `size` ranks that lie `stride` apart."""
     return place_group(
         int(size),
         int(max(1.0, stride)),
         int(max(1.0, links.scale_up_domain)),
         int(links.root_gpus),
-        int(job.world),
+        int(links.job_gpus),
     )
 
 
@@ -56,13 +56,13 @@ def degree_and_stride(group: int, key: Row) -> tuple[float, float]:
 
 @jit
 def collective_stream(
-    kind: int, size: float, stride: float, size_bytes: float, job: JobInputs, network: Rows
+    kind: int, size: float, stride: float, size_bytes: float, network: Rows
 ) -> Stream:
     """One collective of a layer over `size` ranks that lie `stride` apart."""
     if size <= 1.0:
         return no_stream()
-    links = group_links(size, stride, job.world, network)
-    group = group_of(size, stride, job, links)
+    links = group_links(size, stride, network)
+    group = group_of(size, stride, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
     wire = size_bytes * (size - 1.0) / size
     if kind == f.COLLECTIVE_ALL_GATHER:
@@ -125,9 +125,9 @@ def expert_exchange_stream(
 ) -> Stream:
     """An expert exchange; `size_bytes`: of all routed copies of a rank's tokens."""
     if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0 or key.ep <= 1.0:
-        return collective_stream(f.COLLECTIVE_ALL_TO_ALL, key.ep, key.etp, size_bytes, job, network)
-    links = group_links(key.ep, key.etp, job.world, network)
-    group = group_of(key.ep, key.etp, job, links)
+        return collective_stream(f.COLLECTIVE_ALL_TO_ALL, key.ep, key.etp, size_bytes, network)
+    links = group_links(key.ep, key.etp, network)
+    group = group_of(key.ep, key.etp, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
     token_bytes, draws = size_bytes / job.top_k, exchange_draws(key, job)
     seconds = deduplicated_exchange_time_s(token_bytes, draws, key.ep, inside, links, roots)
@@ -156,9 +156,9 @@ def row_stream(
     if code == f.GROUP_TP and kind == f.COLLECTIVE_ALL_GATHER:
         size_bytes *= framework.tensor_gather_share
     if code == f.GROUP_CP:
-        return context_stream(kind, size_bytes, key, job, network)
+        return context_stream(kind, size_bytes, key, network)
     size, stride = degree_and_stride(code, key)
-    one_collective_stream = collective_stream(kind, size, stride, size_bytes, job, network)
+    one_collective_stream = collective_stream(kind, size, stride, size_bytes, network)
     if code != f.GROUP_TP or one_collective_stream.seconds == 0.0:
         return one_collective_stream
     seconds = one_collective_stream.seconds + 0.5 * size_bytes * framework.tensor_copy_s
@@ -195,7 +195,7 @@ def communication_terms(
 
 
 @jit
-def context_stream(kind: int, size_bytes: float, key: Row, job: JobInputs, network: Rows) -> Stream:
+def context_stream(kind: int, size_bytes: float, key: Row, network: Rows) -> Stream:
     """One exchange of context parallelism, if the key has it; `size_bytes`: whole sequence.
 
     Keys and values are gathered where `exchange` is 0. Otherwise neighbours, `exchange` of them,
@@ -205,18 +205,18 @@ def context_stream(kind: int, size_bytes: float, key: Row, job: JobInputs, netwo
     """
     if kind == f.COLLECTIVE_HEAD_EXCHANGE:
         value = size_bytes / key.cp
-        return collective_stream(f.COLLECTIVE_ALL_TO_ALL, key.cp, key.tp, value, job, network)
+        return collective_stream(f.COLLECTIVE_ALL_TO_ALL, key.cp, key.tp, value, network)
     if kind == f.COLLECTIVE_ALL_GATHER:
         if key.exchange > 0.0:
             return no_stream()
-        return collective_stream(kind, key.cp, key.tp, size_bytes, job, network)
+        return collective_stream(kind, key.cp, key.tp, size_bytes, network)
     if key.exchange < 1.0:
         return no_stream()
     if kind == f.COLLECTIVE_ALL_TO_ALL:
         value = size_bytes / key.cp
-        return collective_stream(kind, key.exchange, key.tp, value, job, network)
+        return collective_stream(kind, key.exchange, key.tp, value, network)
     groups, stride = key.cp / key.exchange, key.tp * key.exchange
-    return collective_stream(kind, groups, stride, size_bytes / key.exchange, job, network)
+    return collective_stream(kind, groups, stride, size_bytes / key.exchange, network)
 
 
 @jit

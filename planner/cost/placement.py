@@ -20,14 +20,11 @@ from planner.cost._jit import jit
 class Group(NamedTuple):
     """One communication group, as the worst-placed group of its kind.
 
-    `stride` is the rank distance between consecutive members, `members_per_domain` how many
-    share a scale-up domain, `domains` how many domains it touches, `groups_per_domain` how
-    many groups of its kind work in a domain at once, and `root_groups` how many of these
-    cross CPU sockets (PCIe boxes; else 0).
+    `members_per_domain`: how many share a scale-up domain; `domains`: how many domains it touches;
+    `groups_per_domain`: how many groups of its kind work in a domain at once, and `root_groups` how
+    many of these cross CPU sockets (PCIe boxes; else 0).
     """
 
-    size: int
-    stride: int
     members_per_domain: int
     domains: int
     groups_per_domain: int
@@ -68,4 +65,4 @@ def place_group(size: int, stride: int, domain: int, root_gpus: int, world: int)
     groups = max(1, min(domain, world) // members)
     measured = (members - 1) * stride + 1
     root_groups = groups if 0 < root_gpus < measured else 0
-    return Group(size, stride, members, domains, groups, root_groups)
+    return Group(members, domains, groups, root_groups)

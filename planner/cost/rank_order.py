@@ -9,11 +9,10 @@ NICs. Source: Megatron-LM, megatron/core/parallel_state.py, RankGenerator.
 from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.tables import JobInputs
 
 
 @jit
-def dense_stride(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
+def dense_stride(key: Row, grid: Row, network: Rows) -> float:
     """Ranks between neighbours of the dp·cp ranks that reduce dense gradients.
 
     tp, or where pipelines come first tp·pp: exact without context parallelism. With it the cp
@@ -21,7 +20,7 @@ def dense_stride(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
     an even group with as many members in a domain is max(tp, U/cp). Below an oversubscribed spine
     tp·pp again, which is never too near.
     """
-    if job.pipeline_before_data == 0.0:
+    if network[0].pipeline_before_data == 0.0:
         return float(key.tp)
     distance = key.tp * grid.pp
     if key.cp <= 1.0 or network[0].oversubscription > 1.0:
@@ -30,31 +29,31 @@ def dense_stride(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
 
 
 @jit
-def expert_stride(key: Row, grid: Row, job: JobInputs) -> float:
+def expert_stride(key: Row, grid: Row, network: Rows) -> float:
     """Ranks between neighbours of the edp ranks that reduce the gradients of the same experts."""
     distance = key.etp * key.ep
-    return float(distance * grid.pp if job.pipeline_before_data > 0.0 else distance)
+    return float(distance * grid.pp if network[0].pipeline_before_data > 0.0 else distance)
 
 
 @jit
-def stage_stride(key: Row, grid: Row, job: JobInputs) -> float:
+def stage_stride(key: Row, grid: Row, network: Rows) -> float:
     """Ranks between neighbouring stages of a pipeline."""
     distance = key.tp * key.cp
-    return float(distance if job.pipeline_before_data > 0.0 else distance * grid.dp)
+    return float(distance if network[0].pipeline_before_data > 0.0 else distance * grid.dp)
 
 
 @jit
-def stages_share_domain(key: Row, grid: Row, job: JobInputs, network: Rows) -> bool:
+def stages_share_domain(key: Row, grid: Row, network: Rows) -> bool:
     """Whether all stages of a pipeline lie in one scale-up domain."""
-    return bool(stage_stride(key, grid, job) * grid.pp <= network[0].scale_up_domain)
+    return bool(stage_stride(key, grid, network) * grid.pp <= network[0].scale_up_domain)
 
 
 @jit
-def stage_domains(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
+def stage_domains(key: Row, grid: Row, network: Rows) -> float:
     """Scale-up domains over which the ranks of one stage are spread, at least 1."""
     domain = max(1.0, network[0].scale_up_domain)
     ranks = key.tp * key.cp * grid.dp
-    if job.pipeline_before_data > 0.0:
+    if network[0].pipeline_before_data > 0.0:
         together = min(domain, key.tp * key.cp)
         ranks = min(ranks * grid.pp, ranks * domain / together)
     return float(max(1.0, ranks / domain))

@@ -45,7 +45,7 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
 @jit
-def slowdown(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
+def slowdown(key: Row, grid: Row, network: Rows) -> float:
     """Step time over that of ranks which all run alike: 1 + j·log2(domains), at least 1.
 
     Ranks meet in every collective, so each step waits for the slowest kernel, link and host of
@@ -53,7 +53,7 @@ def slowdown(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
     the ranks of one pipeline stage: stages hand micro-batches on, and what delays one of them is
     made up while the next has some in hand. j: `LinkInputs.straggler_share`.
     """
-    return 1.0 + network[0].straggler_share * math.log2(stage_domains(key, grid, job, network))
+    return 1.0 + network[0].straggler_share * math.log2(stage_domains(key, grid, network))
 
 
 @jit
@@ -108,7 +108,7 @@ def step_frame(
         dense, expert, zero, shards, expert_shards,
     )  # fmt: skip
     return Frame(
-        slowdown(key, grid, job, network),
+        slowdown(key, grid, network),
         table_reduction_seconds(costs, key, grid, job, framework, network),
         optimizer_seconds(dense, expert, grid, framework, gpu),
         state,

@@ -41,8 +41,6 @@ class JobInputs(NamedTuple):
     eager_attention: float
     # Experts that a token is routed to; 0 without experts.
     top_k: float
-    # Ranks that train together: groups are placed on that many GPUs.
-    world: float
     # 1 when attention masks the future: half of the square is computed.
     causal: float
     # 1 when all layers of one kind precede those of the next (dense ones first, then MoE).
@@ -57,8 +55,6 @@ class JobInputs(NamedTuple):
     greedy_head_cost: float = 0.0
     # 1 where multi-token prediction away from the embedding holds a copy of the vocabulary table.
     mtp_copies_embedding: float = 0.0
-    # 1 where ranks are numbered tp-cp-ep-pp-dp: the stages of a pipeline are neighbours.
-    pipeline_before_data: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):

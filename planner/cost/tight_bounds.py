@@ -197,7 +197,7 @@ def slowest_stage_s(
     if recompute == RECOMPUTE_SHARED:
         for count in range(total + 1):
             again[0, count] = shared_layers(float(count), blocks, each)
-    room = 0.0
+    most = 0.0
     for stage in range(pp):
         fitting_layers(
             stages[stage], layers, mean, deficit, recompute, again[0], blocks, limit_bytes,
@@ -205,8 +205,8 @@ def slowest_stage_s(
         )  # fmt: skip
         if fits[stage, total] < fewest_layers(stage, pp, blocks, standalone_vocab):
             return np.inf
-        room += fits[stage, total]
-    if room < total:
+        most += fits[stage, total]
+    if most < total:
         return np.inf
     if recompute == RECOMPUTE_SHARED:
         for count in range(total + 1):

@@ -6,12 +6,12 @@ types of its states, of the master weights and of the gradients.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Literal
 
+import tomli as tomllib
 from pydantic import Field
 
 from hardware.frozen import Frozen

@@ -1,9 +1,13 @@
-"""How many layers may recompute in a mode, as the rules over layouts ask."""
+"""Which layers may recompute in a mode, as the rules over layouts ask, and how that is written."""
 
 from __future__ import annotations
 
-from constraints.layout import Recomputation
+from collections.abc import Sequence
+
+from constraints.layout import Recomputation, shared_count
+from constraints.rule import Layout
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.job import Job
 from planner.job.modules import Module
 
 
@@ -24,3 +28,46 @@ def recomputation(mode: RecomputeMode, framework: FrameworkProfile) -> Recomputa
         "all-or-none": "all",
     }
     return choices[framework.parallelism.recompute_layers]
+
+
+def layer_modes(job: Job, mode: RecomputeMode) -> tuple[RecomputeMode, ...]:
+    """Modes that layers of one plan may take: `mode`, then others of the job, where the framework
+    can say so.
+
+    Others only that hold layer by layer: no checkpoints of several layers, no memory budgets.
+    """
+    kind = recomputation(mode, job.framework)
+    mixes = kind == "free" and job.framework.parallelism.recompute_layers == "mixed"
+    others = (
+        item
+        for item in job.recompute
+        if item.mask and item != mode and (item.every, item.span, item.budget) == (1, 1, None)
+    )
+    return () if kind == "none" else (mode, *(others if mixes else ()))
+
+
+def layout_flags(mode: RecomputeMode, framework: FrameworkProfile, layout: Layout) -> str:
+    """How the framework spells the modes of a layout; `mode`: that of all its other shapes.
+
+    Partial `full` recomputation is the method `block`.
+    """
+    forms, layers = framework.recomputing, layout.recomputed.get(mode.name)
+    if len(layout.recomputed) > (layers is not None):
+        modes = ((framework.recompute_mode(name), row) for name, row in layout.recomputed.items())
+        return "; ".join(_by_stage(one, row) for one, row in modes)
+    if not mode.some_layers or layers == layout.stage_layers:
+        # All layers, though asked for by their number.
+        uniform = forms.uniform_flags.format(layers=1) if mode.block else ""
+        return uniform or mode.flags
+    if layers is None:
+        return ""
+    shared = shared_count(layout)
+    if shared is None or not forms.block_flags:
+        return _by_stage(mode, layers)
+    return forms.block_flags.format(layers=shared)
+
+
+def _by_stage(mode: RecomputeMode, counts: Sequence[int]) -> str:
+    """A mode's flags, and the layers of each stage that it is for."""
+    layers = ", ".join(str(count) for count in counts)
+    return f"{mode.flags} (layers by stage: {layers})".strip()

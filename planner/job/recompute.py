@@ -34,6 +34,8 @@ MODULES: Mapping[str, Module] = {
     "moe": Module.MOE,
     "shared_experts": Module.SHARED_EXPERTS,
 }
+# Layers of each stage that recompute: in the one mode that is asked for, or in each mode.
+Recomputed = Sequence[int] | Mapping[str, Sequence[int]]
 Applies = Literal["always", "moe", "mla", "eager-attention", "dense", "shared-experts"]
 _NEEDS: Mapping[str, Applies] = {
     "moe_act": "moe",
@@ -250,40 +252,3 @@ def has_part(need: Applies, model: ModelSpec, *, eager: bool = False) -> bool:
         "shared-experts": moe is not None and moe.shared_ffn > 0,
         "eager-attention": eager,
     }[need]
-
-
-def layout_flags(
-    mode: RecomputeMode,
-    forms: RecomputeForms,
-    recomputed: Sequence[int],
-    stage_layers: Sequence[int],
-    shared: int | None,
-    others: Mapping[RecomputeMode, Sequence[int]] | None = None,
-) -> str:
-    """How the framework spells a mode in a layout.
-
-    `recomputed`, `stage_layers`: layers of each stage; `shared`: the number that every block
-    recomputes, None if they differ; `others`: in a mix, layers of each stage in further modes.
-    Partial `full` recomputation is the method `block`.
-    """
-    if others:
-        mix = {mode: recomputed, **others} if any(recomputed) else others
-        return "; ".join(_by_stage(name, counts) for name, counts in mix.items())
-    if not mode.some_layers or tuple(recomputed) == tuple(stage_layers):
-        return mode.flags if not mode.block else _plain_full(mode, forms)
-    if not any(recomputed):
-        return ""
-    if shared is None or not forms.block_flags:
-        return _by_stage(mode, recomputed)
-    return forms.block_flags.format(layers=shared)
-
-
-def _by_stage(mode: RecomputeMode, counts: Sequence[int]) -> str:
-    """A mode's flags, and the layers of each stage that it is for."""
-    layers = ", ".join(str(count) for count in counts)
-    return f"{mode.flags} (layers by stage: {layers})".strip()
-
-
-def _plain_full(mode: RecomputeMode, forms: RecomputeForms) -> str:
-    """All layers, though asked for by their number."""
-    return forms.uniform_flags.format(layers=1) if forms.uniform_flags else mode.flags

@@ -46,7 +46,7 @@ class Launch:
     def recomputes_layers(self) -> bool:
         """Whether whole layers run again in backward."""
         mode = self.job.framework.recompute_mode(self.plan.recompute)
-        return Module.FULL in mode.mask and any(self.plan.layout.recomputed)
+        return Module.FULL in mode.mask and bool(self.plan.layout.recomputed)
 
     @property
     def nodes(self) -> int:

@@ -7,10 +7,11 @@ config that does not give the same shape is none.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
+
+import tomli as tomllib
 
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config

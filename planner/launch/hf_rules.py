@@ -19,8 +19,7 @@ def hf_refusals(launch: Launch, what: str) -> Iterator[Refusal]:
             "no --no-set-to-none, no --gradient-as-bucket-view",
         )
     mode = job.framework.recompute_mode(plan.recompute)
-    layers = plan.layout.stage_layers(plan.degrees.pp)
-    partial = tuple(plan.layout.recomputed) not in ((0,) * plan.degrees.pp, layers)
+    partial = plan.layout.recomputes_some(plan.degrees.pp)
     if partial or mode.every > 1 or mode.span > 1 or mode.mask & ~Module.FULL:
         yield Refusal(
             f"{what} checkpoints every layer or none, not {plan.recompute}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+
+import tomli as tomllib
 
 _KINDS = {
     "int": r"\d+|\$\{[A-Z_]+\}",

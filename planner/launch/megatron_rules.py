@@ -112,8 +112,8 @@ def _sharding(launch: Launch) -> Iterator[Refusal]:
 def _recompute(launch: Launch) -> Iterator[Refusal]:
     plan = launch.plan
     if "(" in plan.recompute_flags:
-        counts = ", ".join(str(count) for count in plan.layout.recomputed)
-        least = min(_per_block(plan.layout, launch.plan.degrees.pp))
+        counts = ", ".join(str(count) for count in plan.layout.stage_recomputed(plan.degrees.pp))
+        least = min(_per_block(plan.layout, plan.degrees.pp))
         yield Refusal(
             f"Megatron-LM recomputes the same number of layers on every stage, not {counts}",
             f"--recompute full:block={max(1, least)}",
@@ -122,4 +122,4 @@ def _recompute(launch: Launch) -> Iterator[Refusal]:
 
 def _per_block(layout: LayerLayout, pp: int) -> tuple[int, ...]:
     chunks = max(1, len(layout.block_layers) // pp)
-    return tuple(count // chunks for count in layout.recomputed)
+    return tuple(count // chunks for count in layout.stage_recomputed(pp))

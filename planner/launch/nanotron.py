@@ -104,8 +104,7 @@ def _run_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def _recompute_refusals(plan: Plan) -> Iterator[Refusal]:
-    layers = plan.layout.stage_layers(plan.degrees.pp)
-    if tuple(plan.layout.recomputed) not in ((0,) * plan.degrees.pp, layers):
+    if plan.layout.recomputes_some(plan.degrees.pp):
         yield Refusal("nanotron recomputes all layers or none", "--recompute full or none")
 
 

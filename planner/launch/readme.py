@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from textwrap import fill
 from typing import Any
+
+import tomli as tomllib
 
 from planner.job.frameworks import load_framework
 from planner.job.markdown import markdown_table

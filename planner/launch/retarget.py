@@ -135,14 +135,13 @@ def _named_schedule(plan: Plan) -> str | None:
 def _costed(plan: Plan, request: Request, target: Target, nodes_as: NodesAs) -> Launch:
     """A plan costed under a request's profile. UsageError if it breaks a rule."""
     layout = plan.layout
-    partial = tuple(layout.recomputed) != layout.stage_layers(plan.degrees.pp)
     again = evaluate(
         request,
         plan.degrees,
         plan.recompute,
         layout.block_layers,
-        layout.recomputed if partial and plan.recompute != "none" else None,
-        mtp_standalone=layout.mtp_standalone,
+        layout.recomputed if layout.recomputes_some(plan.degrees.pp) else None,
+        layout.mtp_standalone,
     )
     return Launch(again, request, request.resolve(), target.name, nodes_as)
 

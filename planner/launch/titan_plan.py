@@ -149,14 +149,11 @@ def _pipeline_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def _other_refusals(launch: Launch) -> Iterator[Refusal]:
-    plan = launch.plan
-    if tuple(plan.layout.recomputed) not in (
-        (0,) * plan.degrees.pp,
-        plan.layout.stage_layers(plan.degrees.pp),
-    ):
+    layout, pp = launch.plan.layout, launch.plan.degrees.pp
+    if layout.recomputes_some(pp):
         yield Refusal(
             "torchtitan checkpoints all layers or none, not "
-            + ", ".join(str(count) for count in plan.layout.recomputed)
+            + ", ".join(str(count) for count in layout.stage_recomputed(pp))
             + " layers by stage",
             "recompute of all layers",
         )
@@ -174,7 +171,7 @@ def run_refusals(job: Job) -> Iterator[Refusal]:
 def recompute_kind(launch: Launch) -> str:
     """`none`, `selective`, `full`, `every` or `budget`: which form of checkpointing a plan has."""
     mode = launch.job.framework.recompute_mode(launch.plan.recompute)
-    if mode.mask == Module.NOTHING or not any(launch.plan.layout.recomputed):
+    if mode.mask == Module.NOTHING or not launch.plan.layout.recomputed:
         return "none"
     if mode.budget is not None:
         return "budget"

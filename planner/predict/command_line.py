@@ -32,7 +32,7 @@ def evaluate_command(
     """`planner evaluate` of a configuration; without degrees what comes before them. Empty where
     no option says it: the search chooses what to offload, or layers recompute in several modes."""
     searched = "search" in (request.optimizer_offload, request.activation_offload)
-    if searched or (layout is not None and layout.others):
+    if searched or (layout is not None and len(layout.recomputed) > 1):
         return ""
     words = ["planner", "evaluate", *_words(request, leave_out=(*_CHOSEN, *_CONDITIONS))]
     if degrees is not None:
@@ -42,8 +42,9 @@ def evaluate_command(
     if layout is not None and layout.mtp_standalone:
         words.append("--mtp-standalone")
     if degrees is not None and layout is not None and recompute not in ("", "none"):
-        partial = tuple(layout.recomputed) != layout.stage_layers(degrees.pp)
-        words += ["--recompute-layers", _listed(layout.recomputed)] if partial else []
+        again = layout.stage_recomputed(degrees.pp)
+        partial = again != layout.stage_layers(degrees.pp)
+        words += ["--recompute-layers", _listed(again)] if partial else []
     return shlex.join(words)
 
 

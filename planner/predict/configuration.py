@@ -8,16 +8,16 @@ from dataclasses import replace
 from constraints.rule import Layout
 from planner.job.bounds import MOST_SEQUENCES
 from planner.job.errors import UsageError
+from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.quantities import run_lengths
-from planner.job.recomputation import recomputation
-from planner.job.recompute import demand_parts
+from planner.job.recomputation import layer_modes
+from planner.job.recompute import Recomputed, demand_parts
 from planner.job.request import Request
 from planner.predict.cost_model import CostModel
 from planner.predict.costed_plan import job_plan
 from planner.predict.layout_wording import layout_problems
-from planner.predict.layouts import even_layout, plain_context
-from planner.predict.mixture import other_modes
+from planner.predict.layouts import even_layout, in_mode, plain_context
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import broken_rules, given_columns
 
@@ -27,32 +27,35 @@ def evaluate(
     degrees: Degrees,
     recompute: str = "none",
     block_layers: Sequence[int] | None = None,
-    recomputed: Sequence[int] | None = None,
-    others: Mapping[str, Sequence[int]] | None = None,
+    recomputed: Recomputed | None = None,
     mtp_standalone: bool = False,
 ) -> Plan:
     """Cost one given configuration, without searching.
 
     `block_layers`: layers of each block in pipeline order (default: even). `recomputed`: layers
-    of each stage that recompute (default: all, unless the mode is `none`). `others`: a mix, for
-    each further mode the layers of each stage that recompute in it. `mtp_standalone`: multi-token
-    prediction in the block before the last. The plan may not fit: read `fits`. Without
-    `request.cp_comm_type` context parallelism exchanges as is fastest, as in a search. UsageError
-    names every rule that the configuration breaks.
+    of each stage that recompute, or those of each mode (default: all, unless the mode is `none`).
+    `mtp_standalone`: multi-token prediction in the block before the last. The plan may not fit:
+    read `fits`. Without `request.cp_comm_type` context parallelism exchanges as is fastest, as in
+    a search. UsageError names every rule that the configuration breaks.
     """
     _demand_range(degrees)
     job = request.resolve()
-    modes = tuple(job.framework.recompute_mode(name) for name in (recompute, *(others or ())))
-    for mode in modes:
+    job = replace(job, recompute=given_modes(job, recompute, recomputed))
+    for mode in job.recompute:
         demand_parts(mode, job.model)
-    job = replace(job, recompute=modes)
-    layout = given_layout(
-        job, degrees, block_layers, recomputed, tuple((others or {}).values()), mtp_standalone
-    )
+    layout = given_layout(job, degrees, block_layers, recomputed, mtp_standalone)
     cost_model = CostModel(job, compiled=False)
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
     return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+
+
+def given_modes(
+    job: Job, recompute: str, recomputed: Recomputed | None
+) -> tuple[RecomputeMode, ...]:
+    """Recompute modes of a configuration, its own first; arguments as `evaluate`."""
+    further = recomputed if isinstance(recomputed, Mapping) else ()
+    return tuple(dict.fromkeys(map(job.framework.recompute_mode, (recompute, *further))))
 
 
 def _demand_range(degrees: Degrees) -> None:
@@ -69,51 +72,51 @@ def given_layout(
     job: Job,
     degrees: Degrees,
     block_layers: Sequence[int] | None,
-    recomputed: Sequence[int] | None,
-    others: Sequence[Sequence[int]] = (),
+    recomputed: Recomputed | None,
     mtp_standalone: bool = False,
 ) -> Layout:
     """The layout that was given, completed. UsageError if it or the degrees break a rule.
 
-    `job.recompute` holds the mode, and those that `others` counts; the rest as `evaluate`.
+    `job.recompute`: `given_modes`; the rest as `evaluate`.
     """
     broken = broken_rules(job, degrees)
     if broken:
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
-    recomputes = bool(job.recompute[0].mask)
-    even = even_layout(job, degrees.pp, degrees.vpp, recomputes, mtp_standalone)
+    mode = job.recompute[0]
+    even = even_layout(job, degrees.pp, degrees.vpp, mode, mtp_standalone)
     blocks = even.block_layers if block_layers is None else tuple(block_layers)
     _demand_length("layers per block", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
     layout = replace(even, block_layers=blocks, offload_fraction=job.offload_fraction)
-    again = layout.stage_layers if recomputes else (0,) * degrees.pp
-    if job.recompute[0].block:
-        again = _block_recomputed(layout, job.recompute[0].block)
-        if recomputed is not None:
-            raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
-    if recomputed is not None:
-        again = tuple(recomputed)
-        _demand_length("recomputed", again, degrees.pp, "pp stages")
-    for counts in others:
-        _demand_length("others", tuple(counts), degrees.pp, "pp stages")
-    layout = replace(layout, recomputed=again, others=tuple(tuple(other) for other in others))
-    _demand_mix(job, len(others))
+    if mode.block and recomputed is not None:
+        raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
+    if recomputed is None:
+        again = _all_layers(layout, mode)
+    else:
+        again = recomputed if isinstance(recomputed, Mapping) else {mode.name: recomputed}
+    for counts in again.values():
+        _demand_length("recomputed", tuple(counts), degrees.pp, "pp stages")
+    named = {job.framework.recompute_mode(name).name: tuple(again[name]) for name in again}
+    rows = {one.name: named[one.name] for one in job.recompute if any(named.get(one.name, ()))}
+    layout = replace(layout, recomputed=rows)
+    _demand_mix(job)
     _demand_checkpoints(job, layout)
-    kind = recomputation(job.recompute[0], job.framework)
-    ctx = plain_context(job, degrees.pp, degrees.vpp, kind, len(others))
-    broken = layout_problems(job, layout, ctx)
+    broken = layout_problems(job, layout, plain_context(job, degrees.pp, degrees.vpp, mode))
     if broken:
         raise UsageError("\n".join(broken))
     return layout
 
 
-def _block_recomputed(layout: Layout, count: int) -> tuple[int, ...]:
-    """Recomputed layers of each stage where every block of it (model chunk) recomputes `count`."""
-    return layout.per_stage([min(count, layers) for layers in layout.block_layers])
+def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
+    """All layers in a mode, or as many of each block (model chunk) as it says."""
+    whole = in_mode(layout, mode).recomputed
+    if not mode.block:
+        return whole
+    return {mode.name: layout.per_stage([min(mode.block, n) for n in layout.block_layers])}
 
 
-def _demand_mix(job: Job, others: int) -> None:
-    """UsageError if the framework cannot give single layers other modes."""
-    if len(other_modes(job, job.recompute[0])) == others or not others:
+def _demand_mix(job: Job) -> None:
+    """UsageError if the framework cannot give single layers all modes of a job."""
+    if len(job.recompute) in (1, len(layer_modes(job, job.recompute[0]))):
         return
     names = ", ".join(mode.name for mode in job.recompute)
     raise UsageError(

@@ -236,7 +236,9 @@ class CostModel:
     @cached_property
     def link_inputs(self) -> LinkInputs:
         """Numbers of the two link levels."""
-        return calibrated(link_inputs(self.job.cluster), "links", self.factors)
+        neighbours = float(self.job.framework.parallelism.pipeline_before_data)
+        links = link_inputs(self.job.cluster)._replace(pipeline_before_data=neighbours)
+        return calibrated(links, "links", self.factors)
 
     @cached_property
     def network(self) -> NDArray[Any]:

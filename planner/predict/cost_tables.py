@@ -208,14 +208,12 @@ def context_inputs(context: OpContext) -> JobInputs:
             sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
             eager_attention=0.0,
             top_k=float(model.moe.top_k if model.moe else 0),
-            world=1.0,
             causal=1.0,
             standalone_vocab=float(parallelism.standalone_vocab),
             greedy_layer_cost=float(costs[0]),
             greedy_head_cost=float(costs[1]),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
             mtp_copies_embedding=float(parallelism.mtp_copies_embedding),
-            pipeline_before_data=float(parallelism.pipeline_before_data),
         )
     )
 
@@ -224,7 +222,6 @@ def job_inputs(job: Job) -> JobInputs:
     """Numbers of model and batch for the compiled core."""
     return context_inputs(op_context(job))._replace(
         eager_attention=_score_traffic(job),
-        world=float(job.cluster.num_gpus),
         neighbour_share=_neighbour_share(job),
     )
 

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from constraints.context_exchange import exchange_kind
-from constraints.layout import shared_count
 from constraints.layout_context import LayoutContext
 from constraints.ramp import ramp_columns
 from constraints.rule import Layout
@@ -18,8 +17,7 @@ from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.offload import offload_flags
 from planner.job.optimizer_rules import optimizer_flags
-from planner.job.recomputation import recomputation
-from planner.job.recompute import layout_flags
+from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
@@ -27,7 +25,6 @@ from planner.predict.cost_model import Layout as KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
 from planner.predict.layouts import plain_context
-from planner.predict.mixture import other_modes
 from planner.predict.offload_share import cost_any_layout, row_groups
 from planner.predict.ops import flop_per_token
 from planner.predict.plan import (
@@ -117,11 +114,9 @@ def job_plan(
     job = cost_model.job
     degrees = row_degrees(columns, row)
     mode = job.recompute[int(columns["recompute"][row])]
-    modes = other_modes(job, mode) if layout.others else ()
-    again = recomputation(mode, job.framework)
-    ctx = plain_context(job, degrees.pp, degrees.vpp, again, len(modes))
+    ctx = plain_context(job, degrees.pp, degrees.vpp, mode)
     groups = row_groups(job, columns, row)
-    costed_layout = cost_any_layout(cost_model, costed, row, layout, ctx, modes, groups)
+    costed_layout = cost_any_layout(cost_model, costed, row, layout, ctx, groups)
     step = costed_layout.step
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     limit = job.hbm_limit_bytes
@@ -132,7 +127,7 @@ def job_plan(
     if job.cluster.sharp:
         bare = replace(job, cluster=job.cluster.model_copy(update={"sharp": ""}))
         hosts = CostModel(bare, compiled=cost_model.compiled)
-        by_hosts = cost_any_layout(hosts, costed, row, layout, ctx, modes, groups).step
+        by_hosts = cost_any_layout(hosts, costed, row, layout, ctx, groups).step
         by_hosts_s = float(by_hosts[f.STEP_TIME])
         beside = step_time_interval(job, by_hosts_s, at=plan_conditions(job, degrees, by_hosts))
         interval = or_by_hosts(interval, step_time_s, beside, by_hosts_s)
@@ -143,7 +138,7 @@ def job_plan(
     return assemble_plan(
         job,
         CostedPlan(
-            degrees, mode, modes, layout, step, stages, costed.exchange(row),
+            degrees, mode, layout, step, stages, costed.exchange(row),
             recomputed_share(costed_layout.costs, costed_layout.counts), status, gap,
         ),
         Outlook(
@@ -163,15 +158,14 @@ def job_plan(
                 *choice_notes(job, degrees, layout, float(stages[:, f.STAGE_OFFLOADED].max())),
             ),
             full_memory=risk,
-            ramp=_ramp(cost_model, columns, row, layout, ctx, modes),
+            ramp=_ramp(cost_model, columns, row, layout, ctx),
         ),
     )  # fmt: skip
 
 
 def _ramp(
-    cost_model: CostModel, columns: Columns, row: int, layout: Layout, ctx: LayoutContext,
-    modes: tuple[RecomputeMode, ...],
-) -> tuple[PlanBatch, ...]:  # fmt: skip
+    cost_model: CostModel, columns: Columns, row: int, layout: Layout, ctx: LayoutContext
+) -> tuple[PlanBatch, ...]:
     """The smaller batches of a ramp, each costed by the kernel in the plan's layout."""
     job = cost_model.job
     if not job.ramp:
@@ -185,7 +179,7 @@ def _ramp(
         at = ramp_columns(one, rules, goal)
         costed = cost_model.price_shapes(at)
         step = cost_any_layout(
-            cost_model, costed, 0, layout, ctx, modes, row_groups(job, at, 0)
+            cost_model, costed, 0, layout, ctx, row_groups(job, at, 0)
         ).step  # fmt: skip
         batches.append(
             PlanBatch(
@@ -202,13 +196,12 @@ def _ramp(
 class CostedPlan:
     """A configuration and what the kernel says of it: `step[STEP_*]`, `stages[stage, STAGE_*]`.
 
-    `modes`: those that `layout.others` counts; `exchange`: ranks that exchange heads in
-    context parallelism (`KEY_EXCHANGE`); `again`: see `recomputed_share`.
+    `exchange`: ranks that exchange heads in context parallelism (`KEY_EXCHANGE`); `again`: see
+    `recomputed_share`.
     """
 
     degrees: Degrees
     mode: RecomputeMode
-    modes: tuple[RecomputeMode, ...]
     layout: Layout
     step: Array
     stages: Array
@@ -247,28 +240,16 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
     kind, sizes = exchange_kind(degrees.cp, costed_plan.exchange)
     used = used_techniques(job, degrees)
     peak16 = outlook.peak_flop_per_s
-    others = {
-        mode.name: counts for mode, counts in zip(costed_plan.modes, layout.others, strict=True)
-        if any(counts)
-    }  # fmt: skip
     return Plan(
         degrees=degrees,
         layout=LayerLayout(
             block_layers=layout.block_layers,
-            recomputed=layout.recomputed,
+            recomputed=dict(layout.recomputed),
             placement=layout.placement,
-            others=others,
             mtp_standalone=layout.mtp_standalone,
         ),
         recompute=costed_plan.mode.name,
-        recompute_flags=layout_flags(
-            costed_plan.mode,
-            job.framework.recomputing,
-            layout.recomputed,
-            layout.stage_layers,
-            shared_count(layout),
-            {mode: others[mode.name] for mode in costed_plan.modes if mode.name in others},
-        ),
+        recompute_flags=layout_flags(costed_plan.mode, job.framework, layout),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
         gbs_tokens=degrees.gbs * job.seq,

@@ -42,9 +42,17 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
         near = list(nearest_split(layout.block_layers, ctx))
         return f"layers {blocks}: {framework} {_SPLITS[ctx.layouts]}; nearest: {near}  [{name}]"
     return (
-        f"recomputed {list(layout.recomputed)} of {list(layout.stage_layers)} layers by stage: "
+        f"recomputed {_recomputed_text(layout)} of {list(layout.stage_layers)} layers by stage: "
         f"{framework} {_RECOMPUTES[ctx.recomputation]}  [{name}]"
     )
+
+
+def _recomputed_text(layout: Layout) -> str:
+    """Layers by stage: `[2, 4]`, of a mix `[2, 4] (full), [1, 0] (mlp)`."""
+    rows = [(list(counts), mode) for mode, counts in layout.recomputed.items()]
+    if len(rows) < 2:
+        return str(rows[0][0] if rows else [0] * layout.pp)
+    return ", ".join(f"{counts} ({mode})" for counts, mode in rows)
 
 
 def _standalone_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:

@@ -9,13 +9,16 @@ import numpy as np
 from constraints.layout import LayoutContext, Recomputation, even_split, greedy_costs
 from constraints.rule import Layout, Placement
 from planner.cost.layout import mirror, place_vocab_layers
+from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.offload import grouped_modules
+from planner.job.recomputation import layer_modes, recomputation
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.cost_model import CostModel
 from planner.predict.cost_model import Layout as KernelLayout
 from planner.predict.cost_tables import may_part
+from planner.predict.plan import Plan
 
 
 def job_placement(job: Job) -> Placement:
@@ -23,19 +26,18 @@ def job_placement(job: Job) -> Placement:
     return schedule_named(job.schedule).placement
 
 
-def plain_context(
-    job: Job, pp: int, vpp: int, recomputation: Recomputation, others: int = 0
-) -> LayoutContext:
-    """Layout rules' numbers of a shape, without a memory limit."""
+def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None) -> LayoutContext:
+    """Layout rules' numbers of a shape, without a memory limit; `mode` None: nothing recomputes."""
+    kind: Recomputation = "none" if mode is None else recomputation(mode, job.framework)
     placement = job_placement(job) if pp > 1 else "straight"
     return LayoutContext(
         pp=pp,
         vpp=vpp,
         kinds=job.model.kind_indices,
         layouts="even" if placement == "mirrored" else job.framework.parallelism.layouts,
-        recomputation=recomputation,
+        recomputation=kind,
         placement=placement,
-        others=others,
+        modes=tuple(one.name for one in layer_modes(job, mode)) if mode else (),
         standalone_vocab=job.framework.parallelism.standalone_vocab,
         mtp_standalone=bool(may_part(job)),
         greedy_costs=model_costs(job.model),
@@ -49,23 +51,43 @@ def model_costs(model: ModelSpec) -> tuple[int, int]:
 
 
 def even_layout(
-    job: Job, pp: int, vpp: int, recomputes: bool, mtp_standalone: bool = False
+    job: Job,
+    pp: int,
+    vpp: int,
+    mode: RecomputeMode | None = None,
+    mtp_standalone: bool = False,
 ) -> Layout:
     """The layout in which the kernel costs a shape: the framework's own, else the most even.
 
-    `mtp_standalone`: with multi-token prediction alone in the block before head and loss.
+    `mode`: all layers recompute in it; `mtp_standalone`: with multi-token prediction alone in the
+    block before head and loss.
     """
-    ctx = plain_context(job, pp, vpp, "none")
+    ctx = plain_context(job, pp, vpp)
     blocks = ctx.usual_split
     if mtp_standalone and ctx.may_part:
         blocks = (*even_split(ctx.layers, ctx.blocks - 2), 0, 0)
     placement = job_placement(job) if pp > 1 else "straight"
-    plain = Layout(pp, vpp, blocks, (0,) * pp, placement, mtp_standalone=mtp_standalone)
-    return replace(plain, recomputed=plain.stage_layers) if recomputes else plain
+    return in_mode(Layout(pp, vpp, blocks, {}, placement, mtp_standalone), mode)
+
+
+def in_mode(layout: Layout, mode: RecomputeMode | None) -> Layout:
+    """The layout with all layers in one mode."""
+    again = {mode.name: layout.stage_layers} if mode and mode.mask else {}
+    return replace(layout, recomputed=again)
+
+
+def plan_layout(plan: Plan) -> Layout:
+    """The layout of a plan, as the rules and the cost model take it."""
+    layout, degrees = plan.layout, plan.degrees
+    return Layout(
+        degrees.pp, degrees.vpp, layout.block_layers, layout.recomputed, layout.placement,
+        layout.mtp_standalone, plan.activation_offload_fraction,
+    )  # fmt: skip
 
 
 def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:
-    """Counts of pieces per stage: the layers, then embedding, head and MTP at their stages."""
+    """Counts of pieces per stage: the layers, those that recompute in the first mode, then
+    embedding, head and MTP at their stages."""
     job = cost_model.job_inputs
     counts = np.zeros((job.pieces, layout.pp))
     recomputed = np.zeros_like(counts)
@@ -74,5 +96,6 @@ def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> 
     if layout.placement == "mirrored":
         mirror(counts, layout.pp)
     counts[: job.kinds] = np.array(ctx.counts(layout)).T
-    recomputed[: job.kinds] = np.array(ctx.recomputed_counts(layout)).T
+    for again in ctx.mode_counts(layout)[:1]:
+        recomputed[: job.kinds] = np.array(again).T
     return KernelLayout(counts, recomputed, layout.mtp_standalone)

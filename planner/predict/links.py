@@ -37,8 +37,8 @@ def _mesh_bytes_per_s(curve: ScaleUpCurve, pair_bytes_per_s: float | None) -> fl
 def assemble(
     curves: LinkCurves,
     *,
+    job_gpus: int,
     domain_gpus: int,
-    gpus_per_node: int,
     scale_up_bytes_per_s: float,
     scale_out_bytes_per_s: float,
     host_bytes_per_s: float,
@@ -59,8 +59,8 @@ def assemble(
     pair = out.pair_share or out.share
     links = as_declared(
         LinkInputs(
+            job_gpus=float(job_gpus),
             scale_up_domain=float(domain_gpus),
-            gpus_per_node=float(gpus_per_node),
             scale_up_bytes_per_s=scale_up_bytes_per_s * up.share.value,
             scale_up_latency_s=up.latency_s.value,
             scale_up_half_bytes=up.half_bytes.value,
@@ -142,6 +142,7 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
     host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
     return assemble(
         load_link_curves(cluster),
+        job_gpus=cluster.num_gpus,
         domain_gpus=(
             cluster.gpus_per_node
             if pcie
@@ -149,7 +150,6 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
                 cluster.num_gpus, cluster.scale_up_domain_gpus, cluster.gpus_per_node
             )
         ),
-        gpus_per_node=cluster.gpus_per_node,
         scale_up_bytes_per_s=(
             host_bytes_per_s if pcie else cluster.scale_up_bytes_per_s_per_gpu_per_direction
         ),

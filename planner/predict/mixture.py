@@ -19,8 +19,6 @@ from planner.cost import linear
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.tables import Array, JobInputs
 from planner.job.frameworks import RecomputeMode
-from planner.job.job import Job
-from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostedShapes, CostModel, LayoutInputs
 from planner.predict.cost_model import Layout as KernelLayout
 from planner.predict.layouts import kernel_layout
@@ -31,30 +29,15 @@ _PASS_LINKS = slice(f.PIECE_LINKS + f.LINK_PASS, f.PIECE_LINKS + 2 * f.LINK_PASS
 _AGAIN_LINKS = slice(f.PIECE_LINKS + 2 * f.LINK_PASS, f.PIECE_LINKS + 3 * f.LINK_PASS)
 
 
-def other_modes(job: Job, mode: RecomputeMode) -> tuple[RecomputeMode, ...]:
-    """Modes of the job that single layers may take beside `mode`, where the framework can say so.
-
-    Only modes that hold layer by layer: no checkpoints of several layers, no memory budgets.
-    """
-    mixes = job.framework.parallelism.recompute_layers == "mixed"
-    if not mixes or recomputation(mode, job.framework) != "free":
-        return ()
-    return tuple(
-        item
-        for item in job.recompute
-        if item.mask and item != mode and (item.every, item.span, item.budget) == (1, 1, None)
-    )
-
-
 @dataclass(frozen=True)
 class OtherMode:
     """What a layer in another mode costs beside one that keeps everything.
 
-    `index`: place among `other_modes`; `seconds[kind]`: of backward, more; `freed[moment, stage,
+    `seconds[kind]`: of backward, more; `freed[moment, stage,
     kind]`: bytes, less; `working[moment, kind]`: its working set, bytes.
     """
 
-    index: int
+    mode: RecomputeMode
     seconds: Array
     freed: Array
     working: Array
@@ -124,21 +107,27 @@ def price_modes(
     )
     terms, _ = cost_model.layout_terms(shape, key, costs, wide)
     phases = cost_model.memory_phases(shape, key, costs, wide)
-    found = tuple(_price(index, job.kinds, terms, phases) for index in range(len(modes)))
-    return tuple(price for price in found if not any(_beats(other, price) for other in found))
+    found = [_price(mode, at, job.kinds, terms, phases) for at, mode in enumerate(modes)]
+    return tuple(
+        price
+        for at, price in enumerate(found)
+        if not any(_beats(other, price, first=place < at) for place, other in enumerate(found))
+    )
 
 
-def _price(index: int, kinds: int, terms: Array, phases: MemoryPhases) -> OtherMode:
+def _price(
+    mode: RecomputeMode, index: int, kinds: int, terms: Array, phases: MemoryPhases
+) -> OtherMode:
     one_slice = slice(kinds * (1 + index), kinds * (2 + index))
     return OtherMode(
-        index,
+        mode,
         terms[one_slice, linear.TERM_BACKWARD] - terms[:kinds, linear.TERM_BACKWARD],
         phases.layer[:, :, :kinds] - phases.layer[:, :, one_slice],
         phases.working[:, one_slice],
     )
 
 
-def _beats(one: OtherMode, other: OtherMode) -> bool:
+def _beats(one: OtherMode, other: OtherMode, *, first: bool) -> bool:
     """Whether a mode takes no longer, frees no less and works with no more; of equals the first."""
     pairs = [
         (one.seconds, other.seconds),
@@ -148,7 +137,7 @@ def _beats(one: OtherMode, other: OtherMode) -> bool:
     if any((mine > theirs).any() for mine, theirs in pairs):
         return False
     equal = all((mine == theirs).all() for mine, theirs in pairs)
-    return one.index < other.index if equal else True
+    return first or not equal
 
 
 def memory_inputs(
@@ -157,13 +146,12 @@ def memory_inputs(
     row: int,
     layout: Layout,
     ctx: LayoutContext,
-    modes: tuple[RecomputeMode, ...] = (),
 ) -> LayoutInputs:
-    """What the memory of a layout is computed from; `modes`: those that `layout.others` counts."""
+    """What the memory of a layout is computed from."""
     counts = kernel_layout(cost_model, layout, ctx)
-    if not any(map(any, layout.others)):
+    others = [as_plain(costs) for costs in _other_costs(cost_model, costed, row, layout, ctx)]
+    if not others:
         return cost_model.layout_inputs(costed, row, counts)
-    others = [as_plain(mode_costs(cost_model, costed, row, mode)) for mode in modes]
     return _wide_inputs(cost_model, costed, row, others, _mixed(counts, layout, ctx, again=False))
 
 
@@ -173,15 +161,14 @@ def cost_layout(
     row: int,
     layout: Layout,
     ctx: LayoutContext,
-    modes: tuple[RecomputeMode, ...] = (),
 ) -> CostedLayout:
-    """The kernel's figures for a layout; `modes`: those that `layout.others` counts."""
-    held = memory_inputs(cost_model, costed, row, layout, ctx, modes)
+    """The kernel's figures for a layout."""
+    held = memory_inputs(cost_model, costed, row, layout, ctx)
     step, stages = cost_model.cost_inputs(held)
-    if not any(map(any, layout.others)):
+    others = _other_costs(cost_model, costed, row, layout, ctx)
+    if not others:
         return CostedLayout(step, stages, held.layout, held.costs, held)
     counts = kernel_layout(cost_model, layout, ctx)
-    others = [mode_costs(cost_model, costed, row, mode) for mode in modes]
     # The same layers once as such that recompute: what runs again is then named as such.
     mixed = _mixed(counts, layout, ctx, again=True)
     timed = _wide_inputs(cost_model, costed, row, others, mixed)
@@ -191,11 +178,21 @@ def cost_layout(
     return CostedLayout(seconds, stages, mixed, timed.costs, held)
 
 
+def _other_costs(
+    cost_model: CostModel, costed: CostedShapes, row: int, layout: Layout, ctx: LayoutContext
+) -> list[Array]:
+    """Piece costs in each mode but the first, where layers take any of them."""
+    if not set(layout.recomputed) - set(ctx.modes[:1]):
+        return []
+    find = cost_model.job.framework.recompute_mode
+    return [mode_costs(cost_model, costed, row, find(name)) for name in ctx.modes[1:]]
+
+
 def _mixed(
     counts: KernelLayout, layout: Layout, ctx: LayoutContext, *, again: bool
 ) -> KernelLayout:
     """Counts with layers in other modes as kinds of their own; `again`: as such that recompute."""
-    taken = np.array(ctx.other_counts(layout), dtype=float).transpose(0, 2, 1)
+    taken = np.array(ctx.mode_counts(layout)[1:], dtype=float).transpose(0, 2, 1)
     kinds, plain = taken.shape[1], counts.counts.copy()
     plain[:kinds] -= taken.sum(axis=0)
     remade = list(taken) if again else [np.zeros_like(item) for item in taken]
@@ -237,7 +234,7 @@ def cheapest_costs(
     key = costed.keys[int(shape[f.SHAPE_KEY])]
     terms, _ = cost_model.layout_terms(shape, key, costs, cost_model.job_inputs)
     priced = price_modes(cost_model, costed, row, modes)
-    light = [mode_costs(cost_model, costed, row, modes[item.index]) for item in priced]
+    light = [mode_costs(cost_model, costed, row, item.mode) for item in priced]
     for kind in range(kinds):
         saved, kept = costs[kind, f.PIECE_SAVED], costs[kind, f.PIECE_SAVED_RECOMPUTED]
         recompute_s = terms[kind, linear.TERM_RECOMPUTE]

@@ -18,7 +18,6 @@ from constraints.offload import resident_counts
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.predict.cost_model import Columns, CostedShapes, CostModel, LayoutInputs
 from planner.predict.cost_model import Layout as KernelLayout
@@ -44,13 +43,12 @@ def any_memory_inputs(
     row: int,
     layout: Layout,
     ctx: LayoutContext,
-    modes: tuple[RecomputeMode, ...] = (),
     groups: Groups | None = None,
 ) -> LayoutInputs:
     """What the memory of a layout is computed from, be it of a mix of modes or of layers of which a
-    fraction leaves the GPU; `modes`: those that `layout.others` counts; `groups`: `row_groups`."""
+    fraction leaves the GPU; `groups`: `row_groups`."""
     if groups is None:
-        return memory_inputs(cost_model, costed, row, layout, ctx, modes)
+        return memory_inputs(cost_model, costed, row, layout, ctx)
     return _share_inputs(cost_model, costed, row, layout, ctx, groups)[0]
 
 
@@ -60,12 +58,11 @@ def cost_any_layout(
     row: int,
     layout: Layout,
     ctx: LayoutContext,
-    modes: tuple[RecomputeMode, ...] = (),
     groups: Groups | None = None,
 ) -> CostedLayout:
     """The kernel's figures for a layout; arguments as `any_memory_inputs`."""
     if groups is None:
-        return cost_layout(cost_model, costed, row, layout, ctx, modes)
+        return cost_layout(cost_model, costed, row, layout, ctx)
     heavy, timed = _share_inputs(cost_model, costed, row, layout, ctx, groups)
     step, stages = cost_model.cost_inputs(timed)
     held, sizes = cost_model.cost_inputs(heavy)

@@ -11,7 +11,7 @@ from constraints.context_kinds import ContextKind
 from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
 from planner.predict.displays import displays
 
-PLAN_FILE_VERSION = 5
+PLAN_FILE_VERSION = 6
 
 # Degrees in the text of a configuration, and those that stand there even where they are 1.
 TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
@@ -63,18 +63,16 @@ class LayerLayout(_Frozen):
     """Transformer layers of each block in pipeline order.
 
     `placement`: block b is on stage b mod pp (`straight`), on the way back in a V (`folded`), or
-    on both stages b and pp-1-b (`mirrored`: two copies of the model). `recomputed`: layers of
-    each stage that run again in backward, in the plan's mode. `others`: in a mix, for each further
-    mode the layers of each stage that run again in it; within a stage they follow those of the
-    plan's mode, in the order of the modes, and the layers that keep everything come last.
+    on both stages b and pp-1-b (`mirrored`: two copies of the model). `recomputed`: for
+    each recompute mode that some layers take, the layers of each stage that run again in it; within
+    a stage they come in the order of the modes, and the layers that keep everything last.
     `mtp_standalone`: multi-token prediction is in the block before the last, which holds head and
     loss alone; else it is with them.
     """
 
     block_layers: tuple[int, ...]
-    recomputed: tuple[int, ...]
+    recomputed: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     placement: Literal["straight", "folded", "mirrored"] = "straight"
-    others: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     mtp_standalone: bool = False
 
     def stage_layers(self, pp: int) -> tuple[int, ...]:
@@ -82,7 +80,15 @@ class LayerLayout(_Frozen):
         from constraints.rule import Layout
 
         vpp = len(self.block_layers) // pp
-        return Layout(pp, vpp, self.block_layers, (0,) * pp, self.placement).stage_layers
+        return Layout(pp, vpp, self.block_layers, {}, self.placement).stage_layers
+
+    def stage_recomputed(self, pp: int) -> tuple[int, ...]:
+        """Layers per stage that run again in backward, in any mode."""
+        return tuple(map(sum, zip((0,) * pp, *self.recomputed.values(), strict=True)))
+
+    def recomputes_some(self, pp: int) -> bool:
+        """Whether some layers run again in a mode and others do not."""
+        return any(row != self.stage_layers(pp) for row in self.recomputed.values())
 
     @property
     def is_even(self) -> bool:
@@ -264,6 +270,11 @@ class Plan(_Frozen):
     full_memory: FullMemory | None = None
     # The smaller batches that a ramp starts with; empty for one batch throughout.
     ramp: tuple[PlanBatch, ...] = ()
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Recompute modes that it has, its first the one of the other layers of its shape."""
+        return tuple(dict.fromkeys((self.recompute, *self.layout.recomputed)))
 
     @property
     def ramp_text(self) -> str:

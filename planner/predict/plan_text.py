@@ -102,14 +102,10 @@ def stage_gpus_text(plan: Plan) -> str:
 def recompute_text(plan: Plan) -> str:
     """The modes, and how many layers where it is not all of them: `full 8/20, mlp 4/20`."""
     layers = sum(plan.layout.stage_layers(plan.degrees.pp))
-    counts = {plan.recompute: plan.layout.recomputed, **plan.layout.others}
-    if plan.recompute == "none" or sum(plan.layout.recomputed) == layers:
+    counts = plan.layout.recomputed or {plan.recompute: ()}
+    if plan.recompute == "none" or sum(counts.get(plan.recompute, ())) == layers:
         return _mode_text(plan.recompute)
-    return ", ".join(
-        f"{_mode_text(mode)} {sum(count)}/{layers}"
-        for mode, count in counts.items()
-        if any(count) or not plan.layout.others
-    )
+    return ", ".join(f"{_mode_text(mode)} {sum(count)}/{layers}" for mode, count in counts.items())
 
 
 def _mode_text(mode: str) -> str:

@@ -121,15 +121,13 @@ def _dtype_text(footprint: Footprint) -> str:
 
 def _recompute_text(footprint: Footprint) -> str:
     configuration = footprint.configuration
-    again, layers = sum(configuration.layout.recomputed), sum(configuration.layout.block_layers)
-    if not configuration.job.recompute[0].mask:
+    layout = configuration.layout
+    if not configuration.job.recompute[0].mask or layout.stage_layers in layout.recomputed.values():
         return configuration.recompute
-    partial = (
-        ""
-        if again == layers
-        else f", {run_lengths(configuration.layout.recomputed)} layers by stage"
+    return "; ".join(
+        f"{mode}, {run_lengths(counts)} layers by stage"
+        for mode, counts in layout.recomputed.items()
     )
-    return f"{configuration.recompute}{partial}"
 
 
 def total_sentence(footprint: Footprint) -> str:

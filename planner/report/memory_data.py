@@ -41,7 +41,7 @@ def memory_document(
         "recompute": configuration.recompute,
         "layout": {
             "block_layers": list(configuration.layout.block_layers),
-            "recomputed": list(configuration.layout.recomputed),
+            "recomputed": configuration.layout.recomputed,
             "mtp_standalone": configuration.layout.mtp_standalone,
         },
         **_verdict(footprint),
@@ -154,7 +154,7 @@ def _move(move: Move) -> dict[str, Any]:
         "follows": move.follows,
         "degrees": setup.degrees.model_dump(),
         "recompute": setup.recompute,
-        "recomputed": None if setup.recomputed is None else list(setup.recomputed),
+        "recomputed": setup.recomputed,
         "optimizer": setup.request.optimizer,
         "dtype": setup.request.dtype,
         "attention": setup.request.attention,

@@ -16,10 +16,10 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.frameworks import RecomputeMode
 from planner.job.offload import grouped_modules
-from planner.job.recomputation import recomputation
+from planner.job.recomputation import layer_modes, recomputation
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.layouts import job_placement
-from planner.predict.mixture import cheapest_costs, other_modes
+from planner.predict.mixture import cheapest_costs
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
@@ -95,7 +95,7 @@ class BoundedShapes:
     def others(self) -> tuple[tuple[RecomputeMode, ...], ...]:
         """Per recompute mode of the job, the other modes that single layers may take beside it."""
         job = self.cost_model.job
-        return tuple(other_modes(job, mode) for mode in job.recompute)
+        return tuple(layer_modes(job, mode)[1:] for mode in job.recompute)
 
     @cached_property
     def only_even(self) -> np.ndarray:

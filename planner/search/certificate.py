@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.predict.costed_plan import row_degrees
-from planner.predict.mixture import other_modes
+from planner.predict.layouts import plan_layout
 from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import used_techniques
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
@@ -102,7 +102,7 @@ class PlanChecks:
 
     def _costed(self, costed_job: CostedJob, row: int, plan: Plan) -> Iterator[str]:
         explorer = costed_job.explorer(Effort())
-        layout = plan_layout(costed_job, row, plan)
+        layout = plan_layout(plan)
         for rule in broken_rules(explorer, row, layout):
             yield f"its layout breaks a rule: {rule}"
             return
@@ -126,23 +126,9 @@ def _chosen(job: Job, plan: Plan) -> bool:
     )
 
 
-def plan_layout(costed_job: CostedJob, row: int, plan: Plan) -> Layout:
-    """A plan's layout as the search has it."""
-    job, layout = costed_job.job, plan.layout
-    mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
-    nothing = (0,) * plan.degrees.pp
-    others = tuple(layout.others.get(other.name, nothing) for other in other_modes(job, mode))
-    return Layout(
-        plan.degrees.pp, plan.degrees.vpp, layout.block_layers, layout.recomputed,
-        layout.placement, others if layout.others else (), layout.mtp_standalone,
-        plan.activation_offload_fraction,
-    )  # fmt: skip
-
-
 def broken_rules(explorer: Explorer, row: int, layout: Layout) -> list[str]:
     """Rules over layouts that one does not obey, but for that of memory: its peak is costed."""
     ctx = explorer.linear(row, explorer.limit_bytes)[1]
-    layout = replace(layout, others=layout.others or ((0,) * layout.pp,) * ctx.others)
     return [
         rule.sentence
         for rule in LAYOUT_RULES

@@ -185,26 +185,20 @@ def _layout(
     plan: Plan, degrees: Degrees, cost_model: CostModel, costed: CostedShapes, columns: Columns
 ) -> Layout:
     """Layout of a neighbour; see `job_evaluator`."""
-    from planner.predict.layouts import even_layout
+    from planner.predict.layouts import even_layout, in_mode
     from planner.search.explorer import Explorer
     from planner.search.limit_results import Effort
 
     job = cost_model.job
-    recomputes = bool(job.recompute[0].mask)
-    even = even_layout(job, degrees.pp, degrees.vpp, recomputes)
+    even = even_layout(job, degrees.pp, degrees.vpp, job.recompute[0])
     even = replace(even, offload_fraction=job.offload_fraction)
     if plan.status == "evaluated" or job.offload_fraction != 1.0:
         one_degrees = plan.degrees
         if (one_degrees.pp, one_degrees.vpp) != (degrees.pp, degrees.vpp):
             return even
-        stages = plan.layout.stage_layers(one_degrees.pp)
-        again = stages if recomputes else (0,) * one_degrees.pp
-        return replace(
-            even,
-            block_layers=plan.layout.block_layers,
-            recomputed=again,
-            mtp_standalone=plan.layout.mtp_standalone,
-        )
+        split = plan.layout.block_layers
+        even = replace(even, block_layers=split, mtp_standalone=plan.layout.mtp_standalone)
+        return in_mode(even, job.recompute[0])
     limit = job.hbm_limit_bytes
     explorer = Explorer(cost_model, costed, columns, limit, Effort())
     if explorer.only_even[0]:

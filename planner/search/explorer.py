@@ -32,7 +32,6 @@ from planner.search.limit_results import (
     Spent,
     Stopped,
 )
-from planner.search.terms import ShapeTerms
 
 # Rounding of floats: bounds that differ by less are the same.
 _SAME = 1e-12
@@ -216,7 +215,7 @@ class Explorer(BoundedShapes):
         """A shape in its even layout."""
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
         mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
-        layout = even_layout(self.cost_model.job, pp, vpp, bool(mode.mask))
+        layout = even_layout(self.cost_model.job, pp, vpp, mode)
         return Point(row, layout, float(self.sample_s[row]), float(self.peak[row]), self.source)
 
     def _solve(self, position: int, index: int, target: float) -> Point | None:
@@ -252,16 +251,12 @@ class Explorer(BoundedShapes):
 
         `hint`: the bound by whole blocks from which to start.
         """
-        modes = self.others[int(self.columns["recompute"][row])]
         terms, ctx = self.linear(row, limit_bytes)
         attained = self._attained(row, ctx, within_s, hint)
         if attained is not None:
             return attained
         options = replace(self.effort.options, wall_s=self._seconds_left())
-        found = solve_layout(terms, ctx, options, within_s, hint.stage_layers)
-        if found.layout is None or not modes:
-            return found
-        return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
+        return solve_layout(terms, ctx, options, within_s, hint.stage_layers)
 
     def _attained(
         self, row: int, ctx: LayoutContext, within_s: tuple[float, float], hint: Bound
@@ -279,23 +274,13 @@ class Explorer(BoundedShapes):
 
     def cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""
-        index = int(self.columns["recompute"][row])
-        modes = self.others[index] if layout.others else ()
-        ctx = plain_context(
-            self.cost_model.job, layout.pp, layout.vpp, self.recomputations[index], len(modes)
-        )
-        step = cost_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
+        job = self.cost_model.job
+        mode = job.recompute[int(self.columns["recompute"][row])]
+        ctx = plain_context(job, layout.pp, layout.vpp, mode)
+        step = cost_layout(self.cost_model, self.costed, row, layout, ctx).step
         sample_s = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         return Point(row, layout, sample_s, float(step[f.STEP_PEAK_BYTES]), self.source)
 
     def unable_to_improve(self) -> int:
         """Shapes never solved whose bounds show that they cannot improve any plan found."""
         return len(self.sample_s) - len(self.solved_rows | self.undecided)
-
-
-def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:
-    """The layout with a row for every other mode, also for those that the solver left out."""
-    rows = [(0,) * layout.pp] * modes
-    for mode, counts in zip(terms.others, layout.others, strict=True):
-        rows[mode.index] = counts
-    return replace(layout, others=tuple(rows))

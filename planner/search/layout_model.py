@@ -95,7 +95,7 @@ def solve_layout(
     _break_symmetry(model, variables, ctx)
     hint(model, variables, ctx, start)
     solver = make_solver(options)
-    status = solver.solve(model, _stop_within(objective.units(within_s[0])))
+    status = solver.solve(model, _stop_within(objective.units(within_s[0]) / (1.0 - GAP_LIMIT)))
     effort_s = solver.response_proto.deterministic_time
     if status == cp_model.INFEASIBLE:
         return LayoutSolution("infeasible", None, within_s[1], 0.0, effort_s)
@@ -114,8 +114,8 @@ def solve_layout(
 
 
 def _stop_within(units: float) -> CpSolverSolutionCallback:
-    """Ends a solve at a layout that attains the bound it started from: CP-SAT would go on to prove
-    that bound again, in numbers that it rounds."""
+    """Ends a solve at a layout of so many units: near enough to the bound it started from, which
+    CP-SAT would go on to prove again, in numbers that it rounds."""
     cp_model = solver_module.cp_model()
 
     class Stop(cp_model.CpSolverSolutionCallback):  # type: ignore[misc,name-defined]
@@ -160,11 +160,11 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
             sum(counts[block] for block in ctx.stage_blocks(stage)) for stage in range(ctx.pp)
         )
 
+    rows = zip(ctx.modes, map(per_stage, variables.recomputed), strict=True)
     return Layout(
         pp=ctx.pp,
         vpp=ctx.vpp,
         block_layers=tuple(solver.value(layer) for layer in variables.layers),
-        recomputed=per_stage(variables.recomputed),
+        recomputed={mode: counts for mode, counts in rows if any(counts)},
         placement=ctx.placement,
-        others=tuple(per_stage(other) for other in variables.others),
     )

@@ -55,11 +55,8 @@ class Objective:
         self.share, self.scale = share_fraction(terms.bubble_share, terms.vpp)
         stages = range(ctx.pp)
         self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
-        self.again = [variables.stage(variables.kind_recomputed, s, ctx) for s in stages]
-        self.others = [
-            [variables.stage(kind_other, s, ctx) for s in stages]
-            for kind_other in variables.kind_others
-        ]
+        self.again = [[variables.stage(mode, s, ctx) for mode in variables.kind_recomputed]
+                      for s in stages]  # fmt: skip
         columns = list(linear.TIME_TERMS)
         longest_s = float(
             abs(terms.layer[:, columns]).sum() * ctx.layers
@@ -145,11 +142,8 @@ class Objective:
         return pinned + self._weighted(self.layers[stage], per_layer, rounding)
 
     def _recompute(self, stage: int, rounding: Rounding) -> Expression:
-        column = self.terms.layer_of(stage)[:, linear.TERM_RECOMPUTE]
-        total = self._weighted(self.again[stage], column, rounding)
-        for counts, mode in zip(self.others, self.terms.others, strict=True):
-            total = total + self._weighted(counts[stage], mode.seconds, rounding)
-        return total
+        modes = zip(self.again[stage], self.terms.recompute_seconds(stage), strict=False)
+        return sum(self._weighted(counts, seconds, rounding) for counts, seconds in modes)
 
     def _optimizer(self) -> Expression:
         """The slowest stage's optimizer step."""

@@ -9,7 +9,7 @@ from constraints.layout import (
     LAYOUT_RULES,
     LayoutContext,
     LayoutVariables,
-    block_recomputed,
+    block_taken,
     stage_memory,
 )
 from constraints.rule import Layout
@@ -28,8 +28,9 @@ def hint(
     blocks, again = first_blocks(ctx, start)
     for layer, wanted in zip(variables.layers, blocks, strict=True):
         model.add_hint(layer, wanted)
-    for layer, wanted in zip(variables.recomputed, again, strict=True):
-        model.add_hint(layer, wanted)
+    for counts in variables.recomputed[:1]:
+        for layer, wanted in zip(counts, again, strict=True):
+            model.add_hint(layer, wanted)
 
 
 def first_layout(ctx: LayoutContext, start: tuple[int, ...]) -> Layout | None:
@@ -76,12 +77,11 @@ def _fewest_recomputed(blocks: tuple[int, ...], ctx: LayoutContext) -> tuple[int
     for most in range(1, max(blocks)):
         taken = tuple(min(most, block) for block in blocks)
         layout = _with_counts(blocks, taken, ctx)
-        if block_recomputed(layout, ctx) is not None and stage_memory.check(layout, ctx):
+        if block_taken(layout, ctx) is not None and stage_memory.check(layout, ctx):
             return taken
     return blocks
 
 
 def _with_counts(blocks: tuple[int, ...], taken: tuple[int, ...], ctx: LayoutContext) -> Layout:
-    plain = Layout(ctx.pp, ctx.vpp, blocks, (0,) * ctx.pp, ctx.placement)
-    none = ((0,) * ctx.pp,) * ctx.others
-    return replace(plain, recomputed=plain.per_stage(taken), others=none)
+    plain = Layout(ctx.pp, ctx.vpp, blocks, {}, ctx.placement)
+    return replace(plain, recomputed={mode: plain.per_stage(taken) for mode in ctx.modes[:1]})

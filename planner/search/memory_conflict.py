@@ -101,7 +101,7 @@ def _stages(costed_job: CostedJob, explorer: Explorer, row: int) -> Array:
     layout = explorer.even_point(row).layout
     job = costed_job.job
     mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
-    ctx = plain_context(job, layout.pp, layout.vpp, recomputation(mode, job.framework))
+    ctx = plain_context(job, layout.pp, layout.vpp, mode)
     return cost_layout(costed_job.cost_model, costed_job.costed, row, layout, ctx).stages
 
 
@@ -222,7 +222,7 @@ def _holds(ctx: LayoutContext, stage: int, layers: list[int]) -> bool:
         return True
     none = [0] * ctx.kind_count
     choices = {"none": (none,), "all": (layers,)}.get(ctx.recomputation, (none, layers))
-    return any(memory.peak(stage, layers, again) <= memory.limit for again in choices)
+    return any(memory.peak(stage, layers, [again]) <= memory.limit for again in choices)
 
 
 def _ranges(stages: list[int]) -> str:

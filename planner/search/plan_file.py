@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,10 +57,8 @@ def _from_version_1(document: dict[str, Any]) -> None:
 def _from_version_2(document: dict[str, Any]) -> None:
     """Layouts of version 2 call multi-token prediction away from the loss `mtp_apart`; its plans
     use no techniques."""
-    lists = (document.get(name) for name in ("plans", "riskier"))
-    for plan in (plan for plans in lists if isinstance(plans, list) for plan in plans):
-        layout = plan.get("layout") if isinstance(plan, dict) else None
-        if isinstance(layout, dict) and "mtp_apart" in layout:
+    for _, layout in _layouts(document):
+        if "mtp_apart" in layout:
             layout["mtp_standalone"] = layout.pop("mtp_apart")
     request = document.get("request")
     if isinstance(request, dict):
@@ -102,12 +102,36 @@ def _from_version_4(document: dict[str, Any]) -> None:
     document["version"] = 5
 
 
+def _from_version_5(document: dict[str, Any]) -> None:
+    """Layouts of version 5 have the layers that recompute in the plan's mode apart from those of
+    `others`, and zeros where none do."""
+    for plan, layout in _layouts(document):
+        modes = {plan.get("recompute"): layout.get("recomputed"), **layout.pop("others", {})}
+        layout["recomputed"] = {
+            mode: row for mode, row in modes.items() if not isinstance(row, list) or any(row)
+        }
+    document["version"] = 6
+
+
+def _layouts(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Plans and their layouts."""
+    for plan in (*_list(document.get("plans")), *_list(document.get("riskier"))):
+        if isinstance(plan, dict) and isinstance(layout := plan.get("layout"), dict):
+            yield plan, layout
+
+
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
 # Version of a file -> what makes the next one of it.
-_STEPS = {1: _from_version_1, 2: _from_version_2, 3: _from_version_3, 4: _from_version_4}
+_STEPS = {
+    1: _from_version_1,
+    2: _from_version_2,
+    3: _from_version_3,
+    4: _from_version_4,
+    5: _from_version_5,
+}
 
 
 def _result(path: Path, document: Any) -> SearchResult:
@@ -144,14 +168,13 @@ def _invalid(path: Path, error: ValidationError, table: str = "") -> UsageError:
 def _wrong_field(plan: Plan) -> str:
     """The first field whose length or index is not that of the plan's stages; empty if none is."""
     pp, layout = plan.degrees.pp, plan.layout
-    layers = (*layout.block_layers, *layout.recomputed)
+    layers = (*layout.block_layers, *chain(*layout.recomputed.values()))
     agrees = {
         "stages": len(plan.stages) == pp,
         "heaviest_stage": 0 <= plan.heaviest_stage < pp,
         "stage_gpus": len(plan.stage_gpus) in (0, pp),
         "layout.block_layers": layout.block_layers and len(layout.block_layers) % pp == 0,
-        "layout.recomputed": len(layout.recomputed) == pp,
-        "layout.others": all(len(row) == pp for row in layout.others.values()),
+        "layout.recomputed": all(len(row) == pp for row in layout.recomputed.values()),
         "layout": all(0 <= layer <= MOST_LAYERS for layer in layers),
     }
     return next((field for field, right in agrees.items() if not right), "")

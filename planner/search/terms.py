@@ -66,6 +66,11 @@ class ShapeTerms:
         layer_s = float(self.layer[:, passes].sum(axis=1).mean())
         return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
 
+    def recompute_seconds(self, stage: int) -> list[Array]:
+        """[kind] for each mode that layers of a stage may take: of backward, more."""
+        shape_mode = self.layer_of(stage)[:, linear.TERM_RECOMPUTE]
+        return [shape_mode, *(other.seconds for other in self.others)]
+
     def layer_of(self, stage: int) -> Array:
         """[kind, TERM_*] of a layer on one stage."""
         return self.layer if self.layer_by_stage is None else self.layer_by_stage[stage]
@@ -154,20 +159,18 @@ def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, limit and savings down."""
     memory = terms.memory
-    stage, layer, freed = _up(memory.stage), _up(memory.layer), _down(memory.freed)
-    working, again, gather = map(_up, (memory.working, memory.working_again, memory.gather))
-    freed_others = [_down(other.freed) for other in terms.others]
-    working_others = [_up(other.working) for other in terms.others]
+    stage, layer = _up(memory.stage), _up(memory.layer)
+    working, gather = map(_up, (memory.working, memory.gather))
+    freed = [_down(table) for table in (memory.freed, *(one.freed for one in terms.others))]
+    again = [_up(table) for table in (memory.working_again, *(one.working for one in terms.others))]
     phases = (
         PhaseNumbers(
             stage=stage[row],
             layer=layer[row],
-            freed=freed[row],
+            freed=tuple(mode[row] for mode in freed),
             working=working[row],
-            working_recomputed=again[row],
+            working_recomputed=tuple(mode[row] for mode in again),
             gather=gather[row],
-            freed_others=tuple(other[row] for other in freed_others),
-            working_others=tuple(other[row] for other in working_others),
         )
         for row in range(len(memory.stage))
         if memory.stage[row].any() or memory.layer[row].any()
@@ -210,7 +213,7 @@ def layout_context(
         recomputation=recomputation(mode, framework),
         memory=memory_numbers(terms, limit_bytes),
         placement=terms.placement,
-        others=len(terms.others),
+        modes=(mode.name, *(one.mode.name for one in terms.others)) if mode.mask else (),
         standalone_vocab=framework.parallelism.standalone_vocab,
         head_layers=terms.head_layers,
         greedy_costs=model_costs(model),

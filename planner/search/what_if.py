@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -13,13 +13,12 @@ from constraints import ConstraintError
 from constraints.rule import Layout
 from hardware import HardwareError
 from planner.job.errors import UsageError
-from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.offload import demand_all_leave
 from planner.job.request import Request
 from planner.predict.costed_plan import job_plan
 from planner.predict.decided import decided_job
-from planner.predict.mixture import other_modes
+from planner.predict.layouts import plan_layout
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import given_columns, legal_candidates
 from planner.search.costed import (
@@ -210,24 +209,22 @@ class _Solver:
             if not _same_offload(costed.job, plan):
                 continue
             modes = [mode.name for mode in costed.job.recompute]
-            if not {plan.recompute, *plan.layout.others} <= set(modes):
+            if not set(plan.modes) <= set(modes):
                 continue
             columns = costed.candidates.columns
             wanted = plan.degrees.model_dump() | {"recompute": modes.index(plan.recompute)}
             same = np.all([columns[name] == value for name, value in wanted.items()], axis=0)
-            mode = costed.job.recompute[modes.index(plan.recompute)]
-            layout = _layout(plan, other_modes(costed.job, mode))
+            layout = plan_layout(plan)
             yield from ((source, int(row), layout) for row in np.flatnonzero(same))
 
     def again(self, plan: Plan, change: _Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
-        names = (plan.recompute, *plan.layout.others)
-        modes = tuple(change.job.framework.recompute_mode(name) for name in names)
+        modes = tuple(map(change.job.framework.recompute_mode, plan.modes))
         job = replace(decided_job(change.job, plan), recompute=modes)
         model = AlteredCostModel(job, *_alterations(change))
         columns = given_columns(plan.degrees)
         costed = model.cost_shapes(columns)
-        return job_plan(model, costed, 0, _layout(plan, modes[1:]), columns, "evaluated")
+        return job_plan(model, costed, 0, plan_layout(plan), columns, "evaluated")
 
     def at_batch(self, plan: Plan) -> float:
         """Step time of a plan at the batch of the one that is asked about, s."""
@@ -298,21 +295,6 @@ class _Solver:
                 if row.kind == "choice"
             ),
         )
-
-
-def _layout(plan: Plan, modes: Sequence[RecomputeMode]) -> Layout:
-    """The layout of a plan; `modes`: those of a mix beside the plan's own, in the job's order."""
-    layout, pp = plan.layout, plan.degrees.pp
-    rows = tuple(layout.others.get(mode.name, (0,) * pp) for mode in modes) if layout.others else ()
-    return Layout(
-        pp,
-        plan.degrees.vpp,
-        layout.block_layers,
-        layout.recomputed,
-        layout.placement,
-        rows,
-        layout.mtp_standalone,
-    )
 
 
 def _alterations(change: _Change) -> tuple[AlterGpu | None, AlterLinks | None]:

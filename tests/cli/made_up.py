@@ -46,9 +46,7 @@ def plan(**changes: Any) -> Plan:
     layers = 80 // (degrees.pp * degrees.vpp)
     fields: dict[str, Any] = {
         "degrees": degrees,
-        "layout": LayerLayout(
-            block_layers=(layers,) * degrees.pp * degrees.vpp, recomputed=(0,) * degrees.pp
-        ),
+        "layout": LayerLayout(block_layers=(layers,) * degrees.pp * degrees.vpp),
         "recompute": "none",
         "gbs": 512,
         "gbs_tokens": 512 * 8192,

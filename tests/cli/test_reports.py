@@ -18,7 +18,10 @@ from tests.cli.made_up import plan, result
 
 WIDEST = plan(
     degrees=Degrees(tp=8, pp=16, vpp=1, cp=16, ep=64, etp=8, dp=128, zero=1, grad_acc=1024),
-    layout=LayerLayout(block_layers=(4, *(5,) * 14, 6), recomputed=(4, *(5,) * 14, 6)),
+    layout=LayerLayout(
+        block_layers=(4, *(5,) * 14, 6),
+        recomputed={"mla_up_proj+layernorm+moe_act": (4, *(5,) * 14, 6)},
+    ),
     recompute="mla_up_proj+layernorm+moe_act",
     step_time_s=123.4,
     tokens_per_s_per_gpu=123_456.0,
@@ -100,7 +103,7 @@ def test_a_row_must_have_a_cell_for_each_column() -> None:
 
 
 def test_partial_recompute_is_counted() -> None:
-    layout = LayerLayout(block_layers=(20,) * 4, recomputed=(5,) * 4)
+    layout = LayerLayout(block_layers=(20,) * 4, recomputed={"full": (5,) * 4})
     found: Plan = plan(recompute="full", layout=layout)
     assert recompute_text(found) == "full 20/80"
 

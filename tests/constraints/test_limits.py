@@ -54,7 +54,7 @@ def test_limits_refused(text: str, message: str) -> None:
 
 
 def test_layout_sums_chunks_of_a_stage() -> None:
-    layout = Layout(pp=2, vpp=2, block_layers=(1, 2, 3, 4), recomputed=(0, 1))
+    layout = Layout(pp=2, vpp=2, block_layers=(1, 2, 3, 4))
     assert layout.stage_layers == (4, 6)
 
 
@@ -66,4 +66,4 @@ def test_layout_refuses_wrong_lengths(
     blocks: tuple[int, ...], recomputed: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(ConstraintError, match=message):
-        Layout(pp=2, vpp=2, block_layers=blocks, recomputed=recomputed)
+        Layout(pp=2, vpp=2, block_layers=blocks, recomputed={"full": recomputed})

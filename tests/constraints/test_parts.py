@@ -15,7 +15,7 @@ from constraints.numbers import Capabilities
 from constraints.offload import kept_groups, leaving_layers
 from tests.constraints.shapes import ANYTHING, DENSE, context
 
-ONE_LAYER = PhaseNumbers((5,), ((4,),), ((2,),), (3,), (3,), (1,))
+ONE_LAYER = PhaseNumbers((5,), ((4,),), (((2,),),), (3,), ((3,),), (1,))
 WORDING = {rule.name: rule.explain for rule in RULES}
 
 
@@ -28,19 +28,21 @@ def test_period_of_kinds(kinds: tuple[int, ...], period: int) -> None:
 
 
 def test_other_modes_take_layers_behind_the_recomputed_ones() -> None:
-    ctx = LayoutContext(2, 1, (0, 0, 1, 1, 1, 1), recomputation="free", others=1)
-    layout = Layout(2, 1, (3, 3), recomputed=(1, 2), others=((2, 0),))
+    ctx = LayoutContext(2, 1, (0, 0, 1, 1, 1, 1), recomputation="free", modes=("full", "mlp"))
+    layout = Layout(2, 1, (3, 3), recomputed={"full": (1, 2), "mlp": (2, 0)})
     assert ctx.counts(layout) == [[2, 1], [0, 3]]
-    assert ctx.recomputed_counts(layout) == [[1, 0], [0, 2]]
-    assert ctx.other_counts(layout) == [[[1, 1], [0, 0]]]
+    assert ctx.mode_counts(layout) == [[[1, 0], [0, 2]], [[1, 1], [0, 0]]]
 
 
-def test_a_moment_below_another_in_every_term_is_dropped_unless_modes_mix() -> None:
+def test_a_moment_below_another_in_every_term_is_dropped_in_every_mode() -> None:
     larger = replace(ONE_LAYER, stage=(6,))
     assert undominated([ONE_LAYER, larger]) == (larger,)
-    mixed = replace(larger, freed_others=(((1,),),), working_others=((3,),))
-    assert undominated([ONE_LAYER, mixed]) == (ONE_LAYER, mixed)
-    assert undominated([mixed, ONE_LAYER]) == (mixed, ONE_LAYER)
+    mixed, lighter = (
+        replace(one, freed=(*one.freed, ((freed,),)), working_recomputed=((3,), (3,)))
+        for one, freed in ((ONE_LAYER, 0), (larger, 1))
+    )
+    assert undominated([mixed, lighter]) == (mixed, lighter)
+    assert undominated([mixed, replace(lighter, freed=mixed.freed)])[0].stage == (6,)
 
 
 def test_offload_keeps_the_last_groups() -> None:

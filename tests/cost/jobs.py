@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
 from hardware import parse_gpus
@@ -34,6 +37,29 @@ def make_job(
         seq=spec.pretraining_seq,
         recompute=searched_modes(spec, profile),
     )
+
+
+def with_table(job: Job, table: str, **values: object) -> Job:
+    """The job with other values in a table of its framework's profile."""
+    changed = getattr(job.framework, table).model_copy(update=values)
+    return replace(job, framework=job.framework.model_copy(update={table: changed}))
+
+
+def with_links(job: Job, **changes: float) -> CostModel:
+    """The job's costs on other links."""
+    model = CostModel(job)
+    model.__dict__["link_inputs"] = model.link_inputs._replace(**changes)
+    return model
+
+
+def on_ideal_links(job: Job) -> CostModel:
+    """On links that take no time."""
+    changed = {
+        name: math.inf if name.endswith("bytes_per_s") else 0.0
+        for name in CostModel(job).link_inputs._fields
+        if name.endswith("_s")
+    }
+    return with_links(job, **changed)
 
 
 def key_of(costed: CostedShapes, row: int = 0) -> Row:

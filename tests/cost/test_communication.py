@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hardware import Cluster, parse_gpus
 from hardware.link_curves import (
     LinkCurves,
     load_curve_table,
@@ -40,8 +39,8 @@ COLLECTIVES: tuple[Collective, ...] = (
 )
 # Rates only: no latency, no ramp, no in-switch reduction.
 IDEAL = LinkInputs(
+    job_gpus=8.0,
     scale_up_domain=8.0,
-    gpus_per_node=8.0,
     scale_up_bytes_per_s=400e9,
     scale_up_latency_s=0.0,
     scale_up_half_bytes=0.0,
@@ -67,8 +66,8 @@ def shipped(
     )
     return assemble(
         curves,
+        job_gpus=domain,
         domain_gpus=domain,
-        gpus_per_node=8,
         scale_up_bytes_per_s=up,
         scale_out_bytes_per_s=out,
         host_bytes_per_s=63e9,
@@ -96,7 +95,7 @@ def test_ring_all_reduce_moves_the_bytes_of_bus_bandwidth() -> None:
 
 def test_all_gather_then_reduce_scatter_is_a_ring_all_reduce() -> None:
     halves = all_gather_time_s(8e9, 32, 8, H200) + reduce_scatter_time_s(8e9, 32, 8, H200)
-    ring = communication.ring_all_reduce_time_s(8e9, 32.0, 8.0, H200)
+    ring = communication.ring_all_reduce_time_s(8e9, 32.0, 8.0, H200, 0.0)
     # Two launches, and the ramp of two short transfers instead of that of one long.
     assert halves == pytest.approx(ring + 2 * H200.collective_launch_s, rel=0.02)
 
@@ -159,8 +158,8 @@ def test_all_reduce_inside_an_a100_node(gpus: int, mebibytes: int, measured_us: 
 
 def test_small_messages_over_many_domains_take_the_tree() -> None:
     links = H200._replace(scale_up_reduction_gain=1.0)
-    ring = communication.ring_all_reduce_time_s(MIB, 1024.0, 8.0, links)
-    tree = communication.tree_all_reduce_time_s(MIB, 1024.0, 8.0, links)
+    ring = communication.ring_all_reduce_time_s(MIB, 1024.0, 8.0, links, 0.0)
+    tree = communication.tree_all_reduce_time_s(MIB, 1024.0, 8.0, links, 0.0)
     assert tree < ring
     assert all_reduce_time_s(MIB, 1024, 8, links) == pytest.approx(tree + links.collective_launch_s)
 
@@ -321,7 +320,7 @@ def test_strided_groups_share_nics_by_member() -> None:
     """
     links = IDEAL._replace(scale_out_bytes_per_s=8.13e9)
     pair, four = (
-        2 * (n - 1) / n * GIB / communication.ring_all_reduce_time_s(GIB, n, m, links)
+        2 * (n - 1) / n * GIB / communication.ring_all_reduce_time_s(GIB, n, m, links, 0.0)
         for n, m in ((2.0, 1.0), (4.0, 2.0))
     )
     assert four / pair == pytest.approx(16.22 / 8.13, rel=0.01)
@@ -330,30 +329,11 @@ def test_strided_groups_share_nics_by_member() -> None:
 # -- from a cluster ---------------------------------------------------------------------------
 
 
-def cluster(**changes: object) -> Any:
-    """An 8xH100 cluster with the names of hardware.schema.Cluster."""
-    host = {
-        "name": "H100-SXM5-80GB",
-        "host_link_bytes_per_s_per_direction": 63e9,
-        "scale_up_pair_bytes_per_s_per_direction": None,
-    }
-    gpu = SimpleNamespace(**{**host, **cast(dict[str, Any], changes.pop("gpu", {}))})
-    values: dict[str, object] = {
-        "gpu": gpu,
-        "num_gpus": 64,
-        "gpus_per_node": 8,
-        "gpus_per_host_link": 1,
-        "scale_up_domain_gpus": 8,
-        "scale_up_bytes_per_s_per_gpu_per_direction": 450e9,
-        "scale_out_bytes_per_s_per_gpu_per_direction": 50e9,
-        "fabric": "infiniband",
-        "oversubscription": 1.0,
-        "leaf_nodes": 0,
-        "nics_per_node": 8,
-        "node_gpus": 8,
-        "sharp": "",
-    }
-    return SimpleNamespace(**{**values, **changes})
+def cluster(gpu: dict[str, object] | None = None, **changes: object) -> Cluster:
+    """Eight nodes of H100, in some respects another."""
+    plain = parse_gpus("64xH100")
+    other = plain.gpu.model_copy(update=gpu or {})
+    return plain.model_copy(update={"gpu": other, **changes})
 
 
 def test_link_inputs_of_a_switched_node() -> None:
@@ -366,8 +346,7 @@ def test_link_inputs_of_a_switched_node() -> None:
 
 
 def test_a_box_without_nvlink_is_one_domain_of_pcie() -> None:
-    gpu = {"name": "A100-PCIe-80GB", "host_link_bytes_per_s_per_direction": 31e9}
-    box = cluster(gpu=gpu, scale_up_domain_gpus=1)
+    box = parse_gpus("8xA100-PCIe-80GB").model_copy(update={"scale_up_domain_gpus": 1})
     links = link_inputs(box)
     assert load_link_curves(box).scale_up.name == "pcie4"
     assert links.scale_up_domain == 8

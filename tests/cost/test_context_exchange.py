@@ -24,7 +24,7 @@ from planner.job.model_numbers import model_numbers
 from planner.job.models.catalog import load_model
 from planner.predict.cost_model import CostModel
 from planner.predict.links import network
-from tests.cost.jobs import cost, key_of, make_job
+from tests.cost.jobs import cost, key_of, make_job, on_ideal_links
 
 HEADS, KV_HEADS, WIDTH = 32, 8, 128
 
@@ -92,12 +92,7 @@ def test_without_context_parallelism_all_kinds_are_one(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_infinite_links_leave_work_alone(kind: str) -> None:
-    model = CostModel(job(context_kinds=(kind,)))
-    links = model.link_inputs
-    ideal = {name: math.inf for name in links._fields if name.endswith("bytes_per_s")}
-    ideal |= {name: 0.0 for name in links._fields if name.endswith(("latency_s", "launch_s"))}
-    model.__dict__["link_inputs"] = links._replace(**ideal)
-    layer = layer_of(model, cp=8, dp=8)
+    layer = layer_of(on_ideal_links(job(context_kinds=(kind,))), cp=8, dp=8)
     assert layer[f.PIECE_FORWARD_CP] == layer[f.PIECE_BACKWARD_CP] == 0.0
     assert layer[f.PIECE_FORWARD] > 0.0
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from planner.cost import fields as f
+from planner.cost.layer import issue_seconds
 from planner.cost.tables import Array
 from planner.job.frameworks.switches import with_techniques
 from planner.job.job import Job
@@ -14,7 +16,8 @@ from planner.predict.cost_model import CostModel
 from planner.predict.host_notes import waiting_notes
 from planner.predict.plan import Degrees
 from planner.predict.uncertainty.intervals import plan_conditions
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, make_job, with_table
+from tests.search.brute import framework_inputs
 
 DEGREES = {"dp": 8, "zero": 1, "mbs": 1, "grad_acc": 4}
 
@@ -29,16 +32,20 @@ def on_host(job: Job, speed: float) -> Job:
     return replace(job, cluster=job.cluster.model_copy(update={"host_speed": speed}))
 
 
-def with_tables(job: Job, **tables: dict[str, object]) -> Job:
-    changed = {
-        name: getattr(job.framework, name).model_copy(update=values)
-        for name, values in tables.items()
-    }
-    return replace(job, framework=job.framework.model_copy(update=changed))
-
-
 def step(job: Job, **degrees: int) -> Array:
     return cost(CostModel(job), **(DEGREES | degrees))[1]
+
+
+@pytest.mark.parametrize(
+    ("tp", "pipelined", "seconds"), [(1, 1, 30.0), (8, 0, 35.04), (8, 1, 83.04), (16, 1, 436.8)]
+)
+def test_what_the_cpu_issues(tp: int, pipelined: int, seconds: float) -> None:
+    """Ten kernels at 3 s and 2.4 % for each further rank; in a pipeline each of two exchanges 3 s
+    a rank, and 10 s for each step that leaves a domain of 8."""
+    framework = framework_inputs(issue_s=3.0, pipeline_exchange_s=3.0, outer_tensor_step_s=10.0)
+    key = SimpleNamespace(tp=float(tp), pipelined=float(pipelined))
+    network = [SimpleNamespace(scale_up_domain=8.0)]
+    assert issue_seconds(10.0, 2.0, key, framework, network) == pytest.approx(seconds)
 
 
 def test_a_launch_bound_step_is_the_hosts() -> None:
@@ -67,7 +74,7 @@ def test_waiting_is_what_cuda_graphs_take_away() -> None:
 def test_sequential_experts_are_issued_one_by_one() -> None:
     """Six kernels of the grouped products, forward and backward, for each further expert."""
     job = replace(make_job("qwen3-30b-a3b", "8xH100"), seq=64)
-    one_by_one = with_tables(job, kernels={"sequential_experts": True})
+    one_by_one = with_table(job, "kernels", sequential_experts=True)
     waits = {ep: [step(item, ep=ep)[f.STEP_ISSUE] for item in (job, one_by_one)] for ep in (4, 8)}
     more = {ep: after - before for ep, (before, after) in waits.items()}
     assert more[8] > 0.0
@@ -80,9 +87,7 @@ def test_a_step_takes_at_least_as_long_as_its_data() -> None:
     usual = step(job)
     # Four sequences a rank and step.
     share = usual[f.STEP_TIME] / 4.0
-    quick, slow = (
-        step(with_tables(job, outside={"sample_load_s": by * share})) for by in (0.9, 3.0)
-    )
+    quick, slow = (step(with_table(job, "outside", sample_load_s=by * share)) for by in (0.9, 3.0))
     assert quick[f.STEP_TIME] == usual[f.STEP_TIME]
     assert slow[f.STEP_TIME] == pytest.approx(3.0 * usual[f.STEP_TIME], rel=1e-6)
     assert slow[f.STEP_HOST] - usual[f.STEP_HOST] == pytest.approx(

@@ -9,7 +9,7 @@ from planner.cost.communication import all_reduce_time_s, reduce_scatter_time_s
 from planner.cost.data_parallel import reduce_seconds
 from planner.cost.tables import Array
 from planner.predict.cost_model import CostModel
-from tests.cost.jobs import cost, grid_of, key_of, make_job
+from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links
 
 STATE = (f.STAGE_WEIGHTS, f.STAGE_GRADIENTS, f.STAGE_OPTIMIZER)
 
@@ -59,8 +59,8 @@ def test_reduction_is_a_scatter_inside_and_an_all_reduce_across(model: CostModel
     costed, _ = cost(model, dp=32, zero=3, shard=8)
     key = key_of(costed)
     grid = grid_of(costed)
-    links, job = model.link_inputs, model.job_inputs
-    seconds = reduce_seconds(1e9, 0.0, 4.0, key, grid, job, model.network)
+    links = model.link_inputs
+    seconds = reduce_seconds(1e9, 0.0, 4.0, key, grid, model.network)
     inside = reduce_scatter_time_s(4e9, 8.0, 8.0, links)
     across = all_reduce_time_s(5e8, 4.0, 1.0, links)
     assert seconds == pytest.approx(inside + across)
@@ -83,11 +83,8 @@ def test_without_zero_the_group_means_nothing(model: CostModel) -> None:
 
 def test_gathers_stay_inside_the_node(model: CostModel) -> None:
     """On slow NICs, sharding within the node is the faster form of ZeRO-3."""
-    slow = CostModel(model.job)
-    links = model.link_inputs
-    slow.__dict__["link_inputs"] = links._replace(
-        scale_out_bytes_per_s=links.scale_out_bytes_per_s / 16
-    )
+    rate = model.link_inputs.scale_out_bytes_per_s
+    slow = with_links(model.job, scale_out_bytes_per_s=rate / 16)
     full, hybrid = (
         cost(slow, dp=32, zero=3, grad_acc=1, shard=size)[1][f.STEP_TIME] for size in (0, 8)
     )

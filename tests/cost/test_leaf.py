@@ -74,14 +74,14 @@ def test_only_the_networks_rates_are_those_below_the_leaf() -> None:
 def test_groups_whose_blocks_nest_below_a_leaf(size: int, stride: int, below: bool) -> None:
     """Sixteen nodes of 8 below a leaf; groups of 48 start anywhere, so some cross."""
     links = link_inputs(network(2.0, 16))
-    assert stays_below_leaf(float(size), float(stride), 512.0, links) is below
-    found = group_links(float(size), float(stride), 512.0, both_links(links))
+    assert stays_below_leaf(float(size), float(stride), links) is below
+    found = group_links(float(size), float(stride), both_links(links))
     assert bool(found.scale_out_bytes_per_s > links.scale_out_bytes_per_s) is below
 
 
 def test_what_is_not_known_is_taken_to_cross_the_spine() -> None:
     both = both_links(link_inputs(network(2.0, 0)))
-    assert group_links(16.0, 8.0, 512.0, both) == both[0]
+    assert group_links(16.0, 8.0, both) == both[0]
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,10 @@ def test_what_is_not_known_is_taken_to_cross_the_spine() -> None:
     ],
 )
 def test_groups_below_a_leaf_meet_a_full_network(kind: int) -> None:
-    job = CostModel(make_job(gpus="512xH100")).job_inputs
     full, thin = link_inputs(parse_gpus("512xH100")), link_inputs(network(4.0, 16))
     near, far = (16.0, 8.0), (64.0, 8.0)
     seconds = {
-        (name, where): collective_stream(kind, *group, 1e9, job, both_links(links)).seconds
+        (name, where): collective_stream(kind, *group, 1e9, both_links(links)).seconds
         for name, links in (("full", full), ("thin", thin))
         for where, group in (("near", near), ("far", far))
     }

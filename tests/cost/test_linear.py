@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from hardware import parse_gpus, with_sharp
+from planner.cost import fields as f
+from planner.cost import linear
 from planner.cost.data_parallel import gather_seconds, reduce_seconds
 from planner.cost.linear import traffic_line
+from planner.cost.step import slowdown
 from planner.job.request import Request
 from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.links import link_inputs, network
@@ -29,6 +32,32 @@ def costed(model: CostModel) -> CostedShapes:
     return model.cost_shapes(given_columns(Degrees(dp=64, zero=1)))
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_terms_of_one_stage_are_those_of_its_parameters(model: CostModel, zero: int) -> None:
+    """Traffic that ends the step, with its latency, below the time of the whole stage by no more
+    than a line to a larger one is; none of what the ZeRO stage has beside every micro-batch."""
+    costed = model.cost_shapes(given_columns(Degrees(dp=64, zero=zero)))
+    tables = (costed.shapes[0], costed.keys[0], costed.piece_costs(0), model.job_inputs)
+    terms, scalars = model.layout_terms(*tables)
+    key, grid, network = key_of(costed), grid_of(costed), model.network
+    parameters = float(model.totals @ tables[2][:, f.PIECE_DENSE_PARAMETERS])
+    factor, framework = slowdown(key, grid, network), model.framework_inputs
+    gradient, weight = (
+        framework.gradient_communication_bytes,
+        framework.parameter_communication_bytes,
+    )
+    for term, base, seconds, size, exists in (
+        (linear.TERM_REDUCE, linear.SCALAR_REDUCE_BASE, reduce_seconds, gradient, zero < 2),
+        (linear.TERM_ALL_GATHER, linear.SCALAR_ALL_GATHER_BASE, gather_seconds, weight, zero > 0),
+    ):
+        whole, least = (
+            exists * factor * seconds(count, 0.0, size, key, grid, network)
+            for count in (parameters, linear.NEARLY_NONE)
+        )
+        assert scalars[base] == pytest.approx(least)
+        assert 0.98 * whole <= model.totals @ terms[:, term] + scalars[base] <= whole
+
+
 @pytest.mark.parametrize("machine", [*MACHINES, "64xH100 with SHARP"])
 @pytest.mark.parametrize(("zero", "shard"), [(0, 0.0), (1, 0.0), (1, 8.0)])
 def test_no_line_lies_above_the_time(
@@ -38,11 +67,11 @@ def test_no_line_lies_above_the_time(
     a chord between two sizes would be up to 7 % too high."""
     name, _, sharp = machine.partition(" ")
     cluster = with_sharp(parse_gpus(name)) if sharp else parse_gpus(name)
-    links, job, framework = network(link_inputs(cluster)), model.job_inputs, model.framework_inputs
+    links, framework = network(link_inputs(cluster)), model.framework_inputs
     key, grid = key_of(costed), grid_of(costed, zero=zero, shard=shard)
     for high in (1e6, 1e8, 1e10):
         for reduce in (True, False):
-            base, slope = traffic_line(high, False, reduce, key, grid, job, framework, links)
+            base, slope = traffic_line(high, False, reduce, key, grid, framework, links)
             time_s = reduce_seconds if reduce else gather_seconds
             size_bytes = (
                 framework.gradient_communication_bytes
@@ -50,7 +79,7 @@ def test_no_line_lies_above_the_time(
                 else framework.parameter_communication_bytes
             )
             for size in np.geomspace(1e3, high, 40):
-                real_s = time_s(size, 0.0, size_bytes, key, grid, job, links)
+                real_s = time_s(size, 0.0, size_bytes, key, grid, links)
                 assert base + slope * size <= real_s * (1 + 1e-9)
-            whole_s = time_s(high, 0.0, size_bytes, key, grid, job, links)
+            whole_s = time_s(high, 0.0, size_bytes, key, grid, links)
             assert base + slope * high == pytest.approx(whole_s, rel=1e-6)

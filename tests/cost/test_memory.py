@@ -8,7 +8,12 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.keys import shard_factor
-from planner.cost.memory import communicator_bytes, gradient_bytes, weight_bytes
+from planner.cost.memory import (
+    communicator_bytes,
+    gradient_bytes,
+    tensor_buffer_bytes,
+    weight_bytes,
+)
 from planner.cost.schedule import SCHEDULE_ZB_V, block_stage, last_chunk_in_flight
 from tests.search.brute import framework_inputs
 
@@ -26,6 +31,14 @@ def test_weights_of_experts_have_shards_of_their_own(zero: int, keeps: int, weig
 def test_gradients_are_sharded_from_the_second_stage_on(zero: int, gradients: float) -> None:
     framework = framework_inputs(gradient_bytes=4.0, gradients_on_gpu=1.0, extra_gradient_bytes=1.0)
     assert gradient_bytes(*PARAMETERS, zero, *SHARDS, framework) == gradients
+
+
+@pytest.mark.parametrize(("tp", "hides", "held"), [(1, 1, 0), (2, 0, 0), (2, 1, 480), (4, 1, 480)])
+def test_buffers_beside_products_hold_an_activation(tp: int, hides: int, held: int) -> None:
+    """Three bytes for each element of two sequences of 40 tokens over two ranks, four wide."""
+    framework = framework_inputs(hide_tensor=float(hides), tensor_buffer_bytes=3.0)
+    job = SimpleNamespace(seq=40.0, hidden=4.0)
+    assert tensor_buffer_bytes(float(tp), 2.0, 2.0, job, framework) == held
 
 
 @pytest.mark.parametrize(

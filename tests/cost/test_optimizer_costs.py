@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from planner.cost import fields as f
+from planner.cost.data_parallel import optimizer_seconds
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.job.optimizers import load_optimizer
@@ -15,6 +17,7 @@ from planner.predict.cost_model import CostModel
 from planner.predict.ops import parameter_count
 from planner.predict.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE
 from tests.cost.jobs import cost, make_job
+from tests.search.brute import framework_inputs
 
 # A Llama of three widths: norms are the only vectors.
 MODEL = ModelSpec(
@@ -25,6 +28,17 @@ MATRICES = [(512, 512), (512, 512), (512, 512), (1536, 512), (1536, 512), (512, 
 IN_MATRICES = 3 * sum(rows * columns for rows, columns in MATRICES)
 VECTORS = 7 * 512
 TABLES = 2 * 32000 * 512
+
+
+@pytest.mark.parametrize(("zero", "owned"), [(0, 140.0), (1, 30.0), (3, 30.0)])
+def test_experts_are_updated_by_the_ranks_that_share_them(zero: int, owned: float) -> None:
+    """80 dense parameters over 8 ranks, 60 of experts over 3: 7 bytes each and a tenth of a second
+    offloaded, and 2 bytes of all of them, at 4 bytes/s."""
+    grid = SimpleNamespace(zero=zero, shards=8.0, expert_shards=3.0)
+    settings = {"step_traffic_bytes": 2.0, "optimizer_traffic_bytes": 7.0, "offload_s": 0.1}
+    gpu = SimpleNamespace(hbm_bytes_per_s=8.0, hbm_efficiency=0.5)
+    seconds = optimizer_seconds(80.0, 60.0, grid, framework_inputs(**settings), gpu)
+    assert seconds == pytest.approx((7.0 * owned + 2.0 * 140.0) / 4.0 + 0.1 * owned)
 
 
 def small_job(framework: str, optimizer: str = "adamw", **changes: object) -> Job:

@@ -5,31 +5,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from planner.cost import fields as f
 from planner.cost.compute import attention_forward_time_s, gemm_time_s
 from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
 from planner.cost.tables import Array
-from planner.job.frameworks.switches import with_techniques
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
-from tests.cost.jobs import cost, grid_of, key_of, make_job
+from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links, with_table
 
 SLOW = {"scale_out_bytes_per_s": 1e9}
 
 
 def overlapping(job: Job, **shares: float) -> Job:
     """The job under a profile that hides so much."""
-    overlap = job.framework.overlap.model_copy(update=shares)
-    return replace(job, framework=job.framework.model_copy(update={"overlap": overlap}))
+    return with_table(job, "overlap", **shares)
 
 
 def step(job: Job, links: dict[str, float] | None = None, **degrees: int) -> Array:
-    model = CostModel(job)
-    model.__dict__["link_inputs"] = model.link_inputs._replace(**(links or {}))
-    return cost(model, **degrees)[1]
+    return cost(with_links(job, **(links or {})), **degrees)[1]
 
 
 TENSOR = {"tp": 8, "dp": 2, "zero": 1, "grad_acc": 4}
@@ -99,14 +94,13 @@ def test_transfers_between_stages_hide_beside_interleaved_chunks(dense: Job) -> 
 
 def boundary_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[float, float, Array]:
     """Seconds to reduce gradients and to gather weights of one stage, and the step."""
-    model = CostModel(job)
-    model.__dict__["link_inputs"] = model.link_inputs._replace(**links)
+    model = with_links(job, **links)
     costed, found = cost(model, **degrees)
     key = key_of(costed)
     grid = grid_of(costed)
     parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
     framework = model.framework_inputs
-    key_grid = (key, grid, model.job_inputs, model.network)
+    key_grid = (key, grid, model.network)
     reduce = reduce_seconds(parameters, 0.0, framework.gradient_communication_bytes, *key_grid)
     gather = gather_seconds(parameters, 0.0, framework.parameter_communication_bytes, *key_grid)
     return reduce, gather, found
@@ -154,6 +148,19 @@ def test_sharded_weights_are_prefetched_beside_compute() -> None:
     assert slowed - hidden == pytest.approx(0.3 * (exposed - hidden), rel=0.05)
 
 
+def test_layers_that_run_again_hide_more_of_their_weights() -> None:
+    """On slow links: what the second forward takes, the second gather no longer shows."""
+    job = make_job("llama-3-8b", "16xH100", "torchtitan")
+    slow = with_links(overlapping(job, fsdp_prefetch=1.0, contention=0.0), **SLOW)
+    modes = [mode.name for mode in job.recompute]
+    none, full = (
+        cost(slow, dp=16, zero=3, recompute=modes.index(mode))[1] for mode in ("none", "full")
+    )
+    assert full[f.STEP_RECOMPUTE] > 0.0
+    hidden = none[f.STEP_FSDP] - full[f.STEP_FSDP]
+    assert hidden == pytest.approx(full[f.STEP_RECOMPUTE], rel=1e-6)
+
+
 def test_the_update_streams_state_gradients_and_their_norm(dense: Job) -> None:
     """AdamW with fp32 master weights under ZeRO-1: master, two moments and gradient read, the first
     three and a 16-bit weight written, and the gradient once more for its norm."""
@@ -184,26 +191,6 @@ def test_the_busiest_expert_rank_sets_the_pace(experts: Job) -> None:
     )
     assert uneven[f.STEP_EP] == pytest.approx(2 * even[f.STEP_EP], rel=1e-6)
     assert 1.2 < uneven[f.STEP_COMPUTE] / even[f.STEP_COMPUTE] < 2.0
-
-
-@pytest.mark.parametrize(("model", "gains"), [("gpt2", True), ("llama-3-8b", False)])
-def test_cuda_graphs_take_launches_out_of_small_models(model: str, gains: bool) -> None:
-    job = make_job(model, "1xH100")
-    graphs = replace(job, framework=with_techniques(job.framework, ("cuda-graphs",)))
-    plain, captured = (step(item)[f.STEP_COMPUTE] for item in (job, graphs))
-    assert captured <= plain
-    assert bool(captured < 0.8 * plain) is gains
-
-
-def test_stragglers_come_on_top_of_all_of_it(dense: Job) -> None:
-    found = step(dense, SLOW, dp=16, zero=1)
-    model = CostModel(dense)
-    cost(model, dp=16, zero=1)
-    links = model.link_inputs
-    factor = 1.0 + links.straggler_share * np.log2(16 / links.scale_up_domain)
-    assert factor > 1.0
-    terms = found[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() - found[f.STEP_STRAGGLERS]
-    assert found[f.STEP_TIME] == pytest.approx(factor * terms)
 
 
 # -- what runs again, and the ends of the model -------------------------------------------------

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.inputs import LinkInputs
 from planner.cost.placement import place_group, touched_domains
-
-
-def links(domain: int, root_gpus: int = 0) -> LinkInputs:
-    """Links of which only the domain size matters here."""
-    return LinkInputs(
-        scale_up_domain=float(domain),
-        gpus_per_node=8.0,
-        scale_up_bytes_per_s=1.0,
-        scale_up_latency_s=0.0,
-        scale_up_half_bytes=0.0,
-        scale_out_bytes_per_s=1.0,
-        scale_out_latency_s=0.0,
-        scale_out_half_bytes=0.0,
-        scale_up_reduction_gain=1.0,
-        host_bytes_per_s=1.0,
-        root_gpus=float(root_gpus),
-    )
 
 
 def all_groups(size: int, stride: int, world: int) -> list[list[int]]:
@@ -83,28 +63,6 @@ def test_uneven_tensor_groups_get_the_mean_members() -> None:
 def test_world_within_one_domain_is_never_split() -> None:
     group = place_group(3, 1, 8, 0, 6)
     assert (group.domains, group.members_per_domain) == (1, 3)
-
-
-def test_megatron_rank_order_on_nodes_of_eight() -> None:
-    """tp=4 cp=2 dp=4 pp=2, ep=8 etp=1 on 64 GPUs."""
-    expected = {
-        "tp": (4, 1, 4, 1),
-        "cp": (2, 4, 2, 1),
-        "dp": (4, 8, 1, 4),
-        "dp_cp": (8, 4, 2, 4),
-        "pp": (2, 32, 1, 2),
-        "etp": (1, 1, 1, 1),
-        "ep": (8, 1, 8, 1),
-        "edp": (4, 8, 1, 4),
-    }
-    for name, (size, stride, members, domains) in expected.items():
-        group = place_group(size, stride, 8, 0, 64)
-        assert (group.members_per_domain, group.domains) == (members, domains), name
-
-
-def test_larger_domains_never_split_more() -> None:
-    spans = [place_group(8, 4, domain, 0, 64).domains for domain in (1, 8, 32, 72)]
-    assert all(small >= large for small, large in pairwise(spans))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from constraints.context_kinds import ContextKind
 from planner.cost._compiler import _makes_arrays
 from planner.cost._jit import marked
 from planner.cost.tables import Array
-from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostModel
 from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.predict.plan import Degrees
@@ -27,8 +26,7 @@ def costed(case: Case, *, compiled: bool) -> tuple[Array, ...]:
     """(costs of the pieces, steps of even layouts, step and stages of the case's layout)."""
     model, degrees = CostModel(case.job, compiled=compiled), case.degrees
     shapes = model.cost_shapes(given_columns(degrees))
-    kind = recomputation(case.job.recompute[0], case.job.framework)
-    ctx = plain_context(case.job, degrees.pp, degrees.vpp, kind)
+    ctx = plain_context(case.job, degrees.pp, degrees.vpp, case.job.recompute[0])
     layout = kernel_layout(model, case.layout, ctx)
     return shapes.costs, shapes.steps, *model.cost_layout(shapes, 0, layout)
 
@@ -61,7 +59,7 @@ def test_activations_on_the_host() -> None:
 def test_multi_token_prediction(modules: int) -> None:
     job = deepseek(mtp_layers=modules)
     for degrees in (Degrees(pp=4, tp=2, ep=8, dp=8, grad_acc=8), Degrees(dp=8, ep=8, zero=1)):
-        demand_same(Case(job, degrees, even_layout(job, degrees.pp, 1, recomputes=False)))
+        demand_same(Case(job, degrees, even_layout(job, degrees.pp, 1)))
 
 
 @pytest.mark.parametrize("kind", ["p2p", "all_gather", "a2a", "a2a+p2p"])
@@ -70,7 +68,7 @@ def test_exchanges_of_context_parallelism(kind: ContextKind) -> None:
     job = replace(job, recompute=job.recompute[:1])
     for tp, cp, pp in ((1, 2, 1), (2, 4, 2), (1, 8, 4)):
         degrees = Degrees(tp=tp, etp=tp, cp=cp, pp=pp, dp=2, zero=1, grad_acc=4)
-        demand_same(Case(job, degrees, even_layout(job, pp, 1, bool(job.recompute[0].mask))))
+        demand_same(Case(job, degrees, even_layout(job, pp, 1, job.recompute[0])))
 
 
 @pytest.mark.parametrize("zero", [2, 3])
@@ -78,7 +76,7 @@ def test_hybrid_sharding(zero: int) -> None:
     job = make_job("llama-3-8b", "64xH100", "torchtitan")
     job = replace(job, recompute=(job.framework.recompute_mode("none"),))
     degrees = Degrees(dp=64, zero=zero, shard=8, grad_acc=2)
-    demand_same(Case(job, degrees, even_layout(job, 1, 1, recomputes=False)))
+    demand_same(Case(job, degrees, even_layout(job, 1, 1)))
 
 
 def test_functions_that_return_arrays_made_them() -> None:

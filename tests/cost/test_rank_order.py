@@ -19,12 +19,13 @@ from planner.cost.rank_order import (
 DOMAIN = 8
 
 
-def told(tp: int, cp: int, dp: int, pp: int, first: bool) -> tuple[Any, Any, Any, Any]:
-    """Key, shape, job and network of degrees whose experts lie as the rest."""
+def told(tp: int, cp: int, dp: int, pp: int, first: bool) -> tuple[Any, Any, Any]:
+    """Key, shape and network of degrees whose experts lie as the rest."""
     key = SimpleNamespace(tp=tp, cp=cp, ep=tp * cp, etp=1)
-    job = SimpleNamespace(pipeline_before_data=float(first), world=tp * cp * dp * pp)
-    links = SimpleNamespace(scale_up_domain=float(DOMAIN), oversubscription=1.0)
-    return key, SimpleNamespace(dp=dp, pp=pp), job, [links]
+    links = SimpleNamespace(
+        scale_up_domain=float(DOMAIN), oversubscription=1.0, pipeline_before_data=float(first)
+    )
+    return key, SimpleNamespace(dp=dp, pp=pp), [links]
 
 
 def ranks(tp: int, cp: int, dp: int, pp: int, first: bool) -> dict[tuple[int, int, int, int], int]:
@@ -43,19 +44,19 @@ def ranks(tp: int, cp: int, dp: int, pp: int, first: bool) -> dict[tuple[int, in
 def test_members_of_a_domain_are_those_counted(
     first: bool, tp: int, cp: int, dp: int, pp: int
 ) -> None:
-    key, grid, job, network = told(tp, cp, dp, pp, first)
+    key, grid, network = told(tp, cp, dp, pp, first)
     world, of = tp * cp * dp * pp, ranks(tp, cp, dp, pp, first)
     homes = [of[0, c, d, 0] // DOMAIN for c in range(cp) for d in range(dp)]
-    group = place_group(cp * dp, int(dense_stride(key, grid, job, network)), DOMAIN, 0, world)
+    group = place_group(cp * dp, int(dense_stride(key, grid, network)), DOMAIN, 0, world)
     assert group.domains == len(set(homes))
     assert group.members_per_domain == cp * dp // len(set(homes))
     experts = [of[0, 0, d, 0] // DOMAIN for d in range(dp)]
-    expert_group = place_group(dp, int(expert_stride(key, grid, job)), DOMAIN, 0, world)
+    expert_group = place_group(dp, int(expert_stride(key, grid, network)), DOMAIN, 0, world)
     assert expert_group.domains == len(set(experts))
     stages = [of[0, 0, 0, p] for p in range(pp)]
-    assert all(rank == int(stage_stride(key, grid, job)) * p for p, rank in enumerate(stages))
+    assert all(rank == int(stage_stride(key, grid, network)) * p for p, rank in enumerate(stages))
     together = all(len({of[0, 0, d, p] // DOMAIN for p in range(pp)}) == 1 for d in range(dp))
     # A stage's own ranks share the domain with the pipeline: no boundary is crossed.
-    assert bool(stages_share_domain(key, grid, job, network)) <= together
+    assert bool(stages_share_domain(key, grid, network)) <= together
     spread = {of[t, c, d, 0] // DOMAIN for t in range(tp) for c in range(cp) for d in range(dp)}
-    assert stage_domains(key, grid, job, network) == pytest.approx(len(spread))
+    assert stage_domains(key, grid, network) == pytest.approx(len(spread))

@@ -17,18 +17,12 @@ from planner.cost.compute import (
     eager_attention_backward_time_s,
     eager_attention_forward_time_s,
 )
-from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from planner.predict.links import link_inputs
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, make_job, with_table
 
 PASS = slice(f.PIECE_FORWARD, f.PIECE_FORWARD_EP + 1)
 STRAGGLER_SHARE = load_curve_table().straggler_share.value
-
-
-def with_profile(job: Job, table: str, **values: object) -> Job:
-    changed = getattr(job.framework, table).model_copy(update=values)
-    return replace(job, framework=job.framework.model_copy(update={table: changed}))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +52,7 @@ def test_stages_of_a_pipeline_do_not_wait_for_each_other(pp: int, dp: int, doubl
 
 def test_scattered_activations_pass_the_network_once_and_are_gathered_inside() -> None:
     """Narayanan et al. 2021, section 4.1: 1/tp of the bytes, and an all-gather over NVLink."""
-    job = with_profile(
+    job = with_table(
         make_job("gpt3-175b", "16xA100", "megatron-lm-2022"),
         "parallelism",
         sequence_parallel="never",
@@ -67,7 +61,7 @@ def test_scattered_activations_pass_the_network_once_and_are_gathered_inside() -
     job = replace(job, model=job.model.model_copy(update={"tied_embeddings": False}))
     seconds = {}
     for scatters in (False, True):
-        model = CostModel(with_profile(job, "kernels", pipeline_scatters=scatters))
+        model = CostModel(with_table(job, "kernels", pipeline_scatters=scatters))
         _, step = cost(model, tp=8, pp=2, grad_acc=4, recompute=len(job.recompute) - 1)
         seconds[scatters] = step[f.STEP_PP]
     links = CostModel(job).link_inputs
@@ -85,7 +79,7 @@ def test_a_launch_that_waits_adds_its_time_to_the_kernels() -> None:
     job = make_job("llama-3-8b", "1xH100")
     steps, costs = {}, {}
     for blocking in (False, True):
-        model = CostModel(with_profile(job, "kernels", blocking_launches=blocking))
+        model = CostModel(with_table(job, "kernels", blocking_launches=blocking))
         costed, steps[blocking] = cost(model, mbs=2)
         costs[blocking] = costed.piece_costs(0)[0]
     kernels = CostModel(job).op_table.ops
@@ -100,7 +94,7 @@ def test_a_launch_that_waits_adds_its_time_to_the_kernels() -> None:
 
 
 def test_launches_of_context_parallel_attention_show_where_launches_bound_a_layer() -> None:
-    job = with_profile(make_job("llama-3-8b", "8xA100"), "kernels", issue_s=1.0)
+    job = with_table(make_job("llama-3-8b", "8xA100"), "kernels", issue_s=1.0)
     assert job.cluster.host_speed == 1.0
     forward = [
         cost(CostModel(job), cp=cp, dp=8 // cp)[0].piece_costs(0)[0][PASS].sum() for cp in (1, 2, 4)

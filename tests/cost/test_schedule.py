@@ -234,26 +234,3 @@ def test_one_stage_is_no_pipeline() -> None:
         assert forms.bubble_share(1.0, 1.0, 1.0, code, 1.0, 1.0, 8.0, 0.0, False) == 0.0
         held = held_at(0.0, 1.0, 1.0, 8.0, code)
         assert (held.full, held.deferred, held.head) == (1.0, 0.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("stage", "pp", "vpp", "grad_acc", "expected"),
-    [
-        (0, 4, 1, 16, 4),  # 1F1B: the first stage holds p micro-batches
-        (3, 4, 1, 16, 1),
-        (0, 4, 1, 2, 2),  # never more than there are
-        (0, 1, 1, 8, 1),
-        # Interleaved (Narayanan et al. 2021): p·(1 + (p-1)/(p·v)) on the first stage.
-        (0, 4, 2, 16, 4 * (1 + 3 / 8)),
-        (0, 8, 3, 64, 8 * (1 + 7 / 24)),
-    ],
-)
-def test_microbatches_in_flight(
-    stage: float, pp: float, vpp: float, grad_acc: float, expected: float
-) -> None:
-    form = forms.microbatches_in_flight
-    assert form(stage, pp, vpp, grad_acc, forms.SCHEDULE_1F1B) == pytest.approx(expected)
-
-
-def test_all_forward_first_holds_every_microbatch() -> None:
-    assert forms.microbatches_in_flight(0, 4, 1, 16, forms.SCHEDULE_ALL_FORWARD_FIRST) == 16

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +14,7 @@ from planner.cost.frame import TRAFFIC_ROW, fill_traffic
 from planner.cost.sharing import Stream, Window, beside_seconds, outlasting_seconds, shared_seconds
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
-from tests.cost.jobs import cost, grid_of, key_of, make_job
+from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links, with_table
 
 times = st.floats(0.0, 2.0)
 
@@ -102,14 +99,7 @@ def test_more_work_is_never_faster(
 
 
 def overlapping(job: Job, **shares: float) -> Job:
-    overlap = job.framework.overlap.model_copy(update=shares)
-    return replace(job, framework=job.framework.model_copy(update={"overlap": overlap}))
-
-
-def with_links(job: Job, **rates: float) -> CostModel:
-    model = CostModel(job)
-    model.__dict__["link_inputs"] = model.link_inputs._replace(**rates)
-    return model
+    return with_table(job, "overlap", **shares)
 
 
 def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
@@ -126,12 +116,32 @@ def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
         assert backward[f.LINK_HIDDEN_BETWEEN] == backward[f.LINK_EXPOSED_BETWEEN] == 0.0
         grid, pieces = grid_of(costed), rows(costed.piece_costs(0), f.PIECE_ROW)
         traffic = np.zeros(len(pieces), TRAFFIC_ROW)
-        job, framework = model.job_inputs, model.framework_inputs
-        fill_traffic(pieces, key_of(costed), grid, job, framework, model.network, traffic)
+        framework = model.framework_inputs
+        fill_traffic(pieces, key_of(costed), grid, framework, model.network, traffic)
         end_traffic(pieces[0], traffic[0], grid, framework)
         # Next to nothing of a ring over NICs passes the links inside a node.
         tensor = layer[f.PIECE_FORWARD_TP] + layer[f.PIECE_BACKWARD_TP]
         assert bool(traffic[0].shared_s > 0.02 * tensor) is shared
+
+
+@pytest.mark.parametrize(("zero", "kinds"), [(0, 1), (1, 3), (2, 2), (3, 0)])
+def test_gradients_and_weights_that_end_the_step(zero: int, kinds: int) -> None:
+    """Gradients (1) below ZeRO-2, weights (2) under ZeRO-1 and 2; where nothing else travels they
+    cost their share of the compute beside them."""
+    job = with_table(make_job("llama-3-8b", "8xH100"), "overlap", contention=0.5)
+    model = CostModel(with_table(job, "parallelism", zero_stages=(0, 1, 2, 3)))
+    costed, _ = cost(model, dp=8, zero=zero)
+    pieces, traffic = rows(costed.piece_costs(0), f.PIECE_ROW), np.zeros(3, TRAFFIC_ROW)
+    grid, framework = grid_of(costed), model.framework_inputs
+    fill_traffic(pieces, key_of(costed), grid, framework, model.network, traffic)
+    layer, found = pieces[0], traffic[0]
+    end_traffic(layer, found, grid, framework)
+    gradients = framework.hide_gradient_reduction * found.reduce_s
+    weights = framework.hide_parameter_gather * found.gather_s
+    assert min(gradients, weights) > 0.0 or zero == 0
+    beside = (kinds & 1) * min(gradients, layer.backward)
+    beside += (kinds >> 1) * min(weights, layer.forward)
+    assert found.shared_s == pytest.approx(0.5 * beside)
 
 
 def test_hidden_gradients_and_weights_slow_the_compute_beside_them() -> None:
@@ -156,8 +166,7 @@ def test_hidden_gradients_and_weights_slow_the_compute_beside_them() -> None:
 def test_more_bandwidth_is_never_slower_among_streams(zero: int) -> None:
     """FSDP, tensor, context and expert traffic at once, on slow links and on faster ones."""
     job = overlapping(make_job("mixtral-8x7b", "64xH100", "torchtitan"), expert=1.0, tensor=0.5)
-    parallelism = job.framework.parallelism.model_copy(update={"zero_stages": (0, 1, 2, 3)})
-    job = replace(job, framework=job.framework.model_copy(update={"parallelism": parallelism}))
+    job = with_table(job, "parallelism", zero_stages=(0, 1, 2, 3))
     plain = CostModel(job).link_inputs
     for name in ("scale_up_bytes_per_s", "scale_out_bytes_per_s"):
         seconds = []
@@ -181,13 +190,3 @@ def test_fsdp_slows_exposed_expert_traffic() -> None:
     assert forward[f.LINK_EXPOSED_INSIDE] + forward[f.LINK_EXPOSED_BETWEEN] > 0.0
     slow = with_links(alone, scale_out_bytes_per_s=0.25 * model.link_inputs.scale_out_bytes_per_s)
     assert cost(slow, **degrees)[1][f.STEP_FSDP] > cost(model, **degrees)[1][f.STEP_FSDP]
-
-
-def test_infinite_links_leave_nothing_to_share() -> None:
-    job = make_job("mixtral-8x7b", "64xH100", "torchtitan")
-    links = CostModel(job).link_inputs
-    ideal = {name: math.inf for name in links._fields if name.endswith("bytes_per_s")}
-    ideal |= {name: 0.0 for name in links._fields if name.endswith(("latency_s", "launch_s"))}
-    model = with_links(job, **ideal)
-    layer = cost(model, tp=2, ep=8, dp=32, zero=3)[0].piece_costs(0)[0]
-    assert not layer[f.PIECE_LINKS : f.PIECE_LINKS + 3 * f.LINK_PASS].any()

@@ -14,12 +14,11 @@ from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from planner.predict.links import network
 from planner.predict.ops.rows import CollectiveKind, Group
-from tests.cost.jobs import cost, key_of, make_job
+from tests.cost.jobs import cost, key_of, make_job, with_table
 
 
 def with_kernels(job: Job, **values: float) -> Job:
-    kernels = job.framework.kernels.model_copy(update=values)
-    return replace(job, framework=job.framework.model_copy(update={"kernels": kernels}))
+    return with_table(job, "kernels", **values)
 
 
 def step(job: Job, **degrees: int) -> Array:
@@ -97,8 +96,7 @@ def test_neighbouring_experts_lie_on_few_ranks(ep: int, draws: float) -> None:
 def test_inputs_that_stay_gathered_are_gathered_once() -> None:
     """Of a layer's gathers over tp, those of the inputs that backward would read again go."""
     job = make_job("llama-3-8b", "8xH100", "torchtitan")
-    saved = job.framework.saved.model_copy(update={"keeps_gathered_inputs": False})
-    again = replace(job, framework=job.framework.model_copy(update={"saved": saved}))
+    again = with_table(job, "saved", keeps_gathered_inputs=False)
 
     def gathers(item: Job) -> float:
         rows = [c for op in CostModel(item).pieces[0].ops for c in op.collectives]

@@ -173,7 +173,9 @@ def evaluated(mode: str, framework: str = "megatron-core", **more: object) -> Pl
 
 def test_uniform_of_one_layer_is_full() -> None:
     one, full = evaluated("full:uniform=1"), evaluated("full")
-    assert one.model_dump(exclude={"recompute"}) == full.model_dump(exclude={"recompute"})
+    named = {"recompute", "layout"}
+    assert one.model_dump(exclude=named) == full.model_dump(exclude=named)
+    assert [*one.layout.recomputed.values()] == [*full.layout.recomputed.values()]
     assert full.recompute_flags == f"{FULL} uniform --recompute-num-layers 1"
 
 
@@ -191,7 +193,7 @@ def test_longer_checkpoints_take_as_long() -> None:
 def test_block_counts_layers_of_each_chunk() -> None:
     """Two chunks of 8 layers a stage: N = 3 recomputes 6 of its 16; N = 8 is full."""
     some, all_layers, full = evaluated("full:block=3"), evaluated("full:block=8"), evaluated("full")
-    assert some.layout.recomputed == (6, 6)
+    assert some.layout.recomputed == {"full": (6, 6)}
     assert some.recompute_flags == f"{FULL} block --recompute-num-layers 3"
     assert some == evaluated("full", recomputed=(6, 6))
     assert all_layers == full

@@ -116,7 +116,7 @@ def test_degrees_that_no_profile_gives(degrees: dict[str, int], reason: str) -> 
     found = launch(BASE)
     plan = found.plan.model_copy(update={"degrees": found.plan.degrees.model_copy(update=degrees)})
     if degrees.get("pp"):
-        layout = plan.layout.model_copy(update={"block_layers": (16, 16), "recomputed": (0, 0)})
+        layout = plan.layout.model_copy(update={"block_layers": (16, 16), "recomputed": {}})
         plan = plan.model_copy(update={"layout": layout})
     other = Launch(plan, found.request, found.job, "deepspeed")
     assert reason in reasons(deepspeed, other)

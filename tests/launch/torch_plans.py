@@ -66,8 +66,9 @@ def at_degrees(launch: Launch, **degrees: int) -> Launch:
     found = launch.plan.degrees.model_copy(update=degrees)
     layout = launch.plan.layout
     blocks = even_split(sum(layout.block_layers), found.pp * found.vpp)
-    again = blocks if any(layout.recomputed) else (0,) * found.pp
-    split = layout.model_copy(update={"block_layers": blocks, "recomputed": again})
+    split = layout.model_copy(
+        update={"block_layers": blocks, "recomputed": dict.fromkeys(layout.recomputed, blocks)}
+    )
     return replace(launch, plan=launch.plan.model_copy(update={"degrees": found, "layout": split}))
 
 

@@ -79,11 +79,12 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 
 def draw(mutations: list[Mutation], size: int, seed: int) -> list[Mutation]:
-    """`size` of them, one a line as long as there are lines without one."""
+    """`size` of them at most, one a line, of each file as many as its lines call for."""
     shuffled = random.Random(seed).sample(mutations, len(mutations))
     one_a_line = list({(one.path, one.line): one for one in shuffled}.values())
-    rest = [one for one in shuffled if one not in one_a_line] if len(one_a_line) < size else []
-    return [*random.Random(seed).sample(one_a_line, len(one_a_line)), *rest][:size]
+    one_a_line.sort(key=lambda one: one.path)
+    size = min(size, len(one_a_line))
+    return [one_a_line[at * len(one_a_line) // size] for at in range(size)]
 
 
 def mutant(mutation: Mutation) -> Mutant:

@@ -1,5 +1,78 @@
-"""A plugin of pytest's: the cost core runs as plain Python, so that a mutant needs no compiler."""
+"""A plugin of pytest's: the cost core runs as plain Python, so that a mutant needs no compiler.
+
+A test that takes longer than TEST_SECONDS fails. If the environment names a file in
+MUTATION_COVERED and a folder in MUTATION_CODE, that file tells afterwards, as JSON, of each test
+that passed how long it took and which lines of the folder it ran.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pytest
 
 from planner.cost._entry import Entry
 
-Entry.__call__ = Entry.plain  # type: ignore[method-assign]
+TEST_SECONDS = 20
+_ONE_AT_A_TIME = Lock()
+_PASSED: dict[str, dict[str, Any]] = {}
+_COVERAGE: list[Any] = []
+
+
+def _plain(entry: Entry, *arguments: Any) -> Any:
+    """One call at a time: plain code writes back whole tables, which threads share."""
+    with _ONE_AT_A_TIME:
+        return entry.plain(*arguments)
+
+
+Entry.__call__ = _plain  # type: ignore[method-assign]
+
+
+class TooSlow(BaseException):
+    """A test took too long; no `Exception`, of which hypothesis would look for a smaller case."""
+
+
+def _too_slow(*_: object) -> None:
+    raise TooSlow(f"longer than {TEST_SECONDS} s")
+
+
+def pytest_sessionstart() -> None:
+    signal.signal(signal.SIGALRM, _too_slow)
+    if "MUTATION_COVERED" in os.environ:
+        from coverage import Coverage
+
+        _COVERAGE.append(Coverage(data_file=None, source=[os.environ["MUTATION_CODE"]]))
+        _COVERAGE[0].start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    for coverage in _COVERAGE:
+        coverage.switch_context(item.nodeid)
+    signal.alarm(TEST_SECONDS)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and report.passed:
+        _PASSED[report.nodeid] = {"seconds": report.duration, "lines": []}
+
+
+def pytest_sessionfinish() -> None:
+    for coverage in _COVERAGE:
+        coverage.stop()
+        data = coverage.get_data()
+        for name in data.measured_files():
+            for line, tests in data.contexts_by_lineno(name).items():
+                for test in _PASSED.keys() & tests:
+                    _PASSED[test]["lines"].append(f"{name}:{line}")
+        Path(os.environ["MUTATION_COVERED"]).write_text(json.dumps(_PASSED), encoding="utf-8")

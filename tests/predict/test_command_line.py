@@ -58,9 +58,9 @@ def test_an_evaluation_has_the_degrees_and_the_switches() -> None:
     request, given = given_configuration(options)
     assert given == degrees and options["recompute"] == "full"
     assert (request.gbs, request.precision, request.bias) == (64, "fp8", False)
-    layout = LayerLayout(block_layers=(8, 8, 8, 8), recomputed=(8, 8, 0, 0))
+    layout = LayerLayout(block_layers=(8, 8, 8, 8), recomputed={"full": (8, 8, 0, 0)})
     text = evaluate_command(REQUESTS["switches"], degrees, "full", layout)
-    assert _options(evaluate, text)["recompute_layers"] == layout.recomputed
+    assert _options(evaluate, text)["recompute_layers"] == layout.recomputed["full"]
 
 
 def test_what_evaluate_cannot_choose_has_no_command() -> None:

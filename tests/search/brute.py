@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +31,19 @@ def framework_inputs(**changes: float) -> FrameworkInputs:
     return FrameworkInputs(**values)  # type: ignore[arg-type]
 
 
+def context(*numbers: Any, modes: tuple[str, ...] = ("full",), **more: Any) -> LayoutContext:
+    """Numbers of a shape, with the modes that its layers may take if they recompute at all."""
+    ctx = LayoutContext(*numbers, **more)
+    return ctx if ctx.recomputation == "none" else replace(ctx, modes=modes)
+
+
 def every_layout(ctx: LayoutContext, largest: int | None = None) -> Iterator[Layout]:
     """Every layout up to `largest` layers a block, legal or not."""
     largest = ctx.layers if largest is None else largest
     for blocks in product(range(largest + 1), repeat=ctx.blocks):
-        plain = Layout(ctx.pp, ctx.vpp, blocks, (0,) * ctx.pp, ctx.placement)
-        for counts in product(every_count(plain), repeat=1 + ctx.others):
-            yield Layout(ctx.pp, ctx.vpp, blocks, counts[0], ctx.placement, counts[1:])
+        plain = Layout(ctx.pp, ctx.vpp, blocks, {}, ctx.placement)
+        for counts in product(every_count(plain), repeat=len(ctx.modes)):
+            yield replace(plain, recomputed=dict(zip(ctx.modes, counts, strict=True)))
 
 
 def every_count(plain: Layout) -> list[tuple[int, ...]]:
@@ -53,12 +61,11 @@ def legal_layouts(ctx: LayoutContext) -> Iterator[Layout]:
 def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     """Step time of a layout from the linear terms, as `planner.cost.step` composes it."""
     counts = np.array(ctx.counts(layout), dtype=float)
-    again = np.array(ctx.recomputed_counts(layout), dtype=float)
     found = counts @ terms.layer + terms.stage
-    recompute = again @ terms.layer[:, linear.TERM_RECOMPUTE]
+    recompute = np.zeros(terms.pp)
     forward = found[:, linear.TERM_FORWARD]
-    for taken, mode in zip(ctx.other_counts(layout), terms.others, strict=True):
-        recompute += np.array(taken, dtype=float) @ mode.seconds
+    for taken, seconds in zip(ctx.mode_counts(layout), terms.recompute_seconds(0), strict=False):
+        recompute += np.array(taken, dtype=float) @ seconds
     backward = found[:, linear.TERM_BACKWARD] + recompute
     total = forward + backward
     slowest = total.max()

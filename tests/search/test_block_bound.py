@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from constraints.layout import LAYOUT_RULES, LayoutContext, Recomputation
+from constraints.layout import LAYOUT_RULES, Recomputation
 from constraints.rule import Layout
 from planner.search.block_bound import StageSeconds, applies, least_step
 from planner.search.block_memory import StagesThatHold
@@ -18,7 +18,7 @@ from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.layout_model import SolverOptions, solve_layout
 from planner.search.layout_start import chunks
 from planner.search.terms import memory_numbers
-from tests.search.brute import step_time_s
+from tests.search.brute import context, step_time_s
 from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_terms
 
 
@@ -44,7 +44,7 @@ def test_no_layout_beats_the_bound(
 ) -> None:
     kinds = tuple(int(np.unique(order).searchsorted(item)) for item in order)
     terms = synthetic_terms(seed, *degrees, max(kinds) + 1, traffic=traffic)
-    ctx = LayoutContext(
+    ctx = context(
         *degrees,
         kinds,
         recomputation=recomputation,
@@ -76,11 +76,11 @@ def test_memory_of_all_stages_at_once_is_that_of_each(seed: int, counts: list[in
     terms = synthetic_terms(seed, 4, 2, 2)
     for limit_gib in (4.0, 7.0, 10.0, 20.0):
         memory = memory_numbers(terms, limit_gib * GIB)
-        ctx = LayoutContext(4, 2, (0, 1) * 4, recomputation="shared", memory=memory)
+        ctx = context(4, 2, (0, 1) * 4, recomputation="shared", memory=memory)
         held, stages = np.array([[*layers, *again], [0] * 4]), [0, 1, 2, 3]
-        empty = ([0, 0], [0, 0])
+        empty = ([0, 0], [[0, 0]])
         expected = [
-            [memory.peak(stage, *layer) <= memory.limit for layer in ((layers, again), empty)]
+            [memory.peak(stage, *layer) <= memory.limit for layer in ((layers, [again]), empty)]
             for stage in stages
         ]
         assert StagesThatHold(ctx).fits(stages, held).tolist() == expected
@@ -93,7 +93,7 @@ def alternating(recomputation: Recomputation, limit_gib: float = 60.0) -> tuple:
     layer = terms.layer.copy()
     layer[1] = 2.0 * layer[0]
     terms = replace(terms, layer=layer, stage=0.0 * terms.stage)
-    ctx = LayoutContext(
+    ctx = context(
         4,
         2,
         (0, 1) * 8,
@@ -107,7 +107,7 @@ def alternating(recomputation: Recomputation, limit_gib: float = 60.0) -> tuple:
 def test_layers_in_turn_are_bounded_exactly(recomputation: Recomputation) -> None:
     """Two layers of each block, one of each kind: nothing is better, and the bound says so."""
     terms, ctx = alternating(recomputation)
-    even = Layout(4, 2, (2,) * 8, (4,) * 4 if recomputation == "all" else (0,) * 4)
+    even = Layout(4, 2, (2,) * 8, dict.fromkeys(ctx.modes, (4,) * 4))
     found = least_step(terms, ctx, np.inf)
     assert all(rule.check(even, ctx) for rule in LAYOUT_RULES)
     assert found.step_s == pytest.approx(step_time_s(terms, even, ctx), rel=1e-9)
@@ -129,7 +129,7 @@ def test_what_memory_excludes_raises_the_bound() -> None:
 
 
 def test_where_it_applies() -> None:
-    one_kind = LayoutContext(2, 1, (0, 0))
+    one_kind = context(2, 1, (0, 0))
     several = replace(one_kind, kinds=(0, 1))
     assert applies(several)
     assert applies(one_kind)
@@ -151,10 +151,10 @@ def test_a_start_is_a_legal_split(
     layers: tuple[int, ...], head: int, expected: tuple[int, ...]
 ) -> None:
     kinds = (0,) * sum(layers)
-    ctx = LayoutContext(4, 2, kinds, head_layers=head, standalone_vocab=True)
+    ctx = context(4, 2, kinds, head_layers=head, standalone_vocab=True)
     blocks = chunks(layers, ctx)
     assert blocks == expected
-    layout = Layout(4, 2, blocks, (0,) * 4)
+    layout = Layout(4, 2, blocks)
     assert layout.stage_layers == layers
     assert all(rule.check(layout, ctx) for rule in LAYOUT_RULES)
 

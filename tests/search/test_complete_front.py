@@ -7,6 +7,7 @@ GPUs of several types: `tests/search/pools`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, combinations, pairwise, product
 from pathlib import Path
 
@@ -81,10 +82,10 @@ def every_layout(ctx: LayoutContext) -> Iterator[Layout]:
     """Every legal layout of a shape, whatever it holds."""
     rules = [rule for rule in LAYOUT_RULES if rule.name != "stage-memory"]
     for blocks in splits(ctx.layers, ctx.blocks):
-        plain = Layout(ctx.pp, ctx.vpp, blocks, (0,) * ctx.pp, ctx.placement)
+        plain = Layout(ctx.pp, ctx.vpp, blocks, {}, ctx.placement)
         stages = [range(count + 1) for count in plain.stage_layers]
-        for counts in product(product(*stages), repeat=1 + ctx.others):
-            layout = Layout(ctx.pp, ctx.vpp, blocks, counts[0], ctx.placement, counts[1:])
+        for counts in product(product(*stages), repeat=len(ctx.modes)):
+            layout = replace(plain, recomputed=dict(zip(ctx.modes, counts, strict=True)))
             if all(rule.check(layout, ctx) for rule in rules):
                 yield layout
 

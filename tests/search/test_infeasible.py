@@ -260,7 +260,7 @@ def test_a_batch_beyond_the_solvers_integers() -> None:
 def test_layers_of_the_scarce_kind_are_counted() -> None:
     """Three dense layers are light; that the MoE layers do not fit is what the sentence says."""
     nothing = ((0, 0), (0, 0))
-    phase = PhaseNumbers((1, 1), ((1, 5), (1, 5)), nothing, (0, 0), (0, 0), (0, 0))
+    phase = PhaseNumbers((1, 1), ((1, 5), (1, 5)), (nothing,), (0, 0), ((0, 0),), (0, 0))
     ctx = LayoutContext(2, 1, (0, 0, 0, 1, 1, 1, 1, 1), memory=MemoryNumbers(1, 12, (phase,)))
     model = Request(model="deepseek-v3", gpus="8xH100", gbs=8).resolve().model
     assert [kind_capacity(ctx, 0, kind) for kind in (0, 1)] == [3, 2]

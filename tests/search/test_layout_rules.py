@@ -12,34 +12,34 @@ from constraints.layout import (
     LAYOUT_RULES,
     AnyLayoutRule,
     LayoutContext,
-    block_recomputed,
     block_taken,
     even_split,
     greedy_split,
     make_variables,
     shared_count,
 )
+from constraints.layout_context import running_sums
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers
 from planner.search.conflict import layout_conflict
-from tests.search.brute import every_layout
+from tests.search.brute import context, every_layout
 
 BACKWARD = PhaseNumbers(
     stage=(3, 1),
     layer=((9, 6), (6, 4)),
-    freed=((5, 2), (3, -1)),
+    freed=(((5, 2), (3, -1)),),
     working=(3, 1),
-    working_recomputed=(5, 2),
+    working_recomputed=((5, 2),),
     gather=(1, 2),
 )
-LOSS = replace(BACKWARD, stage=(5, 5), working=(0, 0), working_recomputed=(0, 0), gather=(0, 0))
+LOSS = replace(BACKWARD, stage=(5, 5), working=(0, 0), working_recomputed=((0, 0),), gather=(0, 0))
 OPTIMIZER = PhaseNumbers(
     stage=(2, 2),
     layer=((8, 9), (8, 9)),
-    freed=((0, 0), (0, 0)),
+    freed=(((0, 0), (0, 0)),),
     working=(0, 0),
-    working_recomputed=(0, 0),
+    working_recomputed=((0, 0),),
     gather=(0, 0),
 )
 MEMORY = MemoryNumbers(unit_bytes=1, limit=30, phases=(BACKWARD, LOSS, OPTIMIZER))
@@ -50,9 +50,9 @@ def first_kind(phase_numbers: PhaseNumbers) -> PhaseNumbers:
     return PhaseNumbers(
         phase_numbers.stage,
         tuple(sizes[:1] for sizes in phase_numbers.layer),
-        tuple(sizes[:1] for sizes in phase_numbers.freed),
+        tuple(tuple(sizes[:1] for sizes in mode) for mode in phase_numbers.freed),
         phase_numbers.working[:1],
-        phase_numbers.working_recomputed[:1],
+        tuple(sizes[:1] for sizes in phase_numbers.working_recomputed),
         phase_numbers.gather[:1],
     )
 
@@ -62,9 +62,12 @@ ONE_KIND = replace(MEMORY, phases=tuple(first_kind(phase) for phase in MEMORY.ph
 
 def with_mode(phase_numbers: PhaseNumbers) -> PhaseNumbers:
     """The same numbers with another mode that frees less and works with less."""
-    freed = tuple(tuple(max(0, size - 2) for size in sizes) for sizes in phase_numbers.freed)
-    working = tuple(max(0, size - 1) for size in phase_numbers.working_recomputed)
-    return replace(phase_numbers, freed_others=(freed,), working_others=(working,))
+    (full_freed,), (full_working,) = phase_numbers.freed, phase_numbers.working_recomputed
+    freed = tuple(tuple(max(0, size - 2) for size in sizes) for sizes in full_freed)
+    working = tuple(max(0, size - 1) for size in full_working)
+    return replace(
+        phase_numbers, freed=(full_freed, freed), working_recomputed=(full_working, working)
+    )
 
 
 MIXED = replace(MEMORY, phases=tuple(with_mode(phase) for phase in MEMORY.phases), limit=20)
@@ -74,29 +77,27 @@ MIXED_ONE_KIND = replace(
 
 
 CONTEXTS = [
-    LayoutContext(2, 1, (0, 0, 0, 0), layouts, recomputation, ONE_KIND)
+    context(2, 1, (0, 0, 0, 0), layouts, recomputation, ONE_KIND)
     for layouts in ("any", "even-or-ends", "even", "greedy")
     for recomputation in ("none", "all", "shared", "free")
 ] + [
-    LayoutContext(2, 1, (0, 0, 0, 0), "greedy", "none", greedy_costs=(10, 22)),
-    LayoutContext(2, 2, (0, 1, 1, 0, 1), "any", "shared", MEMORY),
-    LayoutContext(2, 2, (0, 1, 0, 0), "any", "free", MEMORY),
-    LayoutContext(2, 1, (1, 0, 0, 1), "any", "all", MEMORY),
-    LayoutContext(1, 1, (0, 1, 1), "any", "shared", MEMORY),
-    LayoutContext(3, 1, (0, 0, 0, 0, 0), "even-or-ends", "none"),
-    LayoutContext(4, 1, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
-    LayoutContext(2, 2, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
-    LayoutContext(2, 1, (0, 0, 0), "any", "free", MIXED_ONE_KIND, others=1),
-    LayoutContext(3, 1, (0, 0, 0), "any", "none", standalone_vocab=True),
-    LayoutContext(
-        2, 2, (0, 1, 1, 1), "any", "shared", MEMORY, standalone_vocab=True, head_layers=2
-    ),
-    LayoutContext(1, 2, (0, 0, 0, 0), "any", "none", standalone_vocab=True, head_layers=3),
-    LayoutContext(1, 2, (0, 1, 1), "any", "free", MIXED, others=1),
-    LayoutContext(2, 1, (1, 0, 1), "any", "free", MIXED, others=1),
-    LayoutContext(2, 1, (0, 0, 0, 0), "any", "none", offload_modules=2),
-    LayoutContext(2, 2, (0,) * 6, "any", "none", offload_modules=3, standalone_vocab=True),
-    LayoutContext(3, 1, (0,) * 5, "any", "none", offload_modules=2, standalone_vocab=True),
+    context(2, 1, (0, 0, 0, 0), "greedy", "none", greedy_costs=(10, 22)),
+    context(2, 2, (0, 1, 1, 0, 1), "any", "shared", MEMORY),
+    context(2, 2, (0, 1, 0, 0), "any", "free", MEMORY),
+    context(2, 1, (1, 0, 0, 1), "any", "all", MEMORY),
+    context(1, 1, (0, 1, 1), "any", "shared", MEMORY),
+    context(3, 1, (0, 0, 0, 0, 0), "even-or-ends", "none"),
+    context(4, 1, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
+    context(2, 2, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
+    context(2, 1, (0, 0, 0), "any", "free", MIXED_ONE_KIND, modes=("full", "mlp")),
+    context(3, 1, (0, 0, 0), "any", "none", standalone_vocab=True),
+    context(2, 2, (0, 1, 1, 1), "any", "shared", MEMORY, standalone_vocab=True, head_layers=2),
+    context(1, 2, (0, 0, 0, 0), "any", "none", standalone_vocab=True, head_layers=3),
+    context(1, 2, (0, 1, 1), "any", "free", MIXED, modes=("full", "mlp")),
+    context(2, 1, (1, 0, 1), "any", "free", MIXED, modes=("full", "mlp")),
+    context(2, 1, (0, 0, 0, 0), "any", "none", offload_modules=2),
+    context(2, 2, (0,) * 6, "any", "none", offload_modules=3, standalone_vocab=True),
+    context(3, 1, (0,) * 5, "any", "none", offload_modules=2, standalone_vocab=True),
 ]
 
 
@@ -105,16 +106,16 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
     model = cp_model.CpModel()
     variables = make_variables(model, ctx)
     rule.add(model, variables, ctx)
+    if set(layout.recomputed) - set(ctx.modes):
+        return False  # a mode for which there are no variables
     taken = block_taken(layout, ctx)
     for block, block_layer in enumerate(layout.block_layers):
         model.add(variables.layers[block] == block_layer)
-        for count, wanted in zip(variables.taken(), taken or (), strict=False):
+        for count, wanted in zip(running_sums(variables.recomputed), taken or (), strict=False):
             model.add(count[block] == wanted[block])
     if taken is None:
-        pairs = zip((layout.recomputed, *layout.others),
-                    (variables.recomputed, *variables.others), strict=True)  # fmt: skip
-        for counts, blocks in pairs:
-            for stage, count in enumerate(counts):
+        for mode, blocks in zip(ctx.modes, variables.recomputed, strict=True):
+            for stage, count in enumerate(layout.recomputed.get(mode, (0,) * ctx.pp)):
                 model.add(sum(blocks[stage :: ctx.pp]) == count)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
@@ -132,7 +133,7 @@ def test_add_and_check_agree(rule: AnyLayoutRule, number: int) -> None:
             continue  # positions beyond the last layer do not exist
         if wanted_sum and sum(layout.block_layers) != ctx.layers:
             continue
-        if rule.name != "recompute-expressible" and block_recomputed(layout, ctx) is None:
+        if rule.name != "recompute-expressible" and block_taken(layout, ctx) is None:
             continue
         assert accepted(rule, layout, ctx) == rule.check(layout, ctx), layout
 
@@ -163,7 +164,7 @@ class Instance(NamedTuple):
 
 def split(*blocks: int, vpp: int = 1, again: tuple[int, ...] | None = None) -> Layout:
     pp = len(blocks) // vpp
-    return Layout(pp, vpp, blocks, again or (0,) * pp)
+    return Layout(pp, vpp, blocks, {"full": again} if again else {})
 
 
 def standalone(*blocks: int, vpp: int = 1) -> Layout:
@@ -171,7 +172,7 @@ def standalone(*blocks: int, vpp: int = 1) -> Layout:
 
 
 def plain(pp: int, layers: int, **changes: Any) -> LayoutContext:
-    return replace(LayoutContext(pp, 1, (0,) * layers), **changes)
+    return context(pp, changes.pop("vpp", 1), (0,) * layers, **changes)
 
 
 def parting(pp: int, layers: int, **changes: Any) -> LayoutContext:
@@ -180,7 +181,7 @@ def parting(pp: int, layers: int, **changes: Any) -> LayoutContext:
 
 
 # One stage of one layer that takes 3 units, against a limit of 3 or 2.
-ONE_LAYER = PhaseNumbers((1,), ((2,),), ((0,),), (0,), (0,), (0,))
+ONE_LAYER = PhaseNumbers((1,), ((2,),), (((0,),),), (0,), ((0,),), (0,))
 INSTANCES = [
     Instance("every-layer-once", plain(1, 1), split(1), split(0)),
     Instance("blocks-not-empty", plain(1, 1), split(1), split(0)),
@@ -279,8 +280,8 @@ def test_126_layers_on_16_stages() -> None:
 
 def test_shared_count_is_megatrons_number() -> None:
     """Blocks of 3 and 1 layers with 2 recomputed each take 2 and 1."""
-    assert shared_count(Layout(2, 1, (3, 1), (2, 1))) == 2
-    assert shared_count(Layout(2, 1, (3, 3), (2, 1))) is None
+    assert shared_count(Layout(2, 1, (3, 1), {"full": (2, 1)})) == 2
+    assert shared_count(Layout(2, 1, (3, 3), {"full": (2, 1)})) is None
 
 
 def test_conflict_is_minimal() -> None:
@@ -288,20 +289,20 @@ def test_conflict_is_minimal() -> None:
     backward = PhaseNumbers(
         stage=(0, 0),
         layer=((20,), (6,)),
-        freed=((0,), (0,)),
+        freed=(((0,), (0,)),),
         working=(0,),
-        working_recomputed=(0,),
+        working_recomputed=((0,),),
         gather=(0,),
     )
     tight = MemoryNumbers(unit_bytes=1, limit=10, phases=(backward,))
-    ctx = LayoutContext(2, 1, (0, 0), memory=tight)
+    ctx = context(2, 1, (0, 0), memory=tight)
     core = layout_conflict(ctx)
     # Stage 0 cannot hold the layer that it must have; the other rules are not to blame.
     assert set(core) == {"blocks-not-empty", "stage-memory[0]"}
 
 
 def test_no_conflict_where_a_layout_exists() -> None:
-    assert layout_conflict(LayoutContext(2, 1, (0, 0, 0))) == ()
+    assert layout_conflict(context(2, 1, (0, 0, 0))) == ()
 
 
 @pytest.mark.parametrize(
@@ -312,8 +313,8 @@ def test_no_conflict_where_a_layout_exists() -> None:
         ((BACKWARD, replace(BACKWARD, working=(2, 1))), (BACKWARD,)),
         # It keeps less of a plain layer, but more of one that recomputes.
         (
-            (BACKWARD, replace(BACKWARD, freed=((4, 2), (3, -1)))),
-            (replace(BACKWARD, freed=((4, 2), (3, -1))),),
+            (BACKWARD, replace(BACKWARD, freed=(((4, 2), (3, -1)),))),
+            (replace(BACKWARD, freed=(((4, 2), (3, -1)),)),),
         ),
     ],
 )

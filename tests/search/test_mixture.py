@@ -13,14 +13,16 @@ from planner import Degrees, Request, evaluate
 from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.job.recomputation import layer_modes
 from planner.predict.costed_plan import job_plan
 from planner.predict.layouts import plain_context
-from planner.predict.mixture import cost_layout, other_modes
+from planner.predict.mixture import cost_layout
 from planner.search.costed import CostedJob, cost_job
 from planner.search.limit_results import TIE, Effort
 from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
 from planner.search.what_if import what_if
+from tests.cost.jobs import with_table
 from tests.search.brute import all_bounds, every_layout, explore, step_time_s
 
 FOUNDRY = Request(
@@ -31,12 +33,8 @@ FOUNDRY = Request(
 
 def mixing(request: Request, **rules: object) -> Job:
     """The job under a framework that gives every layer its own mode."""
-    job = request.resolve()
-    parallelism = job.framework.parallelism.model_copy(
-        update={"recompute_layers": "mixed", "layouts": "any", **rules}
-    )
-    framework = job.framework.model_copy(update={"parallelism": parallelism})
-    return replace(job, framework=framework)
+    mixed = {"recompute_layers": "mixed", "layouts": "any", **rules}
+    return with_table(request.resolve(), "parallelism", **mixed)
 
 
 def pipeline(*modes: str, model: str = "llama-3.2-1b") -> CostedJob:
@@ -60,13 +58,11 @@ def test_all_layers_in_another_mode_cost_as_under_it(mode: str) -> None:
     costed_job = pipeline("none", mode, "full")
     job, model, costed = costed_job.job, costed_job.cost_model, costed_job.costed
     full, alone = row_of(costed_job, "full"), row_of(costed_job, mode)
-    others = other_modes(job, job.recompute[2])
-    assert [other.name for other in others] == [mode]
-    layout = Layout(2, 1, (9, 7), (0, 0), others=((9, 7),))
-    ctx = plain_context(job, 2, 1, "free", 1)
-    mixed = cost_layout(model, costed, full, layout, ctx, others)
-    plain = Layout(2, 1, (9, 7), (9, 7))
-    single = cost_layout(model, costed, alone, plain, plain_context(job, 2, 1, "all"))
+    layout = Layout(2, 1, (9, 7), {mode: (9, 7)})
+    ctx = plain_context(job, 2, 1, job.recompute[2])
+    assert ctx.modes == ("full", mode)
+    mixed = cost_layout(model, costed, full, layout, ctx)
+    single = cost_layout(model, costed, alone, layout, plain_context(job, 2, 1, job.recompute[1]))
     assert mixed.step[f.STEP_TIME] == pytest.approx(single.step[f.STEP_TIME], rel=1e-12)
     assert mixed.step[f.STEP_RECOMPUTE] == pytest.approx(single.step[f.STEP_RECOMPUTE], rel=1e-12)
     assert mixed.step[f.STEP_PEAK_BYTES] == pytest.approx(single.step[f.STEP_PEAK_BYTES], rel=1e-9)
@@ -76,12 +72,11 @@ def test_all_layers_in_another_mode_cost_as_under_it(mode: str) -> None:
 def test_terms_of_a_mix_add_up_and_lie_between_its_modes() -> None:
     costed_job = pipeline("none", "mlp", "full")
     job, model, costed = costed_job.job, costed_job.cost_model, costed_job.costed
-    row, ctx = row_of(costed_job, "full"), plain_context(job, 2, 1, "free", 1)
-    others = other_modes(job, job.recompute[2])
+    row, ctx = row_of(costed_job, "full"), plain_context(job, 2, 1, job.recompute[2])
 
     def step(again: tuple[int, int], mlp: tuple[int, int]) -> np.ndarray:
-        layout = Layout(2, 1, (8, 8), again, others=(mlp,))
-        return cost_layout(model, costed, row, layout, ctx, others).step
+        layout = Layout(2, 1, (8, 8), {"full": again, "mlp": mlp})
+        return cost_layout(model, costed, row, layout, ctx).step
 
     nothing, mixed, everything = step((0, 0), (0, 0)), step((3, 0), (2, 1)), step((8, 8), (0, 0))
     assert mixed[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() == pytest.approx(mixed[f.STEP_TIME])
@@ -97,28 +92,26 @@ def test_solver_terms_of_a_mix_are_the_kernels(model: str) -> None:
     costed_job = pipeline("none", "layernorm", "mlp", "full", model=model)
     job, costed = costed_job.job, costed_job.costed
     row, mode = row_of(costed_job, "full"), job.recompute[3]
-    modes = other_modes(job, mode)
-    terms = shape_terms(costed_job.cost_model, costed, row, "free", modes)
+    modes = layer_modes(job, mode)
+    terms = shape_terms(costed_job.cost_model, costed, row, "free", modes[1:])
     ctx = layout_context(terms, job.model, job.framework, mode, job.hbm_limit_bytes)
     assert ctx.memory is not None
-    kept = tuple(modes[other.index] for other in terms.others)
     rng = np.random.default_rng(0)
     for _ in range(25):
         first = int(rng.integers(6, job.model.layers - 6))
         blocks = (first, job.model.layers - first)
-        rows = rng.multinomial(blocks, [0.3] * len(kept) + [0.3, 1.0 - 0.3 * (len(kept) + 1)])
-        counts = [tuple(item.tolist()) for item in rows.T[: len(kept) + 1]]
-        layout = Layout(2, 1, blocks, counts[-1], others=tuple(counts[:-1]))
+        rows = rng.multinomial(blocks, [*(0.3 for _ in ctx.modes), 1.0 - 0.3 * len(ctx.modes)])
+        counts = [tuple(item.tolist()) for item in rows.T[:-1]]
+        layout = Layout(2, 1, blocks, dict(zip(ctx.modes, counts, strict=True)))
         if not any(map(any, counts)):
             continue
-        found = cost_layout(costed_job.cost_model, costed, row, layout, ctx, kept)
+        found = cost_layout(costed_job.cost_model, costed, row, layout, ctx)
         linear_s = step_time_s(terms, layout, ctx)
         assert linear_s <= found.step[f.STEP_TIME] * (1 + 1e-9)
         assert linear_s == pytest.approx(found.step[f.STEP_TIME], rel=5e-3)
-        layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)
-        others = ctx.other_counts(layout)
+        layers, again = ctx.counts(layout), ctx.mode_counts(layout)
         for stage in range(2):
-            units = ctx.memory.peak(stage, layers[stage], again[stage], [o[stage] for o in others])
+            units = ctx.memory.peak(stage, layers[stage], [mode[stage] for mode in again])
             held = found.stages[stage, [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION]].sum()
             weighed = held / (1.0 + terms.framework.fragmentation)
             promised = units * ctx.memory.unit_bytes
@@ -160,8 +153,8 @@ def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
         if explorer.columns["zero"][row] != explorer.columns["zero"].max():
             continue
         index = int(explorer.columns["recompute"][row])
-        modes, vpp = explorer.others[index], int(explorer.columns["vpp"][row])
-        ctx = plain_context(costed_job.job, 2, vpp, explorer.recomputations[index], len(modes))
+        vpp = int(explorer.columns["vpp"][row])
+        ctx = plain_context(costed_job.job, 2, vpp, costed_job.job.recompute[index])
         for layout in every_layout(ctx, 4 if vpp == 1 else 2):
             if not all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
                 continue
@@ -185,10 +178,8 @@ def test_bounds_hold_for_every_mix() -> None:
         first = int(rng.integers(5, 12))
         blocks = (first, 16 - first)
         rows = rng.multinomial(blocks, [0.2, 0.3, 0.3, 0.2])
-        layout = Layout(
-            2, 1, blocks, tuple(rows[:, 2].tolist()),
-            others=(tuple(rows[:, 0].tolist()), tuple(rows[:, 1].tolist())),
-        )  # fmt: skip
+        counts = zip(("layernorm", "mlp", "full"), rows.T.tolist(), strict=False)
+        layout = Layout(2, 1, blocks, {mode: tuple(row) for mode, row in counts})
         point = explorer.cost(row, layout)
         fits = np.flatnonzero(point.peak <= explorer.limits)
         assert (bounds[where[row], fits] <= point.sample_s * (1 + 1e-9)).all()
@@ -200,7 +191,7 @@ def test_a_plan_with_a_mix_evaluates_alike() -> None:
     for plan in result.plans:
         again = evaluate(
             FOUNDRY, plan.degrees, plan.recompute, plan.layout.block_layers,
-            plan.layout.recomputed, plan.layout.others,
+            plan.layout.recomputed,
         )  # fmt: skip
         assert again.step_time_s == pytest.approx(plan.step_time_s, rel=1e-12)
         assert again.peak_bytes == pytest.approx(plan.peak_bytes, rel=1e-12)
@@ -208,16 +199,16 @@ def test_a_plan_with_a_mix_evaluates_alike() -> None:
 
 def test_flags_name_both_modes() -> None:
     plan = evaluate(FOUNDRY, Degrees(dp=8, zero=3, mbs=2, grad_acc=4), "full",
-                    recomputed=(5,), others={"mlp": (7,)})  # fmt: skip
+                    recomputed={"full": (5,), "mlp": (7,)})  # fmt: skip
     assert "mptblock (layers by stage: 5)" in plan.recompute_flags
     assert "mptmlp (layers by stage: 7)" in plan.recompute_flags
-    assert plan.layout.others == {"mlp": (7,)}
+    assert plan.layout.recomputed == {"full": (5,), "mlp": (7,)}
 
 
 def test_what_if_keeps_the_mix_of_a_plan() -> None:
     """More memory changes nothing for a plan that stays as it is, mix and all."""
     plan = evaluate(FOUNDRY, Degrees(dp=8, zero=3, mbs=2, grad_acc=4), "full",
-                    recomputed=(5,), others={"mlp": (7,)})  # fmt: skip
+                    recomputed={"full": (5,), "mlp": (7,)})  # fmt: skip
     answer = what_if(FOUNDRY, FOUNDRY.resolve(), plan)
     kept = next(row.kept_effect for row in answer.rows if row.name == "hbm")
     assert kept == pytest.approx(0.0, abs=1e-12)
@@ -226,14 +217,14 @@ def test_what_if_keeps_the_mix_of_a_plan() -> None:
 @pytest.mark.parametrize("framework", ["megatron-core", "torchtitan", "fsdp1", "deepspeed"])
 def test_other_frameworks_are_offered_no_mix(framework: str) -> None:
     job = Request(model="llama-3-8b", gpus="8xH100", gbs=64, framework=framework).resolve()
-    assert all(other_modes(job, mode) == () for mode in job.recompute)
+    assert all(len(layer_modes(job, mode)) < 2 for mode in job.recompute)
 
 
 def test_a_mix_that_cannot_be_written_names_the_framework() -> None:
     request = Request(model="llama-3-8b", gpus="8xH100", gbs=64)
     with pytest.raises(UsageError, match="megatron-core takes one mode for all layers"):
         evaluate(request, Degrees(dp=8, grad_acc=8, zero=1), "full",
-                 recomputed=(3,), others={"mlp": (7,)})  # fmt: skip
+                 recomputed={"full": (3,), "mlp": (7,)})  # fmt: skip
 
 
 def test_primus_recomputes_what_each_stage_needs() -> None:
@@ -247,7 +238,8 @@ def test_primus_recomputes_what_each_stage_needs() -> None:
     explorer = costed_job.explorer(Effort())
     point = explorer.climb(0).point
     assert point is not None
-    assert sum(point.layout.recomputed[:3]) > sum(point.layout.recomputed[3:])
+    (again,) = point.layout.recomputed.values()
+    assert sum(again[:3]) > sum(again[3:])
     plan = job_plan(costed_job.cost_model, costed_job.costed, point.row, point.layout,
                     costed_job.candidates.columns, "optimal")  # fmt: skip
     assert "recompute_layer_ids (layers by stage: " in plan.recompute_flags

@@ -20,7 +20,7 @@ from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort
 from planner.search.terms import layout_context, shape_terms
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, make_job, with_table
 from tests.search.brute import all_bounds, step_time_s
 
 # A framework that has the schedule, and chunks that suit it.
@@ -79,7 +79,7 @@ def test_layouts_for_people_and_kernel_agree(schedule: str) -> None:
     costed, _ = cost(model, pp=4, vpp=vpp, dp=4, grad_acc=16)
     explorer = Explorer(model, costed, _columns(vpp), 80 * 2.0**30, Effort())
     layout = explorer.even_point(0).layout
-    ctx = plain_context(job, 4, vpp, "none")
+    ctx = plain_context(job, 4, vpp)
     even = model.even_layout(costed, 0)
     assert np.array_equal(kernel_layout(model, layout, ctx).counts, even.counts)
     copies = 2 if schedule == "dualpipe" else 1
@@ -116,9 +116,9 @@ def test_solver_memory_is_not_below_the_kernel(schedule: str) -> None:
         layout = explorer.even_point(0).layout
         _, stages = model.cost_layout(costed, 0, kernel_layout(model, layout, ctx))
         assert ctx.memory is not None
-        counts, again = ctx.counts(layout), ctx.recomputed_counts(layout)
+        counts, again = ctx.counts(layout), ctx.mode_counts(layout)
         for stage in range(4):
-            units = ctx.memory.peak(stage, counts[stage], again[stage])
+            units = ctx.memory.peak(stage, counts[stage], [mode[stage] for mode in again])
             held = stages[stage, [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION]].sum()
             weighed = held / (1.0 + terms.framework.fragmentation)
             # A unit for each layer and term, at most.
@@ -138,10 +138,8 @@ def linear_time_s(costed_job: CostedJob, row: int, layout: Layout) -> float:
 @pytest.mark.parametrize("schedule", ["gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipev"])
 def test_bounds_cover_every_layout_that_is_tried(schedule: str) -> None:
     """No layout near the even one beats the bound that lets the search skip its shape."""
-    job = small(schedule).resolve()
-    rules = job.framework.parallelism.model_copy(update={"layouts": "any"})
-    framework = job.framework.model_copy(update={"parallelism": rules})
-    costed_job = cost_job(replace(job, framework=framework))
+    job = with_table(small(schedule).resolve(), "parallelism", layouts="any")
+    costed_job = cost_job(job)
     explorer = costed_job.explorer(Effort())
     rng = np.random.default_rng(0)
     rows = explorer.rows[:: max(1, len(explorer.rows) // 12)]
@@ -159,8 +157,7 @@ def test_bounds_cover_every_layout_that_is_tried(schedule: str) -> None:
             if min(moved) < 1:
                 continue
             layout = replace(even, block_layers=tuple(moved))
-            whole = any(even.recomputed)
-            layout = replace(layout, recomputed=layout.stage_layers if whole else even.recomputed)
+            layout = replace(layout, recomputed=dict.fromkeys(even.recomputed, layout.stage_layers))
             point = explorer.cost(row, layout)
             linear_s = linear_time_s(costed_job, row, layout)
             assert linear_s <= point.sample_s * 128 * (1 + 1e-9)
@@ -179,7 +176,7 @@ def test_search_finds_plans_that_evaluate_alike(schedule: str) -> None:
     assert result.proven or schedule == "dualpipe"
     for plan in result.plans:
         assert plan.schedule == schedule
-        short_bound = schedule == "dualpipe" and any(plan.layout.recomputed)
+        short_bound = schedule == "dualpipe" and plan.layout.recomputed
         assert plan.status == "optimal" or short_bound
         again = evaluate(
             request, plan.degrees, plan.recompute, plan.layout.block_layers, plan.layout.recomputed

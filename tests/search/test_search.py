@@ -133,8 +133,7 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
         if columns["pp"][row] > 2 or columns["vpp"][row] > 1:
             continue
         mode = job.recompute[int(columns["recompute"][row])]
-        kind = explorer.recomputations[int(columns["recompute"][row])]
-        ctx = plain_context(job, int(columns["pp"][row]), 1, kind)
+        ctx = plain_context(job, int(columns["pp"][row]), 1, mode)
         for layout in every_layout(ctx):
             if not all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
                 continue
@@ -193,10 +192,8 @@ def test_linear_terms_are_the_kernels_costs(mode: str, optimizer: str) -> None:
             assert linear_s <= step[f.STEP_TIME] * (1 + 1e-9)
             assert linear_s == pytest.approx(step[f.STEP_TIME], rel=5e-3)
             units = [
-                ctx.memory.peak(stage, count, again)
-                for stage, (count, again) in enumerate(
-                    zip(ctx.counts(layout), ctx.recomputed_counts(layout), strict=True)
-                )
+                ctx.memory.peak(stage, count, [mode[stage] for mode in ctx.mode_counts(layout)])
+                for stage, count in enumerate(ctx.counts(layout))
             ]
             reserved = stages[:, f.STAGE_ALLOCATED] + stages[:, f.STAGE_FRAGMENTATION]
             weighed = reserved / (1.0 + terms.framework.fragmentation)

@@ -61,7 +61,7 @@ def test_nor_does_an_uneven_one(moe: CostedJob, pick: int, data: st.DataObject) 
     )
     cut_points = [0, *sorted(cuts), layers]
     stages = [high - low for low, high in pairwise(cut_points)]
-    layout = Layout(pp, 1, tuple(stages), (0,) * pp)
+    layout = Layout(pp, 1, tuple(stages))
     assert vpp == 1
     explorer = moe.explorer(Effort())
     least = least_state_bytes(moe.cost_model, columns)[0]

@@ -120,5 +120,5 @@ def test_views_add_up(mode: str, zero: int) -> None:
     job = replace(given, recompute=(given.framework.recompute_mode(mode),))
     for accumulated in (1, 2):
         degrees = Degrees(dp=2, zero=zero, grad_acc=accumulated)
-        layout = even_layout(job, 1, 1, mode == "full")
+        layout = even_layout(job, 1, 1, job.recompute[0])
         demand_views(Case(job, degrees, layout), f"{mode} zero{zero} acc{accumulated}")

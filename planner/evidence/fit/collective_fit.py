@@ -129,8 +129,8 @@ def shipped_links(gpu: str) -> LinkInputs:
     )
     return assemble(
         curves,
+        job_gpus=8,
         domain_gpus=8,
-        gpus_per_node=8,
         scale_up_bytes_per_s=machine.scale_up_bytes_per_s,
         scale_out_bytes_per_s=machine.scale_out_bytes_per_s,
         host_bytes_per_s=55e9,

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 import sys
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +30,7 @@ from importlib.resources import files
 from statistics import fmean, median
 
 import numpy as np
+import tomli as tomllib
 from numpy.typing import NDArray
 
 from planner.evidence.fit.command import measured_rows, run

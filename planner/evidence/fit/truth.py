@@ -363,7 +363,7 @@ def counted_job(
 def job_timeline(job: Job, degrees: Degrees, **changes: Any) -> MemoryTimeline:
     """The step of a rank of one stage; live bytes of the model's own tensors, no workspaces.
     `changes`: to the numbers of framework and optimizer."""
-    layout = even_layout(job, 1, 1, bool(job.recompute[0].mask))
+    layout = even_layout(job, 1, 1, job.recompute[0])
     one_layout_inputs = layout_inputs(job, degrees, layout)
     framework = one_layout_inputs.framework._replace(**({"workspace_bytes": 0.0} | changes))
     return stage_timeline(Stage(replace(one_layout_inputs, framework=framework), 0))

@@ -32,7 +32,7 @@ from planner.evidence.learn.linear import (
     predicted_logs,
     run_configurations,
 )
-from planner.evidence.learn.posterior import Array, Posterior, error, learn
+from planner.evidence.learn.posterior import Array, Posterior, error, is_no_better, learn
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
@@ -68,8 +68,8 @@ class FigureFit:
 
     @property
     def is_refused(self) -> bool:
-        """Whether runs, each judged by the others, get no better; a single one cannot tell."""
-        return len(self.left_out) > 1 and error(self.left_out) >= error(self.before)
+        """Whether runs, each judged by the others, get no better."""
+        return len(self.left_out) > 0 and is_no_better(self.before, self.left_out)
 
     @property
     def odd(self) -> tuple[Prediction, ...]:

@@ -8,7 +8,7 @@ in: what launch files say is read by `planner.launch`, a room above.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from planner.evidence.traces.rank import RankTrace, read_rank
 from planner.job.errors import UsageError
 
 PLAN_FILE = "plan.json"
+# What a log is of; None where nothing tells.
+Configured = Callable[[TrainingLog], MappedRow | None]
 _GIB = 2.0**30
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".json", ".err")
 
@@ -44,8 +46,8 @@ class LearntFrom:
     notes: tuple[str, ...]
 
 
-def read_runs(paths: Sequence[Path], configuration: MappedRow | None) -> LearntFrom:
-    """The runs of files and folders. `configuration`: that of logs which lie beside no plan file.
+def read_runs(paths: Sequence[Path], configuration: Configured) -> LearntFrom:
+    """The runs of files and folders. `configuration`: what each log is of.
     UsageError for a file that is no evidence, or a log without configuration."""
     predictions: list[Prediction] = []
     benches: list[Bench] = []
@@ -98,7 +100,7 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _read_file(path: Path, configuration: MappedRow | None) -> tuple[list[Prediction], list[str]]:
+def _read_file(path: Path, configuration: Configured) -> tuple[list[Prediction], list[str]]:
     if path.suffix.lower() not in _LOG_SUFFIXES:
         found = predict_rows(read_rows(path))
         empty = sum(not _is_measured(one) for one in found)
@@ -123,9 +125,7 @@ def _is_measured(prediction: Prediction) -> bool:
     return any(row.text(column) is not None for column in ("step_time_s", "peak_mem_gib"))
 
 
-def _from_log(
-    log: TrainingLog, configuration: MappedRow | None
-) -> tuple[list[Prediction], list[str]]:
+def _from_log(log: TrainingLog, configuration: Configured) -> tuple[list[Prediction], list[str]]:
     """The run of a log, and what was dropped of it."""
     mapped = _configuration(log, configuration)
     _demand_writer(log, mapped)
@@ -142,18 +142,22 @@ def _from_log(
     return [costed], [note]
 
 
-def _configuration(log: TrainingLog, given: MappedRow | None) -> MappedRow:
-    """The plan beside a log, or the configuration that was given."""
-    beside = log.path.parent / PLAN_FILE
-    if given is not None:
-        return given
-    if not beside.is_file():
+def _configuration(log: TrainingLog, configured: Configured) -> MappedRow:
+    """What the log is of. UsageError where nothing tells."""
+    found = configured(log)
+    if found is None:
         raise UsageError(
             f"{log.path}: a log does not say what ran; give --launch with the launch files, "
             f"--plan-file with a plan file, or put the log beside the {PLAN_FILE} of its launch "
             "folder"
         )
-    return plan_configuration(beside)
+    return found
+
+
+def plan_beside(log: TrainingLog) -> MappedRow | None:
+    """The configuration of the launch folder that a log lies in."""
+    path = log.path.parent / PLAN_FILE
+    return plan_configuration(path) if path.is_file() else None
 
 
 def plan_configuration(path: Path) -> MappedRow:

@@ -111,6 +111,14 @@ def _learn(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Poster
     return Posterior(gain @ pull, covariance, float(np.sqrt(noise)), weights, known, pull)
 
 
+def is_no_better(before: Array, left_out: Array) -> bool:
+    """Whether ln(measured / predicted) of runs, (runs,), is not smaller as each is corrected by the
+    others: by at least one standard error of the gain (Breiman et al. 1984, section 3.4.3: the
+    simpler of two models that differ by less). A single run cannot tell."""
+    gain = np.abs(before) - np.abs(left_out)
+    return len(gain) > 1 and bool(gain.mean() <= gain.std(ddof=1) / math.sqrt(len(gain)))
+
+
 def error(logs: Array) -> float:
     """Mean |ln(measured / predicted)|."""
     return float(np.abs(logs).mean())

@@ -12,7 +12,6 @@ that the spread is what a stranger's cluster will show.
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
+import tomli as tomllib
 
 from hardware.calibration import Figure, parameters_of
 from planner.evidence.fit.command import rows_of_errors, run

@@ -74,10 +74,8 @@ def steady(values: Sequence[float], origin: str, *, higher_is_faster: bool = Fal
 
 
 def _warm_up(seconds: np.ndarray) -> int:
-    """How many first steps are slower than the later half, and the first in any case."""
-    if len(seconds) < _ENOUGH:
-        return 0
+    """How many first steps are slower than the later half; of enough, the first in any case."""
     limit = _WARM * float(np.median(seconds[len(seconds) // 2 :]))
     slow = seconds[: len(seconds) // 2] > limit
     calm = np.flatnonzero(~slow)
-    return max(1, int(calm[0]) if len(calm) else len(slow))
+    return max(int(len(seconds) >= _ENOUGH), int(calm[0]) if len(calm) else len(slow))

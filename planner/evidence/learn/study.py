@@ -5,7 +5,7 @@ A cluster is the runs of one source on one GPU under one framework. Constants an
 without the source. Of each cluster k runs are drawn, again and again; the others are predicted
 without them, by one overall factor (the median of measured over predicted of the k), and as
 calibrated. A calibration that the k runs, each judged by the others, do not show to be better than
-none is refused, and the prediction stays as it was; a single run cannot tell. The calibrated
+none is refused (`is_no_better`), and the prediction stays as it was. The calibrated
 prediction is the linear one, and what like runs say.
 """
 
@@ -18,7 +18,7 @@ from statistics import NormalDist, fmean, median
 import numpy as np
 
 from planner.evidence.learn.linear import likeness
-from planner.evidence.learn.posterior import Array, Prior, error, learn
+from planner.evidence.learn.posterior import Array, Prior, is_no_better, learn
 from planner.evidence.learn.priors import Cluster, Published, fitted_prior
 from planner.predict.uncertainty.residuals import COVERAGE
 
@@ -81,7 +81,7 @@ def _draw(
     posterior = learn(slopes[chosen], known, prior, like[np.ix_(chosen, chosen)])
     left = rest - slopes[~chosen] @ posterior.mean - like[np.ix_(~chosen, chosen)] @ posterior.pull
     covered = float((np.abs(left) <= _Z * posterior.spread(len(known))).mean())
-    worse = len(known) > 1 and error(posterior.left_out) >= error(known)
+    worse = is_no_better(known, posterior.left_out)
     after = rest if worse else left
     errors = (median_error(each) for each in (rest, rest - median(known), after))
     return *errors, float(worse), covered  # type: ignore[return-value]

@@ -24,6 +24,7 @@ from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.request import Request
+from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
 from planner.predict.uncertainty.residuals import COVERAGE
 
@@ -69,7 +70,9 @@ def suggest(
 ) -> list[Suggestion]:
     """The runs to make next, most telling first; `known`: what earlier runs taught."""
     row = MeasuredRow("suggested", 1, {})
-    mapped = [planned_row(row, request, plan) for plan in plans[:_PLANS]]
+    mapped = [
+        planned_row(row, decided_request(request, plan).resolve(), plan) for plan in plans[:_PLANS]
+    ]
     targets = equations(_costed(mapped), "time").slopes
     candidates = _candidates([shape for one in mapped for shape in _shorter(one)])
     prior = shipped_prior("time")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
+
+import tomli as tomllib
 
 from planner.cost import fields as f
 from planner.evidence.fit.command import shipped_file

@@ -196,9 +196,9 @@ def _sharding(row: MeasuredRow) -> Iterator[Default]:
     parameters, hbm_gib = row.number("params_b") or 0.0, row.number("gpu_mem_gb") or math.inf
     gpus = row.integer("num_gpus") or 1
     split = math.prod(row.integer(name) or 1 for name in ("tp", "pp"))
-    room = _STATE_SHARE_OF_HBM * hbm_gib * split
+    limit_gib = _STATE_SHARE_OF_HBM * hbm_gib * split
     stages = (1,) if (row.integer("pp") or 1) > 1 else (1, 2, 3)
-    fitting = (one for one in stages if parameters * _bytes_at(one, gpus // split) <= room)
+    fitting = (one for one in stages if parameters * _bytes_at(one, gpus // split) <= limit_gib)
     yield _plain("zero", next(fitting, stages[-1]))
 
 

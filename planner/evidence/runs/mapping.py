@@ -33,10 +33,10 @@ from planner.evidence.runs.training import (
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
-from planner.job.request import Request
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
+from planner.predict.layouts import plan_layout
 from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
@@ -116,12 +116,12 @@ def _planned(row: MeasuredRow) -> MappedRow:
     from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
-    return planned_row(row, result.request, result.plans[0])
+    plan = result.plans[0]
+    return planned_row(row, decided_request(result.request, plan).resolve(), plan)
 
 
-def planned_row(row: MeasuredRow, request: Request, plan: Plan) -> MappedRow:
-    """A run of a plan: job, degrees and layout are the plan's."""
-    job = decided_request(request, plan).resolve()
+def planned_row(row: MeasuredRow, job: Job, plan: Plan) -> MappedRow:
+    """A run of a job's plan: degrees, recomputation and layout are the plan's."""
     mode = job.framework.recompute_mode(plan.recompute)
     return MappedRow(
         row=row,
@@ -129,26 +129,13 @@ def planned_row(row: MeasuredRow, request: Request, plan: Plan) -> MappedRow:
             job,
             cluster=job.cluster.with_gpus(plan.degrees.gpus),
             batch=BatchTarget(float(plan.gbs), exact=True),
-            recompute=(mode,),
+            recompute=tuple(map(job.framework.recompute_mode, plan.modes)),
         ),
         degrees=plan.degrees,
         mode=mode,
         block_layers=plan.layout.block_layers,
         assumed=(),
         layout=plan_layout(plan),
-    )
-
-
-def plan_layout(plan: Plan) -> Layout:
-    """The layout of a plan, as the cost model takes it."""
-    found = plan.layout
-    return Layout(
-        plan.degrees.pp,
-        plan.degrees.vpp,
-        found.block_layers,
-        found.recomputed,
-        found.placement,
-        mtp_standalone=found.mtp_standalone,
     )
 
 
@@ -302,6 +289,10 @@ def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster)
         return "flash1"
     if re.search(r"fa-?3|flash_?attention-?_?3|cudnn", stated):
         return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"
+    # Megatron's blocks without Transformer Engine call the flash-attn package.
+    local = row.says("transformer_impl", "^local")
+    if local or re.search(r"fa-?2|flash_?attention-?_?2", stated):
+        return "flash2"
     framework = (row.text("framework") or "").lower()
     if re.search(r"composer|llm-foundry", framework):
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.

@@ -21,7 +21,6 @@ from planner.evidence.runs.micro_batch import LEAST_GAIN, other_micro_batches
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, demand_measurements
 from planner.job.job import Job
-from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostModel, Layout
 from planner.predict.layouts import kernel_layout, plain_context
 from planner.predict.plan import expected_step_time_s
@@ -274,7 +273,7 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
 def _planned_layout(model: CostModel, member: MappedRow, layout: PlanLayout) -> Layout:
     """The layout of a plan file, as the search costs it."""
     job, degrees = member.job, member.degrees
-    ctx = plain_context(job, degrees.pp, degrees.vpp, recomputation(member.mode, job.framework))
+    ctx = plain_context(job, degrees.pp, degrees.vpp, member.mode)
     return kernel_layout(model, layout, ctx)
 
 

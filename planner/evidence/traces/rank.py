@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ _READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero
 # A gap below is the GPU's time between two kernels that were both issued long before.
 _SHORT_GAP_S = 2e-6
 _MICRO = 1e-6
+_NONE = np.zeros((0, 2))
 
 
 def _doubles() -> array[float]:
@@ -38,14 +39,15 @@ def _doubles() -> array[float]:
 
 @dataclass
 class Collected:
-    """What is kept of a trace: starts and ends by term and group, s; counts of calls."""
+    """What is kept of a trace: starts and ends, s, of kernels by term and of collectives by group;
+    starts of calls by name. 16 bytes a kernel."""
 
     kernels: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
     groups: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
     waits: array[float] = field(default_factory=_doubles)
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
     gpu_steps: dict[int, tuple[float, float]] = field(default_factory=dict)
-    calls: list[tuple[str, float]] = field(default_factory=list)
+    calls: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
     unusable: int = 0
     events: int = 0
 
@@ -86,7 +88,7 @@ def read_rank(path: Path, number: int) -> RankTrace:
     """A trace by term; `number` stands for a rank that the file does not say. UsageError."""
     stream = EventStream(path)
     found = collect(stream)
-    if not found.kernels:
+    if not (found.kernels or found.groups):
         raise UsageError(
             f"{path}: none of {found.events:,} events is a GPU kernel; profile with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with GPUs"
@@ -118,20 +120,21 @@ def _add(found: Collected, event: dict[str, Any], start: float, end: float) -> N
     category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
     if category in _GPU:
         term = kernel_term(name, category)
-        found.kernels[term].extend((start, end))
-        if term == "communication":
+        if term != "communication":
+            found.kernels[term].extend((start, end))
+        else:
             arguments = event.get("args")
             group = collective_group(name, arguments if isinstance(arguments, dict) else {})
             found.groups[group].extend((start, end))
     elif category in _CPU:
         if _SYNCHRONISES.match(name):
             found.waits.extend((start, end))
-            found.calls.append((name, start))
+            found.calls[name].append(start)
         elif _ALLOCATES.match(name):
-            found.calls.append((name, start))
+            found.calls[name].append(start)
     elif category == "cpu_op":
         if name in _READS:
-            found.calls.append((name, start))
+            found.calls[name].append(start)
     elif match := _STEP.match(name):
         steps = found.gpu_steps if category == "gpu_user_annotation" else found.steps
         steps[int(match[1])] = (start, end)
@@ -142,34 +145,30 @@ def _spans(values: array[float]) -> Spans:
 
 
 def _summary(path: Path, rank: int, found: Collected) -> RankTrace:
-    kernels = {term: _spans(values) for term, values in found.kernels.items()}
-    every = union(np.concatenate(list(kernels.values())))
+    kernels = {term: _spans(found.kernels.pop(term)) for term in list(found.kernels)}
+    groups = {group: _spans(found.groups.pop(group)) for group in list(found.groups)}
+    compute = union(_NONE, *kernels.values())
+    every = union(compute, *groups.values())
     bounds = _bounds(found, every)
     start, end, count = bounds[0][0], bounds[-1][1], len(bounds)
 
     def share(spans: Spans) -> float:
         return length(clipped(spans, start, end)) / count
 
-    compute = union(
-        np.concatenate(
-            [np.zeros((0, 2)), *(one for term, one in kernels.items() if term != "communication")]
-        )
-    )
-    exposed, hidden = {}, {}
-    for group, values in found.groups.items():
-        spans = _spans(values)
-        exposed[group] = share(union(np.concatenate([spans, compute]))) - share(compute)
-        hidden[group] = share(spans) - exposed[group]
+    exposed = {
+        name: share(union(spans, compute)) - share(compute) for name, spans in groups.items()
+    }
+    hidden = {name: share(spans) - exposed[name] for name, spans in groups.items()}
     idle = complement(every, start, end)
     long = idle[idle[:, 1] - idle[:, 0] > _SHORT_GAP_S]
-    waits = _spans(found.waits) if found.waits else np.zeros((0, 2))
+    waits = _spans(found.waits)
     durations = tuple(float(late - early) for early, late in bounds)
     return RankTrace(
         path=path,
         rank=rank,
         steps=durations,
         step_s=(end - start) / count,
-        terms={term: share(spans) for term, spans in kernels.items() if term != "communication"},
+        terms={term: share(spans) for term, spans in kernels.items()},
         exposed=exposed,
         hidden=hidden,
         compute_s=share(compute),
@@ -206,8 +205,10 @@ def _after_waits(gaps: Spans, waits: Spans) -> float:
 
 
 def _calls(found: Collected, start: float, end: float, count: int) -> dict[str, float]:
-    counted = Counter(name for name, at in found.calls if start <= at < end)
-    return {name: number / count for name, number in counted.items()}
+    counted = {
+        name: sum(start <= at < end for at in starts) for name, starts in found.calls.items()
+    }
+    return {name: number / count for name, number in counted.items() if number}
 
 
 def _first(durations: tuple[float, ...]) -> float | None:

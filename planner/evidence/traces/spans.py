@@ -8,15 +8,13 @@ from numpy.typing import NDArray
 Spans = NDArray[np.float64]
 
 
-def union(spans: Spans) -> Spans:
-    """What any of the spans covers."""
-    if not len(spans):
-        return np.zeros((0, 2))
-    ordered = spans[np.argsort(spans[:, 0], kind="stable")]
-    ends = np.maximum.accumulate(ordered[:, 1])
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:, 0] > ends[:-1]]))
-    lasts = np.concatenate([starts[1:] - 1, [len(ordered) - 1]])
-    return np.column_stack([ordered[starts, 0], ends[lasts]])
+def union(*sets: Spans) -> Spans:
+    """What any of the spans of any set covers. A gap lies before the i-th start where the i-th end
+    is earlier: as many have ended as began."""
+    starts, ends = (np.sort(np.concatenate([one[:, side] for one in sets])) for side in (0, 1))
+    edges = np.concatenate([[True], starts[1:] > ends[:-1], [True]])
+    count = len(starts)
+    return np.column_stack([starts[edges[:count]], ends[edges[1 : count + 1]]])
 
 
 def length(spans: Spans) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 # First match wins. Kernels of cuBLAS (nvjet, sm90_xmma, cutlass), hipBLASLt (Cijk), Triton;
@@ -33,6 +34,7 @@ _GROUPS = (
 _GROUP_PATTERNS = tuple((term, re.compile(pattern, re.IGNORECASE)) for term, pattern in _GROUPS)
 
 
+@lru_cache(maxsize=10_000)
 def kernel_term(name: str, category: str) -> str:
     """`communication`, `copies`, or one of `TERMS`."""
     if category in ("gpu_memcpy", "gpu_memset"):

@@ -7,11 +7,11 @@ One TOML file a framework in this folder; this module gives the file a type. A *
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
+import tomli as tomllib
 from pydantic import BeforeValidator, ValidationError
 
 from constraints.context_kinds import ContextKind

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 
+import tomli as tomllib
 from pydantic import BaseModel, ConfigDict
 
 from hardware import HardwareError

@@ -157,7 +157,7 @@ def _candidates(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Cand
 
 def _key(setup: Setup) -> object:
     asked = setup.request.model_dump_json()
-    layout = (setup.block_layers, setup.recomputed, setup.mtp_standalone)
+    layout = (setup.block_layers, repr(setup.recomputed), setup.mtp_standalone)
     return (asked, setup.degrees, setup.recompute, *layout)
 
 

@@ -33,12 +33,18 @@ class Given:
 
 
 def read_given(
-    paths: Sequence[str], hints: Hints, plan: int, gpus: str | None, cluster: str | None
+    paths: Sequence[str],
+    hints: Hints,
+    plan: int,
+    gpus: str | None,
+    cluster: str | None,
+    contents: Contents | None = None,
 ) -> Given:
     """Read files, or the launch in a folder.
 
     What a folder's files do not hold comes from its plan file, and is named among the
-    assumptions: the machine, the model, the imbalance of experts. UsageError as `read_launch`.
+    assumptions: the machine, the model, the imbalance of experts. `contents`: texts that
+    stand for those of some files. UsageError as `read_launch`.
     """
     folders = [Path(path).expanduser() for path in paths if Path(path).expanduser().is_dir()]
     if len(paths) > 1 and folders:
@@ -57,7 +63,7 @@ def read_given(
             return read_launch(names, hints, plan, contents)
         return _with_plan(names, files.plan, hints, contents, taken)
 
-    return Given(read({}), names, gpus, cluster, read)
+    return Given(read(contents or {}), names, gpus, cluster, read)
 
 
 def _with_plan(

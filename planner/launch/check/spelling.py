@@ -118,10 +118,7 @@ def _layout(setup: Setup) -> tuple[Flag, ...]:
     """Layers by stage, as the writer has them."""
     degrees, model = setup.degrees, setup.request.find_model().spec
     blocks = setup.block_layers or even_split(model.layers, degrees.pp * degrees.vpp)
-    recomputed = (0,) * degrees.pp
-    layout = LayerLayout(
-        block_layers=blocks, recomputed=recomputed, mtp_standalone=setup.mtp_standalone
-    )
+    layout = LayerLayout(block_layers=blocks, mtp_standalone=setup.mtp_standalone)
     return layout_flags(layout, degrees.pp, degrees.vpp, model.mtp_layers)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from planner.launch.read.megatron_yaml import read_model_config, read_primus
 from planner.launch.read.nanotron import read_nanotron
 from planner.launch.read.recipe import read_recipe
 from planner.launch.read.text import Files, Text
-from planner.launch.read.torchtitan import read_torchtitan
+from planner.launch.read.torchtitan import override, read_torchtitan
 from planner.launch.read.torchtitan_python import read_torchtitan_python
 
 Launch = LaunchCommand | None
@@ -78,7 +77,7 @@ def read_trainer(
 
 def _torchtitan(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
     document = toml_document(text, path, files)
-    _override(document, launch, files)
+    override(document, launch, files)
     return read_torchtitan(document, launch, files, hints)
 
 
@@ -179,21 +178,3 @@ _READERS: Mapping[Kind, Reader] = {
     "recipe": read_recipe,
 }
 CONFIGURATIONS = tuple(_READERS)
-
-
-def _override(document: Document, launch: Launch, files: Files) -> None:
-    """`--training.local_batch_size 4` on the command line wins over the file."""
-    for key, setting in given_arguments(launch.arguments if launch else (), files).items():
-        if re.match(r"[a-z_]+\.\w", key) and not key.startswith("job."):
-            document.override(replace(setting, value=_typed(str(setting.value))), key)
-
-
-def _typed(text: str) -> object:
-    """A command line's text as the value that a TOML file would hold."""
-    lower = text.lower()
-    if lower in ("true", "false"):
-        return lower == "true"
-    try:
-        return int(text)
-    except ValueError:
-        return text

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from constraints.context_kinds import ContextKind
+from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec
 from planner.launch.read.text import SourceFile, Span, Text
 
@@ -224,7 +225,7 @@ class Found:
     block_layers: tuple[int, ...] | None = None
     mtp_standalone: bool = False
     recompute: str = "none"
-    recomputed: tuple[int, ...] | None = None
+    recomputed: Recomputed | None = None
     optimizer: str = "adamw"
     optimizer_kernel: str | None = None
     optimizer_offload: float = 0.0

@@ -5,7 +5,10 @@ Meanings of keys: torchtitan 0.2.2, torchtitan/config/job_config.py, train.py, p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from constraints.context_kinds import ContextKind
@@ -14,6 +17,7 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown, nearest
+from planner.launch.read.hf_arguments import given_arguments
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.text import Files
 from planner.launch.read.torchtitan_keys import is_known, is_known_in_0_3, unknown_keys
@@ -352,3 +356,21 @@ def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
     )
     edits = (Edit(key, lower[close]),) if close else ()
     return document.problem("unknown-schedule", text, key, edits=edits, late=True)
+
+
+def override(document: Document, launch: LaunchCommand | None, files: Files) -> None:
+    """`--training.local_batch_size 4` on the command line wins over the file."""
+    for key, setting in given_arguments(launch.arguments if launch else (), files).items():
+        if re.match(r"[a-z_]+\.\w", key) and not key.startswith("job."):
+            document.override(replace(setting, value=_typed(str(setting.value))), key)
+
+
+def _typed(text: str) -> object:
+    """A command line's text as the value that a TOML file would hold."""
+    lower = text.lower()
+    if lower in ("true", "false"):
+        return lower == "true"
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text

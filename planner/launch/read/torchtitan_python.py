@@ -18,7 +18,7 @@ from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
 from planner.launch.read.python_values import Frame, Reader
 from planner.launch.read.text import Files, Span, Text
-from planner.launch.read.torchtitan import TorchtitanReader
+from planner.launch.read.torchtitan import TorchtitanReader, override
 
 # The variable that names one of several functions, where no command does.
 CHOICE = "CONFIG"
@@ -58,6 +58,7 @@ def read_torchtitan_python(
         asked = f" named {wanted}" if wanted else ""
         raise UsageError(f"{path}: holds no function{asked} that returns a Trainer.Config")
     document = _Walk(module, function, text, path, files).document()
+    override(document, launch, files)
     _in_tokens(document)
     document.settings.setdefault(
         "activation_checkpoint.mode", Setting("activation_checkpoint.mode", "none", path)

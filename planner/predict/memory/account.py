@@ -12,7 +12,6 @@ from constraints.rule import Layout
 from planner.cost.memory import COMMUNICATORS, communicator_sizes, tensor_buffer_bytes
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
-from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostModel, LayoutInputs
 from planner.predict.cost_tables import job_pieces
 from planner.predict.layouts import plain_context
@@ -67,7 +66,7 @@ def stage_accounts(
     (default: the job's first mode). Degrees and layout are taken as legal: the rules of
     `constraints` check them.
     """
-    one = replace(job, recompute=(job.recompute[0] if mode is None else mode,))
+    one = job if mode is None else replace(job, recompute=(mode,))
     inputs, kinds = layout_inputs(one, degrees, layout), kind_names(one)
     return tuple(
         _account(degrees, layout, Stage(inputs, stage), kinds) for stage in range(degrees.pp)
@@ -77,9 +76,7 @@ def stage_accounts(
 def layout_inputs(job: Job, degrees: Degrees, layout: Layout) -> LayoutInputs:
     """What the core costs the memory of a configuration from, as `planner.evaluate` does."""
     model, columns = CostModel(job, compiled=False), given_columns(degrees)
-    ctx = plain_context(
-        job, degrees.pp, degrees.vpp, recomputation(job.recompute[0], job.framework)
-    )
+    ctx = plain_context(job, degrees.pp, degrees.vpp, job.recompute[0])
     groups = row_groups(job, columns, 0)
     return any_memory_inputs(model, model.price_shapes(columns), 0, layout, ctx, groups=groups)
 

@@ -17,6 +17,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import optimizer_names
+from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
 from planner.predict.memory.footprint import configure, footprint_of
@@ -46,7 +47,7 @@ class Setup:
     degrees: Degrees
     recompute: str = "none"
     block_layers: tuple[int, ...] | None = None
-    recomputed: tuple[int, ...] | None = None
+    recomputed: Recomputed | None = None
     mtp_standalone: bool = False
 
     def plan(self) -> Plan:
@@ -57,7 +58,7 @@ class Setup:
             self.recompute,
             self.block_layers,
             self.recomputed,
-            mtp_standalone=self.mtp_standalone,
+            self.mtp_standalone,
         )
 
 
@@ -70,7 +71,7 @@ class Change:
     request: Mapping[str, Any] = field(default_factory=dict)
     degrees: Mapping[str, int] = field(default_factory=dict)
     recompute: str | None = None
-    recomputed: tuple[int, ...] | None = None
+    recomputed: Recomputed | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def advise(
     degrees: Degrees,
     recompute: str = "none",
     block_layers: tuple[int, ...] | None = None,
-    recomputed: tuple[int, ...] | None = None,
+    recomputed: Recomputed | None = None,
     *,
     mtp_standalone: bool = False,
     may_add_gpus: bool = False,

@@ -12,8 +12,9 @@ from functools import cached_property
 
 from constraints.rule import Layout
 from planner.job.job import Job
+from planner.job.recompute import Recomputed
 from planner.job.request import Request
-from planner.predict.configuration import given_layout
+from planner.predict.configuration import given_layout, given_modes
 from planner.predict.memory.account import StageAccount, stage_accounts
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.intervals import fit_probability, peak_interval
@@ -81,18 +82,16 @@ def configure(
     degrees: Degrees,
     recompute: str = "none",
     block_layers: Sequence[int] | None = None,
-    recomputed: Sequence[int] | None = None,
+    recomputed: Recomputed | None = None,
     mtp_standalone: bool = False,
 ) -> Configuration:
     """A configuration of a job, checked against every rule; arguments as `planner.evaluate`.
 
     UsageError names the rules that it breaks.
     """
-    one_mode = replace(job, recompute=(job.framework.recompute_mode(recompute),))
-    layout = given_layout(
-        one_mode, degrees, block_layers, recomputed, mtp_standalone=mtp_standalone
-    )
-    return Configuration(one_mode, degrees, layout)
+    job = replace(job, recompute=given_modes(job, recompute, recomputed))
+    layout = given_layout(job, degrees, block_layers, recomputed, mtp_standalone)
+    return Configuration(job, degrees, layout)
 
 
 def footprint_of(configuration: Configuration) -> Footprint:
@@ -106,7 +105,7 @@ def memory_footprint(
     degrees: Degrees,
     recompute: str = "none",
     block_layers: Sequence[int] | None = None,
-    recomputed: Sequence[int] | None = None,
+    recomputed: Recomputed | None = None,
     mtp_standalone: bool = False,
 ) -> Footprint:
     """The memory of one given configuration; arguments and errors as `planner.evaluate`."""

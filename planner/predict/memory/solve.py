@@ -193,14 +193,13 @@ def _is_legal(place: Callable[[int], Configuration], value: int) -> bool:
 def _again(configuration: Configuration, job: Job, degrees: Degrees) -> Configuration:
     """The same layout for another job or other degrees, checked against the rules."""
     layout = configuration.layout
-    recomputed = layout.recomputed if configuration.job.recompute[0].mask else None
     exact = replace(job, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
     return configure(
         exact,
         degrees,
         configuration.recompute,
         layout.block_layers,
-        recomputed,
+        layout.recomputed,
         layout.mtp_standalone,
     )
 

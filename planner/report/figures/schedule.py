@@ -137,10 +137,8 @@ def _shares(plan: Plan, least: float) -> _Shares:
     slowest = max(plan.stages, key=lambda stage: stage.forward_s + stage.backward_s)
     busy_s = count * (slowest.forward_s + slowest.backward_s)
     again_s = min(time.recompute_s / (count * slowest.backward_s), 0.9)
-    sums = [plan.layout.recomputed, *plan.layout.others.values()]
-    layers = [
-        sum(counts[stage.stage] for counts in sums) / max(1, stage.layers) for stage in plan.stages
-    ]
+    again = plan.layout.stage_recomputed(plan.degrees.pp)
+    layers = [again[stage.stage] / max(1, stage.layers) for stage in plan.stages]
     most = layers[slowest.stage] or 1.0
     recompute = tuple(again_s * share / most for share in layers)
     communication = time.tp_s + time.cp_s + time.ep_s + time.fsdp_s + time.pp_s

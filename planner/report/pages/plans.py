@@ -127,7 +127,7 @@ def _demand_whole(path: Path | None, number: int, plan: Plan) -> None:
     """UsageError for a plan whose parts contradict each other, as no command writes it."""
     pp, layout = plan.degrees.pp, plan.layout
     is_whole = (
-        len(plan.stages) == len(layout.recomputed) == pp
+        all(len(row) == pp for row in (plan.stages, *layout.recomputed.values()))
         and len(layout.block_layers) % pp == 0
         and 0 <= plan.heaviest_stage < pp
         and plan.schedule in SCHEDULES
@@ -230,7 +230,7 @@ def _phases(entry: Entry) -> Panel | None:
     """The phases of the heaviest stage. None where the layers of a stage recompute in several
     modes, on GPUs of several types, and where the job cannot be resolved, which the page says."""
     plan, layout = entry.plan, entry.plan.layout
-    if layout.others or is_pool(entry.result.request.gpus):
+    if len(plan.modes) > 1 or is_pool(entry.result.request.gpus):
         return None
     try:
         configuration = configure(
@@ -238,7 +238,7 @@ def _phases(entry: Entry) -> Panel | None:
             plan.degrees,
             plan.recompute,
             layout.block_layers,
-            layout.recomputed if any(layout.recomputed) else None,
+            layout.recomputed or None,
             layout.mtp_standalone,
         )
     except UsageError:

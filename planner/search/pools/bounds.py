@@ -2,7 +2,7 @@
 
 As `planner.cost.bounds` for one type: a stage on part q that may take T seconds of forward and
 backward has room for so many layers within its time and its own GPU's memory; the least T at which
-the rooms of all stages add up to all layers bounds the slowest stage from below. With several kinds
+those of all stages add up to all layers bounds the slowest stage from below. With several kinds
 of layers, the largest of one bound for all layers, each term that of its cheapest kind, and one for
 the layers of each kind alone. Then, with m = grad_acc and v = vpp,
 
@@ -120,9 +120,8 @@ class _Capacities:
         for stage, part in enumerate(self.parts):
             empty, layer = self.terms[part].stages[stage], self.layer[part]
             capacity = compiled.stage_capacity(
-                empty, layer, self.code, seconds, self.live_bytes[part],
-                np.zeros(bounds.ROOM_COLUMNS),
-            )  # fmt: skip
+                empty, layer, self.code, seconds, self.live_bytes[part]
+            )
             if capacity < bounds.fewest_layers(
                 stage, len(self.parts), self.fewest, self.standalone_vocab
             ):

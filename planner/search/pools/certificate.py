@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from constraints.layout import LAYOUT_RULES
-from constraints.rule import Layout
 from planner.cost import fields as f
+from planner.predict.layouts import plan_layout
 from planner.predict.plan import Plan
 from planner.search.costed import likely_limit_bytes
 from planner.search.limit_results import Effort
@@ -75,10 +75,7 @@ class PoolChecks:
         if row is None or parts is None:
             yield "no legal configuration of the job"
             return
-        layout = Layout(
-            plan.degrees.pp, plan.degrees.vpp, plan.layout.block_layers, plan.layout.recomputed,
-            plan.layout.placement, mtp_standalone=plan.layout.mtp_standalone,
-        )  # fmt: skip
+        layout = plan_layout(plan)
         terms = pool_terms(explorer.model, explorer.costed, row, parts)
         ctx = pool_context(explorer.model, explorer.costed, row, parts, explorer.limits, terms)
         for rule in LAYOUT_RULES:

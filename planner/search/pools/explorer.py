@@ -314,8 +314,9 @@ class PoolExplorer:
 
     def kernel_layout(self, row: int, layout: Layout) -> KernelLayout:
         """Counts of pieces per stage."""
-        kind = self._recomputations[int(self.columns["recompute"][row])]
-        ctx = plain_context(self.model.jobs[0], layout.pp, layout.vpp, kind)
+        job = self.model.jobs[0]
+        mode = job.recompute[int(self.columns["recompute"][row])]
+        ctx = plain_context(job, layout.pp, layout.vpp, mode)
         return kernel_layout(self.model.models[0], layout, ctx)
 
     def fitting(self) -> int:
@@ -352,7 +353,7 @@ class PoolExplorer:
         job = self.model.jobs[0]
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
         mode = job.recompute[int(self.columns["recompute"][row])]
-        return even_layout(job, pp, vpp, bool(mode.mask))
+        return even_layout(job, pp, vpp, mode)
 
 
 def _by_time(point: PoolPoint) -> tuple[float, float, int]:

@@ -64,7 +64,7 @@ def pool_plan(
     return assemble_plan(
         job,
         CostedPlan(
-            degrees, mode, (), point.layout, step, stages, costed.parts[0].exchange(row),
+            degrees, mode, point.layout, step, stages, costed.parts[0].exchange(row),
             recomputed_share(costed.parts[0].piece_costs(row), counts),
             "optimal" if gap <= tie else "feasible", gap,
         ),

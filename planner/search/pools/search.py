@@ -17,9 +17,9 @@ from constraints.numbers import IntArray
 from hardware import HardwareError, parse_gpus
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.pool import Pool
+from planner.job.recomputation import layer_modes
 from planner.job.request import Request
 from planner.predict.costed_plan import row_degrees
-from planner.predict.mixture import other_modes
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
 from planner.predict.space import enumerate_shapes, legal_shapes
@@ -197,7 +197,7 @@ def _short_front(points: Sequence[PoolPoint]) -> list[PoolPoint]:
 def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:
     """That a framework could mix recompute modes, which plans of pools do not."""
     job = explorer.model.jobs[0]
-    if any(other_modes(job, mode) for mode in job.recompute):
+    if any(len(layer_modes(job, mode)) > 1 for mode in job.recompute):
         yield "each plan recomputes by one mode; mixes of modes were not searched on a mixed pool"
 
 

@@ -84,11 +84,12 @@ def random_case(seed: int) -> Case:
         attention=rng.choice(("flash", "eager")),
         dropout=rng.random() < 0.3,
     )
-    layout = even_layout(job, pp, vpp, bool(mode.mask))
+    layout = even_layout(job, pp, vpp, mode)
     if recomputation(mode, job.framework) == "shared" and rng.random() < 0.5:
         count = rng.randint(1, max(layout.block_layers))
         taken = [min(count, block_layer) for block_layer in layout.block_layers]
-        layout = replace(layout, recomputed=tuple(sum(taken[s::pp]) for s in range(pp)))
+        again = tuple(sum(taken[s::pp]) for s in range(pp))
+        layout = replace(layout, recomputed={mode.name: again})
     return Case(job, degrees, layout)
 
 
@@ -124,15 +125,14 @@ def schedule_case(index: int, rng: random.Random) -> Case:
     )
     degrees = degrees.model_copy(update={"etp": degrees.tp})
     job = replace(base, recompute=(mode,), seq=1024, schedule=schedule)
-    return Case(job, degrees, even_layout(job, pp, vpp, bool(mode.mask)))
+    return Case(job, degrees, even_layout(job, pp, vpp, mode))
 
 
 def compiled_stages(case: Case) -> Array:
     """[stage, STAGE_*] by the compiled core."""
     model, layout = CostModel(case.job), case.layout
     degrees, columns = case.degrees, given_columns(case.degrees)
-    kind = recomputation(case.job.recompute[0], case.job.framework)
-    ctx = plain_context(case.job, degrees.pp, degrees.vpp, kind)
+    ctx = plain_context(case.job, degrees.pp, degrees.vpp, case.job.recompute[0])
     costed = model.price_shapes(columns)
     _, stages = model.cost_layout(costed, 0, kernel_layout(model, layout, ctx))
     return stages

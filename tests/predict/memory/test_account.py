@@ -25,7 +25,7 @@ PIPELINE = Degrees(tp=2, pp=4, dp=2, zero=1, grad_acc=8)
 def pipeline_accounts(recompute: str = "none") -> tuple[StageAccount, ...]:
     job = make_job("llama-3-8b")
     mode = job.framework.recompute_mode(recompute)
-    layout = even_layout(job, 4, 1, bool(mode.mask))
+    layout = even_layout(job, 4, 1, mode)
     return stage_accounts(job, PIPELINE, layout, mode)
 
 
@@ -68,7 +68,7 @@ def test_communicators_by_name() -> None:
 def test_megatron_holds_18_bytes_a_parameter_between_steps() -> None:
     """2 + 4 + 4 + 8, gradients in buffers of their own; nothing else but inputs and workspaces."""
     job = make_job("llama-3-8b")
-    layout = even_layout(job, 1, 1, recomputes=False)
+    layout = even_layout(job, 1, 1)
     (stage_account,) = stage_accounts(job, Degrees(dp=8), layout)
     start = stage_account.later_steps[0]
     held = start.total_bytes - start.terms["inputs"] - start.terms["workspaces"]
@@ -79,7 +79,7 @@ def test_megatron_holds_18_bytes_a_parameter_between_steps() -> None:
 def test_embedding_gradient_is_the_peak_of_a_stage_with_few_layers() -> None:
     """A table of 2 GiB, made in 16 bit beside its buffer, on a stage whose layers keep little."""
     job = make_job("llama-3-70b", "16xH100")
-    layout = Layout(8, 1, (1, 12, 12, 11, 11, 11, 11, 11), (0,) * 8)
+    layout = Layout(8, 1, (1, 12, 12, 11, 11, 11, 11, 11))
     found = stage_accounts(replace(job, seq=256), Degrees(pp=8, dp=2, zero=1), layout)[0]
     assert found.peak.at == "embedding"
     table = 128256 * 8192
@@ -91,7 +91,7 @@ def test_layers_that_recompute_keep_less_than_those_that_do_not() -> None:
     full = job.framework.recompute_mode("full")
     kept = []
     for count in (1, 4, 8):
-        layout = Layout(4, 1, (8, 8, 8, 8), (count,) * 4)
+        layout = Layout(4, 1, (8, 8, 8, 8), {"full": (count,) * 4})
         found = stage_accounts(job, PIPELINE, layout, full)[0]
         kept.append({p.name: p for p in found.later_steps}["forward end"].terms["activations"])
     per_layer = (kept[0] - kept[1]) / 3
@@ -102,7 +102,7 @@ def test_layers_that_recompute_keep_less_than_those_that_do_not() -> None:
 @pytest.mark.parametrize(("dp", "copies"), [(1, 1), (8, 2)])
 def test_ddp_buckets_are_a_second_copy_of_the_gradients(dp: int, copies: int) -> None:
     job = make_job("gpt2", "8xH100", "nanogpt")
-    layout = even_layout(job, 1, 1, recomputes=False)
+    layout = even_layout(job, 1, 1)
     (stage_account,) = stage_accounts(job, Degrees(dp=dp), layout)
     sync = {phase.name: phase for phase in stage_account.later_steps}["gradient reduction"]
     gradients = sync.terms["gradients"] + sync.terms["gradient buckets"]
@@ -140,12 +140,12 @@ def test_solver_is_told_no_less_than_a_layout_holds(
         first, second = sorted(rng.sample(range(1, layers), 2))
         blocks = (first, second - first, layers - second)
         count = rng.randint(1, max(blocks)) if kind == "shared" else layers
-        again = tuple(min(count, block) if mode != "none" else 0 for block in blocks)
-        layout = Layout(pp, 1, blocks, again)
-        ctx = plain_context(job, pp, 1, kind)
+        again = tuple(min(count, block) for block in blocks)
+        layout = Layout(pp, 1, blocks, {mode: again} if mode != "none" else {})
+        ctx = plain_context(job, pp, 1, job.recompute[0])
         _, stages = model.cost_layout(costed, 0, kernel_layout(model, layout, ctx))
-        held = zip(ctx.counts(layout), ctx.recomputed_counts(layout), strict=True)
-        for stage, (entry, remade) in enumerate(held):
+        for stage, entry in enumerate(ctx.counts(layout)):
+            remade = [counts[stage] for counts in ctx.mode_counts(layout)]
             told = numbers.peak(stage, entry, remade) * numbers.unit_bytes
             reserved = stages[stage, [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION]].sum()
             allocated = reserved / (1.0 + job.framework.outside.fragmentation)

@@ -48,7 +48,7 @@ def layer_offload(
 
 def last_layer(job: Job, degrees: Degrees) -> Any:
     """Costs of the model's last kind of layer on one rank."""
-    layout = even_layout(job, degrees.pp, 1, bool(job.recompute[0].mask))
+    layout = even_layout(job, degrees.pp, 1, job.recompute[0])
     costs = stage_accounts(job, degrees, layout)[0].core.costs
     return costs[len(job.model.kinds) - 1]
 
@@ -143,7 +143,7 @@ def offload_case(seed: int) -> Case:
     job = job_with(name, framework, modules)
     attention = rng.choice(("flash", "eager"))
     job = replace(job, recompute=(rng.choice(job.recompute),), seq=4096, attention=attention)
-    layout = even_layout(job, pp, vpp, bool(job.recompute[0].mask))
+    layout = even_layout(job, pp, vpp, job.recompute[0])
     return Case(job, degrees, layout)
 
 
@@ -158,7 +158,7 @@ def test_views_with_checkpoints_on_the_host(model: str, mbs: int, zero: int) -> 
     """torchtune: the checkpoints of all layers but five."""
     job = job_with(model, "torchtune", ("checkpoints",), "8xH100")
     degrees = Degrees(dp=8 if zero else 1, zero=zero, mbs=mbs, grad_acc=2)
-    demand_views(Case(job, degrees, even_layout(job, 1, 1, True)), model)
+    demand_views(Case(job, degrees, even_layout(job, 1, 1, job.recompute[0])), model)
 
 
 # --- properties ----------------------------------------------------------------------------------

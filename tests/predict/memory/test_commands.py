@@ -128,8 +128,8 @@ def plan_words(plan: Plan) -> str:
     words += [f"--with {name}" for name in plan.techniques]
     words.append(f"--recompute {plan.recompute}")
     words.append(f"--layers-per-stage {','.join(map(str, plan.layout.block_layers))}")
-    if any(plan.layout.recomputed):
-        words.append(f"--recompute-layers {','.join(map(str, plan.layout.recomputed))}")
+    for again in plan.layout.recomputed.values():
+        words.append(f"--recompute-layers {','.join(map(str, again))}")
     if plan.cp_comm_type:
         words.append(f"--cp-comm-type {plan.cp_comm_type}")
     return " ".join(words)

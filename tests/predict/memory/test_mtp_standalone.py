@@ -30,7 +30,7 @@ BLOCKS = (20, 20, 21, 0)
 
 def layouts(job: Job, degrees: Degrees, blocks: tuple[int, ...]) -> tuple[Layout, Layout]:
     """The same layers, multi-token prediction with the head and apart from it."""
-    together = replace(even_layout(job, degrees.pp, degrees.vpp, False), block_layers=blocks)
+    together = replace(even_layout(job, degrees.pp, degrees.vpp), block_layers=blocks)
     return together, replace(together, mtp_standalone=True)
 
 
@@ -114,12 +114,11 @@ def test_views_show_it(
     job = deepseek(mtp_layers=modules, tied_embeddings=tied)
     recompute = (job.framework.recompute_mode(mode),)
     job = replace(job, optimizer=load_optimizer(optimizer), recompute=recompute)
-    alone = even_layout(job, degrees.pp, degrees.vpp, mode == "full", mtp_standalone=True)
+    alone = even_layout(job, degrees.pp, degrees.vpp, recompute[0], mtp_standalone=True)
     assert alone.block_layers[-2:] == (0, 0)
     blocks = (alone.block_layers[0] - 3, *alone.block_layers[1:-2], 3, 0)
     behind = replace(alone, block_layers=blocks)
-    if mode == "full":
-        behind = replace(behind, recomputed=behind.stage_layers)
+    behind = replace(behind, recomputed=dict.fromkeys(alone.recomputed, behind.stage_layers))
     for layout in (alone, behind):
         demand_views(Case(job, degrees, layout), f"{degrees} {layout}")
 
@@ -129,7 +128,7 @@ def cost_of(job: Job, degrees: Degrees, layout: Layout) -> tuple[np.ndarray, np.
     model = CostModel(job)
     columns = {name: np.array([value]) for name, value in degrees.model_dump().items()}
     costed = model.cost_shapes(columns | {"recompute": np.array([0])})
-    ctx = plain_context(job, degrees.pp, degrees.vpp, "none")
+    ctx = plain_context(job, degrees.pp, degrees.vpp)
     return model.cost_layout(costed, 0, kernel_layout(model, layout, ctx))
 
 

@@ -17,7 +17,7 @@ from planner.predict.cost_model import CostModel
 from planner.predict.layouts import even_layout
 from planner.predict.memory.account import StageAccount, stage_accounts
 from planner.predict.plan import Degrees
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, make_job, with_table
 from tests.predict.memory.cases import Case, demand_views
 
 # 129,280 rows, a multiple of 128·tp up to tp 2, of 7,168 parameters: DeepSeek-V3.
@@ -33,14 +33,8 @@ def deepseek(framework: str = "megatron-core", **changes: object) -> Job:
     return replace(job, model=model, recompute=(job.framework.recompute_mode("none"),), seq=1024)
 
 
-def with_parallelism(job: Job, changes: dict[str, bool]) -> Job:
-    """The job under a profile with other rules."""
-    parallelism = job.framework.parallelism.model_copy(update=changes)
-    return replace(job, framework=job.framework.model_copy(update={"parallelism": parallelism}))
-
-
 def accounts(job: Job, degrees: Degrees = PIPELINE) -> tuple[StageAccount, ...]:
-    return stage_accounts(job, degrees, even_layout(job, degrees.pp, degrees.vpp, False))
+    return stage_accounts(job, degrees, even_layout(job, degrees.pp, degrees.vpp))
 
 
 def between_steps(stage_account: StageAccount) -> dict[str, float]:
@@ -62,7 +56,7 @@ def added(one: Job, other: Job, degrees: Degrees = PIPELINE) -> list[dict[str, f
 def test_the_last_stage_trains_a_copy() -> None:
     """bf16 weights, fp32 gradients, and 12 bytes over the 8 ranks of the distributed optimizer."""
     job = deepseek()
-    *before, last = added(job, with_parallelism(job, NO_COPY))
+    *before, last = added(job, with_table(job, "parallelism", **NO_COPY))
     assert before == [{}, {}, {}]
     share = TABLE / 2
     assert last == pytest.approx(
@@ -78,20 +72,20 @@ def test_the_last_stage_trains_a_copy() -> None:
 def test_a_tied_copy_serves_both() -> None:
     """One table on the last stage, for the head's product and for the lookup."""
     job = deepseek(tied_embeddings=True)
-    assert added(job, with_parallelism(job, NO_COPY)) == [{}] * 4
+    assert added(job, with_table(job, "parallelism", **NO_COPY)) == [{}] * 4
 
 
 def test_one_stage_shares_the_table() -> None:
     job = deepseek()
     alone = Degrees(ep=8, dp=8, zero=1, grad_acc=8)
-    assert added(job, with_parallelism(job, NO_COPY), alone) == [{}]
+    assert added(job, with_table(job, "parallelism", **NO_COPY), alone) == [{}]
 
 
 def test_two_copies_of_the_model_share_it_too() -> None:
     """DualPipe puts embedding and head on the same ranks: DeepSeek-V3, arXiv 2412.19437, 3.2.3."""
     job = replace(deepseek("hai-llm"), schedule="dualpipe")
     assert job.framework.parallelism.mtp_copies_embedding
-    assert added(job, with_parallelism(job, NO_COPY)) == [{}] * 4
+    assert added(job, with_table(job, "parallelism", **NO_COPY)) == [{}] * 4
 
 
 def test_frameworks_that_do_not() -> None:
@@ -106,7 +100,13 @@ def test_parameters_of_the_model_stay() -> None:
     job = deepseek()
     _, found = cost(CostModel(job), pp=4, tp=2, ep=8, dp=8, zero=1, grad_acc=8)
     _, bare = cost(
-        CostModel(with_parallelism(job, NO_COPY)), pp=4, tp=2, ep=8, dp=8, zero=1, grad_acc=8
+        CostModel(with_table(job, "parallelism", **NO_COPY)),
+        pp=4,
+        tp=2,
+        ep=8,
+        dp=8,
+        zero=1,
+        grad_acc=8,
     )
     assert found[f.STEP_COMPUTE] == bare[f.STEP_COMPUTE]
     assert found[f.STEP_OPTIMIZER] >= bare[f.STEP_OPTIMIZER]
@@ -117,7 +117,7 @@ def test_its_gradient_crosses_the_pipeline() -> None:
     job = deepseek()
     shape = {"pp": 4, "tp": 2, "ep": 8, "dp": 64, "zero": 1, "grad_acc": 8}
     _, found = cost(CostModel(job), **shape)
-    _, bare = cost(CostModel(with_parallelism(job, NO_COPY)), **shape)
+    _, bare = cost(CostModel(with_table(job, "parallelism", **NO_COPY)), **shape)
     least_s = 4 * TABLE / 2 / 50e9
     assert least_s < found[f.STEP_PP] - bare[f.STEP_PP] < 1.5 * least_s
 
@@ -135,7 +135,7 @@ def test_views_show_it(modules: int, tied: bool, pp: int, vpp: int, optimizer: s
     job = deepseek(mtp_layers=modules, tied_embeddings=tied)
     job = replace(job, optimizer=load_optimizer(optimizer))
     degrees = Degrees(pp=pp, vpp=vpp, ep=8, dp=8, zero=1, grad_acc=8)
-    demand_views(Case(job, degrees, even_layout(job, pp, vpp, False)), str(degrees))
+    demand_views(Case(job, degrees, even_layout(job, pp, vpp)), str(degrees))
 
 
 def test_tied_ends_pay_for_their_exchange_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -74,9 +75,9 @@ def every_point(pool_explorer: PoolExplorer) -> Iterator[PoolPoint]:
             terms = pool_terms(pool_explorer.model, pool_explorer.costed, row, parts)
             ctx = pool_context(pool_explorer.model, pool_explorer.costed, row, parts, roomy, terms)
             for blocks in splits(pool_explorer.model.jobs[0].model.layers, pp * vpp):
-                plain = Layout(pp, vpp, blocks, (0,) * pp, ctx.placement)
+                plain = Layout(pp, vpp, blocks, {}, ctx.placement)
                 for again in product(*(range(count + 1) for count in plain.stage_layers)):
-                    layout = Layout(pp, vpp, blocks, again, ctx.placement)
+                    layout = replace(plain, recomputed=dict.fromkeys(ctx.modes, again))
                     if all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
                         yield pool_explorer.cost(row, parts, layout)
 
