@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from planner.evidence.recipes.__main__ import main
 from planner.evidence.recipes.compare import (
     NOTABLE,
     Comparison,
+    _verdict,
     compare,
     published,
     recipe_rows,
@@ -105,10 +108,27 @@ def test_both_errors_of_the_probability(predictions: list[Prediction]) -> None:
     assert (errors.ran, errors.lost, errors.sure, errors.wrong) == (1, 1, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("predicted_s", "unused_s", "times_s", "verdict"),
+    [
+        (10.0, 10.0, [10.5], "gain"),
+        (10.0, 10.0, [13.0], "model error"),
+        # A technique that no recipe of the job has brings most of it.
+        (10.0, 8.5, [13.0], "gain"),
+        # Published twice, and once as it is predicted.
+        (10.0, 10.0, [13.0, 9.5], "gain"),
+    ],
+)
+def test_what_a_gain_is(
+    predicted_s: float, unused_s: float, times_s: list[float], verdict: str
+) -> None:
+    plan: Any = SimpleNamespace(step_time_s=8.0, step_time=SimpleNamespace(high=9.0))
+    assert _verdict(plan, predicted_s, unused_s, times_s, 0.9) == verdict
+
+
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--only", "nemo-perf", "--limit", "1", "--json"])
-    (record,) = json.loads(capsys.readouterr().out)
+    main(["--only", "gpt3-5b", "--json"])
+    record = json.loads(capsys.readouterr().out)[0]
     assert record["source"] == "nemo-perf"
     assert record["predicted_s"] > 0
-    with pytest.raises(SystemExit):
-        main(["--limit", "0"])
+    assert 0.0 <= record["unused_gain"] < 1.0
