@@ -226,8 +226,8 @@ def main() -> None:
         raise SystemExit(1)
     sys.stdout.write(
         f"The proof holds: the plans cost what they say, and within {verdict.limits} memory limits "
-        f"none of {verdict.legal:,} configurations can be faster; of {verdict.by_solver} of them "
-        "CP-SAT said so, of the others bounds.\n"
+        f"none of {verdict.legal:,} configurations can be faster than it says; of "
+        f"{verdict.by_solver} of them CP-SAT said so, of the others bounds.\n"
     )
 
 

@@ -1,4 +1,5 @@
-"""`python -m tests.fuzz --minutes N`: other inputs each time; prints those that break a promise."""
+"""`python -m tests.fuzz --minutes N`: other inputs each time; prints those that break a promise, or
+a law of proven answers (`tests/search/test_monotone.py`)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -15,8 +16,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.properties import PROPERTIES
+from tests.search.test_monotone import ANY_JOB, laws
 
 _ROUND = 100
+_LAWS = laws(ANY_JOB)
 _SHOWN = 3_000
 
 
@@ -28,14 +31,14 @@ class _Search:
         self.broken: Counter[str] = Counter()
 
     def round(
-        self, promise: Callable[[Any], None], inputs: st.SearchStrategy[Any], number: int
+        self, promise: Callable[..., None], inputs: st.SearchStrategy[tuple[Any, ...]], number: int
     ) -> None:
         """A hundred inputs of one property."""
 
-        def attempt(drawn: Any) -> None:
+        def attempt(drawn: tuple[Any, ...]) -> None:
             self.tried += 1
             try:
-                promise(drawn)
+                promise(*drawn)
             except AssertionError as error:
                 self._note(promise.__name__, drawn, str(error))
 
@@ -56,16 +59,26 @@ class _Search:
             click.echo(f"--- {name}({ascii(drawn)[:_SHOWN]})\n{text[:_SHOWN]}\n{text[-_SHOWN:]}")
 
 
+def _every() -> Iterator[tuple[Callable[..., None], st.SearchStrategy[tuple[Any, ...]]]]:
+    """Properties of the command line, and laws of proven answers, each with its arguments."""
+    yield from ((promise, st.tuples(inputs)) for promise, inputs, _ in PROPERTIES)
+    yield from ((law, st.tuples(*drawn)) for law, drawn, _ in _LAWS)
+
+
 @click.command()
 @click.option("--minutes", type=click.FloatRange(0), default=10.0, show_default=True)
-@click.option("--only", help="One property: command_line, broken_file, broken_plan, ...")
+@click.option(
+    "--only",
+    type=click.Choice([promise.__name__ for promise, *_ in (*PROPERTIES, *_LAWS)]),
+    help="One property. The last three are laws of proven answers, each of which takes seconds.",
+)
 @click.option("--start", type=int, help="Seed of the first round. [default: by chance]")
 def main(minutes: float, only: str | None, start: int | None) -> None:
     """Fuzz the command line for some minutes; exit status 1 if a promise was broken."""
     ends_at, search = time.monotonic() + 60.0 * minutes, _Search()
     number = random.randrange(2**31) if start is None else start
     while time.monotonic() < ends_at:
-        for promise, inputs, _ in PROPERTIES:
+        for promise, inputs in _every():
             if only in (None, promise.__name__) and time.monotonic() < ends_at:
                 number += 1
                 search.round(promise, inputs, number)

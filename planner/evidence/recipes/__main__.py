@@ -1,6 +1,6 @@
 """Every published recipe that states its degrees, beside the best plan found for the same job.
 
-    python -m planner.evidence.recipes [--only TEXT] [--limit N] [--markdown FILE] [--json]
+    python -m planner.evidence.recipes [--only TEXT] [--markdown FILE] [--json]
 
 reads the runs that ship. A recipe is predicted as it ran; then all degrees are searched for its
 model, GPUs, batch, sequence, precision and framework, with the techniques that the framework offers
@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from planner.evidence.fit.command import measured_rows, run
-from planner.evidence.recipes.compare import Comparison, Searched, compare, recipe_rows
+from planner.evidence.recipes.compare import Comparison, Searched, compare, published, recipe_rows
 from planner.evidence.recipes.page import page
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import MeasuredRow
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     given = _parser().parse_args(arguments)
     rows = measured_rows([])
     recipes = [row for row in recipe_rows(rows) if given.only.lower() in _named(row).lower()]
-    comparisons = _compared(predict_rows(recipes[: given.limit]))
+    comparisons = _compared(predict_rows(recipes))
     if given.json:
         records = [asdict(one) for one in comparisons]
         sys.stdout.write(json.dumps(records, indent=1, allow_nan=False) + "\n")
@@ -47,17 +47,9 @@ def main(arguments: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="recipes with this text in source, model or GPU")
-    parser.add_argument("--limit", type=_count, default=None, help="the first so many of them")
     parser.add_argument("--markdown", help="write the page there, with the table of reliability")
     parser.add_argument("--json", action="store_true", help="one object a recipe, on stdout")
     return parser
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError("give 1 or more")
-    return count
 
 
 def _named(row: MeasuredRow) -> str:
@@ -68,10 +60,11 @@ def _compared(predictions: Sequence[Prediction]) -> list[Comparison]:
     """Comparisons in order, with progress on a terminal."""
     found: list[Comparison] = []
     searched: Searched = []
+    recipes = published(predictions)
     for number, prediction in enumerate(predictions, start=1):
         if sys.stderr.isatty():
             sys.stderr.write(f"\rrecipe {number} of {len(predictions)}")
-        comparison = compare(prediction, searched)
+        comparison = compare(prediction, searched, recipes)
         if comparison is not None:
             found.append(comparison)
     if sys.stderr.isatty():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
@@ -12,7 +12,7 @@ import tomli as tomllib
 from planner.cost import fields as f
 from planner.evidence.fit.command import shipped_file
 from planner.evidence.runs.mapping import MappedRow
-from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.switches import with_tables, with_techniques
@@ -22,6 +22,7 @@ from planner.job.technique_rules import site_of
 from planner.predict.costed_plan import TIME_TERMS
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, degrees_text
+from planner.predict.techniques import works_with
 from planner.predict.uncertainty.intervals import fit_probability
 from planner.search.trial import try_job
 
@@ -46,8 +47,10 @@ class Comparison:
     best plan saves of what is predicted for the recipe, negative where it is slower; None where
     nothing fits as surely. `verdict`: the recipe is predicted beyond its memory, so no search finds
     it (`memory error`); a search should have found it (`lost`); the best plan is at most NOTABLE
-    faster (`as good`); it is, but the prediction of the recipe itself is off (`model error`), or
-    its error bar reaches the recipe; or it is a `gain`. `reason`: what the plan has otherwise.
+    faster (`as good`); it is, by other degrees alone, but the prediction of the recipe itself is
+    off by all that was published of it (`model error`), or its error bar reaches the recipe; or it
+    is a `gain`. `unused_gain`: what it would save at its own degrees with the plan's techniques
+    that no published recipe of the job has. `reason`: what the plan has otherwise.
     """
 
     source: str
@@ -65,6 +68,7 @@ class Comparison:
     best_s: float | None
     best_probability: float | None
     gain: float | None
+    unused_gain: float
     verdict: Verdict
     reason: str
 
@@ -95,7 +99,37 @@ def _states_degrees(row: MeasuredRow) -> bool:
 Searched = list[tuple[Job, Plan | None]]
 
 
-def compare(prediction: Prediction, searched: Searched) -> Comparison | None:
+@dataclass
+class Published:
+    """What recipes of one job have, by the names of techniques, and the step times measured of each
+    configuration."""
+
+    techniques: set[str] = field(default_factory=set)
+    measured_s: dict[object, list[float]] = field(default_factory=dict)
+
+
+def published(predictions: Iterable[Prediction]) -> dict[object, Published]:
+    """Recipes by their job."""
+    found: dict[object, Published] = {}
+    for one in predictions:
+        mapped, measured_s = one.mapped, one.measured("step_time_s")
+        if mapped is None or measured_s is None:
+            continue
+        of_job, profile = found.setdefault(_job_key(mapped), Published()), mapped.job.framework
+        of_job.techniques |= {each.name for each in profile.techniques if _has(profile, each)}
+        of_job.measured_s.setdefault((mapped.degrees, mapped.mode.name), []).append(measured_s)
+    return found
+
+
+def _job_key(mapped: MappedRow) -> object:
+    job = mapped.job
+    gpus = job.cluster.gpu.name, job.cluster.num_gpus
+    return job.model.name, *gpus, job.precision, job.seq, mapped.degrees.gbs
+
+
+def compare(
+    prediction: Prediction, searched: Searched, recipes: Mapping[object, Published]
+) -> Comparison | None:
     """The recipe beside the best plan; None where it is not predicted, or one of its degrees is
     beyond a search (its batch is not mbs·grad_acc·dp). `searched` grows by its job."""
     mapped, predicted_s = prediction.mapped, prediction.step_time_s
@@ -104,10 +138,13 @@ def compare(prediction: Prediction, searched: Searched) -> Comparison | None:
         return None
     if abs(mapped.batch_share - 1.0) > _SAME:
         return None
-    job = mapped.job
+    job, of_job = mapped.job, recipes[_job_key(mapped)]
     asked = fit_probability(job, peak, job.hbm_limit_bytes) - _BISECTED
     asked = min(_DEFAULT_PROBABILITY, max(_BISECTED, asked))
     plan = _best(replace(search_job(mapped), fit_probability=asked), searched)
+    unused = () if plan is None else _unused(mapped, plan, of_job)
+    unused_s = _with_techniques_s(prediction, mapped, unused) if unused else predicted_s
+    times_s = of_job.measured_s[mapped.degrees, mapped.mode.name]
     return Comparison(
         source=prediction.row.source,
         model=job.model.name,
@@ -125,9 +162,28 @@ def compare(prediction: Prediction, searched: Searched) -> Comparison | None:
         best_s=None if plan is None else plan.step_time_s,
         best_probability=None if plan is None else plan.fit_probability,
         gain=None if plan is None else 1.0 - plan.step_time_s / predicted_s,
-        verdict=_verdict(plan, predicted_s, measured_s, peak / job.hbm_limit_bytes),
-        reason="" if plan is None else _reason(prediction, mapped, plan, predicted_s),
+        unused_gain=1.0 - unused_s / predicted_s,
+        verdict=_verdict(plan, predicted_s, unused_s, times_s, peak / job.hbm_limit_bytes),
+        reason="" if plan is None else _reason(prediction, mapped, plan, predicted_s, unused),
     )
+
+
+def _unused(mapped: MappedRow, plan: Plan, of_job: Published) -> tuple[str, ...]:
+    """The plan's techniques that no recipe of the job has, and that work at this one's degrees."""
+    known = [technique_of(mapped.job.framework, name) for name in plan.techniques]
+    return tuple(
+        one.name
+        for one in known
+        if one and not one.profile and one.name not in of_job.techniques
+        if works_with(mapped.job, mapped.degrees, one.name)
+    )
+
+
+def _with_techniques_s(prediction: Prediction, mapped: MappedRow, names: tuple[str, ...]) -> float:
+    """Predicted seconds of the recipe with techniques besides its own."""
+    job = replace(mapped.job, framework=with_techniques(mapped.job.framework, names))
+    (other,) = cost_predictions([replace(prediction, mapped=replace(mapped, job=job))])
+    return float(other.step_time_s or 0.0)
 
 
 def search_job(mapped: MappedRow) -> Job:
@@ -166,7 +222,11 @@ def _best(job: Job, searched: Searched) -> Plan | None:
 
 
 def _verdict(
-    plan: Plan | None, predicted_s: float, measured_s: float, peak_share: float
+    plan: Plan | None,
+    predicted_s: float,
+    unused_s: float,
+    times_s: Sequence[float],
+    peak_share: float,
 ) -> Verdict:
     """What a difference is: see `Comparison`."""
     gain = None if plan is None else 1.0 - plan.step_time_s / predicted_s
@@ -174,18 +234,28 @@ def _verdict(
         return "memory error" if peak_share > 1.0 else "lost"
     if gain <= NOTABLE:
         return "as good"
-    if abs(predicted_s / measured_s - 1.0) > MODEL_ERROR:
+    low_s, high_s = (1.0 - MODEL_ERROR) * min(times_s), (1.0 + MODEL_ERROR) * max(times_s)
+    off = not low_s <= predicted_s <= high_s
+    if off and 1.0 - plan.step_time_s / unused_s > NOTABLE:
         return "model error"
     return "within the error bar" if plan.step_time.high >= predicted_s else "gain"
 
 
-def _reason(prediction: Prediction, mapped: MappedRow, plan: Plan, predicted_s: float) -> str:
+def _reason(
+    prediction: Prediction,
+    mapped: MappedRow,
+    plan: Plan,
+    predicted_s: float,
+    unused: tuple[str, ...],
+) -> str:
     """What the best plan has otherwise, and the term of the step time that it shortens most."""
     if abs(plan.step_time_s / predicted_s - 1.0) <= _SAME:
         return "the same time"
+    names = ["tp", "pp", "vpp", "cp", "ep", "zero", "shard", "mbs"]
+    names += ["etp"] if mapped.job.model.moe else []
     changed = [
         f"{name} {getattr(mapped.degrees, name)}→{getattr(plan.degrees, name)}"
-        for name in ("tp", "pp", "vpp", "cp", "ep", "zero", "shard", "mbs")
+        for name in names
         if getattr(mapped.degrees, name) != getattr(plan.degrees, name)
     ]
     if plan.recompute != mapped.mode.name:
@@ -194,7 +264,7 @@ def _reason(prediction: Prediction, mapped: MappedRow, plan: Plan, predicted_s: 
     for name in plan.techniques:
         technique = technique_of(profile, name)
         if technique is not None and not _has(profile, technique):
-            changed.append(name)
+            changed.append(f"{name} (unused)" if name in unused else name)
     return f"{', '.join(changed)}: {_largest_term(prediction, plan)}"
 
 

@@ -26,8 +26,9 @@ that its vendor tuned and published with its degrees and step time. *Predicted* 
 ran; *fits* the stated probability that it does, which knows nothing of the recipe's own source;
 *best* the fastest plan found for the same model, GPUs, batch, sequence, precision and framework, as
 sure to fit as the recipe (at most 80 %, what a search demands by default); *gain* what it saves of
-the recipe's predicted time. A gain beside a large error of the recipe's own prediction is called a
-model error, not a finding."""
+the recipe's predicted time; a technique that no published recipe of the job has is marked *unused*.
+A gain of more than 10 % by other degrees alone is called a model error, not a finding, where the
+recipe's own prediction is more than 10 % off all that was published of the same configuration."""
 
 
 def _summary(comparisons: Sequence[Comparison]) -> str:
@@ -48,7 +49,8 @@ _VERDICTS: dict[Verdict, str] = {
     "as good": f"at most {NOTABLE:.0%} faster",
     "gain": "faster by more, which is named",
     "within the error bar": "faster by more, but the recipe lies within the plan's error bar",
-    "model error": "faster by more, but the recipe itself is predicted more than 10 % off",
+    "model error": "faster by more without an unused technique, but the recipe itself is predicted "
+    "more than 10 % off",
     "memory error": "the recipe is predicted beyond its memory, though it ran",
     "lost": "slower, or none found, though the recipe is predicted to fit",
 }

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from constraints.layout import Recomputation
+from constraints.layout import LAYOUT_RULES, Recomputation
 from constraints.numbers import IntArray
 from constraints.rule import Layout
 from planner.cost import fields as f
@@ -239,7 +239,7 @@ class PoolExplorer:
             (pool_point for pool_point in self.solved if pool_point.fill <= share),
             key=_by_time,
             default=None,
-        )
+        ) or self._best_even(share)
         waiting: list[Waiting] = [
             (max(float(self.balanced[row]), self.known(row, parts, share)), False, row, parts)
             for row, orders in enumerate(self.orders)
@@ -268,6 +268,26 @@ class PoolExplorer:
             left = min(left, solved)
         bound = left if best is None else min(left, best.sample_s)
         return LimitResult(limit_bytes, best, bound)
+
+    def _best_even(self, share: float) -> PoolPoint | None:
+        """Of the even layouts that fit on any of the GPUs within a share of their limits, the one
+        that is fastest on the slowest: what is known before the first solve."""
+        steps = np.array([part.steps for part in self.costed.parts])
+        fits = steps[:, :, f.STEP_PEAK_BYTES].max(axis=0) <= share * min(self.limits)
+        sample_s = np.where(fits, steps[:, :, f.STEP_TIME].max(axis=0) / self.gbs, np.inf)
+        row = int(np.argmin(sample_s))
+        if not fits[row] or not self._may_be_even(row):
+            return None
+        self.solved.append(self.cost(row, self.orders[row][0], self.even(row)))
+        return self.solved[-1]
+
+    def _may_be_even(self, row: int) -> bool:
+        """Whether the even layout of a shape obeys the rules, but for memory."""
+        parts = self.orders[row][0]
+        terms = pool_terms(self.model, self.costed, row, parts)
+        ctx = pool_context(self.model, self.costed, row, parts, self.limits, terms)
+        rules = (rule for rule in LAYOUT_RULES if rule.name != "stage-memory")
+        return all(rule.check(self.even(row), ctx) for rule in rules)
 
     def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
         """Note the shapes that may still beat `target`."""

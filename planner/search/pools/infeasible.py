@@ -87,8 +87,7 @@ def _memory(explorer: PoolExplorer) -> ConflictingRule:
         name="stage-memory",
         text=(
             f"the lightest even layout, {degrees}, recompute {mode}, takes "
-            f"{explorer.even_fill(row):.0%} of the room on its fullest GPU; to fit with "
-            f"fit there are {shares_text}"
+            f"{explorer.even_fill(row):.0%} of the room on its fullest GPU: there are {shares_text}"
         ),
     )
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from planner.evidence.fit.command import measured_rows
 from planner.evidence.recipes.__main__ import main
-from planner.evidence.recipes.compare import NOTABLE, Comparison, compare, recipe_rows, search_job
+from planner.evidence.recipes.compare import (
+    NOTABLE,
+    Comparison,
+    _verdict,
+    compare,
+    published,
+    recipe_rows,
+    search_job,
+)
 from planner.evidence.recipes.page import page
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.reliability import fit_errors
@@ -33,7 +43,8 @@ def predictions(recipes: list[MeasuredRow]) -> list[Prediction]:
 
 @pytest.fixture(scope="module")
 def comparisons(predictions: list[Prediction]) -> list[Comparison]:
-    found = [compare(prediction, []) for prediction in predictions]
+    recipes = published(predictions)
+    found = [compare(prediction, [], recipes) for prediction in predictions]
     return [one for one in found if one is not None]
 
 
@@ -97,10 +108,27 @@ def test_both_errors_of_the_probability(predictions: list[Prediction]) -> None:
     assert (errors.ran, errors.lost, errors.sure, errors.wrong) == (1, 1, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("predicted_s", "unused_s", "times_s", "verdict"),
+    [
+        (10.0, 10.0, [10.5], "gain"),
+        (10.0, 10.0, [13.0], "model error"),
+        # A technique that no recipe of the job has brings most of it.
+        (10.0, 8.5, [13.0], "gain"),
+        # Published twice, and once as it is predicted.
+        (10.0, 10.0, [13.0, 9.5], "gain"),
+    ],
+)
+def test_what_a_gain_is(
+    predicted_s: float, unused_s: float, times_s: list[float], verdict: str
+) -> None:
+    plan: Any = SimpleNamespace(step_time_s=8.0, step_time=SimpleNamespace(high=9.0))
+    assert _verdict(plan, predicted_s, unused_s, times_s, 0.9) == verdict
+
+
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--only", "nemo-perf", "--limit", "1", "--json"])
-    (record,) = json.loads(capsys.readouterr().out)
+    main(["--only", "gpt3-5b", "--json"])
+    record = json.loads(capsys.readouterr().out)[0]
     assert record["source"] == "nemo-perf"
     assert record["predicted_s"] > 0
-    with pytest.raises(SystemExit):
-        main(["--limit", "0"])
+    assert 0.0 <= record["unused_gain"] < 1.0

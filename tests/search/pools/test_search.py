@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise, product
@@ -216,9 +217,22 @@ def test_plans_say_where_stages_live(mixed: SearchResult) -> None:
     assert all("±" in note or "/+" in note for note in alone)
 
 
-def test_a_time_limit_is_said() -> None:
-    """Before the first layout is solved nothing is known, and nothing is claimed."""
-    request = Request(model="llama-3.2-1b", gpus="4xH100+4xA100", gbs=64)
+def test_a_time_limit_holds_for_a_large_pool() -> None:
+    """Before the first layout is solved an even one is known, and nothing is claimed of it."""
+    request = Request(model="llama-3.1-405b", gpus="512xH100+256xH200", gbs=1536)
+    started = time.process_time()
+    found = find_plans(request, time_limit_s=1e-3)
+    assert time.process_time() - started < 30.0
+    assert (found.stopped, found.proven, found.complete) == ("time-limit", False, False)
+    assert found.plans[0].fits
+    assert found.plans[0].status == "feasible"
+    assert any("time limit" in note for note in found.notes)
+
+
+def test_a_time_limit_that_ends_before_any_plan_is_said() -> None:
+    request = Request(
+        model="llama-3-8b", gpus="1xH100+1xA100", gbs=16, recompute=("none",), fit_probability=0.5
+    )
     with pytest.raises(DoesNotFitError) as caught:
         find_plans(request, time_limit_s=1e-3)
     why = caught.value.why
