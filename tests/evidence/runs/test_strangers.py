@@ -58,22 +58,12 @@ def test_published_runs_of_fine_tuning_stacks(
 
 
 def test_weights_that_autograd_holds_and_attention_that_a_row_names() -> None:
-    """ZeRO-3 without DeepSpeed's linear holds all 16-bit weights from a forward that is not run
-    again; FlashAttention-2 takes longer on Hopper than what Megatron uses unless told."""
-    (ours, held) = (predict(recompute="none", variant=text) for text in ("", "plain linear"))
-    again = [
-        predict(recompute="full", variant=text).memory_bytes() for text in ("", "plain linear")
-    ]
-    assert again[0] == again[1]
-    assert held.memory_bytes("allocated") - ours.memory_bytes("allocated") == pytest.approx(
-        11.5e9, rel=0.1
-    )
-    megatron = {"framework": "Megatron-Core", "gpu": "H100-80GB", "zero": "dist_opt"}
-    usual, named, local = (
-        predict(**megatron, **cells).step_time_s
-        for cells in ({}, {"kernel": "flash_attention2"}, {"transformer_impl": "local"})
-    )
-    assert usual * 1.03 < named <= local
+    """All 16-bit weights without DeepSpeed's linear; FlashAttention-2 is slower on Hopper."""
+    ours, held = (predict(recompute="none", variant=text) for text in ("", "plain linear"))
+    assert held.memory_bytes("allocated") - ours.memory_bytes("allocated") > 1.1e10
+    hopper = {"framework": "Megatron-Core", "gpu": "H100-80GB", "zero": "dist_opt"}
+    named = predict(**hopper, kernel="flash_attention2").step_time_s
+    assert predict(**hopper).step_time_s * 1.03 < named
 
 
 def test_gradients_reduced_once_a_step_are_kept_whole() -> None:
