@@ -170,7 +170,9 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
     gpus = row.integer("num_gpus") or 1
     if any(row.text(name) for name in ("tp", "pp", "dp")) or parameters is None or hbm_gib is None:
         return
-    wanted = parameters * _state_bytes(row, gpus) / (_STATE_SHARE_OF_HBM * hbm_gib)
+    # What the stated ZeRO stage shards is shared by nearly all GPUs.
+    state = _bytes_at(zero_stage_named(row.text("zero") or "") or 0, gpus)
+    wanted = parameters * state / (_STATE_SHARE_OF_HBM * hbm_gib)
     # No replica without a sequence of its own.
     wanted = max(wanted, gpus / (row.integer("gbs") or gpus))
     layers = row.integer("layers") or 1
@@ -200,12 +202,6 @@ def _sharding(row: MeasuredRow) -> Iterator[Default]:
     stages = (1,) if (row.integer("pp") or 1) > 1 else (1, 2, 3)
     fitting = (one for one in stages if parameters * _bytes_at(one, gpus // split) <= limit_gib)
     yield _plain("zero", next(fitting, stages[-1]))
-
-
-def _state_bytes(row: MeasuredRow, gpus: int) -> float:
-    """Bytes of training state of each parameter that one replica's GPUs hold: what the stated ZeRO
-    stage shards (optimizer, gradients, weights) is shared by nearly all GPUs."""
-    return _bytes_at(zero_stage_named(row.text("zero") or "") or 0, gpus)
 
 
 def _bytes_at(stage: int, ranks: int) -> float:

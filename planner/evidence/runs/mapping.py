@@ -289,9 +289,10 @@ def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster)
         return "flash1"
     if re.search(r"fa-?3|flash_?attention-?_?3|cudnn", stated):
         return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"
-    # Megatron's blocks without Transformer Engine call the flash-attn package.
+    # Megatron's blocks without Transformer Engine call the flash-attn package; torch's
+    # flex_attention generates Triton kernels of FlashAttention-2's design.
     local = row.says("transformer_impl", "^local")
-    if local or re.search(r"fa-?2|flash_?attention-?_?2", stated):
+    if local or re.search(r"fa-?2|flash_?attention-?_?2|flex_?att", stated):
         return "flash2"
     framework = (row.text("framework") or "").lower()
     if re.search(r"composer|llm-foundry", framework):
@@ -299,9 +300,6 @@ def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster)
         return "flash1"
     architecture = cluster.gpu.architecture
     on = profile.fused_attention.on(architecture)
-    # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
-    if row.says("kernel", "flex_?att"):
-        return "flash2"
     if re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework):
         on = "flash3_or_cudnn" if architecture in _WITH_CUDNN else on
     if on == "auto" and cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:

@@ -62,7 +62,9 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         hidden=hidden,
         heads=heads,
         kv_heads=min(heads, row.integer("kv_heads") or heads),
-        head_dim=row.integer("head_dim") or _head_dim(text) or hidden // heads,
+        head_dim=row.integer("head_dim")
+        or _number(r"head_dim\s*=?\s*(\d+)", text)
+        or hidden // heads,
         ffn=ffn,
         vocab=row.integer("vocab") or DEFAULT_VOCABULARY,
         max_positions=seq,
@@ -130,10 +132,6 @@ def _usual_ffn(hidden: int, gated: bool) -> int:
 def _number(pattern: str, text: str) -> int | None:
     match = re.search(pattern, text, re.IGNORECASE)
     return int(match[1]) if match else None
-
-
-def _head_dim(text: str) -> int | None:
-    return _number(r"head_dim\s*=?\s*(\d+)", text)
 
 
 def _mla(text: str) -> MlaSpec | None:

@@ -23,10 +23,6 @@ _EVERY_NTH = 2
 _FULL = r"maxtext|pax|automodel"
 
 
-def _usual_recompute(row: MeasuredRow) -> str:
-    return "full" if row.says("framework", _FULL) else "none"
-
-
 def recomputed_share(row: MeasuredRow, mode: RecomputeMode, job: Job) -> float:
     """Share of a stage's layers that the mode holds for, where the mode itself does not say."""
     share = row.number("recompute_share") or kept_products_share(row, job)
@@ -53,7 +49,8 @@ def kept_products_share(row: MeasuredRow, job: Job) -> float:
 
 def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
     """The row's mode among the profile's, built from named modules where it lists them."""
-    text = recompute_named(row.text("recompute") or _usual_recompute(row))
+    usual = "full" if row.says("framework", _FULL) else "none"
+    text = recompute_named(row.text("recompute") or usual)
     if text.startswith("none"):
         return profile.recompute_mode("none")
     share = row.number("recompute_share") or 1.0

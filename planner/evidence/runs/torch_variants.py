@@ -48,10 +48,6 @@ def _is_eager(row: MeasuredRow) -> bool:
     return row.says("framework", "torchtitan") and not compiles
 
 
-def _runs_fused_blocks(row: MeasuredRow) -> bool:
-    return row.says("compile", "y") or row.says("kernel", "fused blocks")
-
-
 def _updates_by_lists(row: MeasuredRow) -> bool:
     """Whether torch's AdamW makes copies of what it updates, as `torch._foreach` does."""
     by_lists = r"transformers 4\.([0-4]\d|5[0-4])"
@@ -110,7 +106,7 @@ TORCH_VARIANTS = (
     Variant(
         "compiled blocks",
         (*_TORCH[:4], "torchtune"),
-        _runs_fused_blocks,
+        lambda row: row.says("compile", "y") or row.says("kernel", "fused blocks"),
         {
             "saved": {"gated_activation_tensors": 2.0},
             "kernels": {"memory_traffic": 2.0, "norm_traffic": 1.0},
@@ -155,6 +151,14 @@ TORCH_VARIANTS = (
         {"kernels": {"parameter_communication_bytes": 1.0}},
     ),
     Variant("eager blocks", ("torchtune",), says("compile", "n"), _EAGER_BLOCKS),
+    # Without the linear of `zero.Init` (mem_efficient_linear) autograd holds the gathered weights
+    # of a forward that is not run again (deepspeed/runtime/zero/linear.py).
+    Variant(
+        "gathered weights held",
+        ("deepspeed",),
+        lambda row: row.says("variant", "plain linear") and row.says("recompute", "^none"),
+        {"state": {"live_parameters": 1e15}},
+    ),
     Variant(
         "plain loss",
         ("torchtune", "fsdp1", "torch-3d", "generic-3d"),

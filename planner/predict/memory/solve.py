@@ -21,7 +21,6 @@ from planner.predict.memory.footprint import Configuration, Footprint, configure
 from planner.predict.plan import Degrees
 
 Unknown = Literal["mbs", "seq", "layers"]
-UNKNOWNS: tuple[Unknown, ...] = ("mbs", "seq", "layers")
 
 # A value fits if the true peak stays within the limit with this probability; the prediction
 # itself stays within it with one half.

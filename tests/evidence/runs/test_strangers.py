@@ -57,6 +57,15 @@ def test_published_runs_of_fine_tuning_stacks(
             assert abs(memory_error(prediction) or 0.0) < memory
 
 
+def test_weights_that_autograd_holds_and_attention_that_a_row_names() -> None:
+    """All 16-bit weights without DeepSpeed's linear; FlashAttention-2 is slower on Hopper."""
+    ours, held = (predict(recompute="none", variant=text) for text in ("", "plain linear"))
+    assert held.memory_bytes("allocated") - ours.memory_bytes("allocated") > 1.1e10
+    hopper = {"framework": "Megatron-Core", "gpu": "H100-80GB", "zero": "dist_opt"}
+    named = predict(**hopper, kernel="flash_attention2").step_time_s
+    assert predict(**hopper).step_time_s * 1.03 < named
+
+
 def test_gradients_reduced_once_a_step_are_kept_whole() -> None:
     """KempnerForge's FSDP, alone and beside TP: each rank keeps 4 bytes of each of its parameters
     until the last micro-batch, and reduces them once."""

@@ -19,7 +19,6 @@ from planner.predict.memory.footprint import (
 from planner.predict.memory.solve import (
     EVEN_PROBABILITY,
     SAFE_PROBABILITY,
-    UNKNOWNS,
     Border,
     Solution,
     repeated_kinds,
@@ -102,7 +101,7 @@ def test_a_fixed_batch_leaves_its_divisors() -> None:
 
 def test_every_border_is_checked_on_both_sides() -> None:
     degrees = Degrees(tp=2, pp=2, grad_acc=4)
-    for unknown in UNKNOWNS:
+    for unknown in ("mbs", "seq", "layers"):
         solution = solve(_configuration(degrees, "full"), unknown, batch_is_fixed=False)
         for border in (solution.safe, solution.even):
             assert border.largest is not None
