@@ -157,7 +157,7 @@ def test_trace_of_a_cpu_alone(tmp_path: Path) -> None:
 def test_what_is_no_trace(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
-    with pytest.raises((UsageError, HardwareError), match="no Chrome trace|is empty"):
+    with pytest.raises((UsageError, HardwareError), match=r"no Chrome trace|is empty"):
         read_rank(path, 0)
 
 
