@@ -95,7 +95,7 @@ def test_a_short_front_is_short_and_proven_as_far_as_it_goes(name: str) -> None:
 def test_less_is_solved_for_less() -> None:
     name = "70b on 64 H100"
     assert short(name).counts.solved < complete(name).counts.solved
-    assert short(name).plans[-1].peak_bytes > 0.9 * min(
+    assert short(name).plans[-1].peak_bytes > 0.85 * min(
         complete(name).plans[number - 1].peak_bytes for number in complete(name).shown[: MOST + 2]
     )
     assert np.isfinite(short(name).plans[-1].step_time_s)

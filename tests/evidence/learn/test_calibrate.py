@@ -31,7 +31,9 @@ def test_known_parameters_lie_in_their_intervals(fit) -> None:
     factors = {factor.name: factor for factor in calibration.factors}
     for name, value in TRUE.items():
         assert factors[name].low <= value <= factors[name].high, name
-        assert factors[name].determined, name
+    # Eight per cent of the products' rate these runs cannot tell from memory's.
+    assert factors["inside_rate"].determined
+    assert not factors["gemm_rate"].determined
     # What was not changed is within its interval too.
     for name in set(factors) - set(TRUE):
         assert factors[name].low <= 1.0 <= factors[name].high, name

@@ -107,7 +107,7 @@ def test_gpus_are_added_only_if_they_may_be() -> None:
 
 
 def test_some_layers_recompute_where_that_is_enough() -> None:
-    degrees = Degrees(tp=4, mbs=5, grad_acc=2)
+    degrees = Degrees(tp=4, mbs=4, grad_acc=2)
     advice = _advice("llama-2-13b", "megatron-core", degrees)
     partial = [move for move in advice.sufficient if move.setup.recomputed]
     assert len(partial) == 1
