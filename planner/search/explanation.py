@@ -186,6 +186,7 @@ def _layout(
 ) -> Layout:
     """Layout of a neighbour; see `job_evaluator`."""
     from planner.predict.layouts import even_layout, in_mode
+    from planner.search.costed import likely_limit_bytes
     from planner.search.explorer import Explorer
     from planner.search.limit_results import Effort
 
@@ -199,7 +200,7 @@ def _layout(
         split = plan.layout.block_layers
         even = replace(even, block_layers=split, mtp_standalone=plan.layout.mtp_standalone)
         return in_mode(even, job.recompute[0])
-    limit = job.hbm_limit_bytes
+    limit = likely_limit_bytes(job, job.fit_probability)
     explorer = Explorer(cost_model, costed, columns, limit, Effort())
     if explorer.only_even[0]:
         return even
