@@ -41,6 +41,7 @@ __all__ = [
     "LayoutVariables",
     "Recomputation",
     "block_taken",
+    "broken_but_memory",
     "even_split",
     "greedy_costs",
     "greedy_split",
@@ -267,3 +268,13 @@ EXPRESSIBLE_RULES: tuple[AnyLayoutRule, ...] = (
     OffloadChunks(),
 )
 LAYOUT_RULES: tuple[AnyLayoutRule, ...] = (*EXPRESSIBLE_RULES, ChunksBalanced(), stage_memory)
+
+
+def broken_but_memory(layout: Layout, ctx: LayoutContext) -> list[str]:
+    """Sentences of the rules that a layout does not obey, but for that of memory, whose figures are
+    rounded: who has the layout's peak compares that."""
+    return [
+        rule.sentence
+        for rule in LAYOUT_RULES
+        if rule is not stage_memory and not rule.check(layout, ctx)
+    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from string import Template
 from typing import Literal, Protocol
 
 from planner.job.job import Job
@@ -94,18 +93,6 @@ class Command:
     demands: Mapping[str, str] = field(default_factory=dict)
     variables: tuple[Variable, ...] = ()
     branches: tuple[Branch, ...] = ()
-
-    @property
-    def default_argv(self) -> tuple[str, ...]:
-        """Program and arguments as they are where the user has set nothing."""
-        # A default that names others is empty where these are.
-        defaults = {
-            entry.name: "" if "$" in entry.default else entry.default for entry in self.variables
-        }
-        words = [*self.argv]
-        for entry in self.branches:
-            words += entry.given if defaults.get(entry.variable) else entry.otherwise
-        return tuple(Template(word).safe_substitute(defaults) for word in words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from constraints.layout import LAYOUT_RULES
-from constraints.rule import Layout
+from constraints.layout import broken_but_memory
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
@@ -29,7 +28,6 @@ from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import used_techniques
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.costed import CostedJob, likely_limit_bytes
-from planner.search.explorer import Explorer
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import TIE, Effort
 from planner.search.ordering import recommended
@@ -103,7 +101,8 @@ class PlanChecks:
     def _costed(self, costed_job: CostedJob, row: int, plan: Plan) -> Iterator[str]:
         explorer = costed_job.explorer(Effort())
         layout = plan_layout(plan)
-        for rule in broken_rules(explorer, row, layout):
+        ctx = explorer.linear(row, explorer.limit_bytes)[1]
+        for rule in broken_but_memory(layout, ctx)[:1]:
             yield f"its layout breaks a rule: {rule}"
             return
         point = explorer.cost(row, layout)
@@ -124,16 +123,6 @@ def _chosen(job: Job, plan: Plan) -> bool:
         and job.activation_offload == plan.activation_offload
         and used_techniques(job, plan.degrees) == plan.techniques
     )
-
-
-def broken_rules(explorer: Explorer, row: int, layout: Layout) -> list[str]:
-    """Rules over layouts that one does not obey, but for that of memory: its peak is costed."""
-    ctx = explorer.linear(row, explorer.limit_bytes)[1]
-    return [
-        rule.sentence
-        for rule in LAYOUT_RULES
-        if rule.name != "stage-memory" and not rule.check(layout, ctx)
-    ]
 
 
 class LimitChecks:

@@ -18,6 +18,7 @@ from planner.launch import deepspeed
 from planner.launch.hf_config import hf_config, layer_class
 from planner.predict.ops import parameter_count
 from tests.launch.deepspeed_cases import BASE, MATRIX
+from tests.launch.plans import default_argv
 from tests.launch.torch_plans import Case, launch_of
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
@@ -62,7 +63,7 @@ def test_trainer_reads_its_arguments(
     needs("deepspeed")
     launch = launch_of(case, "deepspeed", "deepspeed")
     monkeypatch.chdir(folder(deepspeed.files(launch)))
-    words = list(deepspeed.command(launch).default_argv[1:])
+    words = list(default_argv(deepspeed.command(launch))[1:])
     words += ["--use_cpu", "true"]
     if launch.job.precision == "fp16":
         words[words.index("--fp16") + 1] = "false"  # not on a CPU

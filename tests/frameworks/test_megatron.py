@@ -22,7 +22,7 @@ import pytest
 from planner.launch import megatron
 from planner.launch.contract import Launch
 from planner.launch.megatron_bridge_schema import schema
-from tests.launch.plans import MEGATRON, sharded
+from tests.launch.plans import MEGATRON, default_argv, sharded
 from tests.launch.plans import megatron as case
 
 pytestmark = pytest.mark.frameworks
@@ -79,7 +79,7 @@ def as_case(launch: Launch) -> dict[str, Any]:
     command = megatron.command(launch)
     blackwell = launch.job.cluster.gpu.architecture == "blackwell"
     return {
-        "argv": list(command.default_argv[1:]),
+        "argv": list(default_argv(command)[1:]),
         "world": launch.plan.degrees.gpus,
         "env": {name: value for name, (value, _) in command.environment.items()},
         "capability": [10, 0] if blackwell else [9, 0],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from string import Template
 
 from planner import Degrees, Request
-from planner.launch.contract import Launch, NodesAs
+from planner.launch.contract import Command, Launch, NodesAs
 from planner.predict.configuration import evaluate
 
 
@@ -217,3 +218,15 @@ def changed(launch: Launch, **fields: object) -> Launch:
 
 
 Cases = Callable[[str], Launch]
+
+
+def default_argv(command: Command) -> tuple[str, ...]:
+    """Program and arguments as they are where the user has set nothing."""
+    # A default that names others is empty where these are.
+    defaults = {
+        entry.name: "" if "$" in entry.default else entry.default for entry in command.variables
+    }
+    words = [*command.argv]
+    for entry in command.branches:
+        words += entry.given if defaults.get(entry.variable) else entry.otherwise
+    return tuple(Template(word).safe_substitute(defaults) for word in words)

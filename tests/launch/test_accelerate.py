@@ -12,6 +12,7 @@ from planner.launch import accelerate
 from planner.launch.contract import Launch
 from tests.launch.accelerate_cases import BASE, MATRIX
 from tests.launch.golden_files import check_golden
+from tests.launch.plans import default_argv
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, launch_of
 
@@ -48,7 +49,7 @@ def test_script_has_the_batch(entry: Case) -> None:
         for word in node.keywords
         if word.arg == "default" and isinstance(node.args[0], ast.Constant)
     }
-    words = accelerate.command(launch(entry)).default_argv[1:]
+    words = default_argv(accelerate.command(launch(entry)))[1:]
     given = dict(zip(words[::2], words[1::2], strict=True))
     assert {name: str(defaults[name]) for name in given} == given
     degrees = launch(entry).plan.degrees
@@ -68,7 +69,7 @@ def test_launched_with_its_file() -> None:
     command = accelerate.command(launch(BASE))
     assert command.launcher == "accelerate"
     assert command.launcher_arguments == ("--config_file", "accelerate.yaml")
-    assert command.default_argv[0] in accelerate.files(launch(BASE))
+    assert default_argv(command)[0] in accelerate.files(launch(BASE))
 
 
 REFUSED = (

@@ -10,13 +10,13 @@ from planner.job.frameworks.targets import TARGETS
 from planner.launch.megatron import command
 from planner.launch.registry import writer_of
 from tests.cli.conftest import run_cli
-from tests.launch.plans import megatron
+from tests.launch.plans import default_argv, megatron
 from tests.launch.round_trip import read_back
 
 
 def test_written_and_read_again(tmp_path: Path) -> None:
     launch = megatron("ramp")
-    argv = command(launch).default_argv
+    argv = default_argv(command(launch))
     place = argv.index("--step-batch-size-schedule")
     assert argv[place + 1] == "0:4,1000000000:8,2500000000:16"
     # Megatron takes one of the two.

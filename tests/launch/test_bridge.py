@@ -10,12 +10,12 @@ import pytest
 from planner.launch import megatron_bridge
 from planner.launch.contract import Launch
 from planner.launch.megatron_bridge_schema import schema, wrong_overrides
-from tests.launch.plans import BRIDGE, bridge, costed
+from tests.launch.plans import BRIDGE, bridge, costed, default_argv
 
 
 def overrides(launch: Launch) -> dict[str, str]:
     """Field -> value."""
-    pairs = (word.split("=", 1) for word in megatron_bridge.command(launch).default_argv[1:])
+    pairs = (word.split("=", 1) for word in default_argv(megatron_bridge.command(launch))[1:])
     return {word[0]: word[1] for word in pairs}
 
 

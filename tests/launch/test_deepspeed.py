@@ -13,6 +13,7 @@ from planner.launch import deepspeed
 from planner.launch.contract import Launch
 from tests.launch.deepspeed_cases import BASE, MATRIX
 from tests.launch.golden_files import check_golden
+from tests.launch.plans import default_argv
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, changed, launch_of
 
@@ -29,7 +30,7 @@ def config(item: Case) -> dict[str, Any]:
 
 
 def arguments(item: Case) -> dict[str, str]:
-    words = deepspeed.command(launch(item)).default_argv
+    words = default_argv(deepspeed.command(launch(item)))
     return dict(zip(words[1::2], words[2::2], strict=True))
 
 
@@ -62,7 +63,7 @@ def test_model_is_the_plan_s(entry: Case) -> None:
 def test_script_is_python(entry: Case) -> None:
     text = deepspeed.files(launch(entry))["train.py"]
     ast.parse(text)
-    words = deepspeed.command(launch(entry)).default_argv
+    words = default_argv(deepspeed.command(launch(entry)))
     assert words[words.index("--seq_length") + 1] == str(launch(entry).plan.seq)
     assert f"seq_length: int = field(default={launch(entry).plan.seq}" in text
     assert max(len(line) for line in text.splitlines()) <= 100
@@ -71,7 +72,7 @@ def test_script_is_python(entry: Case) -> None:
 @pytest.mark.parametrize("name", ["zero3", "zero2-tp", "offload-part", "lion"])
 def test_golden(name: str) -> None:
     found = next(item for item in MATRIX if item.name == name)
-    words = "\n".join(deepspeed.command(launch(found)).default_argv) + "\n"
+    words = "\n".join(default_argv(deepspeed.command(launch(found)))) + "\n"
     check_golden(f"deepspeed/{name}", dict(deepspeed.files(launch(found))) | {"arguments": words})
 
 
@@ -125,4 +126,4 @@ def test_degrees_that_no_profile_gives(degrees: dict[str, int], reason: str) -> 
 def test_kernel_of_the_trainer() -> None:
     assert arguments(BASE)["--optim"] == "adamw_torch_fused"
     setting = changed(launch(BASE), optimizer_kernel="foreach")
-    assert "adamw_torch" in deepspeed.command(setting).default_argv
+    assert "adamw_torch" in default_argv(deepspeed.command(setting))

@@ -11,7 +11,7 @@ from planner.launch import megatron
 from planner.launch.contract import Launch
 from planner.launch.megatron_layout import layout_text
 from planner.launch.megatron_table import pattern
-from tests.launch.plans import MEGATRON, changed, costed, sharded
+from tests.launch.plans import MEGATRON, changed, costed, default_argv, sharded
 from tests.launch.plans import megatron as case
 from tests.launch.unfolded_layout import unfolded_layout
 
@@ -21,7 +21,7 @@ FLAGS = json.loads(Path(__file__).with_name("megatron_flags.json").read_text())[
 def flags(launch: Launch) -> dict[str, list[str]]:
     """Option -> its values."""
     found: dict[str, list[str]] = {}
-    for word in megatron.command(launch).default_argv[1:]:
+    for word in default_argv(megatron.command(launch))[1:]:
         if word.startswith("--"):
             assert word not in found, f"{word} twice"
             found[word] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from constraints.layout import LAYOUT_RULES
+from constraints.layout import broken_but_memory
 from planner.cost import fields as f
 from planner.predict.layouts import plan_layout
 from planner.predict.plan import Plan
@@ -78,10 +78,9 @@ class PoolChecks:
         layout = plan_layout(plan)
         terms = pool_terms(explorer.model, explorer.costed, row, parts)
         ctx = pool_context(explorer.model, explorer.costed, row, parts, explorer.limits, terms)
-        for rule in LAYOUT_RULES:
-            if rule.name != "stage-memory" and not rule.check(layout, ctx):
-                yield f"its layout breaks a rule: {rule.sentence}"
-                return
+        for rule in broken_but_memory(layout, ctx)[:1]:
+            yield f"its layout breaks a rule: {rule}"
+            return
         counts = explorer.kernel_layout(row, layout)
         step, _ = explorer.model.cost_layout(explorer.costed, row, counts, parts)
         point = explorer.cost(row, parts, layout)

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from constraints.layout import LAYOUT_RULES, Recomputation
+from constraints.layout import Recomputation, broken_but_memory
 from constraints.numbers import IntArray
 from constraints.rule import Layout
 from planner.cost import fields as f
@@ -286,8 +286,7 @@ class PoolExplorer:
         parts = self.orders[row][0]
         terms = pool_terms(self.model, self.costed, row, parts)
         ctx = pool_context(self.model, self.costed, row, parts, self.limits, terms)
-        rules = (rule for rule in LAYOUT_RULES if rule.name != "stage-memory")
-        return all(rule.check(self.even(row), ctx) for rule in rules)
+        return not broken_but_memory(self.even(row), ctx)
 
     def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
         """Note the shapes that may still beat `target`."""
