@@ -50,7 +50,8 @@ def applies(ctx: LayoutContext) -> bool:
     plain = ctx.placement == "straight" and ctx.recomputation != "free"
     model = sequence(ctx.kinds)
     few = sum(model.repeats) * ctx.vpp <= _MOST_STARTS
-    return plain and ctx.blocks > 1 and model.coded and few
+    choice = ctx.blocks > 1 or ctx.recomputation == "shared"
+    return plain and choice and model.coded and few
 
 
 @dataclass(frozen=True)
