@@ -173,5 +173,5 @@ def _single_values(array: np.ndarray) -> list[Any]:
         return [array.ctypes.data]
     if not array.flags.c_contiguous:
         raise ValueError("compiled code takes contiguous arrays")
-    size, data = [array.size, array.itemsize], array.ctypes.data
-    return [None, None, *size, data, *array.shape, *array.strides]
+    data = array.ctypes.data
+    return [None, None, array.size, array.itemsize, data, *array.shape, *array.strides]

@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from functools import cache
 from threading import Lock
 
-# Rows below which starting threads takes longer than the work.
+# Rows below which starting threads takes longer than the work, and calling the core longer than
+# what a part of it costs.
 _FEWEST = 128
 # Parts for each thread, so that none waits long for the others' last, and rows of a part at most:
 # between parts Ctrl-C and the deadline are heard.
@@ -46,7 +47,8 @@ def in_threads(work: Callable[[slice], None], count: int) -> None:
     as `limit_threads` says."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = max(1, min(_most_threads.get() or threads or 1, threads or 1, count // _FEWEST))
-    size = max(1, min(_MOST_ROWS, -(-count // (_PARTS * threads if threads > 1 else 1))))
+    shares = threads * min(_PARTS, count // (_FEWEST * threads)) if threads > 1 else 1
+    size = max(1, min(_MOST_ROWS, -(-count // shares)))
     parts = _parts(count, size, _deadline.get())
     if threads == 1:
         for part in parts:
