@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
+from operator import le, sub
 
 
 @dataclass(frozen=True)
@@ -65,24 +67,20 @@ class PhaseNumbers:
 
     def never_exceeds(self, other: PhaseNumbers) -> bool:
         """Whether no layout holds more at this moment than at the other, term by term."""
-        mine, theirs = (
-            tuple(
-                chain(
-                    phase.stage, phase.working, phase.gather, *phase.layer, *phase.left(),
-                    *phase.working_recomputed, *phase.done,
-                )
-            )
-            for phase in (self, other)
-        )  # fmt: skip
-        return all(one <= two for one, two in zip(mine, theirs, strict=True))
+        return all(map(le, self._terms, other._terms))
 
-    def left(self) -> Iterable[tuple[int, ...]]:
-        """What a layer leaves that recomputes, in a row for each mode and stage."""
-        return (
-            tuple(layer - freed for layer, freed in zip(*pair, strict=True))
-            for mode in self.freed
-            for pair in zip(self.layer, mode, strict=True)
+    @cached_property
+    def _terms(self) -> tuple[int, ...]:
+        """All that memory grows with; of layers that recompute what each leaves."""
+        left = (
+            map(sub, *pair) for mode in self.freed for pair in zip(self.layer, mode, strict=True)
         )
+        return tuple(
+            chain(
+                self.stage, self.working, self.gather, *self.layer, *left,
+                *self.working_recomputed, *self.done,
+            )
+        )  # fmt: skip
 
 
 def undominated(phases: Iterable[PhaseNumbers]) -> tuple[PhaseNumbers, ...]:
