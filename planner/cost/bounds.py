@@ -86,7 +86,8 @@ CAPACITY_LAYERS = 1
 CAPACITY_PLAIN = 2
 CAPACITY_FREED_S = 3
 CAPACITY_SLOPE = 4
-CAPACITY_COLUMNS = 5
+CAPACITY_LAYER_S = 5
+CAPACITY_COLUMNS = 6
 
 # Halvings of the interval in which the slowest stage's time lies.
 BISECTIONS = 40
@@ -225,6 +226,7 @@ def fill_capacity(
     stage: Array, layer: Array, recompute: int, limit_bytes: float, capacity: Array
 ) -> None:  # fmt: skip
     """Fill CAPACITY_*: what `layers_within` reads of a stage under `limit_bytes` of live bytes."""
+    capacity[CAPACITY_LAYER_S] = layer[LAYER_SECONDS]
     flight, most = stage[STAGE_FLIGHT], np.inf
     if layer[LAYER_OPTIMIZER_BYTES] > 0.0:
         most = (limit_bytes - stage[STAGE_OPTIMIZER_BYTES]) / layer[LAYER_OPTIMIZER_BYTES]
@@ -249,29 +251,19 @@ def fill_capacity(
 
 
 @jit
-def layers_within(capacity: Array, layer_s: float, seconds: float) -> float:
-    """Most layers of a stage within `seconds`; see `stage_capacity`."""
+def layers_within(capacity: Array, seconds: float) -> float:
+    """Most layers that a stage can hold within `seconds` and the memory that was said.
+
+    With some layers recomputed, r of n layers must be so that n·a - r·d fits the memory, and
+    n·t + r·q the time; r need not be whole here (a relaxation). Negative if not even 0 fit.
+    """
     time_left = seconds - capacity[CAPACITY_SECONDS]
-    most = min(capacity[CAPACITY_LAYERS], time_left / layer_s)
+    most = min(capacity[CAPACITY_LAYERS], time_left / capacity[CAPACITY_LAYER_S])
     if most > capacity[CAPACITY_PLAIN]:
         # n·t + q·(n·a - left)/d = time_left.
         balanced = (time_left + capacity[CAPACITY_FREED_S]) / capacity[CAPACITY_SLOPE]
         most = min(most, max(balanced, capacity[CAPACITY_PLAIN]))
     return whole(most)
-
-
-@jit
-def stage_capacity(
-    stage: Array, layer: Array, recompute: int, seconds: float, limit_bytes: float
-) -> float:
-    """Most layers that one stage can hold within `seconds` and `limit_bytes` of live tensors.
-
-    With some layers recomputed, r of n layers must be so that n·a - r·d fits the memory, and
-    n·t + r·q the time; r need not be whole here (a relaxation). Negative if not even 0 fit.
-    """
-    capacity = np.zeros(CAPACITY_COLUMNS)
-    fill_capacity(stage, layer, recompute, limit_bytes, capacity)
-    return layers_within(capacity, layer[LAYER_SECONDS], seconds)
 
 
 @jit
@@ -287,13 +279,12 @@ def fewest_layers(stage: int, pp: int, vpp: float, standalone_vocab: float) -> f
 
 @jit
 def layers_fit(
-    capacities: Array, layer_s: float, seconds: float, layers: float, vpp: float,
-    standalone_vocab: float,
-) -> bool:  # fmt: skip
+    capacities: Array, seconds: float, layers: float, vpp: float, standalone_vocab: float
+) -> bool:
     """Whether all layers find room on stages that take at most `seconds` each."""
     total, pp = 0.0, capacities.shape[0]
     for stage in range(pp):
-        most = layers_within(capacities[stage], layer_s, seconds)
+        most = layers_within(capacities[stage], seconds)
         if most < fewest_layers(stage, pp, vpp, standalone_vocab):
             return False
         total += most
@@ -316,25 +307,59 @@ def slowest_stage_bound_s(
         return low_s
     for stage in range(stages.shape[0]):
         fill_capacity(stages[stage], layer, recompute, limit_bytes, capacities[stage])
-    layer_s, known_s, enough_s = layer[LAYER_SECONDS], float(wider[0]), float(wider[1])
+    known_s, enough_s = float(wider[0]), float(wider[1])
     if enough_s > 0.0 and low_s <= known_s:
-        if layers_fit(capacities, layer_s, enough_s, layers, vpp, standalone_vocab):
+        if layers_fit(capacities, enough_s, layers, vpp, standalone_vocab):
             return known_s
         low_s = enough_s
-    high_s = (layer_s + layer[LAYER_RECOMPUTE]) * layers + low_s
+    high_s = (layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE]) * layers + low_s
     high_s += greatest(stages, STAGE_SECONDS)
-    if not layers_fit(capacities, layer_s, high_s, layers, vpp, standalone_vocab):
+    return least_slowest_s(capacities, layers, vpp, standalone_vocab, low_s, high_s, wider)
+
+
+@jit
+def slowest_of_parts_s(
+    stages: Array, layers: Array, parts: Array, recompute: int, live_bytes: Array, total: float,
+    vpp: float, standalone_vocab: float, low_s: float, capacities: Array,
+) -> float:  # fmt: skip
+    """`slowest_stage_bound_s` of stages on GPUs of several types, for `total` layers.
+
+    `stages[part, stage, STAGE_*]`, `layers[part, LAYER_*]`, `live_bytes[part]`; parts[stage]: the
+    part that a stage is on.
+    """
+    layer_s, pinned_s = 0.0, 0.0
+    for part in range(stages.shape[0]):
+        layer_s = max(layer_s, layers[part, LAYER_SECONDS] + layers[part, LAYER_RECOMPUTE])
+        pinned_s = max(pinned_s, greatest(stages[part], STAGE_SECONDS))
+    for stage in range(parts.shape[0]):
+        part = parts[stage]
+        fill_capacity(
+            stages[part, stage], layers[part], recompute, live_bytes[part], capacities[stage]
+        )
+    high_s = layer_s * max(total, vpp) + pinned_s + low_s
+    between = np.zeros(2)
+    return least_slowest_s(capacities, total, vpp, standalone_vocab, low_s, high_s, between)
+
+
+@jit
+def least_slowest_s(
+    capacities: Array, layers: float, vpp: float, standalone_vocab: float, low_s: float,
+    high_s: float, between: Array,
+) -> float:  # fmt: skip
+    """Least seconds in which all layers find room, `low_s` at least; infinite if `high_s` is not
+    enough. Sets the seconds between which it lies."""
+    if not layers_fit(capacities, high_s, layers, vpp, standalone_vocab):
         return np.inf
-    if layers_fit(capacities, layer_s, low_s, layers, vpp, standalone_vocab):
-        wider[0], wider[1] = low_s, low_s
+    if layers_fit(capacities, low_s, layers, vpp, standalone_vocab):
+        between[0], between[1] = low_s, low_s
         return low_s
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
-        if layers_fit(capacities, layer_s, middle_s, layers, vpp, standalone_vocab):
+        if layers_fit(capacities, middle_s, layers, vpp, standalone_vocab):
             high_s = middle_s
         else:
             low_s = middle_s
-    wider[0], wider[1] = low_s, high_s
+    between[0], between[1] = low_s, high_s
     return low_s
 
 

@@ -61,6 +61,13 @@ def holds(
     )
 
 
+def most_layers(stage: Array, layer: Array, recompute: int, seconds: float, limit: float) -> float:
+    """Most layers that one stage can hold within `seconds` and `limit` bytes of live tensors."""
+    capacity = np.zeros(b.CAPACITY_COLUMNS)
+    b.fill_capacity(stage, layer, recompute, limit, capacity)
+    return b.layers_within(capacity, seconds)
+
+
 @pytest.mark.parametrize("recompute", [b.RECOMPUTE_NONE, b.RECOMPUTE_ALL, b.RECOMPUTE_SOME])
 def test_a_stage_holds_as_many_layers_as_counting_finds(recompute: int) -> None:
     rng = random.Random(recompute)
@@ -69,7 +76,7 @@ def test_a_stage_holds_as_many_layers_as_counting_finds(recompute: int) -> None:
         stage, layer = drawn(rng)
         seconds, limit = rng.randint(0, 60), rng.randint(20, 120)
         counted = [n for n in range(1, 61) if holds(stage, layer, recompute, n, seconds, limit)]
-        capacity = b.stage_capacity(stage, layer, recompute, seconds, limit)
+        capacity = most_layers(stage, layer, recompute, seconds, limit)
         # A share of layers recomputed finer than hundredths may fit one more.
         more = 1 if recompute == b.RECOMPUTE_SOME else 0
         most = max(counted, default=0)
@@ -120,7 +127,7 @@ def test_the_slowest_stage_is_no_quicker_than_the_layers_allow() -> None:
                 sum(counts) >= layers and min(counts[0] + alone, counts[1], counts[2] + alone) >= 1
                 for seconds in (1e6, found * (1.0 + 1e-9), found * 0.999)
                 for counts in [
-                    [b.stage_capacity(one, layer, recompute, seconds, limit) for one in stages]
+                    [most_layers(one, layer, recompute, seconds, limit) for one in stages]
                 ]
             ]
             assert fit[:2] == 2 * [found < np.inf]
@@ -233,3 +240,31 @@ def test_stages_take_least_together_as_all_choices_show() -> None:
         assert reached[-1, -1] == min(choices, default=np.inf)
         if reached[-1, -1] < np.inf:
             assert (places[chosen].sum(), seconds[chosen].sum()) == (6, reached[-1, -1])
+
+
+def test_stages_on_two_parts_hold_what_each_part_holds() -> None:
+    """All layers fit at the bound, each stage by its own part, and not in a thousandth less."""
+    rng, bound = random.Random(5), 0
+    for _ in range(60):
+        layers = np.array([drawn(rng)[1] for _ in range(2)])
+        stages = np.array([[drawn(rng)[0] for _ in range(3)] for _ in range(2)])
+        parts, live = np.array([0, 1, 1]), np.array([rng.uniform(30.0, 400.0) for _ in range(2)])
+        total = float(rng.randint(3, 20))
+        found = b.slowest_of_parts_s(
+            stages, layers, parts, b.RECOMPUTE_SOME, live, total, 1.0, 0.0, 0.0,
+            np.zeros((3, b.CAPACITY_COLUMNS)),
+        )  # fmt: skip
+        counts = [
+            [
+                most_layers(
+                    stages[part, stage], layers[part], b.RECOMPUTE_SOME, seconds, live[part]
+                )
+                for stage, part in enumerate(parts)
+            ]
+            for seconds in (1e6, found * (1.0 + 1e-9), found * 0.999)
+        ]
+        fit = [sum(each) >= total and min(each) >= 1 for each in counts]
+        assert fit[:2] == 2 * [found < np.inf]
+        assert found in (0.0, np.inf) or not fit[2]
+        bound += 0.0 < found < np.inf
+    assert bound > 20

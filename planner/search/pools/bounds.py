@@ -71,18 +71,21 @@ def pool_bound_s(
     `own`, `limits_bytes` (reserved, context included): of each part. `totals[piece]`: how many of
     each piece the model has.
     """
-    live = [part.live_bytes(limit) for part, limit in zip(part_termss, limits_bytes, strict=True)]
+    live = np.array(
+        [part.live_bytes(limit) for part, limit in zip(part_termss, limits_bytes, strict=True)]
+    )
+    stages = np.stack([part.stages for part in part_termss])
+    place, capacities = np.array(parts), np.zeros((len(parts), bounds.CAPACITY_COLUMNS))
     kinds = len(part_termss[0].layers)
-    ranges = [(0, kinds, float(totals[:kinds].sum()), vpp)]
+    ranges = [(0, kinds, float(totals[:kinds].sum()), vpp, standalone_vocab)]
     if kinds > 1:
-        ranges += [(kind, kind + 1, float(totals[kind]), 0.0) for kind in range(kinds)]
+        ranges += [(kind, kind + 1, float(totals[kind]), 0.0, 0.0) for kind in range(kinds)]
     slowest_s = 0.0
-    for first, end, layers, fewest in ranges:
-        cheapest = [bounds.cheapest_layer(part.layers, first, end) for part in part_termss]
-        capacities = _Capacities(
-            part_termss, parts, cheapest, live, code, layers, fewest, standalone_vocab
+    for first, end, layers, fewest, vocab_alone in ranges:
+        cheapest = np.stack([part.layers[first:end].min(axis=0) for part in part_termss])
+        slowest_s = compiled.slowest_of_parts_s(
+            stages, cheapest, place, code, live, layers, fewest, vocab_alone, slowest_s, capacities
         )
-        slowest_s = capacities.least_s(slowest_s)
         if slowest_s == np.inf:
             return slowest_s
     seconds = [_pass_seconds(part, code, kinds) for part in part_termss]
@@ -99,50 +102,3 @@ def _pass_seconds(part: PartTerms, code: int, kinds: int) -> Array:
     if code == bounds.RECOMPUTE_ALL:
         seconds[:kinds] += part.terms[:kinds, linear.TERM_RECOMPUTE]
     return seconds
-
-
-@dataclass(frozen=True)
-class _Capacities:
-    """How many layers the stages have room for."""
-
-    terms: Sequence[PartTerms]
-    parts: Sequence[int]
-    layer: Sequence[Array]
-    live_bytes: Sequence[float]
-    code: int
-    layers: float
-    fewest: float
-    standalone_vocab: float
-
-    def fit(self, seconds: float) -> bool:
-        """Whether all layers find room on stages that take at most `seconds` each."""
-        total = 0.0
-        for stage, part in enumerate(self.parts):
-            empty, layer = self.terms[part].stages[stage], self.layer[part]
-            capacity = compiled.stage_capacity(
-                empty, layer, self.code, seconds, self.live_bytes[part]
-            )
-            if capacity < bounds.fewest_layers(
-                stage, len(self.parts), self.fewest, self.standalone_vocab
-            ):
-                return False
-            total += capacity
-        return total >= self.layers
-
-    def least_s(self, low_s: float) -> float:
-        """Least seconds of the slowest stage, `low_s` at least; infinite if nothing fits."""
-        columns = [bounds.LAYER_SECONDS, bounds.LAYER_RECOMPUTE]
-        slowest = max(float(item[columns].sum()) for item in self.layer)
-        pinned = max(float(part.stages[:, bounds.STAGE_SECONDS].max()) for part in self.terms)
-        high_s = slowest * max(self.layers, self.fewest) + pinned + low_s
-        if not self.fit(high_s):
-            return float(np.inf)
-        if self.fit(low_s):
-            return low_s
-        for _ in range(bounds.BISECTIONS):
-            middle_s = 0.5 * (low_s + high_s)
-            if self.fit(middle_s):
-                high_s = middle_s
-            else:
-                low_s = middle_s
-        return low_s

@@ -60,7 +60,7 @@ class PoolPoint(Point):
 
 
 class PoolExplorer:
-    """Finds the rungs of a pool's shapes."""
+    """Finds the fastest plan of a pool within each memory limit."""
 
     def __init__(
         self,
@@ -117,6 +117,15 @@ class PoolExplorer:
     def balanced(self) -> Array:
         """No layout of a shape has a better pace, whatever the memory."""
         return np.array([self._balanced_s(row) for row in range(len(self.orders))]) / self.gbs
+
+    @cached_property
+    def _unbounded(self) -> list[Waiting]:
+        """Every shape in every order with the pace that no memory limit lets it beat."""
+        return [
+            (float(self.balanced[row]), False, row, parts)
+            for row, orders in enumerate(self.orders)
+            for parts in orders
+        ]
 
     def bound(self, row: int, parts: Parts, share: float) -> float:
         """No layout of a shape in this order has a better pace within a share of the limits."""
@@ -241,9 +250,10 @@ class PoolExplorer:
             default=None,
         ) or self._best_even(share)
         waiting: list[Waiting] = [
-            (max(float(self.balanced[row]), self.known(row, parts, share)), False, row, parts)
-            for row, orders in enumerate(self.orders)
-            for parts in orders
+            each
+            if each[2:] not in self._proven
+            else (max(each[0], self.known(*each[2:], share)), *each[1:])
+            for each in self._unbounded
         ]
         heapify(waiting)
         left = np.inf
