@@ -100,29 +100,38 @@ def degree_limit(values: Iterable[int]) -> DegreeLimit:
 
 
 def legal_candidates(job: Job) -> Candidates:
-    """Legal shapes on all GPUs, else on the largest usable subset. UsageError if there are none."""
+    """Legal shapes on all GPUs; where no configuration at all uses all of them, whatever the user's
+    limits, on the most that some does. UsageError if there are none.
+
+    Were it the limits that decide, more of them could make the answer faster.
+    """
     ctx = rule_context(job)
     shapes = enumerate_shapes(ctx)
     columns, report = legal_shapes(ctx, shapes)
     if report.legal:
         return Candidates(job, columns, report)
-    usable = largest_usable(ctx)
+    free = replace(ctx, limits={}, conditions=())
+    usable = largest_usable(free)
     if not 0 < usable < job.cluster.num_gpus:
         raise UsageError(no_legal_shape(ctx, shapes))
-    conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
-    reason = "; ".join(rule.explain(ctx) for rule in conflict)
-    smaller = replace(job, cluster=job.cluster.with_gpus(usable))
-    ctx = rule_context(smaller)
-    columns, report = legal_shapes(ctx, enumerate_shapes(ctx))
+    free_shapes = enumerate_shapes(free)
+    conflict = minimal_conflict(free_shapes.columns, free, rules_of(free))
+    reason = "; ".join(rule.explain(free) for rule in conflict)
     note = (
         f"planned on {usable:,} of the {job.cluster.num_gpus:,} GPUs: no configuration uses all "
         f"of them ({reason})"
     )
+    smaller = replace(job, cluster=job.cluster.with_gpus(usable))
+    ctx = rule_context(smaller)
+    shapes = enumerate_shapes(ctx)
+    columns, report = legal_shapes(ctx, shapes)
+    if not report.legal:
+        raise UsageError(f"{note}\n{no_legal_shape(ctx, shapes)}")
     return Candidates(smaller, columns, report, (note,))
 
 
 def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
-    """The rules that contradict each other, and batch sizes that would work."""
+    """The rules that contradict each other, and batch sizes or GPUs that would work."""
     from planner.predict.condition_hints import condition_hints
 
     conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
@@ -133,6 +142,9 @@ def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
         if batches:
             sizes = " or ".join(f"{size:,}" for size in batches)
             lines.append(f"nearest global batch that works: {sizes} sequences (--gbs)")
+    usable = largest_usable(ctx)
+    if usable:
+        lines.append(f"most GPUs, of these, that work: {usable:,} (--gpus)")
     lines += condition_hints(ctx, shapes, conflict)
     return "\n".join(lines)
 

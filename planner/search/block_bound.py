@@ -278,14 +278,18 @@ class BlockBound:
     def least_added_s(self, options: Options, least_s: float, cap_s: float, most_s: float) -> float:
         """What stages add at least to a step whose slowest stage takes `least_s` or longer.
 
-        A slowest stage that takes longer costs its own seconds, so only a little longer counts.
+        A slowest stage that takes longer costs its own seconds, so only a little longer counts;
+        nothing where no stage waits for it, up to the `most_s` that is asked.
         """
         weight, floor_s = self.seconds.weight, self.seconds.floor_s
         saved_s = self.least_added(options, least_s)[0] - floor_s
-        slower_s = min(most_s, least_s + saved_s / weight)
+        if weight == 0.0 or weight * (most_s - least_s) <= saved_s:
+            slower_s, beyond_s = most_s, inf
+        else:
+            slower_s = least_s + saved_s / weight
+            beyond_s = weight * (slower_s - least_s) + floor_s
         if slower_s > cap_s:
             options = self.options(slower_s)
-        beyond_s = weight * (slower_s - least_s) + floor_s
         return min(self.least_added(options, slower_s)[0], beyond_s)
 
     # --- stages together --------------------------------------------------------------------------

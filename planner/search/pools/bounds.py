@@ -87,7 +87,7 @@ def pool_bound_s(
             stages, cheapest, place, code, live, layers, fewest, vocab_alone, slowest_s, capacities
         )
         if slowest_s == np.inf:
-            return slowest_s
+            return float(np.inf)
     seconds = [_pass_seconds(part, code, kinds) for part in part_termss]
     total_s = float(totals @ np.min(seconds, axis=0))
     update = np.min([part.terms[:, linear.TERM_OPTIMIZER] for part in part_termss], axis=0)
