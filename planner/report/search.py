@@ -204,7 +204,7 @@ def _missing_text(result: SearchResult) -> str:
             f"No plan that differs by more than {_RESOLUTION} is missing, up to {SLOWEST:g} times "
             "as slow as the fastest."
         )
-    if result.stopped or _is_mixed(result.plans):
+    if result.stopped:
         return "Others may lie between them."
     return "Plans between these were not looked for: --all, --json, --csv and -o do."
 

@@ -75,6 +75,19 @@ def as_fast(
     return lighter_plans(explorer, first, most_s, memory_bytes)
 
 
+def front(
+    explorer: Explored, limit_bytes: float, *, fastest_only: bool, short: int | None
+) -> list[LimitResult]:
+    """The fastest plan alone, the short front of so many plans, or the complete one (None)."""
+    found = fastest_plan(explorer, limit_bytes, MEMORY_BYTES)
+    if fastest_only:
+        return found
+    found = as_fast(explorer, found, MEMORY_BYTES)
+    if short is None:
+        return complete_front(explorer, found, MEMORY_BYTES)
+    return short_front(explorer, found, MEMORY_BYTES, short)
+
+
 def complete_front(
     explorer: Explored, first: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:

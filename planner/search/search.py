@@ -20,15 +20,7 @@ from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.threads import OutOfTimeError, until
 from planner.search.costed import CostedJob, cost_job
-from planner.search.exact_front import (
-    MEMORY_BYTES,
-    as_fast,
-    complete_front,
-    fastest_plan,
-    short_front,
-    thin_points,
-    undominated,
-)
+from planner.search.exact_front import front, thin_points, undominated
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import TIE, Effort, LimitResult, Point, Progress
@@ -87,20 +79,20 @@ def find_plans(
     if is_pool(request.gpus):
         from planner.search.pools.search import search_pool
 
-        return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
+        return search_pool(
+            request, top=top, sort=sort, effort=effort, progress=progress,
+            fastest_only=fastest_only, short=short, relaxed=relaxed,
+        )  # fmt: skip
     started = time.perf_counter()
     job = request.resolve()
     shares = _costed_in_time(job, launch, effort)
     explorer = shares.explorer(effort, progress)
-    limit_results = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
-    if not fastest_only:
-        limit_results = as_fast(explorer, limit_results, MEMORY_BYTES)
-        limit_results = (
-            complete_front(explorer, limit_results, MEMORY_BYTES)
-            if short is None
-            else short_front(explorer, limit_results, MEMORY_BYTES, short)
+    limit_results = [
+        explorer.as_good(limit_result)
+        for limit_result in front(
+            explorer, explorer.limit_bytes, fastest_only=fastest_only, short=short
         )
-    limit_results = [explorer.as_good(limit_result) for limit_result in limit_results]
+    ]
     points = undominated(
         [limit_result.point for limit_result in limit_results if limit_result.point is not None]
     )

@@ -24,8 +24,7 @@ from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
 from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
-from planner.search.exact_front import MEMORY_BYTES, complete_front, fastest_plan, undominated
-from planner.search.front import ALIKE, SAVING, thin
+from planner.search.exact_front import front, thin_points, undominated
 from planner.search.limit_results import Effort, LimitResult, Progress
 from planner.search.ordering import recommended, sort_value, stop_notes
 from planner.search.pools.cost import PoolModel
@@ -75,13 +74,11 @@ def search_pool(
     sort: str,
     effort: Effort,
     progress: Progress | None = None,
-    explains: bool = True,
+    fastest_only: bool = False,
+    short: int | None = None,
+    relaxed: bool = True,
 ) -> SearchResult:
-    """`planner.find_plans` for GPUs of several types; see there.
-
-    `explains`: search what each part does alone, and, if nothing fits, what would.
-    """
-
+    """`planner.find_plans` for GPUs of several types; see there."""
     started = time.perf_counter()
     pool, jobs = pool_jobs(request)
     model = PoolModel(jobs)
@@ -89,23 +86,21 @@ def search_pool(
     explorer = PoolExplorer(pool, model, columns, effort, progress)
     limits = [likely_limit_bytes(job, request.fit_probability) for job in jobs]
     explorer.search_within(limits)
-    limit_results = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
-    if explains:
-        limit_results = complete_front(explorer, limit_results, MEMORY_BYTES)
+    limit_results = front(explorer, explorer.limit_bytes, fastest_only=fastest_only, short=short)
     found = (limit_result.point for limit_result in limit_results)
     points = undominated([point for point in found if isinstance(point, PoolPoint)])
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
-    if not points and not explains:
+    if not points and not relaxed:
         raise NothingFitsError("no configuration fits all GPUs")
     if not points:
         from planner.search.pools.infeasible import pool_nothing_fits
 
         raise pool_nothing_fits(request, explorer, limit_results, explorer.progress, _fastest)
     proven = all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
-    short = set(_short_front(points))
+    shown = set(thin_points(points))
     both = sorted(
-        ((_plan(explorer, limit_results, point), point in short) for point in points),
+        ((_plan(explorer, limit_results, point), point in shown) for point in points),
         key=lambda item: sort_value(item[0], sort),
     )[:top]
     plans = [plan for plan, _ in both]
@@ -125,18 +120,21 @@ def search_pool(
         ),
         plans=tuple(plans),
         shown=tuple(
-            number for number, (_, is_short) in enumerate(both, 1) if is_short or number == best
+            number for number, (_, is_shown) in enumerate(both, 1) if is_shown or number == best
         ),
         recommended=best,
         # A gap above the resolution may hide a plan.
-        complete=explains and proven and not explorer.stopped and not explorer.tired,
+        complete=short is None
+        and not fastest_only
+        and proven
+        and not (explorer.stopped or explorer.tired),
         proven=proven,
         gap=max(limit_result.gap for limit_result in limit_results),
         stopped=explorer.stopped,
         notes=(
             *stop_notes(explorer.stopped, effort.time_limit_s),
             *_mix_notes(explorer),
-            *(alone_notes(request, pool, plans[0]) if explains and not explorer.stopped else ()),
+            *(() if fastest_only or explorer.stopped else alone_notes(request, pool, plans[0])),
         ),
         proof=_proof(explorer, limit_results),
     )
@@ -165,7 +163,9 @@ def _proof(explorer: PoolExplorer, limit_results: Sequence[LimitResult]) -> Proo
 
 def _fastest(request: Request, effort: Effort) -> Plan:
     """The fastest plan of a request; NothingFitsError without what would fit."""
-    return search_pool(request, top=1, sort="tokens_per_s", effort=effort, explains=False).plans[0]
+    return search_pool(
+        request, top=1, sort="tokens_per_s", effort=effort, fastest_only=True, relaxed=False
+    ).plans[0]
 
 
 def _version() -> str:
@@ -184,14 +184,6 @@ def _plan(explorer: PoolExplorer, limit_results: Sequence[LimitResult], point: P
         min(limit_result.gap for limit_result in limit_results if limit_result.point == point),
         OPTIMAL_WITHIN,
     )
-
-
-def _short_front(points: Sequence[PoolPoint]) -> list[PoolPoint]:
-    """Points of a front, thinned to those between which people would choose."""
-    sample_s = np.array([item.sample_s for item in points])
-    fill = np.array([item.fill for item in points])
-    kept = thin(sample_s, fill, np.arange(len(points)), ALIKE, SAVING)
-    return [points[index] for index in kept.tolist()]
 
 
 def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:
