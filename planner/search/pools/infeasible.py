@@ -46,16 +46,17 @@ def pool_nothing_fits(
     request: Request,
     explorer: PoolExplorer,
     limit_results: list[LimitResult],
-    progress: Progress,
     search: Search,
+    *,
+    relaxed: bool,
 ) -> DoesNotFitError:
-    """The error to raise when no plan fits a pool; searches what would.
+    """The error to raise when no plan fits a pool; `relaxed`: searches what would.
 
     `search`: the fastest plan of a request within an effort; raises if nothing fits.
     """
     jobs = explorer.model.jobs
     until = Until(None if np.isinf(explorer.deadline) else explorer.deadline)
-    relaxations = _relaxations(request, until, progress, search)
+    relaxations = _relaxations(request, until, explorer.progress, search) if relaxed else ()
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,

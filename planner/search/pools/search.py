@@ -15,7 +15,7 @@ import numpy as np
 from constraints import ConstraintError
 from constraints.numbers import IntArray
 from hardware import HardwareError, parse_gpus
-from planner.job.errors import NothingFitsError, UsageError
+from planner.job.errors import UsageError
 from planner.job.pool import Pool
 from planner.job.recomputation import layer_modes
 from planner.job.request import Request
@@ -91,12 +91,10 @@ def search_pool(
     points = undominated([point for point in found if isinstance(point, PoolPoint)])
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
-    if not points and not relaxed:
-        raise NothingFitsError("no configuration fits all GPUs")
     if not points:
         from planner.search.pools.infeasible import pool_nothing_fits
 
-        raise pool_nothing_fits(request, explorer, limit_results, explorer.progress, _fastest)
+        raise pool_nothing_fits(request, explorer, limit_results, _fastest, relaxed=relaxed)
     proven = all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
     shown = set(thin_points(points))
     both = sorted(
