@@ -287,7 +287,7 @@ def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster)
     old = row.says("software", _BEFORE_FLASH2) or cluster.gpu.architecture == "volta"
     if "v1" in stated or "fa1" in stated or old:
         return "flash1"
-    if re.search(r"fa-?3|flash_?attention-?_?3|cudnn", stated):
+    if re.search(r"fa-?[34]|flash_?attention-?_?[34]|cudnn", stated):
         return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"
     # Megatron's blocks without Transformer Engine call the flash-attn package; torch's
     # flex_attention generates Triton kernels of FlashAttention-2's design.

@@ -79,12 +79,19 @@ def test_flex_attention_runs_at_the_rate_of_flash_2() -> None:
         assert map_row(row(**cells, kernel=stated)).job.attention_kernel == kernel
 
 
+def test_a_named_version_of_flash_attention_decides_on_blackwell() -> None:
+    cells = FSDP | {"gpu": "B200-180GB", "framework": "HF transformers"}
+    for stated, kernel in (("y(FA4)", "flash3_or_cudnn"), ("y(FA2)", "flash2")):
+        assert map_row(row(**(cells | {"flash": stated}))).job.attention_kernel == kernel
+
+
 @pytest.mark.parametrize(
     ("gpu", "framework", "kernel"),
     [
         ("H100-80GB", "torchtitan", "flash2"),
         ("B200-180GB", "torchtitan", "flash3_or_cudnn"),
         ("B200-180GB", "Megatron-Bridge", "flash3_or_cudnn"),
+        ("B200-180GB", "HF transformers", "flash3_or_cudnn"),
         ("MI300X-192GB", "torchtitan", "aotriton"),
         ("MI300X-192GB", "nanotron", "flash2"),
         ("A100-40GB", "GPT-NeoX (Megatron-DeepSpeed)", "flash1"),
