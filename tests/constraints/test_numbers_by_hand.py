@@ -169,7 +169,9 @@ PHASE = PhaseNumbers(
 def test_a_moment_of_a_stage(layers: list[int], again: list[list[int]], size: int) -> None:
     assert PHASE.size(0, layers, again) == size
     larger = replace(PHASE, stage=(1 << 40,))
-    assert MemoryNumbers(1, 9, (PHASE, larger)).peak(0, layers, again) == size + (1 << 40) - (1 << 20)
+    assert MemoryNumbers(1, 9, (PHASE, larger)).peak(0, layers, again) == size + (1 << 40) - (
+        1 << 20
+    )
 
 
 def test_kinds_in_order_leave_what_the_last_one_does() -> None:

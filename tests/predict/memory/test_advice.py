@@ -227,7 +227,9 @@ def test_pairs_are_of_different_options_and_tried_by_their_savings() -> None:
     assert advice.tried == len(watched) >= len(saved) > 3, saved
     count = 1 + max(index for index, flags in enumerate(asked) if flags in singles)
     count = next(at for at, flags in enumerate(asked) if at >= count and _is_pair(flags, saved))
-    assert watched == [("changes", asked.index(flags), count) for flags in asked if flags in singles]
+    assert watched == [
+        ("changes", asked.index(flags), count) for flags in asked if flags in singles
+    ]
     sums = {
         f"{one} {two}": saved[one] + saved[two]
         for one, two in permutations(saved, 2)

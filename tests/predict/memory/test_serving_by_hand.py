@@ -103,8 +103,8 @@ def test_tokens_of_the_tightest_stage() -> None:
 def test_blocks_of_windows_by_hand(
     context: int, sequence: int, prefill: int, admission: int
 ) -> None:
-    """Blocks of 4 tokens, chunks of 4, windows of 8: one group of full layers, two of windows, whose
-    sequences touch at most 3 blocks and, when admitted, hold min(8 - 1 + 4, context) and one."""
+    """Blocks of 4 tokens, chunks of 4, windows of 8: one group of full layers, two of windows,
+    whose sequences touch at most 3 blocks and, when admitted, hold min(8 - 1 + 4, context) and one."""
     spec = SimpleNamespace(sliding_window=8)
     pool = StagePool(SimpleNamespace(model=spec, block=4, chunk=4), 2, 1, 2, 10.0)  # type: ignore[arg-type]
     assert pool.window == 8
@@ -170,7 +170,9 @@ def test_scales_of_a_matrix(name: str, element: float, scales: float, ragged: fl
 
 def test_weights_of_a_tiny_model_by_hand() -> None:
     """Two stages under TP 2: three layers each; 100 words are padded to 128 rows of 64."""
-    first, last = (stage_weights(tiny(pp=2, tp=2, weights=WEIGHT_FORMATS["int8"]), s) for s in (0, 1))
+    first, last = (
+        stage_weights(tiny(pp=2, tp=2, weights=WEIGHT_FORMATS["int8"]), s) for s in (0, 1)
+    )
     linear = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96
     outputs = 64 + 2 * 32 + 64 + 2 * 96 + 64
     for weights, norms in ((first, 6 * 64), (last, 7 * 64)):
@@ -186,7 +188,9 @@ def test_weights_of_a_tiny_model_by_hand() -> None:
 
 def test_what_an_engine_holds_by_its_generation() -> None:
     held = {
-        name: [round(engine.non_torch_bytes(*degrees) / GIB, 3) for degrees in ((1, 1), (1, 2), (2, 2))]
+        name: [
+            round(engine.non_torch_bytes(*degrees) / GIB, 3) for degrees in ((1, 1), (1, 2), (2, 2))
+        ]
         for name, engine in ENGINES.items()
     }
     assert held["vllm"] == held["vllm-0.19"] == [0.25, 0.07, 2.1]
@@ -255,7 +259,7 @@ def test_refusals_name_what_is_nearest(model: str, settings: dict[str, int], sai
 
 def test_a_width_that_tensor_parallelism_does_not_divide() -> None:
     narrow = replace(tiny(tp=8), model=TINY.model_copy(update={"ffn": 100}))
-    with pytest.raises(UsageError, match="the FFN width 100 of tiny; nearest: 4$"):
+    with pytest.raises(UsageError, match=r"the FFN width 100 of tiny; nearest: 4$"):
         check_deployment(narrow)
     for tp in (1, 2, 4):
         check_deployment(replace(narrow, tp=tp))
@@ -284,7 +288,9 @@ def test_room_of_a_pipeline_is_read_off_its_tokens() -> None:
         layers = len(deployment.stages[each.tightest.stage])
         token = layers * 2 * 8 * 128 * 2
         assert each.measured_bytes == pytest.approx(tokens * token)
-        assert replace(each, row=replace(each.row, kv_tokens=None)).measured_bytes == each.row.kv_cache
+        assert (
+            replace(each, row=replace(each.row, kv_tokens=None)).measured_bytes == each.row.kv_cache
+        )
         assert each.residual_bytes == each.measured_bytes - each.tightest.available
 
 
@@ -342,7 +348,11 @@ def test_intervals_are_read_off_the_rows_that_are_alike() -> None:
 
 def test_what_was_solved_for_is_put_in() -> None:
     base = tiny(batch=7, context=9)
-    for what, expected, found in (("batch", 3, (3, 9)), ("context", 3, (7, 3)), ("batch", 0, (1, 9))):
+    for what, expected, found in (
+        ("batch", 3, (3, 9)),
+        ("context", 3, (7, 3)),
+        ("batch", 0, (1, 9)),
+    ):
         put = solved_deployment(base, Solved(what, expected, 0, 5))
         assert (put.batch, put.context) == found
 

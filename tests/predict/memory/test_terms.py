@@ -105,10 +105,12 @@ def test_small_terms_are_shown_together() -> None:
 @pytest.mark.parametrize(
     ("tensor", "part"),
     [
-        ("attention/norm/input", "norms"), ("attention/q", "attention"), ("state/x", "state spaces"),
+        ("attention/norm/input", "norms"), ("attention/q", "attention"),
+        ("state/x", "state spaces"),
         ("moe/router/input", "router and experts"), ("shared_experts/x", "router and experts"),
         ("ffn/x", "feed-forward"), ("mlp/up/input", "feed-forward"), ("checkpoint", "checkpoints"),
-        ("head/loss", "logits for the loss"), ("head/input", "head"), ("embedding/ids", "embedding"),
+        ("head/loss", "logits for the loss"), ("head/input", "head"),
+        ("embedding/ids", "embedding"),
         ("mtp/x", "multi-token prediction"), ("rotary", "tables shared by layers"),
     ],
 )  # fmt: skip
