@@ -85,7 +85,10 @@ PARTS = {
 }
 # They start other processes, compile, or compare compiled code with plain code, of which there is
 # none here.
-_LEFT_OUT = ("tests/cost/test_kernel_cache.py", "tests/cost/test_plain.py")
+_LEFT_OUT = (
+    "tests/cost/test_kernel_cache.py", "tests/cost/test_plain.py",
+    "tests/predict/memory/test_commands.py",
+)  # fmt: skip
 
 
 class Tree:

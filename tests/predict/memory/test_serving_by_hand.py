@@ -104,7 +104,8 @@ def test_blocks_of_windows_by_hand(
     context: int, sequence: int, prefill: int, admission: int
 ) -> None:
     """Blocks of 4 tokens, chunks of 4, windows of 8: one group of full layers, two of windows,
-    whose sequences touch at most 3 blocks and, when admitted, hold min(8 - 1 + 4, context) and one."""
+    whose sequences touch at most 3 blocks and, when admitted, hold min(8 - 1 + 4, context) and
+    one."""
     spec = SimpleNamespace(sliding_window=8)
     pool = StagePool(SimpleNamespace(model=spec, block=4, chunk=4), 2, 1, 2, 10.0)  # type: ignore[arg-type]
     assert pool.window == 8
