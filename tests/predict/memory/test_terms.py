@@ -13,7 +13,7 @@ from planner.predict.memory.footprint import (
     footprint_of,
     memory_footprint,
 )
-from planner.predict.memory.tensors import KeptTensor
+from planner.predict.memory.tensors import KeptTensor, kept_tensors
 from planner.predict.memory.terms import (
     Part,
     _activation_parts,
@@ -143,3 +143,57 @@ def test_a_footprint_asks_its_job(footprint: Footprint) -> None:
     assert footprint.interval.low < footprint.total_bytes < footprint.interval.high
     heavy = configure(replace(job, seq=4096), Degrees(pp=4, mbs=8, grad_acc=1))
     assert not footprint_of(heavy).fits
+
+
+def _small(degrees: Degrees, **words: str) -> Footprint:
+    request = {"model": "llama-3-8b", "gpus": f"{degrees.gpus}xH100", "gbs": degrees.gbs}
+    return memory_footprint(Request.model_validate(request | {"seq": 2048} | words), degrees)
+
+
+def test_later_micro_batches_accumulate() -> None:
+    """Where gradients come with the first backward: a second pass that finds them."""
+    first, last = _small(Degrees(pp=2, dp=2, grad_acc=4), framework="torchtitan").stages
+    passes = [["forward 2/2", "forward end", "backward"], ["forward", "forward end", "backward"]]
+    for account, names, early in ((first, passes[0], ["forward 1/2"]), (last, passes[1], [])):
+        again = [f"{name} (accumulating)" for name in names]
+        wanted = ["start", *early, *names, *again, "gradient reduction", "optimizer"]
+        assert [phase.name for phase in account.later_steps] == wanted
+        assert account.phase("start").terms["gradients"] == 0.0
+    assert first.phase("backward").at == "embedding"
+    assert last.phase("backward (accumulating)").at == "head"
+    assert first.outside.keys() == {
+        "fragmentation", "context", "communicator dp", "communicator pp", "communicator embedding"
+    }  # fmt: skip
+
+
+def test_a_backward_is_at_the_kind_of_layer_that_holds_most() -> None:
+    """DeepSeek-V2-Lite: one dense layer, then mixtures, also on the first stage."""
+    stages = _small(Degrees(pp=2, grad_acc=4), model="deepseek-v2-lite").stages
+    assert [stage.layers for stage in stages] == [14, 13]
+    assert {stage.phase("backward").at for stage in stages} == {"layer[full,moe]"}
+
+
+@pytest.mark.parametrize(
+    ("degrees", "words", "stage", "name", "part"),
+    [
+        (Degrees(pp=2, grad_acc=4), {"framework": "zero-bubble", "schedule": "zb-h1"}, 1,
+         "deferred weight gradients", "waiting for weight gradients"),
+        (Degrees(tp=2, grad_acc=4), {"activation_offload": "all"}, 0,
+         "offloaded, on their way", "on the way to and from the host"),
+    ],
+)  # fmt: skip
+def test_what_waits_or_is_on_its_way_counts_once(
+    degrees: Degrees, words: dict[str, str], stage: int, name: str, part: str
+) -> None:
+    account = _small(degrees, **words).stages[stage]
+    job = _small(degrees, **words).configuration.job
+    (found,) = (
+        tensor
+        for tensor in kept_tensors(job, account.core, account.phase("backward"))
+        if tensor.name == name
+    )
+    assert (found.copies, part_of(found.name)) == (1.0, part)
+    assert found.size_bytes > 0
+    buffers = account.outside.get("overlapped tensor-parallel exchanges")
+    assert (buffers is not None) == (degrees.tp > 1)
+    assert account.reserved_bytes == account.allocated_bytes + account.outside["fragmentation"]
