@@ -86,8 +86,9 @@ def pytest_sessionfinish() -> None:
         coverage.stop()
         data = coverage.get_data()
         for name in data.measured_files():
-            for line, tests in data.contexts_by_lineno(name).items():
+            for line, contexts in data.contexts_by_lineno(name).items():
+                running = set(contexts)
                 for test, found in _PASSED.items():
-                    if test in tests or test.split("::")[0] in tests:
+                    if test in running or test.split("::")[0] in running:
                         found["lines"].append(f"{name}:{line}")
         Path(os.environ["MUTATION_COVERED"]).write_text(json.dumps(_PASSED), encoding="utf-8")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import permutations, product
+from typing import Any
 
 import pytest
 
 from planner import Degrees, Request, evaluate
 from planner.job.optimizers import optimizer_names
-from planner.predict.memory.advice import LEAST_SAVING, Advice, Move, advise
+from planner.predict.memory.advice import LEAST_SAVING, MOST_PAIRS, Advice, Move, advise
 from planner.predict.memory.solve import SAFE_PROBABILITY
 
 
 def _advice(
-    model: str, framework: str, degrees: Degrees, recompute: str = "none", **more: bool
+    model: str, framework: str, degrees: Degrees, recompute: str = "none", **more: Any
 ) -> Advice:
     request = Request(
         model=model, gpus=f"{degrees.gpus}xH100", gbs=degrees.gbs, framework=framework, seq=4096
@@ -152,3 +153,114 @@ def test_some_layers_recompute_where_that_is_enough() -> None:
     fewer = (count - 1,)
     plan = evaluate(partial[0].setup.request, degrees, "full", None, fewer)
     assert plan.fit_probability < SAFE_PROBABILITY
+
+
+PIPELINE = {"pp": 2, "vpp": 4, "dp": 16, "zero": 1, "mbs": 2, "grad_acc": 8}
+EXPERTS = {"tp": 2, "etp": 2, "dp": 8, "zero": 1, "mbs": 2, "grad_acc": 4}
+WIDE = {"ep": 8, "tp": 2, "dp": 8, "zero": 1, "mbs": 2, "grad_acc": 4}
+SHARDED = EXPERTS | {"zero": 3}
+
+
+@pytest.mark.parametrize(
+    ("model", "framework", "given", "flags", "follows"),
+    [
+        ("llama-3-8b", "megatron-core", {"dp": 8, "zero": 1}, "--tp 2", "dp 4, grad-acc 2"),
+        # Nothing is left to shard over.
+        ("llama-3-8b", "megatron-core", {"dp": 8, "zero": 1}, "--tp 8", "dp 1, zero 0, grad-acc 8"),
+        ("llama-3-8b", "megatron-core", {"dp": 8, "zero": 1}, "--cp 8", "dp 1, grad-acc 8"),
+        ("llama-3-8b", "megatron-core", {"dp": 8, "mbs": 6}, "--mbs 2", "grad-acc 3"),
+        ("llama-3-8b", "megatron-core", {"dp": 8, "mbs": 6}, "--mbs 4", None),
+        # A batch of 8 sequences is none of 16 ranks of 2.
+        ("llama-3-8b", "megatron-core", {"tp": 2, "dp": 8}, "--pp 16", None),
+        ("llama-3-8b", "megatron-core", {"tp": 8, "zero": 0}, "--tp 16", None),
+        # 32 layers are 8 stages of 4 chunks, but no 16.
+        ("llama-3-8b", "megatron-core", PIPELINE, "--pp 8", "dp 4, grad-acc 32"),
+        ("llama-3-8b", "megatron-core", PIPELINE, "--pp 16", "vpp 1, dp 2, grad-acc 64"),
+        ("llama-3-8b", "megatron-core", PIPELINE, "--tp 2 --pp 1", "vpp 1"),
+        ("mixtral-8x7b", "megatron-core", EXPERTS, "--tp 4", "etp 4, dp 4, grad-acc 8"),
+        ("mixtral-8x7b", "megatron-core", EXPERTS, "--ep 2", ""),
+        ("mixtral-8x7b", "megatron-core", WIDE, "--tp 4", "dp 4, grad-acc 8"),
+        ("mixtral-8x7b", "megatron-core", WIDE | {"tp": 1}, "--tp 2", "dp 4, grad-acc 8"),
+        ("mixtral-8x7b", "torchtitan", SHARDED, "--tp 4", "etp 4, dp 4, grad-acc 8"),
+        ("mixtral-8x7b", "torchtitan", SHARDED, "--ep 2", "etp 1"),
+        ("mixtral-8x7b", "torchtitan", SHARDED | {"ep": 4, "etp": 1}, "--tp 4", "dp 4, grad-acc 8"),
+    ],
+)
+def test_degrees_that_follow_a_change(
+    model: str, framework: str, given: dict[str, int], flags: str, follows: str | None
+) -> None:
+    moves = _all(_advice(model, framework, Degrees(**given), over=lambda what: what != flags))
+    assert [(move.flags, move.follows) for move in moves] == [(flags, follows)] * (
+        follows is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "follows"),
+    [
+        ("--dp 16 --zero 1", "grad-acc 2, 16 GPUs"),
+        ("--pp 16", "dp 1, grad-acc 32, 16 GPUs"),
+        ("--tp 2", "dp 4, grad-acc 8"),
+    ],
+)
+def test_degrees_that_follow_where_gpus_may_be_added(flags: str, follows: str) -> None:
+    degrees = Degrees(dp=8, zero=0, mbs=2, grad_acc=4)
+    advice = _advice(
+        "llama-3-8b", "megatron-core", degrees, may_add_gpus=True, over=lambda what: what != flags
+    )
+    assert [move.follows for move in _all(advice)] == [follows]
+
+
+def test_pairs_are_of_different_options_and_tried_by_their_savings() -> None:
+    """Six changes are evaluated, of which two are of one degree."""
+    singles = ("--tp 4", "--tp 8", "--cp 2", "--recompute mlp", "--mbs 2", "--pp 2")
+    watched: list[tuple[str, int, int]] = []
+    asked: list[str] = []
+    advice = _advice(
+        "llama-2-13b",
+        "megatron-core",
+        Degrees(tp=2, dp=2, zero=1, mbs=4, grad_acc=2),
+        over=lambda what: asked.append(what) or what not in singles,
+        watch=lambda *said: watched.append(said),
+    )
+    saved = {move.flags: move.saved_bytes for move in advice.partial}
+    assert advice.tried == len(watched) >= len(saved) > 3, saved
+    count = 1 + max(index for index, flags in enumerate(asked) if flags in singles)
+    count = next(at for at, flags in enumerate(asked) if at >= count and _is_pair(flags, saved))
+    assert watched == [
+        ("changes", asked.index(flags), count) for flags in asked if flags in singles
+    ]
+    sums = {
+        f"{one} {two}": saved[one] + saved[two]
+        for one, two in permutations(saved, 2)
+        if not _options(one) & _options(two)
+    }
+    tried = [sums[flags] for flags in asked[count:]]
+    assert tried == sorted(tried, reverse=True)
+    assert len(tried) == len(sums) / 2 <= MOST_PAIRS
+
+
+def _is_pair(flags: str, saved: dict[str, float]) -> bool:
+    return any(flags == f"{one} {two}" for one, two in permutations(saved, 2))
+
+
+def _options(flags: str) -> set[str]:
+    return {word for word in flags.split() if word.startswith("--")}
+
+
+def test_nothing_recomputes_in_part_where_that_is_not_asked_for() -> None:
+    """A configuration that fits, one that recomputes already, one that all layers do not mend, and
+    a framework without counts."""
+    heavy = Degrees(tp=4, mbs=12, grad_acc=2)
+    for model, framework, degrees, recompute in (
+        ("llama-2-7b", "megatron-core", Degrees(tp=4), "none"),
+        ("llama-2-7b", "megatron-core", heavy, "layernorm"),
+        ("llama-2-70b", "megatron-core", heavy, "none"),
+        ("llama-2-7b", "deepspeed", Degrees(dp=4, mbs=12, zero=3), "none"),
+    ):
+        flags: list[str] = []
+        over = lambda what, seen=flags: not seen.append(what)  # noqa: E731
+        _advice(model, framework, degrees, recompute, over=over)
+        assert "--recompute full" in flags
+        assert not [given for given in flags if "--recompute-layers" in given]
+        assert f"--recompute {recompute}" not in flags
