@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import lru_cache
-from importlib.resources import files
 
-import tomli as tomllib
-
+from hardware.files import shipped_toml
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.models.hf_families import READERS
@@ -27,9 +25,7 @@ Config = dict[str, object]
 # Types tried for a shape whose family transformers does not have.
 _GENERAL = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "gpt_neox")
 # Layer class of each type that FSDP wraps and DeepSpeed hooks (transformers 5.23, modelling files).
-_LAYER_CLASSES: dict[str, str] = tomllib.loads(
-    files("planner.launch").joinpath("layer_classes.toml").read_text("utf-8")
-)
+_LAYER_CLASSES: dict[str, str] = shipped_toml("planner.launch", "layer_classes.toml")
 
 
 def hf_config(model: ModelSpec) -> Config | None:

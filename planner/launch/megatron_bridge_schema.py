@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 
-import tomli as tomllib
+from hardware.files import shipped_toml
 
 _KINDS = {
     "int": r"\d+|\$\{[A-Z_]+\}",
@@ -23,10 +22,9 @@ _KINDS = {
 @cache
 def schema() -> Mapping[str, str]:
     """`section.field` -> pattern of its values, of all that is ever written."""
-    text = files("planner.launch").joinpath("megatron_bridge.toml").read_text(encoding="utf-8")
     return {
         f"{section}.{field}": _pattern(kind)
-        for section, fields in tomllib.loads(text).items()
+        for section, fields in shipped_toml("planner.launch", "megatron_bridge.toml").items()
         for field, kind in fields.items()
     }
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import tomli as tomllib
+from hardware.files import shipped_toml
 
 
 @cache
 def _tables(file: str) -> dict[str, Any]:
-    text = files("planner.launch.read").joinpath(file).read_text("utf-8")
-    return tomllib.loads(text)
+    return shipped_toml("planner.launch.read", file)
 
 
 @cache
