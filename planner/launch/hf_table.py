@@ -109,16 +109,16 @@ def _scalar(model: ModelSpec) -> int:
 
 DETAILS: tuple[Row, ...] = (
     *(
-        row("norm_eps", key, lambda m: m.norm_eps, when=lambda m, key=key: _eps_key(m) == key)  # type: ignore[misc]
+        row("norm_eps", key, when=lambda m, key=key: _eps_key(m) == key)  # type: ignore[misc]
         for key in ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
     ),
-    row("init_std", "initializer_range", lambda m: m.init_std),
+    row("init_std", "initializer_range"),
     row(
         " ".join(name for name in fields_of() if name.startswith("rope")),
         "rope_parameters", _rope, when=has_rope,
     ),
     row("attention_scale", "query_pre_attn_scalar", _scalar, when=_of(_GEMMAS)),
-    row("qkv_clip", "clip_qkv", lambda m: m.qkv_clip, when=_of(_CLIPPED_TYPES)),
+    row("qkv_clip", "clip_qkv", when=_of(_CLIPPED_TYPES)),
     row("moe.weight_scale", "routed_scaling_factor", lambda m: experts(m).weight_scale,
         when=_experts_of(_SCALED_TYPES)),
     row("moe.groups moe.top_groups moe.group_score", "topk_method",

@@ -158,19 +158,19 @@ def _model(launch: Launch) -> Iterator[Setting]:
 # How nanotron says a model: keys of model_config, but for the initialiser.
 _STD = "init_method.std"
 NANOTRON: tuple[Row, ...] = (
-    row("hidden", "hidden_size", lambda m: m.hidden),
-    row("ffn", "intermediate_size", lambda m: m.ffn),
-    row("layers", "num_hidden_layers", lambda m: m.layers),
-    row("heads", "num_attention_heads", lambda m: m.heads),
-    row("kv_heads", "num_key_value_heads", lambda m: m.kv_heads),
-    row("vocab", "vocab_size", lambda m: m.vocab),
-    row("max_positions", "max_position_embeddings", lambda m: m.max_positions),
-    row("activation", "hidden_act", lambda m: m.activation),
-    row("tied_embeddings", "tie_word_embeddings", lambda m: m.tied_embeddings),
-    row("qkv_bias", "attention_bias", lambda m: m.qkv_bias, False),
-    row("rope.theta", "rope_theta", lambda m: m.rope.theta),
-    row("norm_eps", "rms_norm_eps", lambda m: m.norm_eps),
-    row("init_std", _STD, lambda m: m.init_std),
+    row("hidden", "hidden_size"),
+    row("ffn", "intermediate_size"),
+    row("layers", "num_hidden_layers"),
+    row("heads", "num_attention_heads"),
+    row("kv_heads", "num_key_value_heads"),
+    row("vocab", "vocab_size"),
+    row("max_positions", "max_position_embeddings"),
+    row("activation", "hidden_act"),
+    row("tied_embeddings", "tie_word_embeddings"),
+    row("qkv_bias", "attention_bias", default=False),
+    row("rope.theta", "rope_theta"),
+    row("norm_eps", "rms_norm_eps"),
+    row("init_std", _STD),
     *lacking({"qkv-bias", "tied"}),
 )  # fmt: skip
 
