@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Any
 
 import anyio
 from pydantic import ValidationError
@@ -19,6 +18,7 @@ from starlette.routing import Route
 
 from constraints.errors import ConstraintError
 from hardware import HardwareError
+from hardware.errors import first_error
 from hardware.files import shipped_text
 from planner.job.errors import UsageError
 from planner.report.charts.drawing import script
@@ -178,8 +178,8 @@ async def _body(request: Request) -> bytes | None:
 
 
 def _first(error: ValidationError) -> str:
-    first: Any = error.errors(include_url=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc']) or 'fields'}: {first['msg']}"
+    field, wrong = first_error(error)
+    return f"{field or 'fields'}: {wrong}"
 
 
 async def _progress(request: Request) -> Response:
