@@ -29,6 +29,17 @@ def schema() -> Mapping[str, str]:
     }
 
 
+# Where a field stands that several sections have; the others say the same.
+_FIRST_SECTIONS = ("model", "ddp")
+
+
+def fields_of(flag: str) -> list[str]:
+    """The fields of the name of one of Megatron's flags, in every section that has one."""
+    name = flag.removeprefix("--").replace("-", "_")
+    found = (key for key in schema() if key.partition(".")[2] == name)
+    return sorted(found, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS)
+
+
 def _pattern(kind: str | Sequence[str]) -> str:
     if isinstance(kind, str):
         return "|".join(_KINDS[name] for name in kind.split(" or "))

@@ -269,9 +269,14 @@ def load_framework(name: str) -> FrameworkProfile:
     """Profile by any of its names. Raises UsageError with close matches."""
     wanted = profile_named(name)
     try:
-        return FrameworkProfile.model_validate(_table(wanted))
+        profile = FrameworkProfile.model_validate(_table(wanted))
     except ValidationError as error:
         raise UsageError(f"frameworks/{wanted}.toml: {error}") from error
+    modes = (
+        mode.model_copy(update={"flags": mode.flags or profile.recomputing.flags_of(mode.modules)})
+        for mode in profile.recompute
+    )
+    return profile.model_copy(update={"recompute": tuple(modes)})
 
 
 def _table(name: str) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
-from planner.launch.megatron_bridge_schema import schema
+from planner.launch.megatron_bridge_schema import fields_of, schema
+from planner.launch.options import MEGATRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Hints, Problem, model_unknown
 from planner.launch.read.hf_arguments import known_model
@@ -31,10 +32,8 @@ _RECIPE_NAME = re.compile(r"(^|_)(recipe|config|pretrain|sft|finetune)(_|$)")
 _ADAPTERS = re.compile(r"(^|_)(peft|lora|dora|finetune)(_|$)")
 _MOST_NAMED = 6
 _DEGREES = {
-    "model.tensor_model_parallel_size", "model.pipeline_model_parallel_size",
-    "model.context_parallel_size", "model.expert_model_parallel_size",
-    "train.micro_batch_size", "train.global_batch_size", "model.seq_length",
-}  # fmt: skip
+    fields_of(MEGATRON[name].key)[0] for name in ("tp", "pp", "cp", "ep", "mbs", "gbs", "seq")
+}
 # What describes a model of a class that has no sizes of its own.
 _SIZES = ("model.num_layers", "model.hidden_size", "model.num_attention_heads")
 _WITHOUT_SIZES = re.compile(r"(^|\.)(GPTModelProvider|GPTConfig)$")
