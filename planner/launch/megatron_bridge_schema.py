@@ -36,8 +36,13 @@ _FIRST_SECTIONS = ("model", "ddp")
 def fields_of(flag: str) -> list[str]:
     """The fields of the name of one of Megatron's flags, in every section that has one."""
     name = flag.removeprefix("--").replace("-", "_")
-    found = (key for key in schema() if key.partition(".")[2] == name)
-    return sorted(found, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS)
+    return [key for key in schema() if key.partition(".")[2] == name]
+
+
+def field_of(flag: str) -> str:
+    """The field that says what a flag says; empty if there is none."""
+    fields = fields_of(flag)
+    return min(fields, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS, default="")
 
 
 def _pattern(kind: str | Sequence[str]) -> str:

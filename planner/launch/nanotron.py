@@ -9,15 +9,31 @@ from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, row, settings
 from planner.launch.architecture import refusals as architecture_refusals
-from planner.launch.checkpoints import TRIAL_STEPS
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.checkpoints import FOLDER, TRAIN_STEPS, TRIAL_STEPS, folder_variable, save_steps
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal, Variable
 from planner.launch.model_traits import lacking
-from planner.launch.nanotron_run import PROGRAM, VARIABLES, program
 from planner.launch.options import NANOTRON as OPTIONS
 from planner.launch.options import last
 from planner.launch.ramp import ramp_refusals
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
+from planner.launch.template import filled
 from planner.predict.layouts import model_costs
+
+PROGRAM = "train.py"
+VARIABLES = (
+    Variable("DATASET", "", "folder of tokens as nanotron reads them (Nanoset); empty: made up"),
+    Variable("TOKENIZER", "", "folder or name of their Hugging Face tokenizer; empty: none"),
+    folder_variable("DATASET"),
+    TRAIN_STEPS,
+    Variable("LEARNING_RATE", "3e-4", "PLACEHOLDER: yours"),
+    Variable("MIN_LEARNING_RATE", "3e-5", "PLACEHOLDER: yours"),
+)
+
+
+def program(launch: Launch) -> str:
+    """The text of `train.py`."""
+    return filled("nanotron.py.txt", save_steps=save_steps(launch), folder=FOLDER)
+
 
 CONFIG = "nanotron.yaml"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.launch.megatron_bridge_schema import fields_of, schema
+from planner.launch.megatron_bridge_schema import field_of, fields_of, schema
 from planner.launch.megatron_table import MEGATRON
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
@@ -116,8 +116,7 @@ class _Overrides:
     def words(self) -> Iterator[Word]:
         """The options of `pretrain_gpt.py` that say the same."""
         for field, one_word in self.given.items():
-            same = fields_of(field.partition(".")[2])
-            if field in same[:1] and field not in _SAID_ELSEWHERE:
+            if field == field_of(field.partition(".")[2]) and field not in _SAID_ELSEWHERE:
                 yield from self._option(field, one_word)
         activation = (self.value("model.activation_func"), self.value("model.gated_linear_unit"))
         name = _ACTIVATIONS.get((activation[0] or "", activation[1] or "false"))
@@ -213,7 +212,7 @@ def _field_of(option: str) -> str:
     named = {f"--{name}": field for field, name in (*_NAMES.items(), *_WITHOUT.items())}
     if option in named:
         return named[option]
-    return next(iter(fields_of(option)), option)
+    return field_of(option) or option
 
 
 def as_overrides(
@@ -230,8 +229,8 @@ def as_overrides(
             found.append(edit)
         elif field in schema() and not edit.rename:
             found.append(Edit(field, _override_value(edit, field)))
-            others = fields_of(field.partition(".")[2])[1:]
-            found += [Edit(other, found[-1].value) for other in others]
+            same = (other for other in fields_of(field.partition(".")[2]) if other != field)
+            found += [Edit(other, found[-1].value) for other in same]
     return tuple(found)
 
 

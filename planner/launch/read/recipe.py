@@ -14,7 +14,7 @@ from typing import Any
 
 from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
-from planner.launch.megatron_bridge_schema import fields_of, schema
+from planner.launch.megatron_bridge_schema import field_of, schema
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Hints, Problem, model_unknown
@@ -31,9 +31,7 @@ CHOICE = "RECIPE"
 _RECIPE_NAME = re.compile(r"(^|_)(recipe|config|pretrain|sft|finetune)(_|$)")
 _ADAPTERS = re.compile(r"(^|_)(peft|lora|dora|finetune)(_|$)")
 _MOST_NAMED = 6
-_DEGREES = {
-    fields_of(MEGATRON[name].key)[0] for name in ("tp", "pp", "cp", "ep", "mbs", "gbs", "seq")
-}
+_DEGREES = {field_of(MEGATRON[name].key) for name in ("tp", "pp", "cp", "ep", "mbs", "gbs", "seq")}
 # What describes a model of a class that has no sizes of its own.
 _SIZES = ("model.num_layers", "model.hidden_size", "model.num_attention_heads")
 _WITHOUT_SIZES = re.compile(r"(^|\.)(GPTModelProvider|GPTConfig)$")
