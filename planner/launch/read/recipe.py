@@ -19,8 +19,8 @@ from planner.launch.options import MEGATRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Hints, Problem, model_unknown
 from planner.launch.read.hf_arguments import known_model
-from planner.launch.read.hf_python import python_module
 from planner.launch.read.megatron_bridge import read_megatron_bridge
+from planner.launch.read.python_names import python_module
 from planner.launch.read.python_records import Record
 from planner.launch.read.python_values import Function, Reader, call_function
 from planner.launch.read.shell import Command
