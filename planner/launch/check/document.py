@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from planner.job.written import csv_text
+from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import Change
 from planner.launch.check.measured import Findings
@@ -80,10 +80,7 @@ def _configuration(setup: Setup) -> Record:
     return {
         "request": setup.request.model_dump(mode="json"),
         "degrees": setup.degrees.model_dump(),
-        "recompute": setup.recompute,
-        "block_layers": setup.block_layers,
-        "mtp_standalone": setup.mtp_standalone,
-        "recomputed": setup.recomputed,
+        **picked(setup, "recompute block_layers mtp_standalone recomputed"),
     }
 
 
@@ -99,15 +96,13 @@ def _problem(problem: Problem) -> Record:
 
 
 def _setting(setting: Setting) -> Record:
-    return {"key": setting.key, "value": setting.value, "file": setting.file, "line": setting.line}
+    return picked(setting, "key value file line")
 
 
 def _change(change: Change) -> Record:
     return {
         "change": change.change,
         "configuration": _configuration(change.candidate.setup),
-        "faster": change.faster,
-        "saved_bytes": change.saved_bytes,
-        "sufficient": change.sufficient,
+        **picked(change, "faster saved_bytes sufficient"),
         "plan": change.plan.model_dump(mode="json"),
     }
