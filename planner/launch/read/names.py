@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,14 @@ def _tables(file: str) -> dict[str, Any]:
 def known_names(table: str) -> frozenset[str]:
     """The settings of a format, or of one of its tables."""
     return frozenset(_tables("names.toml")[table]["names"].split())
+
+
+def is_known(tables: Mapping[str, Collection[str]], key: str) -> bool:
+    """Whether a dotted key is among the names of its table, of the file itself under the name "";
+    what lies deeper is taken for known."""
+    table, _, rest = key.partition(".")
+    inside = tables.get(table) if rest else None
+    return table in tables[""] if inside is None else rest.split(".")[0] in inside
 
 
 def meanings(table: str) -> Mapping[str, str]:
