@@ -8,11 +8,11 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from planner.evidence.fit.memory_accuracy import COUNTS, counted_accuracy, counted_tables
 from planner.job.markdown import markdown_table
 from planner.predict.uncertainty.families import Family
 from planner.predict.uncertainty.intervals import log_bounds, widened
 from planner.predict.uncertainty.residuals import ResidualTable, shipped_tables
+from tests.truth.accuracy import COUNTS, counted_accuracy, counted_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 # Written by planner.report.accuracy.

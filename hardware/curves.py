@@ -7,12 +7,10 @@ the table of a GPU; it computes no time.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
-import tomli as tomllib
-
 from hardware.errors import HardwareError, did_you_mean
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from hardware.inheritance import Coefficient, Table, inherit
 from hardware.schema import Gpu
@@ -156,8 +154,7 @@ def _without_like(fields: dict[str, Any]) -> dict[str, Any]:
 @cache
 def architecture_curves() -> dict[str, ArchitectureCurves]:
     """All tables of `efficiency/compute.toml`, by architecture."""
-    text = files("hardware").joinpath("efficiency/compute.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)["architectures"]
+    tables = shipped_toml("hardware", "efficiency/compute.toml")["architectures"]
     return {
         name: ArchitectureCurves.model_validate(inherit(name, tables, _over)) for name in tables
     }

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Literal
 
-import tomli as tomllib
-
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
-from hardware.load import CATALOG
 
 CapexScope = Literal["card", "node", "cluster"]
 
@@ -70,5 +68,4 @@ class Economics(Frozen):
 @cache
 def load_economics() -> Economics:
     """The economics of the catalogue."""
-    text = (CATALOG / "economics.toml").read_text(encoding="utf-8")
-    return Economics.model_validate(tomllib.loads(text))
+    return Economics.model_validate(shipped_toml("hardware", "catalog/economics.toml"))

@@ -38,6 +38,13 @@ def unknown_name(what: str, given: str, known: Iterable[str]) -> HardwareError:
     return HardwareError(f"unknown {what} {given!r}.{did_you_mean(given, known)} ({WHERE_TO_LOOK})")
 
 
+def first_error(error: ValidationError) -> tuple[str, str]:
+    """The first field at fault, with dots, and what is wrong with it."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return field, first["msg"].removeprefix("Value error, ")
+
+
 def invalid_file(origin: str, error: ValidationError) -> HardwareError:
     """Error that names the file and each field of it that is missing or wrong."""
     problems = []

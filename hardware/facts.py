@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-import tomli as tomllib
-
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
-from hardware.load import CATALOG, load_cluster_shape, load_gpu_record
+from hardware.load import load_cluster_shape, load_gpu_record
 from hardware.units import ASSUMPTION, Quantity
 
 
@@ -38,8 +37,8 @@ class Fact(Quantity):
 @cache
 def load_sources() -> dict[str, Source]:
     """The bibliography: source id -> entry."""
-    text = (CATALOG / "sources.toml").read_text(encoding="utf-8")
-    return {key: Source.model_validate(entry) for key, entry in tomllib.loads(text).items()}
+    entries = shipped_toml("hardware", "catalog/sources.toml")
+    return {key: Source.model_validate(entry) for key, entry in entries.items()}
 
 
 def gpu_facts(name: str) -> tuple[Fact, ...]:

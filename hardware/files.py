@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -106,6 +107,16 @@ def toml_content(text: str, origin: str) -> dict[str, Any]:
         content = tomllib.loads(text)
     demand_bounded(content, origin)
     return content
+
+
+def shipped_text(package: str, name: str) -> str:
+    """A text of the package, as `shipped_text("hardware", "catalog/sources.toml")`."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def shipped_toml(package: str, name: str) -> dict[str, Any]:
+    """The tables of a TOML text of the package."""
+    return tomllib.loads(shipped_text(package, name))
 
 
 def csv_rows(text: str, origin: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:

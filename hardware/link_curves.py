@@ -7,13 +7,12 @@ picks the kinds of a cluster; it computes no time.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated
 
-import tomli as tomllib
 from pydantic import Field
 
 from hardware.errors import HardwareError
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from hardware.inheritance import Coefficient, Provenance, inherit
 
@@ -113,8 +112,7 @@ class CurveTable(Frozen):
 @cache
 def load_curve_table() -> CurveTable:
     """All curves of `efficiency/collectives.toml`."""
-    text = files("hardware").joinpath("efficiency/collectives.toml").read_text(encoding="utf-8")
-    raw = tomllib.loads(text)
+    raw = shipped_toml("hardware", "efficiency/collectives.toml")
     return CurveTable(
         scale_up={name: inherit(name, raw["scale_up"]) for name in raw["scale_up"]},
         scale_out={name: inherit(name, raw["scale_out"]) for name in raw["scale_out"]},

@@ -12,6 +12,7 @@ from planner.cli import option_types as types
 from planner.cli.options import Command
 from planner.job.errors import UsageError
 from planner.job.written import refuse_to_overwrite, write_bytes
+from planner.report.charts.drawing import demand_plot
 
 if TYPE_CHECKING:
     from planner.report.pages.page import Page
@@ -32,13 +33,6 @@ def check_plot(path: Path | None, force: bool, output: Path | None = None) -> No
         raise UsageError(f"{path}: give --plot a file of its own, not that of another option")
     refuse_to_overwrite(path, force, "--plot")
     demand_plot()
-
-
-def demand_plot() -> None:
-    """UsageError if a library of the extra `plot` is missing."""
-    from planner.report.charts.drawing import demand_plot as demand
-
-    demand()
 
 
 def write_plot(path: Path, chart: Callable[[], Any], page: Callable[[], Page]) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from planner.cli import option_types as types
-from planner.cli.pictures import demand_plot
 from planner.cli.progress import compile_if_first_run
 from planner.job.written import refuse_to_overwrite, write_text
+from planner.report.charts.drawing import demand_plot
 
 
 @click.command("report", epilog="Example: planner report plans.json -o report.html")

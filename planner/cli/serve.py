@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import socket
 
 import click
 
 from planner.cli.options import time_limit_option
-from planner.cli.pictures import demand_plot
 from planner.cli.progress import compile_if_first_run
-from planner.job.errors import UsageError
+from planner.job.errors import UsageError, demand_installed
+from planner.report.charts.drawing import demand_plot
 
 HOST = "127.0.0.1"
 DEFAULT_TIME_LIMIT_S = 20.0
-_LIBRARIES = ("starlette", "uvicorn")
 
 
 @click.command("serve", epilog="Example: planner serve --port 8000")
@@ -35,22 +33,10 @@ def command(port: int, time_limit: float | None, quiet: bool) -> None:
     site's pages.
     """
     demand_plot()
-    _demand_server()
+    demand_installed("planner serve needs", "serve", "starlette", "uvicorn")
     listening = _listening(port)
     compile_if_first_run(quiet)
     _serve(listening, time_limit or DEFAULT_TIME_LIMIT_S)
-
-
-def _demand_server() -> None:
-    """UsageError if the server's libraries are missing."""
-    for name in _LIBRARIES:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError:
-            raise UsageError(
-                f"planner serve needs {name}, which is not installed: "
-                "pip install 'trainplan[serve]'"
-            ) from None
 
 
 def _listening(port: int) -> socket.socket:

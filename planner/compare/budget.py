@@ -18,7 +18,7 @@ from planner.compare.interval import Range, columns
 from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
 from planner.compare.offers import Offer
 from planner.compare.results import Run, flat_run
-from planner.compare.searches import ONE_BY_ONE, How, Outcome, Task, search_one
+from planner.compare.searches import ONE_BY_ONE, How, Outcome, search_one
 from planner.compare.settings import CostBasis, Settings
 from planner.compare.shapes import LEAST, MOST, ShapedRequest, shaped
 from planner.job.errors import NothingFitsError, UsageError
@@ -283,9 +283,7 @@ class _Study:
         entry = enter(Offer(gpus=self.ask.gpus), base, None, how.prepare)
         if entry.problem is not None:
             raise entry.problem
-        outcome = search_one(
-            Task(entry.request, how.seed, how.time_limit_s, only_plans=True, launch=how.launch)
-        )
+        outcome = search_one(how.task(entry.request, only_plans=True))
         run, reason = run_of(entry, outcome, _REFERENCE_TOKENS, self.settings)
         return replace(sized, entry=entry, outcome=outcome, run=run, reason=reason)
 

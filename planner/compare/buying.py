@@ -8,7 +8,7 @@ their peak all the time is not searched: that bound needs no search and no plan 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from multiprocessing.pool import Pool
@@ -39,7 +39,6 @@ from planner.compare.searches import (
     Outcome,
     Prepare,
     Progress,
-    Task,
     run_searches,
     workers,
 )
@@ -142,9 +141,6 @@ def buy(
         order == "mixed" and not (limits.power_kw is None and limits.racks is None)
     )
     together = shares and len(runs) > 1
-    task = Task(
-        cases[0].entry.request, how.seed, how.time_limit_s, only_plans=True, launch=how.launch
-    )
     sums = counting(limits, objective)
 
     def fill(kept: Limits, pool: Pool | None) -> Buying:
@@ -159,7 +155,10 @@ def buy(
         while left:
             wave = [cases[number] for number in left[: 1 if pool is None else _AHEAD * how.jobs]]
             outcomes = run_searches(
-                [replace(task, request=one.entry.request, tokens=one.run.tokens) for one in wave],
+                [
+                    how.task(one.entry.request, only_plans=True, tokens=one.run.tokens)
+                    for one in wave
+                ],
                 [f"{one.run.name} on {one.entry.offer.label}" for one in wave],
                 progress=_shifted(how.progress, total - len(left), total),
                 pool=pool,

@@ -23,7 +23,7 @@ from planner.compare.comparison import (
 )
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
-from planner.compare.searches import ONE_BY_ONE, How, Outcome, Task
+from planner.compare.searches import ONE_BY_ONE, How, Outcome
 from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
@@ -125,8 +125,7 @@ def search_clusters(
     ready = sum(entry.job is not None for entry in entries)
     limit_s = how.time_limit_s
     each_s = None if limit_s is None else limit_s * min(how.jobs, ready) / ready
-    task = Task(base, how.seed, each_s, MOST_PLANS, only_plans=True, launch=how.launch)
-    outcomes = search_entries(entries, task, how)
+    outcomes = search_entries(entries, how, time_limit_s=each_s, top=MOST_PLANS, only_plans=True)
     found = {
         entry.offer.label: outcome
         for entry, outcome in zip(entries, outcomes, strict=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from constraints import ConstraintError
 from hardware import PRICE_KINDS, Cluster, HardwareError
@@ -15,7 +16,7 @@ from planner.compare.offers import Offer, demand_distinct
 from planner.compare.quotes import check_providers, choose
 from planner.compare.results import SORT_KEYS, Comparison, ComparisonRow, Run, SortKey
 from planner.compare.run import Placed, run_at
-from planner.compare.searches import ONE_BY_ONE, How, Outcome, Prepare, Task, run_searches
+from planner.compare.searches import ONE_BY_ONE, How, Outcome, Prepare, run_searches
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks import load_framework
@@ -65,8 +66,7 @@ def compare(
     entries = [enter(offer, base, fallback_precision, how.prepare) for offer in named]
     raise_common_problem(entries)
     check_currencies(entries, one_settings)
-    task = Task(base, how.seed, how.time_limit_s, launch=how.launch, tokens=tokens)
-    outcomes = search_entries(entries, task, how)
+    outcomes = search_entries(entries, how, tokens=tokens)
     rows = [
         _row(entry, outcome, tokens, one_settings)
         for entry, outcome in zip(entries, outcomes, strict=True)
@@ -131,11 +131,11 @@ def enter(
     return Entry(offer, cluster, request, job)
 
 
-def search_entries(entries: Sequence[Entry], task: Task, how: How) -> list[Outcome | None]:
-    """What a task found at each entry; None where its job cannot be."""
+def search_entries(entries: Sequence[Entry], how: How, **more: Any) -> list[Outcome | None]:
+    """What a search found at each entry, None where its job cannot be; `more`: fields of `Task`."""
     ready = [index for index, entry in enumerate(entries) if entry.job is not None]
     found = run_searches(
-        [replace(task, request=entries[index].request) for index in ready],
+        [how.task(entries[index].request, **more) for index in ready],
         [entries[index].offer.label for index in ready],
         jobs=how.jobs,
         progress=how.progress,

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import exp, hypot, log, sqrt
-from pathlib import Path
 
-import tomli as tomllib
-
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.compare.interval import DEVIATIONS_80, Range
 
@@ -196,5 +194,5 @@ def price_of(batch: float, largest: int, tokens: float) -> BatchPrice:
 @cache
 def load_laws() -> tuple[LossLaw, BatchLaw]:
     """The laws of the package."""
-    data = tomllib.loads((Path(__file__).parent / "laws.toml").read_text(encoding="utf-8"))
+    data = shipped_toml("planner.compare", "laws.toml")
     return LossLaw.model_validate(data["loss"]), BatchLaw.model_validate(data["critical_batch"])

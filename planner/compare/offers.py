@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from hardware import Cluster, Price, PriceKind, load_cluster_file
+from hardware.errors import first_error
 from hardware.files import read_text, toml_content
 from hardware.frozen import Frozen
 from hardware.load import MOST_GPUS
@@ -111,9 +112,8 @@ def _offer(path: Path, number: int, table: dict[str, Any]) -> Offer:
     try:
         return Offer.model_validate(table)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = f", field {first['loc'][0]!r}" if first["loc"] else ""
-        message = first["msg"].removeprefix("Value error, ")
+        name, message = first_error(error)
+        field = f", field {name!r}" if name else ""
         known = f" (fields: {', '.join(Offer.model_fields)})" if "Extra" in message else ""
         raise UsageError(f"{path}, [[cluster]] {number}{field}: {message}{known}") from None
 

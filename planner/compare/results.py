@@ -11,6 +11,7 @@ from planner.compare.goodput import Goodput
 from planner.compare.interval import Range, columns
 from planner.compare.laws import BatchPrice
 from planner.compare.settings import CostBasis
+from planner.job.written import picked
 from planner.predict.plan import Degrees, Plan
 from planner.search.result import JobSummary
 
@@ -228,12 +229,7 @@ def flat_run(run: Run | None) -> dict[str, Any]:
     plan = run.plan
     row: dict[str, Any] = {
         **plan.degrees.model_dump(),
-        "recompute": plan.recompute,
-        "gbs_tokens": plan.gbs_tokens,
-        "step_time_s": plan.step_time_s,
-        "tokens_per_s": plan.tokens_per_s,
-        "mfu": plan.mfu,
-        "fit_probability": plan.fit_probability,
+        **picked(plan, "recompute gbs_tokens step_time_s tokens_per_s mfu fit_probability"),
         "goodput": run.goodput.share,
         "ideal_days": run.ideal_days.value,
         **columns("days", run.days),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import exp, hypot, inf, log, log1p
 
 from hardware import PRICE_KINDS, Cluster, PriceKind
+from hardware.schema import FABRIC_TITLES
 from planner.compare.energy import (
     W_PER_MW,
     Power,
@@ -18,11 +19,10 @@ from planner.compare.energy import (
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
 from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, price_of
-from planner.compare.limits import time_shares
 from planner.compare.money import OwnedHour, owned_hour
 from planner.compare.offers import Offer
 from planner.compare.quotes import Choice, age_text, choose, is_stale
-from planner.compare.results import Energy, Owning, Rental, Run
+from planner.compare.results import Energy, Owning, Rental, Run, Share
 from planner.compare.settings import BASIS_NAMES, Settings
 from planner.job.job import Job
 from planner.predict.plan import Plan
@@ -197,3 +197,47 @@ def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
         mwh=mwh,
         co2_t=None if carbon is None else mwh.times(carbon / KG_PER_T),
     )
+
+
+def time_shares(plan: Plan, cluster: Cluster) -> tuple[Share, ...]:
+    """Where the step's time goes, by resource, the largest first; the shares add up to one.
+
+    A collective belongs to the scale-up link if its group lies within a domain, else to the
+    network; groups are placed in the order tp, cp, ep, dp, pp.
+    """
+    times, degrees = plan.time, plan.degrees
+    total = times.total_s
+    inner, dense = degrees.tp * degrees.cp, degrees.tp * degrees.cp * degrees.dp
+    entries = [
+        ("GPU", "", times.compute_s),
+        ("HBM capacity", "recompute", times.recompute_s),
+        (_link(cluster, degrees.tp), "TP", times.tp_s),
+        (_link(cluster, inner), "CP", times.cp_s),
+        (_link(cluster, degrees.etp * degrees.ep), "EP", times.ep_s),
+        (_link(cluster, dense), "ZeRO-3", times.fsdp_s),
+        (_link(cluster, dense), "DP", times.dp_s),
+        (_link(cluster, degrees.gpus), "PP", times.pp_s),
+        ("pipeline bubble", "", times.bubble_s),
+        ("HBM", "optimizer", times.optimizer_s),
+        ("host", "", times.host_s),
+    ]
+    shares = [
+        Share(
+            resource=name,
+            traffic=traffic,
+            share=time / total,
+            text=f"{name}{f' ({traffic})' if traffic else ''} {time / total * 100:.0f} %",
+        )
+        for name, traffic, time in entries
+        if time
+    ]
+    return tuple(sorted(shares, key=lambda share: -share.share))
+
+
+def _link(cluster: Cluster, group: int) -> str:
+    """The link that a group of consecutive ranks meets at its widest."""
+    if group <= cluster.scale_up_domain_gpus:
+        return "NVLink" if cluster.gpu.vendor == "nvidia" else "xGMI"
+    if group <= cluster.gpus_per_node:
+        return "PCIe"
+    return FABRIC_TITLES.get(cluster.fabric, cluster.fabric)

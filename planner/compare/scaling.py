@@ -23,7 +23,7 @@ from planner.compare.decision import best_of
 from planner.compare.offers import Offer
 from planner.compare.quotes import check_providers
 from planner.compare.results import ScalePoint, Scaling
-from planner.compare.searches import ONE_BY_ONE, How, Outcome, Prepare, Task
+from planner.compare.searches import ONE_BY_ONE, How, Outcome, Prepare
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model
@@ -69,8 +69,7 @@ def scale(
     entries = [_entry(base, gpu, count, counts[0], batch, how.prepare) for batch, count in wanted]
     raise_common_problem(entries)
     check_currencies(entries, one_settings)
-    task = Task(base, how.seed, how.time_limit_s, launch=how.launch, tokens=tokens)
-    outcomes = search_entries(entries, task, how)
+    outcomes = search_entries(entries, how, tokens=tokens)
     points = [
         _point(batch, entry, outcome, tokens, one_settings)
         for (batch, _), entry, outcome in zip(wanted, entries, outcomes, strict=True)

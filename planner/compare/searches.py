@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from multiprocessing.pool import Pool
+from typing import Any
 
 from hardware import HardwareError
 from planner.job.errors import NothingFitsError, UsageError
@@ -59,6 +60,11 @@ class How:
     time_limit_s: float | None = None
     progress: Progress | None = None
     launch: LaunchNotes = SILENT
+
+    def task(self, request: Request, **more: Any) -> Task:
+        """A search of the study; `more`: further fields of `Task`, or others in place of these."""
+        alike = {"seed": self.seed, "time_limit_s": self.time_limit_s, "launch": self.launch}
+        return Task(request, **alike | more)
 
 
 ONE_BY_ONE = How()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
 
 
@@ -17,6 +18,17 @@ class NothingFitsError(Exception):
 class CannotTellError(Exception):
     """What was given is not enough for an answer; says what is missing and what supplies it; the
     command line exits with 3."""
+
+
+def demand_installed(whoever_needs: str, extra: str, *modules: str) -> None:
+    """UsageError if a library of an extra of this package is missing; before any work is done."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            raise UsageError(
+                f"{whoever_needs} {name}, which is not installed: pip install 'trainplan[{extra}]'"
+            ) from None
 
 
 def unknown_name(what: str, given: str, known: Iterable[str], hint: str) -> UsageError:

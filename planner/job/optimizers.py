@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
-import tomli as tomllib
 from pydantic import Field
 
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
 
@@ -97,10 +96,9 @@ class Optimizer(Frozen):
 
 @cache
 def _catalogue() -> dict[str, Optimizer]:
-    text = files("planner.job").joinpath("optimizers.toml").read_text(encoding="utf-8")
     return {
         name: Optimizer(name=name, **entry | {"states": tuple(entry["states"].items())})
-        for name, entry in tomllib.loads(text).items()
+        for name, entry in shipped_toml("planner.job", "optimizers.toml").items()
     }
 
 

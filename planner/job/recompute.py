@@ -75,6 +75,14 @@ class RecomputeForms(Frozen):
     """Non-reentrant checkpoints stop once the last tensor that backward needs is back: the last
     product of a layer does not run again."""
 
+    def flags_of(self, modules: Sequence[str]) -> str:
+        """Flags of a mode by its modules; a checkpoint for each whole layer."""
+        if list(modules) == ["FULL"]:
+            return self.uniform_flags.format(layers=1)
+        spelled = {str(module.name): name for name, module in MODULES.items()}
+        names = [spelled[module] for module in modules if module in spelled]
+        return self.module_flags.format(modules=" ".join(names)) if names else ""
+
 
 class RecomputeMode(Frozen):
     """One value of `--recompute`: which modules are run again in backward, in which layers.
@@ -89,7 +97,7 @@ class RecomputeMode(Frozen):
     applies: Applies = "always"
     # Tried by the search without being asked for.
     searched: bool = True
-    # How the framework spells it.
+    # How the framework spells it; empty where its forms say that.
     flags: str = ""
     every: Annotated[int, Field(ge=1)] = 1
     span: Annotated[int, Field(ge=1)] = 1

@@ -48,6 +48,11 @@ def _plain(value: Any, digits: int) -> Any:
     return value
 
 
+def picked(record: object, names: str) -> dict[str, Any]:
+    """Some attributes of a record as a table's values, their names as words."""
+    return {name: getattr(record, name) for name in names.split()}
+
+
 def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """A table with a header; a cell that a row has not is empty."""
     text = io.StringIO()

@@ -52,12 +52,27 @@ class Row:
 def row(
     fields: str,
     key: str = "",
-    value: Callable[[ModelSpec], Value] = nothing,
+    value: Callable[[ModelSpec], Value] | None = None,
     default: Value = ...,  # type: ignore[assignment]
     **more: Callable[[ModelSpec], Any],
 ) -> Row:
-    """A row, its fields as words."""
-    return Row(tuple(fields.split()), key, value, default, **more)
+    """A row, its fields as words. A key without a value has that of the field as it is, for models
+    that have the field's table."""
+    names = tuple(fields.split())
+    if key and value is None:
+        value, more = as_it_is(names[0]), {"when": has_table_of(names[0])} | more
+    return Row(names, key, value or nothing, default, **more)
+
+
+def as_it_is(name: str) -> Callable[[ModelSpec], Any]:
+    """The value of a field."""
+    return lambda model: value_of(model, name)
+
+
+def has_table_of(name: str) -> Callable[[ModelSpec], bool]:
+    """Rows of models that have the table of a field, as experts of `moe.top_k`."""
+    table = name.rpartition(".")[0]
+    return (lambda model: value_of(model, table) is not None) if table else always
 
 
 Table = Sequence[Row]

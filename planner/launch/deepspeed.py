@@ -10,13 +10,14 @@ from planner.job.job import Job
 from planner.launch.checkpoints import save_steps
 from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
 from planner.launch.hf_config import config_text, hf_config, model_refusals
-from planner.launch.hf_rules import hf_job_refusals, hf_refusals
 from planner.launch.hf_train import (
     ENVIRONMENT,
     FILES,
     MODEL_FOLDER,
     VARIABLES,
     attention,
+    hf_job_refusals,
+    hf_refusals,
     training_script,
 )
 from planner.launch.options import DEEPSPEED, last

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
@@ -23,6 +24,7 @@ from planner.launch.preflight import preflight_script
 from planner.launch.readme import readme
 from planner.launch.registry import writer_of
 from planner.search.plan_file import to_json
+from planner.search.result import Counts, SearchResult
 
 README = "README.md"
 
@@ -41,8 +43,6 @@ class LaunchFolder:
 
 def launch_folder(launch: Launch) -> LaunchFolder:
     """Everything that goes into the folder of a launch without refusals."""
-    from planner.launch.plan_result import plan_result
-
     writer = writer_of(TARGETS[launch.target])
     command = _on_machine(_with_workspaces(writer.command(launch), launch), launch)
     requirements = writer.requirements(launch)
@@ -130,3 +130,24 @@ def write_folder(path: Path, files: Files, force: bool) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def plan_result(launch: Launch) -> SearchResult:
+    """The one plan, as it is launched: what `planner explain`, `check` and `validate` read."""
+    from planner.search.search import job_summary
+
+    job = launch.job
+    if job.cluster.num_gpus != launch.plan.degrees.gpus:
+        job = replace(job, cluster=job.cluster.with_gpus(launch.plan.degrees.gpus))
+    counts = Counts(
+        considered=1, legal=1, fitting=int(launch.plan.fits), solved=0, skipped=0,
+        seconds=0.0, costing_seconds=0.0,
+    )  # fmt: skip
+    return SearchResult(
+        planner_version=__version__,
+        request=launch.request,
+        job=job_summary(job, launch.request),
+        counts=counts,
+        plans=(launch.plan,),
+        proven=False,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.evidence.runs.rows import PLAN_COLUMN
-from planner.job.written import csv_text
+from planner.job.written import csv_text, picked
 from planner.launch.contract import Launch
 
 MEASURED_FILE = "measured.csv"
@@ -17,12 +17,7 @@ def measured_csv(launch: Launch) -> str:
     row: dict[str, object] = {
         "source": "my-run",
         "model": model.name,
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "ffn": model.ffn,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "vocab": model.vocab,
+        **picked(model, "layers hidden ffn heads kv_heads vocab"),
         "act": "swiglu" if model.gated else "gelu",
         "seq": plan.seq,
         "gpu": cluster.gpu.name,
@@ -30,13 +25,7 @@ def measured_csv(launch: Launch) -> str:
         "gpus_per_node": launch.gpus_per_node,
         "framework": launch.target,
         "precision": launch.job.precision,
-        "tp": degrees.tp,
-        "pp": degrees.pp,
-        "vpp": degrees.vpp,
-        "cp": degrees.cp,
-        "ep": degrees.ep,
-        "zero": degrees.zero,
-        "mbs": degrees.mbs,
+        **picked(degrees, "tp pp vpp cp ep zero mbs"),
         "gbs": plan.gbs,
         "recompute": plan.recompute,
         PLAN_COLUMN: PLAN_FILE,

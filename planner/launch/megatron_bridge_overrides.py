@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from planner.launch.contract import Launch
-from planner.launch.megatron_bridge_schema import schema
+from planner.launch.megatron_bridge_schema import fields_of, schema
 from planner.launch.megatron_flags import Flag
 from planner.launch.megatron_layout import layout_text
 from planner.launch.megatron_model import dispatch_flags, model_overrides
@@ -144,22 +144,18 @@ def _fields(flags: Iterable[Flag], off: Iterable[str] = ()) -> dict[str, str]:
 
     `off`: switches that are off where they are not among the flags.
     """
-    found = {field: "false" for name in off for field in _fields_of(name)}
+    found = {field: "false" for name in off for field in fields_of(name)}
     for flag in flags:
         if flag.name in _OTHERWISE:
             continue
         listed = f"[{','.join(flag.values)}]"
-        for field in _fields_of(flag.name.replace("--no-", "--")):
+        name = flag.name.replace("--no-", "--")
+        # A name that no section has is refused as it is.
+        for field in fields_of(name) or [name]:
             is_list = re.fullmatch(schema().get(field, ""), "[a,b]") is not None
             switch = _yes(not flag.name.startswith("--no-"))
             found[field] = listed if is_list else (*flag.values, switch)[0]
     return found
-
-
-def _fields_of(flag_name: str) -> list[str]:
-    name = flag_name.removeprefix("--").replace("-", "_")
-    # A name that no section has is refused by its first one.
-    return [key for key in schema() if key.endswith(f".{name}")] or [f"model.{name}"]
 
 
 def _precision(launch: Launch) -> Overrides:

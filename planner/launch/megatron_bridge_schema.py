@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 
-import tomli as tomllib
+from hardware.files import shipped_toml
 
 _KINDS = {
     "int": r"\d+|\$\{[A-Z_]+\}",
@@ -23,12 +22,27 @@ _KINDS = {
 @cache
 def schema() -> Mapping[str, str]:
     """`section.field` -> pattern of its values, of all that is ever written."""
-    text = files("planner.launch").joinpath("megatron_bridge.toml").read_text(encoding="utf-8")
     return {
         f"{section}.{field}": _pattern(kind)
-        for section, fields in tomllib.loads(text).items()
+        for section, fields in shipped_toml("planner.launch", "megatron_bridge.toml").items()
         for field, kind in fields.items()
     }
+
+
+# Where a field stands that several sections have; the others say the same.
+_FIRST_SECTIONS = ("model", "ddp")
+
+
+def fields_of(flag: str) -> list[str]:
+    """The fields of the name of one of Megatron's flags, in every section that has one."""
+    name = flag.removeprefix("--").replace("-", "_")
+    return [key for key in schema() if key.partition(".")[2] == name]
+
+
+def field_of(flag: str) -> str:
+    """The field that says what a flag says; empty if there is none."""
+    fields = fields_of(flag)
+    return min(fields, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS, default="")
 
 
 def _pattern(kind: str | Sequence[str]) -> str:

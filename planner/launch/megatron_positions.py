@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import has_mla, has_rope, scaling, scaling_kind, stretched
-from planner.launch.megatron_row import MegatronRow, row, scaled, unless, without, yes
+from planner.launch.architecture import (
+    as_it_is,
+    has_mla,
+    has_rope,
+    scaling,
+    scaling_kind,
+    stretched,
+)
+from planner.launch.megatron_row import MegatronRow, row, switch, unless, without, yes
 from planner.launch.settings_text import Value
 
 # Attention in chunks, layers without positions: the catalogue costs them as a sliding window.
@@ -112,24 +119,20 @@ def _latent_mscale(name: str, plain: float) -> Callable[[ModelSpec], Value]:
 POSITIONS: tuple[MegatronRow, ...] = (
     row("position rope.scaling.kind", "--position-embedding-type", "position_embedding_type",
         _position, refuses=_no_position),
-    row("max_positions", "--max-position-embeddings", "", lambda m: m.max_positions,
-        when=lambda m: m.position == "learned"),
-    row("rope.theta", "--rotary-base", "rotary_base", lambda m: _whole(m.rope.theta),
-        when=has_rope,
+    row("max_positions", "--max-position-embeddings", "", when=lambda m: m.position == "learned"),
+    row("rope.theta", "--rotary-base", "rotary_base", lambda m: _whole(m.rope.theta), when=has_rope,
         no_flag=unless(lambda m: m.rope.theta % 1 == 0, "a rotary base that is no whole number")),
     without("rope.local_theta", "a rotary base of {value:g} in layers with windows"),
-    row("rotary_share", "--rotary-percent", "rotary_percent", lambda m: m.rotary_share, 1.0,
+    row("rotary_share", "--rotary-percent", "rotary_percent", default=1.0,
         when=lambda m: has_rope(m) and not has_mla(m)),
     row("rotary_share", when=_latent_rope,
         refuses=unless(lambda m: m.rotary_share == 1.0, "latent heads that rotate in part")),
     row("rope.scaling.kind rope.scaling.long_factor rope.scaling.short_factor",
         refuses=_no_stretch, when=has_rope),
-    row("rope.scaling.kind rope.scaling.original_positions rope.scaling.low_frequency "
+    switch("rope.scaling.kind rope.scaling.original_positions rope.scaling.low_frequency "
         "rope.scaling.high_frequency", "--use-rope-scaling", "rope_scaling",
-        lambda m: yes(scaling_kind(m) == "llama3"), None,
-        bridge=lambda m: scaling_kind(m) == "llama3",
-        when=lambda m: has_rope(m) and not has_mla(m)),
-    row("rope.scaling.factor", "", "rope_scaling_factor", scaled("factor"),
+        lambda m: scaling_kind(m) == "llama3", when=lambda m: has_rope(m) and not has_mla(m)),
+    row("rope.scaling.factor", "", "rope_scaling_factor",
         when=stretched("llama3"), no_flag=_no_llama3_flag),
     row("rope.scaling.factor", "--rotary-seq-len-interpolation-factor",
         "seq_len_interpolation_factor",
@@ -137,31 +140,26 @@ POSITIONS: tuple[MegatronRow, ...] = (
     row("rope.scaling.truncate rope.scaling.attention_factor rope.scaling.original_positions",
         refuses=_no_yarn, when=has_rope),
     row("rope.scaling.factor", "--rotary-scaling-factor", "yarn_rotary_scaling_factor",
-        scaled("factor"), when=_yarn_alone),
+        when=_yarn_alone),
     row("rope.scaling.original_positions", "--yarn-original-max-position-embeddings",
-        "yarn_original_max_position_embeddings", scaled("original_positions"), when=_yarn_alone),
-    row("rope.scaling.beta_fast", "--yarn-beta-fast", "yarn_beta_fast", scaled("beta_fast"),
-        when=_yarn_alone),
-    row("rope.scaling.beta_slow", "--yarn-beta-slow", "yarn_beta_slow", scaled("beta_slow"),
-        when=_yarn_alone),
+        "yarn_original_max_position_embeddings", when=_yarn_alone),
+    row("rope.scaling.beta_fast", "--yarn-beta-fast", "yarn_beta_fast", when=_yarn_alone),
+    row("rope.scaling.beta_slow", "--yarn-beta-slow", "yarn_beta_slow", when=_yarn_alone),
     row("rope.scaling.mscale", "--mscale", "yarn_mscale", _latent_mscale("mscale", 1.0),
         when=_yarn_alone),
     row("rope.scaling.mscale_all_dim", "--mscale-all-dim", "yarn_mscale_all_dim",
         _latent_mscale("mscale_all_dim", 0.0), when=_yarn_alone),
     row("rope.scaling.truncate", "--no-yarn-correction-range-round-to-int",
         "yarn_correction_range_round_to_int", lambda m: yes(not scaling(m).truncate), None,
-        bridge=scaled("truncate"), when=_yarn_alone),
+        bridge=as_it_is("rope.scaling.truncate"), when=_yarn_alone),
     row("rope.scaling.kind", "--rope-type", "rope_type", lambda _: "yarn", when=_latent_rope),
     row("rope.scaling.factor", "--rotary-scaling-factor", "rotary_scaling_factor",
         # A factor of one is the plain rotation.
         lambda m: scaling(m).factor if m.rope.scaling else 1.0, when=_latent_rope),
     row("rope.scaling.original_positions", "", "original_max_position_embeddings",
-        scaled("original_positions"), when=_latent_yarn,
-        no_flag=_no_yarn_flag),
-    row("rope.scaling.beta_fast", "", "beta_fast", scaled("beta_fast"),
-        when=_latent_yarn),
-    row("rope.scaling.beta_slow", "", "beta_slow", scaled("beta_slow"),
-        when=_latent_yarn),
+        when=_latent_yarn, no_flag=_no_yarn_flag),
+    row("rope.scaling.beta_fast", "", "beta_fast", when=_latent_yarn),
+    row("rope.scaling.beta_slow", "", "beta_slow", when=_latent_yarn),
     row("rope.scaling.mscale", "--mscale", "mscale", _latent_mscale("mscale", 1.0),
         when=_latent_rope),
     row("rope.scaling.mscale_all_dim", "--mscale-all-dim", "mscale_all_dim",

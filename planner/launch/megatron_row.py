@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import Row, nothing
+from planner.launch.architecture import Row, as_it_is, has_table_of, nothing
 from planner.launch.architecture import without as absent
 from planner.launch.settings_text import Value
 
@@ -30,12 +30,32 @@ def row(
     fields: str,
     flag: str = "",
     field: str = "",
-    value: Callable[[ModelSpec], Value] = lambda _: None,
+    value: Callable[[ModelSpec], Value] | None = None,
     default: Value = ...,  # type: ignore[assignment]
     **more: object,
 ) -> MegatronRow:
-    """A row, its fields as words."""
-    return MegatronRow(tuple(fields.split()), flag, value, default, field=field, **more)  # type: ignore[arg-type]
+    """A row, its fields as words; without a value as `planner.launch.architecture.row` has it."""
+    names = tuple(fields.split())
+    if (flag or field) and value is None:
+        value, more = as_it_is(names[0]), {"when": has_table_of(names[0])} | more
+    return MegatronRow(names, flag, value or nothing, default, field=field, **more)  # type: ignore[arg-type]
+
+
+def switch(
+    fields: str,
+    flag: str,
+    field: str = "",
+    is_on: Callable[[ModelSpec], object] | None = None,
+    **more: object,
+) -> MegatronRow:
+    """A flag that is there, and true for Bridge, where `is_on` holds: without it, where the field
+    itself is true."""
+    first = fields.partition(" ")[0]
+    holds = is_on or as_it_is(first)
+    if is_on is None:
+        more = {"when": has_table_of(first)} | more
+    bridge = {"bridge": lambda model: bool(holds(model))}
+    return row(fields, flag, field, lambda model: yes(bool(holds(model))), None, **bridge, **more)
 
 
 def without(name: str, phrase: str) -> MegatronRow:
@@ -47,21 +67,6 @@ def without(name: str, phrase: str) -> MegatronRow:
 def yes(value: bool) -> bool | None:
     """A switch: present or not."""
     return True if value else None
-
-
-def mla(name: str) -> Callable[[ModelSpec], Value]:
-    """A field of the model's latent attention."""
-    return lambda model: getattr(model.mla, name)
-
-
-def moe(name: str) -> Callable[[ModelSpec], Value]:
-    """A field of its experts."""
-    return lambda model: getattr(model.moe, name)
-
-
-def scaled(name: str) -> Callable[[ModelSpec], Value]:
-    """A field of how its rotary positions are stretched."""
-    return lambda model: getattr(model.rope.scaling, name)
 
 
 def unless(right: Callable[[ModelSpec], bool], phrase: str) -> Callable[[ModelSpec], str | None]:

@@ -7,13 +7,10 @@ model (core/ssm/gated_delta_net).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
 from planner.launch.megatron_flags import Flag, flag
-from planner.launch.megatron_row import MegatronRow, moe, pattern, row, yes
-from planner.launch.settings_text import Value
+from planner.launch.megatron_row import MegatronRow, pattern, row, switch
 from planner.predict.plan import LayerLayout
 
 PATTERN = "hybrid-layer-pattern"
@@ -31,10 +28,6 @@ def is_hybrid(model: ModelSpec) -> bool:
 
 def _is_delta(model: ModelSpec) -> bool:
     return model.state_space is not None and model.state_space.kind == "gated_delta"
-
-
-def _space(name: str) -> Callable[[ModelSpec], Value]:
-    return lambda model: getattr(model.state_space, name)
 
 
 def _is_mamba(model: ModelSpec) -> bool:
@@ -86,32 +79,22 @@ _SHAPE = " ".join(f"state_space.{name}" for name in (*_ALL.split(), "step_rank",
 STATES: tuple[MegatronRow, ...] = (
     row(f"layer_kinds {_SHAPE}", refuses=_no_state),
     row(_SHAPE, refuses=_no_shape, departs=_chunk),
-    row("state_space.heads", "--mamba-num-heads", "mamba_num_heads", _space("heads"),
-        when=_is_mamba),
-    row("state_space.head_dim", "--mamba-head-dim", "mamba_head_dim", _space("head_dim"),
-        when=_is_mamba),
-    row("state_space.groups", "--mamba-num-groups", "mamba_num_groups", _space("groups"),
-        when=_is_mamba),
-    row("state_space.state", "--mamba-state-dim", "mamba_state_dim", _space("state"),
-        when=_is_mamba),
+    row("state_space.heads", "--mamba-num-heads", "mamba_num_heads", when=_is_mamba),
+    row("state_space.head_dim", "--mamba-head-dim", "mamba_head_dim", when=_is_mamba),
+    row("state_space.groups", "--mamba-num-groups", "mamba_num_groups", when=_is_mamba),
+    row("state_space.state", "--mamba-state-dim", "mamba_state_dim", when=_is_mamba),
     row("state_space.kind", "--experimental-attention-variant", "experimental_attention_variant",
         lambda _: "gated_delta_net", when=_is_delta),
     row("layer_kinds", "--linear-attention-freq", "linear_attention_freq",
         lambda m: pattern(_marks(m)), bridge=lambda m: [int(mark) for mark in _marks(m)],
         when=_is_delta),
-    row("state_space.conv", "--linear-conv-kernel-dim", "linear_conv_kernel_dim", _space("conv"),
-        when=_is_delta),
-    row("state_space.state", "--linear-key-head-dim", "linear_key_head_dim", _space("state"),
-        when=_is_delta),
-    row("state_space.head_dim", "--linear-value-head-dim", "linear_value_head_dim",
-        _space("head_dim"), when=_is_delta),
-    row("state_space.groups", "--linear-num-key-heads", "linear_num_key_heads", _space("groups"),
-        when=_is_delta),
-    row("state_space.heads", "--linear-num-value-heads", "linear_num_value_heads",
-        _space("heads"), when=_is_delta),
-    row("attention_gate", "--attention-output-gate", "attention_output_gate",
-        lambda m: yes(m.attention_gate), None, bridge=lambda m: m.attention_gate),
-    row("moe.latent", "--moe-latent-size", "moe_latent_size", moe("latent"),
+    row("state_space.conv", "--linear-conv-kernel-dim", "linear_conv_kernel_dim", when=_is_delta),
+    row("state_space.state", "--linear-key-head-dim", "linear_key_head_dim", when=_is_delta),
+    row("state_space.head_dim", "--linear-value-head-dim", "linear_value_head_dim", when=_is_delta),
+    row("state_space.groups", "--linear-num-key-heads", "linear_num_key_heads", when=_is_delta),
+    row("state_space.heads", "--linear-num-value-heads", "linear_num_value_heads", when=_is_delta),
+    switch("attention_gate", "--attention-output-gate", "attention_output_gate"),
+    row("moe.latent", "--moe-latent-size", "moe_latent_size",
         when=lambda m: m.moe is not None and m.moe.latent is not None),
 )  # fmt: skip
 

@@ -9,15 +9,31 @@ from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, row, settings
 from planner.launch.architecture import refusals as architecture_refusals
-from planner.launch.checkpoints import TRIAL_STEPS
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.checkpoints import FOLDER, TRAIN_STEPS, TRIAL_STEPS, folder_variable, save_steps
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal, Variable
 from planner.launch.model_traits import lacking
-from planner.launch.nanotron_run import PROGRAM, VARIABLES, program
 from planner.launch.options import NANOTRON as OPTIONS
 from planner.launch.options import last
 from planner.launch.ramp import ramp_refusals
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
+from planner.launch.template import filled
 from planner.predict.layouts import model_costs
+
+PROGRAM = "train.py"
+VARIABLES = (
+    Variable("DATASET", "", "folder of tokens as nanotron reads them (Nanoset); empty: made up"),
+    Variable("TOKENIZER", "", "folder or name of their Hugging Face tokenizer; empty: none"),
+    folder_variable("DATASET"),
+    TRAIN_STEPS,
+    Variable("LEARNING_RATE", "3e-4", "PLACEHOLDER: yours"),
+    Variable("MIN_LEARNING_RATE", "3e-5", "PLACEHOLDER: yours"),
+)
+
+
+def program(launch: Launch) -> str:
+    """The text of `train.py`."""
+    return filled("nanotron.py.txt", save_steps=save_steps(launch), folder=FOLDER)
+
 
 CONFIG = "nanotron.yaml"
 
@@ -158,19 +174,19 @@ def _model(launch: Launch) -> Iterator[Setting]:
 # How nanotron says a model: keys of model_config, but for the initialiser.
 _STD = "init_method.std"
 NANOTRON: tuple[Row, ...] = (
-    row("hidden", "hidden_size", lambda m: m.hidden),
-    row("ffn", "intermediate_size", lambda m: m.ffn),
-    row("layers", "num_hidden_layers", lambda m: m.layers),
-    row("heads", "num_attention_heads", lambda m: m.heads),
-    row("kv_heads", "num_key_value_heads", lambda m: m.kv_heads),
-    row("vocab", "vocab_size", lambda m: m.vocab),
-    row("max_positions", "max_position_embeddings", lambda m: m.max_positions),
-    row("activation", "hidden_act", lambda m: m.activation),
-    row("tied_embeddings", "tie_word_embeddings", lambda m: m.tied_embeddings),
-    row("qkv_bias", "attention_bias", lambda m: m.qkv_bias, False),
-    row("rope.theta", "rope_theta", lambda m: m.rope.theta),
-    row("norm_eps", "rms_norm_eps", lambda m: m.norm_eps),
-    row("init_std", _STD, lambda m: m.init_std),
+    row("hidden", "hidden_size"),
+    row("ffn", "intermediate_size"),
+    row("layers", "num_hidden_layers"),
+    row("heads", "num_attention_heads"),
+    row("kv_heads", "num_key_value_heads"),
+    row("vocab", "vocab_size"),
+    row("max_positions", "max_position_embeddings"),
+    row("activation", "hidden_act"),
+    row("tied_embeddings", "tie_word_embeddings"),
+    row("qkv_bias", "attention_bias", default=False),
+    row("rope.theta", "rope_theta"),
+    row("norm_eps", "rms_norm_eps"),
+    row("init_std", _STD),
     *lacking({"qkv-bias", "tied"}),
 )  # fmt: skip
 

@@ -1,14 +1,18 @@
 """How each dialect says how a plan runs: one table of settings for writing, reading and `--fix`.
 
-The model's fields stand in the tables of `planner.launch.dialects`. What takes more than a name and
-a value (layers by stage, modules that run again, shards) has a function that writes and `--fix`
-share.
+The model's fields stand in the tables of `planner.launch.dialects`; switches of Megatron's
+techniques, and what runs again there, in its profile, as plans state them. What takes more than a
+name and a value (layers by stage, modules that run again, shards) has a function that writes and
+`--fix` share.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from planner.job.frameworks import load_framework
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,14 @@ def _table(*entries: Option) -> Options:
     return {entry.ours: entry for entry in entries}
 
 
+_PROFILE = load_framework("megatron-core")
+
+
+def _technique(name: str) -> Option:
+    """The switch of a technique, as the profile has it."""
+    return Option(name, next(one.flags for one in _PROFILE.techniques if one.name == name), _ON)
+
+
 MEGATRON = _table(
     Option("tp", "--tensor-model-parallel-size"),
     Option("pp", "--pipeline-model-parallel-size"),
@@ -78,11 +90,9 @@ MEGATRON = _table(
     Option("gradient-reduction-exposed", "--overlap-grad-reduce", _OFF),
     Option("parameter-gather-exposed", "--overlap-param-gather", _OFF),
     Option("unfused-accumulation", "--no-gradient-accumulation-fusion", _ON),
-    Option("bf16-gradients", "--grad-reduce-in-bf16", _ON),
+    _technique("bf16-gradients"),
     Option("pipeline-exposed", "--no-overlap-p2p-communication", _ON),
-    Option("tp-overlap", "--tp-comm-overlap", _ON),
-    Option("ep-overlap", "--overlap-moe-expert-parallel-comm", _ON),
-    Option("pp-before-dp", "--use-tp-pp-dp-mapping", _ON),
+    *map(_technique, ("tp-overlap", "ep-overlap", "pp-before-dp")),
     Option("fused-cross-entropy", "--cross-entropy-loss-fusion", _ON),
     Option("fused-dispatch", "--moe-enable-deepep", _ON),
     Option("deterministic", "--deterministic-mode", _ON),
@@ -99,12 +109,17 @@ MEGATRON_LAYOUT = _table(
     Option("counts-loss", "--account-for-loss-in-pipeline-split"),
 )
 
-# What runs again in backward; a profile's modes write it.
+# What runs again in backward: options of the profile's modes, and an older one.
+_MODES = _PROFILE.recomputing
 MEGATRON_RECOMPUTE = _table(
-    Option("recompute", "--recompute-granularity"),
-    Option("recompute-method", "--recompute-method"),
-    Option("recompute-layers", "--recompute-num-layers"),
-    Option("recompute-modules", "--recompute-modules"),
+    *(
+        Option(ours, key)
+        for ours, key in zip(
+            ("recompute", "recompute-method", "recompute-layers", "recompute-modules"),
+            dict.fromkeys(re.findall(r"--[\w-]+", f"{_MODES.uniform_flags} {_MODES.module_flags}")),
+            strict=True,
+        )
+    ),
     Option("recompute-attention", "--recompute-activations", _STATED),
 )
 _MEGATRON = {**MEGATRON, **MEGATRON_LAYOUT, **MEGATRON_RECOMPUTE}

@@ -6,13 +6,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.resources import files
 from itertools import groupby
 from textwrap import fill
 from typing import Any
 
-import tomli as tomllib
-
+from hardware.files import shipped_toml
 from planner.job.frameworks import load_framework
 from planner.job.markdown import markdown_table
 from planner.job.quantities import gib, percent_sure, seconds, share
@@ -30,8 +28,7 @@ _WIDTH = 88
 @cache
 def _words() -> dict[str, Any]:
     """What frameworks report where, and what a file alone does not say."""
-    text = files("planner.launch").joinpath("templates", "readme.toml").read_text("utf-8")
-    return tomllib.loads(text)
+    return shipped_toml("planner.launch", "templates/readme.toml")
 
 
 def readme(

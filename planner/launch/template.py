@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
+
+from hardware.files import shipped_text
 
 # A line that holds one name alone, or a name in a line; the shell's own names are capitals.
 _NAME = re.compile(r"(?m)^( *)\$\{([a-z_]+)\}\n|\$\{([a-z_]+)\}")
@@ -12,7 +13,7 @@ _NAME = re.compile(r"(?m)^( *)\$\{([a-z_]+)\}\n|\$\{([a-z_]+)\}")
 
 @cache
 def _text(name: str) -> str:
-    return files("planner.launch").joinpath("templates", name).read_text("utf-8")
+    return shipped_text("planner.launch", f"templates/{name}")
 
 
 def filled(name: str, /, **values: object) -> str:

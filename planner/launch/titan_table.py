@@ -16,6 +16,7 @@ from planner.launch.architecture import (
     fields_of,
     has_mla,
     has_moe,
+    nothing,
     row,
     scaling,
     scaling_kind,
@@ -68,14 +69,6 @@ def _std(model: ModelSpec) -> str | None:
     return f"weights start with torchtitan's own deviation of {_STD}, not {model.init_std:g}"
 
 
-def _moe(name: str) -> Callable[[ModelSpec], Value]:
-    return lambda model: getattr(model.moe, name)
-
-
-def _mla(name: str) -> Callable[[ModelSpec], Value]:
-    return lambda model: getattr(model.mla, name)
-
-
 def _groups(name: str) -> Callable[[ModelSpec], Value]:
     return lambda model: getattr(model.moe, name) if experts(model).groups > 1 else None
 
@@ -95,11 +88,11 @@ def _best_two(model: ModelSpec) -> str | None:
 
 
 _ROUTER = (
-    row("moe.experts", "num_experts", _moe("experts"), when=has_moe),
-    row("moe.top_k", "top_k", _moe("top_k"), when=has_moe),
-    row("moe.score", "score_func", _moe("score"), when=has_moe),
-    row("moe.normalised", "route_norm", _moe("normalised"), when=has_moe),
-    row("moe.weight_scale", "route_scale", _moe("weight_scale"), when=has_moe),
+    row("moe.experts", "num_experts"),
+    row("moe.top_k", "top_k"),
+    row("moe.score", "score_func"),
+    row("moe.normalised", "route_norm"),
+    row("moe.weight_scale", "route_scale"),
     row("moe.groups", "num_expert_groups", _groups("groups"), None, when=has_moe,
         refuses=_no_groups),
     row("moe.top_groups", "num_limited_groups", _groups("top_groups"), None, when=has_moe),
@@ -110,13 +103,13 @@ _ROUTER = (
     row("moe.router_fp32", when=has_moe),
 )  # fmt: skip
 _TRUNK = (
-    row("layers", "n_layers", lambda m: m.layers),
-    row("hidden", "dim", lambda m: m.hidden),
-    row("vocab", "vocab_size", lambda m: m.vocab),
-    row("max_positions", "max_seq_len", lambda m: m.max_positions),
-    row("norm_eps", "norm_eps", lambda m: m.norm_eps),
-    row("rope.theta", "rope_theta", lambda m: m.rope.theta),
-    row("heads", "n_heads", lambda m: m.heads),
+    row("layers", "n_layers"),
+    row("hidden", "dim"),
+    row("vocab", "vocab_size"),
+    row("max_positions", "max_seq_len"),
+    row("norm_eps", "norm_eps"),
+    row("rope.theta", "rope_theta"),
+    row("heads", "n_heads"),
 )  # fmt: skip
 
 
@@ -127,14 +120,14 @@ def _no_lengths(model: ModelSpec) -> str | None:
 
 
 _GQA = (
-    row("kv_heads", "n_kv_heads", lambda m: m.kv_heads),
-    row("head_dim", "head_dim", lambda m: m.head_dim),
+    row("kv_heads", "n_kv_heads"),
+    row("head_dim", "head_dim"),
     row("ffn", "hidden_dim", lambda m: m.ffn or experts(m).ffn),
     row("qk_norm", "qk_norm", lambda m: m.qk_norm == "head"),
-    row("tied_embeddings", "enable_weight_tying", lambda m: m.tied_embeddings, False),
-    row("moe.ffn", "moe_inter_dim", _moe("ffn"), when=has_moe),
-    row("layer_kinds", "EXPERT_LAYERS", when=has_moe),
-    row("moe.shared_ffn", "shared_experts", _moe("shared_ffn"), when=has_moe),
+    row("tied_embeddings", "enable_weight_tying", default=False),
+    row("moe.ffn", "moe_inter_dim"),
+    row("layer_kinds", "EXPERT_LAYERS", nothing, when=has_moe),
+    row("moe.shared_ffn", "shared_experts"),
 )  # fmt: skip
 
 
@@ -175,17 +168,17 @@ def _no_blocks(model: ModelSpec) -> str | None:
 
 
 _DEEPSEEK = (
-    row("ffn", "dense_hidden_dim", lambda m: m.ffn),
-    row("moe.ffn", "moe_hidden_dim", _moe("ffn"), when=has_moe),
+    row("ffn", "dense_hidden_dim"),
+    row("moe.ffn", "moe_hidden_dim"),
     row("layer_kinds", "n_dense_layers", leading_dense, refuses=_no_blocks),
     row("moe.shared_ffn", "num_shared_experts", lambda m: experts(m).shared_ffn // experts(m).ffn,
         when=has_moe),
     row("mla.q_lora_rank", "q_lora_rank", lambda m: (m.mla and m.mla.q_lora_rank) or 0,
         when=has_mla),
-    row("mla.kv_lora_rank", "kv_lora_rank", _mla("kv_lora_rank"), when=has_mla),
-    row("mla.qk_nope_head_dim", "qk_nope_head_dim", _mla("qk_nope_head_dim"), when=has_mla),
-    row("mla.qk_rope_head_dim", "qk_rope_head_dim", _mla("qk_rope_head_dim"), when=has_mla),
-    row("mla.v_head_dim", "v_head_dim", _mla("v_head_dim"), when=has_mla),
+    row("mla.kv_lora_rank", "kv_lora_rank"),
+    row("mla.qk_nope_head_dim", "qk_nope_head_dim"),
+    row("mla.qk_rope_head_dim", "qk_rope_head_dim"),
+    row("mla.v_head_dim", "v_head_dim"),
     # Of latent attention the query head's width follows from the two above.
     row("head_dim kv_heads qk_norm", when=has_mla,
         refuses=lambda m: "a norm over heads in latent attention" if m.qk_norm != "none" else None),
@@ -211,15 +204,15 @@ _LLAMA3_SCALING = (
 
 GROUPED: tuple[Row, ...] = (
     *_TRUNK, *_GQA, *_ROUTER, *_LLAMA3_SCALING,
-    row("init_std", "std", lambda m: m.init_std),
-    row("qkv_bias", "wqkv.bias", lambda m: m.qkv_bias, False),
-    row("moe.router_bias", "bias", _moe("router_bias"), when=has_moe),
+    row("init_std", "std"),
+    row("qkv_bias", "wqkv.bias", default=False),
+    row("moe.router_bias", "bias"),
     *lacking(_GROUPED),
 )  # fmt: skip
 LATENT: tuple[Row, ...] = (
     *_TRUNK, *_DEEPSEEK, *_ROUTER,
-    row("tied_embeddings", "enable_weight_tying", lambda m: m.tied_embeddings, False),
-    row("mtp_layers", "num_mtp_layers", lambda m: m.mtp_layers, 0),
+    row("tied_embeddings", "enable_weight_tying", default=False),
+    row("mtp_layers", "num_mtp_layers", default=0),
     row("rope.scaling.truncate", "truncate", _yarn("truncate", True)),
     *lacking(_LATENT),
 )  # fmt: skip

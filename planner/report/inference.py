@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import GIB, gib, plural, share
+from planner.job.written import picked
 from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import Change, Solved
 from planner.predict.memory.serving.stage import StageMemory
@@ -285,7 +286,7 @@ def inference_document(
         "model": deployment.model.name,
         "gpu": deployment.gpu.name,
         "gpus": deployment.gpus,
-        **{name: getattr(deployment, name) for name in _SETTINGS},
+        **picked(deployment, "batch context tp pp dp ep utilization block chunk sequences"),
         "weights": deployment.weights.name,
         "kv_cache": deployment.kv.name,
         "engine": deployment.engine.name,
@@ -318,28 +319,11 @@ def _tuning_document(tuning: Tuning) -> dict[str, Any]:
                 "tp": one.memory.deployment.tp,
                 "dp": one.memory.deployment.dp,
                 "fits": one.memory.fits,
-                "sequences": one.sequences,
-                "read_s": one.read_s,
-                "reduce_s": one.reduce_s,
-                "tokens_per_s": one.tokens_per_s,
+                **picked(one, "sequences read_s reduce_s tokens_per_s"),
             }
             for one in tuning.splits
         ],
     }
-
-
-_SETTINGS = (
-    "batch",
-    "context",
-    "tp",
-    "pp",
-    "dp",
-    "ep",
-    "utilization",
-    "block",
-    "chunk",
-    "sequences",
-)
 
 
 def _stage_document(stage: StageMemory) -> dict[str, Any]:

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from importlib import import_module
+from typing import Any
 
 from planner.predict.plan import Plan
+from planner.report.charts.drawing import demand_plot
 from planner.report.plan_table import plan_table
-from planner.report.plots import plot_plan, plot_result
 from planner.report.search import front_table, printed, recommended_note
 from planner.report.tables import TableData
 from planner.search.result import SearchResult
 
-__all__ = ["plan_html", "plot_plan", "plot_result", "result_html"]
+
+def plot_plan(plan: Plan, figure: Any) -> Any:
+    """`planner.report.plots.plot_plan`; UsageError without the extra `plot`."""
+    return _plots().plot_plan(plan, figure)
+
+
+def plot_result(result: SearchResult, figure: Any) -> Any:
+    """`planner.report.plots.plot_result`; UsageError without the extra `plot`."""
+    return _plots().plot_result(result, figure)
+
+
+def _plots() -> Any:
+    demand_plot()
+    return import_module("planner.report.plots")
 
 
 def result_html(result: SearchResult) -> str:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from planner.job.request import Request
+from planner.job.written import picked
 from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.advice import Advice, Move
@@ -64,22 +65,14 @@ def _verdict(footprint: Footprint) -> dict[str, Any]:
     return {
         "total_bytes": footprint.total_bytes,
         "interval": footprint.interval.model_dump(),
-        "limit_bytes": footprint.limit_bytes,
-        "usable_bytes": footprint.usable_bytes,
-        "fits": footprint.fits,
-        "fit_probability": footprint.fit_probability,
+        **picked(footprint, "limit_bytes usable_bytes fits fit_probability"),
     }
 
 
 def _stage(footprint: Footprint, account: StageAccount) -> dict[str, Any]:
     peak = peak_row(account)
     return {
-        "stage": account.stage,
-        "layers": account.layers,
-        "in_flight": account.in_flight,
-        "allocated_bytes": account.allocated_bytes,
-        "reserved_bytes": account.reserved_bytes,
-        "total_bytes": account.total_bytes,
+        **picked(account, "stage layers in_flight allocated_bytes reserved_bytes total_bytes"),
         "peak": {"step": peak.step, "phase": peak.phase.name, "at": peak.phase.at},
         "peak_parts": [
             {"name": part.name, "bytes": part.size_bytes, "where": part.where}
@@ -107,9 +100,7 @@ def _phase(row: PhaseRow) -> dict[str, Any]:
 
 def _solution(solution: Solution) -> dict[str, Any]:
     return {
-        "unknown": solution.unknown,
-        "step": solution.step,
-        "held": solution.held,
+        **picked(solution, "unknown step held"),
         "safe": _border(solution.safe),
         "even": _border(solution.even),
     }
@@ -149,12 +140,8 @@ def _move(move: Move) -> dict[str, Any]:
         "options": move.flags,
         "follows": move.follows,
         "degrees": setup.degrees.model_dump(),
-        "recompute": setup.recompute,
-        "recomputed": setup.recomputed,
-        "optimizer": setup.request.optimizer,
-        "dtype": setup.request.dtype,
-        "attention": setup.request.attention,
-        "gpus": setup.request.gpus,
+        **picked(setup, "recompute recomputed"),
+        **picked(setup.request, "optimizer dtype attention gpus"),
         "total_bytes": plan.peak_bytes,
         "interval": plan.peak_interval.model_dump(),
         "fit_probability": plan.fit_probability,

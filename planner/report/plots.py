@@ -6,13 +6,15 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any, Literal, get_args
 
+import altair as alt
+
 from planner.compare.cluster_front import ClusterFront
 from planner.job.errors import UsageError, unknown_name
 from planner.job.quantities import seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
-from planner.report.charts.drawing import FILE_WIDTH, Width, demand_plot, in_file
+from planner.report.charts.drawing import FILE_WIDTH, Width, in_file
 from planner.report.charts.heat import heat_chart
 from planner.report.figures.candidates import candidates, costed_or_reason
 from planner.report.figures.heat import heat_map
@@ -28,15 +30,12 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
     """An Altair chart of a plan: `memory` of each pipeline stage at its peak, GiB; `time` of a
     step, term by term, s; the `schedule` of the pipeline; or `all` of them. UsageError without the
     extra `plot`, for another name, and for the schedule of a plan without a pipeline."""
-    demand_plot()
     if figure not in get_args(PlanFigure):
         raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
     words = configuration_text(plan)
     if figure != "all":
         chart, title = _DRAWN[figure](plan)
         return in_file(chart, title, words)
-    import altair as alt
-
     names = [name for name in _DRAWN if name != "schedule" or schedule_gantt(plan) is not None]
     drawn = [
         chart.properties(title=title) for chart, title in (_DRAWN[name](plan) for name in names)
@@ -49,7 +48,6 @@ def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
     the shapes that were considered; or `heat`, the best shape for each pair of values of two
     degrees. UsageError without the extra `plot`, for another name, and where there is nothing to
     draw."""
-    demand_plot()
     drawn: dict[str, Callable[[SearchResult], Any]] = {"front": _front, "heat": _heat}
     if figure not in drawn:
         raise unknown_name("figure", figure, list(drawn), "a search has these: ")

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from planner.cli import serve
 from planner.cli.main import cli
-from planner.job.errors import UsageError
+from planner.job.errors import UsageError, demand_installed
 
 JOB = ("--model", "llama-3.2-1b", "--gpus", "8xH100", "--gbs", "64")
 SCRIPT = Path(__file__).parents[2] / "examples" / "05_check_a_script" / "pretrain_moe.sh"
@@ -85,10 +85,9 @@ def test_a_port_that_another_program_has_is_said() -> None:
     assert done.exit_code == 2 and "give another one, or 0 for any" in done.output
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_LIBRARIES", ("no_such_library",))
+def test_a_missing_library_is_named() -> None:
     with pytest.raises(UsageError, match=r"no_such_library.*pip install 'trainplan\[serve\]'"):
-        serve._demand_server()
+        demand_installed("planner serve needs", "serve", "json", "no_such_library")
 
 
 def test_serving_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

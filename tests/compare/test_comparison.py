@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from hardware import Figure, HardwareError, Price, load_gpu, parse_gpus
 from hardware.units import ASSUMPTION
 from planner.compare.comparison import compare
-from planner.compare.limits import time_shares
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.results import Comparison, Run
-from planner.compare.run import Placed, run_at
+from planner.compare.run import Placed, run_at, time_shares
 from planner.compare.searches import Task, run_searches
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError

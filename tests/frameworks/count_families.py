@@ -18,7 +18,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from planner.evidence.fit.truth import reference_model
 from planner.job.models.layout import layer_kinds
 from planner.job.specs import LayerKind, ModelSpec
 from planner.launch.hf_config import hf_config
@@ -30,6 +29,7 @@ from tests.frameworks.hf_counts import (
     parameters,
     saved_tensors,
 )
+from tests.truth.predicted import reference_model
 
 Row = dict[str, object]
 # Micro-batches of one and of several sequences keep different tensors: batched products copy.

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from planner.evidence.fit.truth import Row, label, reference_model
 from planner.job.models.hf_families import READERS
 from tests.truth.counts import COUNTS
+from tests.truth.predicted import Row, label, reference_model
 
 pytestmark = pytest.mark.frameworks
 # Of the models that the catalogue names as the counts do: eager attention, one sequence.

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from planner.cost.layer import recompute_costs
-from planner.evidence.fit.truth import reference_model
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
 from planner.job.modules import Module
@@ -19,6 +18,7 @@ from planner.predict.ops.rows import Op, OpKind
 from planner.predict.ops.table import pieces
 from planner.predict.plan import Degrees, Plan
 from planner.predict.saved import rank_key, saved_bytes
+from tests.truth.predicted import reference_model
 
 AGAIN = ("recompute_tp", "recompute_cp", "recompute_ep")
 FULL = "--recompute-granularity full --recompute-method"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from planner.evidence.fit.truth import label, read_counts
+from tests.truth import accuracy
+from tests.truth.predicted import label, read_counts
 
-FOLDER = Path(__file__).parent / "data"
-COUNTS = read_counts(FOLDER)
+COUNTS = read_counts(accuracy.COUNTS)
 
 
 def each_row(file: str) -> pytest.MarkDecorator:

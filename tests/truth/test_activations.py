@@ -10,9 +10,9 @@ import dataclasses
 
 import pytest
 
-from planner.evidence.fit.truth import TENSORS, Row, compare_activations, label
-from planner.evidence.fit.truth_tensors import Tensor, compare_tensors, saved_runs
 from tests.truth.counts import COUNTS, each_row
+from tests.truth.predicted import TENSORS, Row, compare_activations, label
+from tests.truth.predicted_tensors import Tensor, compare_tensors, saved_runs
 
 RUNS = saved_runs(COUNTS[TENSORS])
 # What the op table knows of and leaves out: casts of Nemotron's biases apart from those of weights,

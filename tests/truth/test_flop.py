@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planner.evidence.fit.truth import Row
-from planner.evidence.fit.truth_flop import compare_flop
 from tests.truth.counts import each_row
+from tests.truth.predicted import Row
+from tests.truth.predicted_flop import compare_flop
 
 
 @each_row("flops.csv")

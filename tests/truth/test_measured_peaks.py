@@ -15,11 +15,11 @@ import pytest
 
 from hardware import parse_gpus
 from planner.cost import fields as f
-from planner.evidence.fit.truth import reference_model
 from planner.job.frameworks import load_framework
 from planner.job.job import BatchTarget, Job
 from planner.job.optimizers import load_optimizer
 from planner.predict.cost_model import CostModel
+from tests.truth.predicted import reference_model
 
 # model layers tp pp dp | GiB
 PEAKS = [

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from planner.evidence.fit.truth import (
+from planner.job.frameworks import load_framework
+from tests.truth.counts import each_row
+from tests.truth.predicted import (
     Row,
     compare_megatron_activations,
     compare_megatron_parameters,
     megatron_rank,
     reference_model,
 )
-from planner.job.frameworks import load_framework
-from tests.truth.counts import each_row
 
 
 @each_row("megatron_activations.csv")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.evidence.fit.memory_accuracy import (
+from planner.job.errors import UsageError
+from tests.truth.accuracy import (
     Errors,
     counted_accuracy,
     counted_tables,
     main,
     summarise,
 )
-from planner.job.errors import UsageError
 from tests.truth.counts import COUNTS
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.evidence.fit.truth import Row, compare_parameters
 from tests.truth.counts import each_row
+from tests.truth.predicted import Row, compare_parameters
 
 
 @each_row("params.csv")

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.evidence.fit.truth import (
+from planner.job.frameworks import load_framework
+from planner.predict.plan import Degrees
+from tests.truth.counts import COUNTS, each_row
+from tests.truth.predicted import (
     Row,
     compare_ddp,
     compare_steps,
@@ -17,9 +20,6 @@ from planner.evidence.fit.truth import (
     reference_model,
     step_timeline,
 )
-from planner.job.frameworks import load_framework
-from planner.predict.plan import Degrees
-from tests.truth.counts import COUNTS, each_row
 
 # Relative errors reached. The peaks inside forward and of the optimizer are held to theirs where
 # the step peaks there.

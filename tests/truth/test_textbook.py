@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from planner.evidence.fit.truth import counted_job, job_timeline, reference_model
 from planner.job.frameworks import DtypeModeName, load_framework
 from planner.predict.memory.timeline import MemoryTimeline
 from planner.predict.ops.table import parameter_count
 from planner.predict.plan import Degrees
+from tests.truth.predicted import counted_job, job_timeline, reference_model
 
 GIB = 2**30
 LLAMA = reference_model("llama-7b")

@@ -14,7 +14,6 @@ from dataclasses import replace
 import pytest
 
 from planner.cost import fields as f
-from planner.evidence.fit.truth import step_job, step_timeline
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from planner.predict.layouts import even_layout
@@ -22,6 +21,7 @@ from planner.predict.plan import Degrees
 from planner.predict.shapes import given_columns
 from tests.cost.jobs import make_job
 from tests.predict.memory.cases import Case, demand_views
+from tests.truth.predicted import step_job, step_timeline
 
 SEQ, HIDDEN, FFN, VOCABULARY = 2048, 4096, 11008, 32000
 SCORES = 32 * SEQ**2

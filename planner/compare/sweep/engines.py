@@ -6,7 +6,6 @@ serves all. Ray and Dask run a task again where its worker died; here, the loop 
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import socket
 import threading
@@ -23,7 +22,7 @@ from urllib.parse import urlsplit
 from planner.compare.searches import start_worker, threads_of
 from planner.compare.sweep.grid import Point
 from planner.compare.sweep.work import Common, Record, search_point
-from planner.job.errors import CannotTellError, UsageError
+from planner.job.errors import CannotTellError, UsageError, demand_installed
 
 EngineName = Literal["local", "ray", "dask"]
 # A cluster that is there answers within this time.
@@ -53,13 +52,7 @@ def started(
             yield engine
         return
     module = "ray" if name == "ray" else "distributed"
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError:
-        raise UsageError(
-            f"--engine {name} needs {module}, which is not installed: "
-            f"pip install 'trainplan[{name}]'"
-        ) from None
+    demand_installed(f"--engine {name} needs", name, module)
     if address is None:
         raise UsageError(f"--engine {name}: give the cluster's --address, as HOST:PORT")
     demand_answer(address)

@@ -11,7 +11,7 @@ from typing import Any
 from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
 from planner.compare.sweep.work import FIGURES
-from planner.job.errors import UsageError
+from planner.job.errors import demand_installed
 from planner.job.written import write_bytes
 
 # Column -> its type in Arrow, its unit and what it means.
@@ -26,12 +26,7 @@ _GROUP = 5_000
 
 def demand_arrow() -> None:
     """UsageError without pyarrow; before any work is done."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ModuleNotFoundError:
-        raise UsageError(
-            "results of sweeps need pyarrow, which is not installed: pip install 'trainplan[sweep]'"
-        ) from None
+    demand_installed("results of sweeps need", "sweep", "pyarrow")
 
 
 def rows(grid: Grid, journal: Journal) -> Iterator[dict[str, Any]]:

@@ -27,6 +27,7 @@ from planner.compare.interval import columns
 from planner.compare.searches import Outcome, Task, search_one
 from planner.compare.sweep.grid import Point, Pricing
 from planner.job.errors import CannotTellError
+from planner.job.written import picked
 from planner.predict.plan_text import configuration_text
 from planner.search.launchable import LaunchNotes
 
@@ -153,10 +154,7 @@ def _figures(entry: Entry, outcome: Outcome | None, pricing: Pricing) -> dict[st
         "step_time_s": plan.step_time_s,
         "step_time_low_s": plan.step_time.low,
         "step_time_high_s": plan.step_time.high,
-        "tokens_per_s": plan.tokens_per_s,
-        "mfu": plan.mfu,
-        "peak_bytes": plan.peak_bytes,
-        "fit_probability": plan.fit_probability,
+        **picked(plan, "tokens_per_s mfu peak_bytes fit_probability"),
         **columns("days", run.days),
         **columns("cost", run.cost(pricing.settings.basis)),
         "currency": pricing.settings.currency,

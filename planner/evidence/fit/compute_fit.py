@@ -17,13 +17,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware.files import shipped_text
 from hardware.load import load_gpu
 from planner.cost.inputs import GpuInputs
 from planner.evidence.fit.command import one_file, run
@@ -144,9 +144,7 @@ def _operator(row: dict[str, str]) -> Measurement:
 
 def read_figures(kernel: str) -> list[Measurement]:
     """Attention of one kernel from published figures: 16k tokens, 2048 wide, any length."""
-    text = (
-        files("planner.evidence.fit").joinpath("attention_figures.csv").read_text(encoding="utf-8")
-    )
+    text = shipped_text("planner.evidence.fit", "attention_figures.csv")
     rows = csv.DictReader(text.splitlines())
     return [_figure(row) for row in rows if FIGURE_KERNELS[row["kernel"]] == kernel]
 

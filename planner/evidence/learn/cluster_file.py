@@ -8,7 +8,7 @@ from hardware import Cluster, load_cluster_file
 from hardware.calibration import Calibration
 from hardware.files import read_text
 from planner.job.errors import UsageError
-from planner.job.written import toml_text
+from planner.job.written import picked, toml_text
 
 _HEADER = """\
 # A cluster and what its runs taught, by `planner calibrate`. Every command takes it:
@@ -54,13 +54,9 @@ def _machine(cluster: Cluster, name: str) -> str:
         "scale_up_link": f"{gigabytes:g} GB/s",
         "nics_per_node": cluster.nics_per_node,
         "nic_rate": f"{cluster.nic_bytes_per_s * 8 / 1e9:g} Gbit/s",
-        "fabric": cluster.fabric,
-        "rail_optimised": cluster.rail_optimised,
-        "oversubscription": cluster.oversubscription,
-        "leaf_nodes": cluster.leaf_nodes,
+        **picked(cluster, "fabric rail_optimised oversubscription leaf_nodes"),
         "host_memory": f"{cluster.host_memory_bytes_per_node / 2**30:g} GiB",
-        "gpus_per_host_link": cluster.gpus_per_host_link,
-        "host_speed": cluster.host_speed,
+        **picked(cluster, "gpus_per_host_link host_speed"),
     }
     if cluster.sharp:
         values["sharp"] = cluster.sharp

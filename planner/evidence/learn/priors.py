@@ -17,13 +17,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
-import tomli as tomllib
 
 from hardware.calibration import Figure, parameters_of
+from hardware.files import shipped_toml
 from planner.evidence.fit.command import rows_of_errors, run
 from planner.evidence.fit.held_out import shipped
 from planner.evidence.fit.step_fit import CONSTANTS, spread_out
@@ -168,8 +167,7 @@ def render(priors: dict[Figure, Prior]) -> str:
 @cache
 def shipped_prior(figure: Figure) -> Prior:
     """The prior of `planner/evidence/data/learning_priors.toml`."""
-    text = files("planner.evidence").joinpath(_FILE).read_text(encoding="utf-8")
-    table = tomllib.loads(text)[figure]
+    table = shipped_toml("planner.evidence", _FILE)[figure]
     spreads: Array = np.array([table[one.name] for one in parameters_of(figure)])
     return Prior(spreads, float(table["noise"]))
 

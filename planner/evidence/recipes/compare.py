@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-import tomli as tomllib
-
+from hardware.files import shipped_toml
 from planner.cost import fields as f
-from planner.evidence.fit.command import shipped_file
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
@@ -81,7 +79,7 @@ class Comparison:
 @cache
 def recipe_sources() -> tuple[str, ...]:
     """Sources whose runs are recipes."""
-    table = tomllib.loads(shipped_file("recipes.toml").read_text(encoding="utf-8"))
+    table = shipped_toml("planner.evidence", "data/recipes.toml")
     return tuple(source["name"] for source in table["source"])
 
 

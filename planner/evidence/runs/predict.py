@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from constraints.rule import Layout as PlanLayout
+from hardware.errors import first_error
 from planner.cost import fields as f
 from planner.cost.layout import mirror
 from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage
@@ -185,9 +186,7 @@ def _uncosted(row: MeasuredRow) -> Prediction:
 
 def _first_reason(error: ValidationError) -> str:
     """What the first field that a row's model or degrees got wrong is, in one line."""
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    reason = first["msg"].removeprefix("Value error, ")
+    field, reason = first_error(error)
     return f"{field}: {reason}" if field else reason
 
 

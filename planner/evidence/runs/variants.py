@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import tomli as tomllib
 from pydantic import Field
 
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.training import optimizer_share
@@ -73,8 +72,7 @@ def _values(table: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _variants() -> tuple[Variant, ...]:
-    text = files("planner.evidence.runs").joinpath("variants.toml").read_text(encoding="utf-8")
-    content = tomllib.loads(text)
+    content = shipped_toml("planner.evidence.runs", "variants.toml")
     named = content["conditions"]
     return tuple(
         Variant(**rule | {"when": named[when] if isinstance(when := rule["when"], str) else when})

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.resources import files
 from typing import Annotated, Any, Literal
 
-import tomli as tomllib
 from pydantic import BeforeValidator, ValidationError
 
 from constraints.context_kinds import ContextKind
 from constraints.numbers import Capabilities
 from hardware.curves import AttentionKernel
+from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.execution import FullMemory, Kernels, Outside, Overlap
@@ -270,16 +269,20 @@ def load_framework(name: str) -> FrameworkProfile:
     """Profile by any of its names. Raises UsageError with close matches."""
     wanted = profile_named(name)
     try:
-        return FrameworkProfile.model_validate(_table(wanted))
+        profile = FrameworkProfile.model_validate(_table(wanted))
     except ValidationError as error:
         raise UsageError(f"frameworks/{wanted}.toml: {error}") from error
+    modes = (
+        mode.model_copy(update={"flags": mode.flags or profile.recomputing.flags_of(mode.modules)})
+        for mode in profile.recompute
+    )
+    return profile.model_copy(update={"recompute": tuple(modes)})
 
 
 def _table(name: str) -> dict[str, Any]:
     """A framework's TOML file, on top of the one it `extends`: tables merge, the rest replaces;
     techniques that it `lacks` go, all of them with `*`."""
-    text = files("planner.job.frameworks").joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    loads: dict[str, Any] = tomllib.loads(text)
+    loads = shipped_toml("planner.job.frameworks", f"{name}.toml")
     parent = loads.pop("extends", None)
     if parent is None:
         return loads | {"family": name}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import Change
 from planner.launch.check.measured import Findings
@@ -53,32 +52,22 @@ def as_csv(assessment: Assessment, changes: Sequence[Change]) -> str:
     for change in changes:
         record = {"change": change.change, "broken_rules": ""} | _plan_record(change.plan)
         rows.append(record | _degrees(change.candidate.setup))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(rows[0], rows)
 
 
 _PLAN_COLUMNS = (
     "step_time_s", "tokens_per_s", "mfu", "peak_bytes", "limit_bytes", "fits", "fit_probability",
 )  # fmt: skip
+_INTERVALS = ("step_time_low_s", "step_time_high_s", "peak_low_bytes", "peak_high_bytes")
 
 
 def _plan_record(plan: Plan | None) -> Record:
     if plan is None:
-        names = (*_PLAN_COLUMNS, *_INTERVALS)
-        return dict.fromkeys(names, "")
-    bounds: Mapping[str, float] = {
-        "step_time_low_s": plan.step_time.low,
-        "step_time_high_s": plan.step_time.high,
-        "peak_low_bytes": plan.peak_interval.low,
-        "peak_high_bytes": plan.peak_interval.high,
-    }
-    return {name: getattr(plan, name) for name in _PLAN_COLUMNS} | dict(bounds)
-
-
-_INTERVALS = ("step_time_low_s", "step_time_high_s", "peak_low_bytes", "peak_high_bytes")
+        return dict.fromkeys((*_PLAN_COLUMNS, *_INTERVALS), "")
+    step, peak = plan.step_time, plan.peak_interval
+    bounds = (step.low, step.high, peak.low, peak.high)
+    columns = {name: getattr(plan, name) for name in _PLAN_COLUMNS}
+    return columns | dict(zip(_INTERVALS, bounds, strict=True))
 
 
 def _degrees(setup: Setup | None) -> Record:
@@ -91,10 +80,7 @@ def _configuration(setup: Setup) -> Record:
     return {
         "request": setup.request.model_dump(mode="json"),
         "degrees": setup.degrees.model_dump(),
-        "recompute": setup.recompute,
-        "block_layers": setup.block_layers,
-        "mtp_standalone": setup.mtp_standalone,
-        "recomputed": setup.recomputed,
+        **picked(setup, "recompute block_layers mtp_standalone recomputed"),
     }
 
 
@@ -110,15 +96,13 @@ def _problem(problem: Problem) -> Record:
 
 
 def _setting(setting: Setting) -> Record:
-    return {"key": setting.key, "value": setting.value, "file": setting.file, "line": setting.line}
+    return picked(setting, "key value file line")
 
 
 def _change(change: Change) -> Record:
     return {
         "change": change.change,
         "configuration": _configuration(change.candidate.setup),
-        "faster": change.faster,
-        "saved_bytes": change.saved_bytes,
-        "sufficient": change.sufficient,
+        **picked(change, "faster saved_bytes sufficient"),
         "plan": change.plan.model_dump(mode="json"),
     }

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from planner.launch.check.documents import document_edits, is_document
 from planner.launch.check.replacement import Replacement, applied, without_line
 from planner.launch.check.spelling import NotInFileError
+from planner.launch.megatron_bridge_schema import fields_of
+from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Found, Setting
 from planner.launch.read.text import SourceFile, Span
 
@@ -116,12 +118,11 @@ def _by_table(edits: Sequence[Edit]) -> dict[str, list[Edit]]:
 
 
 # New options go behind one of these, the first that stands in the file.
-_ANCHORS = (
-    "--micro-batch-size", "--global-batch-size", "--tensor-model-parallel-size", "--seq-length",
-    "--hidden-size", "--num-layers",
-    "train.micro_batch_size", "train.global_batch_size", "model.tensor_model_parallel_size",
-    "model.seq_length",
-)  # fmt: skip
+_ANCHORS = tuple(
+    key
+    for flag in (*(MEGATRON[name].key for name in ("mbs", "gbs", "tp", "seq")), "--hidden-size")
+    for key in (flag, *fields_of(flag))
+)
 
 
 def _megatron_insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from planner.launch.read.document import Document, json_document, unknown_key
 from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Problem, Setting, nearest
 from planner.launch.read.hf_arguments import HfArguments
-from planner.launch.read.names import known_names
+from planner.launch.read.names import is_known, known_names
 from planner.launch.read.text import Files
 
 TOP_KEYS = known_names("accelerate")
 FSDP_KEYS = known_names("accelerate-fsdp")
 PARALLELISM_KEYS = known_names("accelerate-parallelism")
-_TABLES = {"fsdp_config": FSDP_KEYS, "parallelism_config": PARALLELISM_KEYS}
+_TABLES = {"": TOP_KEYS, "fsdp_config": FSDP_KEYS, "parallelism_config": PARALLELISM_KEYS}
 _F, _P = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
 _STRATEGIES = {
     "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3,
@@ -67,7 +68,7 @@ class _Reader(ScriptedReader):
         self._complete()
         precision, dtype = self._precision(framework)
         return self.gathered(
-            _is_known,
+            partial(is_known, _TABLES),
             _KEYS,
             self.script.where,
             format="accelerate",
@@ -214,7 +215,7 @@ def deepspeed_in(document: Document, files: Files) -> Document | None:
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that accelerate does not have: refused at the top, ignored inside the tables."""
     for key in document.settings:
-        if _is_known(key):
+        if is_known(_TABLES, key):
             continue
         table, _, name = key.partition(".")
         inside = _TABLES.get(table) if name else None
@@ -225,10 +226,3 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
         yield unknown_key(
             document, key, f"accelerate {says}", close, severity=severity, late=ignored
         )
-
-
-def _is_known(key: str) -> bool:
-    first, _, rest = key.partition(".")
-    if first in _TABLES and rest:
-        return rest.split(".")[0] in _TABLES[first]
-    return first in TOP_KEYS

@@ -6,6 +6,7 @@ Keys: DeepSpeed 0.19, runtime/config.py, runtime/constants.py and runtime/zero/c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from planner.launch.options import DEEPSPEED
@@ -15,7 +16,7 @@ from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Problem, nearest
 from planner.launch.read.hf_arguments import HfArguments
-from planner.launch.read.names import known_names, left_out
+from planner.launch.read.names import is_known, known_names, left_out
 from planner.launch.read.text import Files
 
 TOP_KEYS = known_names("deepspeed")
@@ -54,7 +55,7 @@ class _Reader(ScriptedReader):
         if sequences > 1:
             self._unmodelled("Ulysses sequence parallelism", "sequence_parallel_size")
         return self.gathered(
-            _is_known,
+            partial(is_known, {"": TOP_KEYS, _Z: ZERO_KEYS}),
             {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": f"{_Z}.stage"},
             self.script.where,
             format="deepspeed",
@@ -215,10 +216,3 @@ class _Reader(ScriptedReader):
     def _unmodelled(self, what: str, key: str) -> None:
         text = f"{what} is not modelled: no prediction"
         self.unpredictable(text, key)
-
-
-def _is_known(key: str) -> bool:
-    first, _, rest = key.partition(".")
-    if first == _Z and rest:
-        return rest.split(".")[0] in ZERO_KEYS
-    return first in TOP_KEYS

@@ -6,8 +6,9 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from planner.job.errors import CannotTellError, UsageError
+from planner.job.errors import CannotTellError
 from planner.launch.read.found import Setting
+from planner.launch.read.python_names import last_name, python_module
 from planner.launch.read.python_records import UNKNOWN, calculated
 from planner.launch.read.text import Text
 
@@ -25,15 +26,6 @@ def is_hf_python(text: str) -> bool:
     ) is not None and ("Trainer" in text)
 
 
-def python_module(text: Text, path: str) -> ast.Module:
-    """Syntax tree of a file. UsageError with the line of a slip."""
-    try:
-        return ast.parse(text.value)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
-
-
 def hf_python_settings(text: Text, path: str) -> dict[str, Setting]:
     """Literal arguments of the training configuration, and the model that is loaded.
 
@@ -42,7 +34,9 @@ def hf_python_settings(text: Text, path: str) -> dict[str, Setting]:
     module = python_module(text, path)
     constants = _constants(module)
     calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
-    configured = [node for node in calls if _ARGUMENTS.search(_name(node.func)) and node.keywords]
+    configured = [
+        node for node in calls if _ARGUMENTS.search(last_name(node.func)) and node.keywords
+    ]
     if not configured:
         raise CannotTellError(
             f"{path}: it takes its TrainingArguments from the command line: give the script that "
@@ -52,16 +46,16 @@ def hf_python_settings(text: Text, path: str) -> dict[str, Setting]:
     for keyword in configured[0].keywords:
         if keyword.arg:
             found |= dict(_settings(keyword.arg, keyword.value, constants, path))
-    kind = _name(configured[0].func)
+    kind = last_name(configured[0].func)
     for start, stage in _OTHER_OBJECTIVES.items():
         if kind.startswith(start):
             found["stage"] = Setting("stage", stage, path, configured[0].lineno)
-    if any(_name(node.func) in ("LoraConfig", "get_peft_model") for node in calls):
+    if any(last_name(node.func) in ("LoraConfig", "get_peft_model") for node in calls):
         found.setdefault("adapter", Setting("adapter", "lora", path))
     for node in calls:
         if not isinstance(node.func, ast.Attribute) or node.func.attr != "from_pretrained":
             continue
-        if node.args and _name(node.func.value) in _MODELS:
+        if node.args and last_name(node.func.value) in _MODELS:
             found |= dict(_settings("model_name_or_path", node.args[0], constants, path))
     cut = ({keyword.arg: keyword.value for keyword in node.keywords} for node in calls)
     for keywords in cut:  # the tokenizer's: tokenizer(text, truncation=True, max_length=1024)
@@ -119,9 +113,3 @@ def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
             yield from _leaves(f"{name}.{key}", inner)
     else:
         yield name, value
-
-
-def _name(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""

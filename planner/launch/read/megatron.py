@@ -281,14 +281,15 @@ class MegatronReader:
     def _variations(self, degrees: dict[str, Any]) -> tuple[str, ...]:
         arguments = self.arguments
         names = [name for option, name in _VARIATIONS.items() if arguments.has(option)]
-        if degrees["tp"] > 1 and not arguments.has("sequence-parallel"):
+        if degrees["tp"] > 1 and not arguments.has(MEGATRON["no-sequence-parallel"].name):
             names.append("no-sequence-parallel")
         replicas = self._data_parallel(degrees)
         if replicas is None or replicas * degrees["cp"] > 1:
-            if not arguments.has("overlap-grad-reduce"):
+            if not arguments.has(MEGATRON["gradient-reduction-exposed"].name):
                 names.append("gradient-reduction-exposed")
-            if arguments.has(MEGATRON["zero"].name) and not arguments.has("overlap-param-gather"):
-                names.append("parameter-gather-exposed")
+            gathers = arguments.has(MEGATRON[_GATHER_EXPOSED].name)
+            if arguments.has(MEGATRON["zero"].name) and not gathers:
+                names.append(_GATHER_EXPOSED)
         if arguments.text("moe-token-dispatcher-type") == "flex":
             arguments.has("moe-flex-dispatcher-backend")
             names.append("fused-dispatch")

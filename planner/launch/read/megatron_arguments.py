@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files as resources
 from itertools import pairwise
 
+from hardware.files import shipped_text
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.command import setting_of
 from planner.launch.read.found import (
@@ -38,7 +38,7 @@ class Option:
 @cache
 def options() -> dict[str, Option]:
     """Every option by each of its names, without the dashes."""
-    text = resources("planner.launch.read").joinpath("megatron_flags.tsv").read_text("utf-8")
+    text = shipped_text("planner.launch.read", "megatron_flags.tsv")
     found: dict[str, Option] = {}
     for line in text.splitlines():
         if line.startswith("#"):
@@ -53,8 +53,7 @@ def options() -> dict[str, Option]:
 @cache
 def other_options() -> dict[str, tuple[Option, str]]:
     """Options that only other parsers have, with whose they are."""
-    folder = resources("planner.launch.read")
-    text = folder.joinpath("megatron_flags_other.tsv").read_text("utf-8")
+    text = shipped_text("planner.launch.read", "megatron_flags_other.tsv")
     rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
     return {name: (Option(name, values, "", ()), whose) for name, values, whose in rows}
 

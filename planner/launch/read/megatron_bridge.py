@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.launch.megatron_bridge_schema import schema
+from planner.launch.megatron_bridge_schema import field_of, fields_of, schema
 from planner.launch.megatron_table import MEGATRON
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
@@ -40,25 +40,13 @@ _NAMES = {
 } | {
     "model.rope_scaling_factor": "rotary-scaling-factor",
     "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
-    "comm_overlap.tp_comm_overlap": "tp-comm-overlap",
     "model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
     "model.num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
-    "comm_overlap.overlap_moe_expert_parallel_comm": "overlap-moe-expert-parallel-comm",
-    # As the option, though another section has a field of that name too.
-    "ddp.overlap_grad_reduce": "overlap-grad-reduce",
-    "ddp.overlap_param_gather": "overlap-param-gather",
-    "ddp.use_distributed_optimizer": "use-distributed-optimizer",
 }
-# Said by another field too, or without an option.
+# Said by other fields too.
 _SAID_ELSEWHERE = {
-    "model.activation_func", "model.gated_linear_unit", "model.bias_activation_fusion",
-    "model.bias_dropout_fusion", "model.should_pad_vocab", "dataset.seq_length",
-    "tokenizer.vocab_size", "comm_overlap.overlap_grad_reduce",
-    "comm_overlap.overlap_param_gather", "dist.use_megatron_fsdp", "ddp.grad_reduce_in_fp32",
-    "mixed_precision.grad_reduce_in_fp32", "mixed_precision.fp8_param_gather",
-    "mixed_precision.first_last_layers_bf16", "optimizer.main_grads_dtype",
-    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
-    "optimizer.use_distributed_optimizer",
+    "mixed_precision.fp8_param_gather", "mixed_precision.first_last_layers_bf16",
+    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", "optimizer.main_grads_dtype",
 }  # fmt: skip
 # Hydra takes Python's spellings too.
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
@@ -128,7 +116,7 @@ class _Overrides:
     def words(self) -> Iterator[Word]:
         """The options of `pretrain_gpt.py` that say the same."""
         for field, one_word in self.given.items():
-            if field in schema() and field not in _SAID_ELSEWHERE:
+            if field == field_of(field.partition(".")[2]) and field not in _SAID_ELSEWHERE:
                 yield from self._option(field, one_word)
         activation = (self.value("model.activation_func"), self.value("model.gated_linear_unit"))
         name = _ACTIVATIONS.get((activation[0] or "", activation[1] or "false"))
@@ -224,16 +212,7 @@ def _field_of(option: str) -> str:
     named = {f"--{name}": field for field, name in (*_NAMES.items(), *_WITHOUT.items())}
     if option in named:
         return named[option]
-    plain = option.removeprefix("--").replace("-", "_")
-    return next((item for item in schema() if item.endswith(f".{plain}")), option)
-
-
-# Fields that say the same twice.
-_TWINS = {
-    "ddp.use_distributed_optimizer": "optimizer.use_distributed_optimizer",
-    "ddp.overlap_grad_reduce": "comm_overlap.overlap_grad_reduce",
-    "ddp.overlap_param_gather": "comm_overlap.overlap_param_gather",
-}
+    return field_of(option) or option
 
 
 def as_overrides(
@@ -250,8 +229,8 @@ def as_overrides(
             found.append(edit)
         elif field in schema() and not edit.rename:
             found.append(Edit(field, _override_value(edit, field)))
-            if field in _TWINS:
-                found.append(Edit(_TWINS[field], found[-1].value))
+            same = (other for other in fields_of(field.partition(".")[2]) if other != field)
+            found += [Edit(other, found[-1].value) for other in same]
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from planner.launch.options import MEGATRON_RECOMPUTE
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
@@ -174,15 +175,17 @@ def _translate_checkpointing(arguments: Arguments) -> None:
         "activations-checkpoint-method"
     )
     given = given or arguments.setting("deepspeed-activation-checkpointing")
-    if given is None or "recompute-granularity" in arguments.given:
+    names = ("recompute", "recompute-method", "recompute-layers")
+    whole, how, count = (MEGATRON_RECOMPUTE[name].name for name in names)
+    if given is None or whole in arguments.given:
         return
     layers = arguments.setting("checkpoint-num-layers") or arguments.setting(
         "activations-checkpoint-num-layers"
     )
     method = arguments.setting("activations-checkpoint-method")
-    _set(arguments, "recompute-granularity", "full", given)
-    _set(arguments, "recompute-method", method.value if method else "uniform", given)
-    _set(arguments, "recompute-num-layers", layers.value if layers else "1", layers or given)
+    _set(arguments, whole, "full", given)
+    _set(arguments, how, method.value if method else "uniform", given)
+    _set(arguments, count, layers.value if layers else "1", layers or given)
     arguments.given.pop("checkpoint-activations", None)
 
 

@@ -7,6 +7,7 @@ import re
 
 from pydantic import ValidationError
 
+from hardware.errors import first_error
 from planner.job.specs import (
     AttentionKind,
     LayerKind,
@@ -65,9 +66,7 @@ def read_model(
     try:
         return _spec(arguments, hints, assumed), []
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        text = first["msg"].removeprefix("Value error, ")
-        field = ".".join(str(part) for part in first["loc"])
+        field, text = first_error(error)
         shaping = [name for words, name in _SHAPING if words in f"{field} {text}"]
         text = f"{field}: {text}" if field else text
         return None, [arguments.problem("model-shape", text, *shaping)]

@@ -57,18 +57,22 @@ def _set(name: str, value: str) -> tuple[Edit, ...]:
     return (Edit(f"--{name}", value),)
 
 
-# Rule, option, and what it runs only beside: the first of them is what is missing.
-_NEEDS: Sequence[tuple[str, str, str]] = (
-    ("overlap-param-gather", "overlap-param-gather-with-optimizer-step", "overlap-param-gather"),
-    ("overlap-param-gather", "overlap-param-gather", "use-distributed-optimizer use-megatron-fsdp"),
-    ("overlap-param-gather", "overlap-param-gather", "overlap-grad-reduce"),
-    ("fp8-param-gather", "fp8-param-gather",
-     "use-distributed-optimizer use-megatron-fsdp use-torch-fsdp2"),
-    ("optimizer-offload", "optimizer-cpu-offload", "use-precision-aware-optimizer"),
-    ("precision-aware-optimizer", "use-precision-aware-optimizer",
-     "use-distributed-optimizer use-megatron-fsdp"),
-    ("tp-comm-overlap", "tp-comm-overlap", "sequence-parallel"),
+_SHARDED, _FSDP, _GATHER, _REDUCE, _TENSOR, _SEQUENCE = (
+    MEGATRON[ours].name
+    for ours in ("zero", "fsdp", "parameter-gather-exposed", "gradient-reduction-exposed",
+                 "tp-overlap", "no-sequence-parallel")
 )  # fmt: skip
+_FSDP2, _AWARE = "use-torch-fsdp2", "use-precision-aware-optimizer"
+# Rule, option, and what it runs only beside: the first of them is what is missing.
+_NEEDS: Sequence[tuple[str, str, tuple[str, ...]]] = (
+    (_GATHER, f"{_GATHER}-with-optimizer-step", (_GATHER,)),
+    (_GATHER, _GATHER, (_SHARDED, _FSDP)),
+    (_GATHER, _GATHER, (_REDUCE,)),
+    ("fp8-param-gather", "fp8-param-gather", (_SHARDED, _FSDP, _FSDP2)),
+    ("optimizer-offload", "optimizer-cpu-offload", (_AWARE,)),
+    ("precision-aware-optimizer", _AWARE, (_SHARDED, _FSDP)),
+    (_TENSOR, _TENSOR, (_SEQUENCE,)),
+)
 # Rule, two options of which there can be one, and which to leave out.
 _EXCLUSIVE: Sequence[tuple[str, str, str, str]] = (
     ("precision", "bf16", "fp16", "fp16"),
@@ -82,8 +86,7 @@ _EXCLUSIVE: Sequence[tuple[str, str, str, str]] = (
 def _beside(facts: Facts) -> Iterator[Problem]:
     """Options that need another, and options that exclude each other."""
     arguments = facts.arguments
-    for rule, name, needed in _NEEDS:
-        first, *others = needed.split()
+    for rule, name, (first, *others) in _NEEDS:
         if arguments.has(name) and not any(arguments.has(one) for one in (first, *others)):
             either = f" (or --{others[0]})" if others else ""
             text = f"--{name} needs --{first}{either}"
@@ -96,12 +99,12 @@ def _beside(facts: Facts) -> Iterator[Problem]:
 
 def _experts(facts: Facts) -> Iterator[Problem]:
     arguments = facts.arguments
-    if arguments.has("num-experts") and facts.tp > 1 and not arguments.has("sequence-parallel"):
+    if arguments.has("num-experts") and facts.tp > 1 and not arguments.has(_SEQUENCE):
         yield arguments.problem(
             "moe-tensor-needs-sequence",
             "experts under tensor parallelism need --sequence-parallel (found out in the first "
             "forward pass: transformer/moe/moe_layer.py)",
-            "num-experts", "tensor-model-parallel-size", edits=_on("sequence-parallel"), late=True,
+            "num-experts", "tensor-model-parallel-size", edits=_on(_SEQUENCE), late=True,
         )  # fmt: skip
     if arguments.has("num-experts") and not arguments.has("moe-grouped-gemm"):
         yield arguments.problem(
@@ -140,7 +143,7 @@ def _connections(facts: Facts) -> Iterator[Problem]:
     """Order of kernel launches that tensor and context parallelism rely on before Blackwell."""
     arguments = facts.arguments
     value = facts.environment.get(CONNECTIONS)
-    shards = arguments.has("use-megatron-fsdp") or arguments.has("use-torch-fsdp2")
+    shards = arguments.has(_FSDP) or arguments.has(_FSDP2)
     if shards and value == "1":
         yield Problem(
             "cuda-device-max-connections",
@@ -168,7 +171,7 @@ def _interleaving(facts: Facts) -> Iterator[Problem]:
 
 
 def _optimizer(facts: Facts) -> Iterator[Problem]:
-    arguments, aware = facts.arguments, "use-precision-aware-optimizer"
+    arguments, aware = facts.arguments, _AWARE
     types = ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     given = [name for name in types if arguments.has(name) and arguments.text(name) != "fp32"]
     if given and not arguments.has(aware):
@@ -186,7 +189,7 @@ def _attention(facts: Facts) -> Iterator[Problem]:
 
 
 def _tensor(facts: Facts) -> Iterator[Problem]:
-    arguments, sequence = facts.arguments, "sequence-parallel"
+    arguments, sequence = facts.arguments, _SEQUENCE
     if arguments.has(sequence) and facts.tp == 1:
         text = "--sequence-parallel has no effect at tp 1"
         yield arguments.problem(sequence, text, sequence, severity="note")
@@ -264,16 +267,15 @@ def _fine_grained_effects(facts: Facts) -> Iterator[Problem]:
 
 
 def _sharding(facts: Facts) -> Iterator[Problem]:
-    arguments, sharded = facts.arguments, MEGATRON["fsdp"].name
+    arguments, sharded = facts.arguments, _FSDP
     if arguments.has(sharded) and arguments.text("ckpt-format") != "fsdp_dtensor":
         text = f"--{sharded} needs --ckpt-format fsdp_dtensor"
         edits = _set("ckpt-format", "fsdp_dtensor")
         yield arguments.problem("fsdp-checkpoint", text, sharded, edits=edits)
-    if not arguments.has("use-torch-fsdp2"):
+    if not arguments.has(_FSDP2):
         return
-    optimizer = MEGATRON["zero"].name
     excluded = {
-        f"--{optimizer}": arguments.has(optimizer),
+        f"--{_SHARDED}": arguments.has(_SHARDED),
         "pp > 1": facts.pp > 1,
         "ep > 1": (arguments.number("expert-model-parallel-size") or 1) > 1,
         "tied embeddings": not arguments.has("untie-embeddings-and-output-weights"),
@@ -281,8 +283,8 @@ def _sharding(facts: Facts) -> Iterator[Problem]:
     }
     if any(excluded.values()):
         words = ", ".join(name for name, is_on in excluded.items() if is_on)
-        text = f"--use-torch-fsdp2 excludes {words}"
-        yield arguments.problem("torch-fsdp2", text, "use-torch-fsdp2", optimizer)
+        text = f"--{_FSDP2} excludes {words}"
+        yield arguments.problem("torch-fsdp2", text, _FSDP2, _SHARDED)
 
 
 def _loss(facts: Facts) -> Iterator[Problem]:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import tomli as tomllib
+from hardware.files import shipped_toml
 
 
 @cache
 def _tables(file: str) -> dict[str, Any]:
-    text = files("planner.launch.read").joinpath(file).read_text("utf-8")
-    return tomllib.loads(text)
+    return shipped_toml("planner.launch.read", file)
 
 
 @cache
 def known_names(table: str) -> frozenset[str]:
     """The settings of a format, or of one of its tables."""
     return frozenset(_tables("names.toml")[table]["names"].split())
+
+
+def is_known(tables: Mapping[str, Collection[str]], key: str) -> bool:
+    """Whether a dotted key is among the names of its table, of the file itself under the name "";
+    what lies deeper is taken for known."""
+    table, _, rest = key.partition(".")
+    inside = tables.get(table) if rest else None
+    return table in tables[""] if inside is None else rest.split(".")[0] in inside
 
 
 def meanings(table: str) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from planner.job.specs import ModelSpec
@@ -21,7 +22,7 @@ from planner.launch.read.found import (
     model_unknown,
     nearest,
 )
-from planner.launch.read.names import known_names
+from planner.launch.read.names import is_known, known_names
 from planner.launch.read.text import Files
 
 _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
@@ -72,7 +73,7 @@ class _Reader(DocumentReader):
         schedules = NANOTRON["schedule"]
         engine = self._choice(schedules.key, "1f1b", tuple(schedules.written.values()))
         return self.gathered(
-            _is_known,
+            partial(is_known, _KEYS),
             keys,
             format="nanotron",
             framework="nanotron",
@@ -211,10 +212,3 @@ def absent_keys(document: Document) -> Iterator[Problem]:
             text = f"{', '.join(lost)}: missing, and nanotron has no default"
             severity: Severity = "warning" if other else "error" if names else "missing"
             yield document.problem("required-option", text, severity=severity)
-
-
-def _is_known(key: str) -> bool:
-    first, _, rest = key.partition(".")
-    if first not in _KEYS[""]:
-        return False
-    return first not in _KEYS or not rest or rest.split(".")[0] in _KEYS[first]

@@ -1,11 +1,30 @@
-"""Where the names of a Python file come from: its own definitions, files beside it."""
+"""The syntax of a Python file, and where its names come from: its own definitions, files beside
+it."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+from planner.job.errors import UsageError
 from planner.launch.read.beside import beside
+from planner.launch.read.text import Text
+
+
+def python_module(text: Text, path: str) -> ast.Module:
+    """Syntax tree of a file. UsageError with the line of a slip."""
+    try:
+        return ast.parse(text.value)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
+
+
+def last_name(node: ast.expr) -> str:
+    """Last name of a dotted expression."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def module_file(package: str, near: str) -> Path | None:

@@ -14,12 +14,13 @@ from typing import Any
 
 from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
-from planner.launch.megatron_bridge_schema import schema
+from planner.launch.megatron_bridge_schema import field_of, schema
+from planner.launch.options import MEGATRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Hints, Problem, model_unknown
 from planner.launch.read.hf_arguments import known_model
-from planner.launch.read.hf_python import python_module
 from planner.launch.read.megatron_bridge import read_megatron_bridge
+from planner.launch.read.python_names import python_module
 from planner.launch.read.python_records import Record
 from planner.launch.read.python_values import Function, Reader, call_function
 from planner.launch.read.shell import Command
@@ -30,11 +31,7 @@ CHOICE = "RECIPE"
 _RECIPE_NAME = re.compile(r"(^|_)(recipe|config|pretrain|sft|finetune)(_|$)")
 _ADAPTERS = re.compile(r"(^|_)(peft|lora|dora|finetune)(_|$)")
 _MOST_NAMED = 6
-_DEGREES = {
-    "model.tensor_model_parallel_size", "model.pipeline_model_parallel_size",
-    "model.context_parallel_size", "model.expert_model_parallel_size",
-    "train.micro_batch_size", "train.global_batch_size", "model.seq_length",
-}  # fmt: skip
+_DEGREES = {field_of(MEGATRON[name].key) for name in ("tp", "pp", "cp", "ep", "mbs", "gbs", "seq")}
 # What describes a model of a class that has no sizes of its own.
 _SIZES = ("model.num_layers", "model.hidden_size", "model.num_attention_heads")
 _WITHOUT_SIZES = re.compile(r"(^|\.)(GPTModelProvider|GPTConfig)$")

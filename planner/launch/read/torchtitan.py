@@ -111,35 +111,23 @@ class TorchtitanReader(DocumentReader):
 
     # --- degrees --------------------------------------------------------------------------------
 
-    def _whole(self, key: str, default: int) -> int:
-        """A whole number; anything else is a problem, and the default."""
-        value = self.document.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            text = f"{key} = {value!r}: needs a whole number"
-            self.problems.append(self.document.wrong(text, key))
-            return default
-        return value
-
     def _degrees(self) -> dict[str, int]:
-        found = {name: self._whole(key, _DEFAULTS[name]) for name, key in _DEGREES.items()}
-        for name in ("tp", "pp", "cp", "ep", "mbs"):
-            if found[name] < 1:
-                text = f"{_DEGREES[name]} = {found[name]}: at least 1"
-                self.problems.append(self.document.wrong(text, _DEGREES[name]))
-                found[name] = 1
-        return found
+        return {
+            name: self.whole(_DEGREES[name], default, min(default, 1))
+            for name, default in _DEFAULTS.items()
+        }
 
     def _replicas(self, degrees: dict[str, int], gpus: int | None) -> tuple[int, int]:
         """dp_replicate and dp_shard, the latter from the GPUs where it is -1."""
-        replicate = max(1, self._whole(TORCHTITAN["replicate"].key, 1))
-        shard = self._whole(TORCHTITAN["shard"].key, -1)
+        replicate = self.whole(TORCHTITAN["replicate"].key, 1)
+        shard = self.whole(TORCHTITAN["shard"].key, -1, -1)
         if shard < 0:
             others = replicate * degrees["cp"] * degrees["tp"] * degrees["pp"]
             shard = max(1, (gpus or others) // others)
         return replicate, max(1, shard)
 
     def _expert_tensor(self, degrees: dict[str, int]) -> int | None:
-        given = self._whole(TORCHTITAN["etp"].key, 1)
+        given = self.whole(TORCHTITAN["etp"].key, 1)
         if degrees["ep"] == 1:
             return None
         if given not in (1, degrees["tp"]):
@@ -155,8 +143,8 @@ class TorchtitanReader(DocumentReader):
         self._check_batch(gbs, local, dp)
         if degrees["pp"] == 1:
             return {"mbs": local, "gbs": gbs}
-        mbs = self._whole(TORCHTITAN["microbatch"].key, 1)
-        if mbs < 1 or local % mbs:
+        mbs = self.whole(TORCHTITAN["microbatch"].key, 1)
+        if local % mbs:
             text = (
                 f"pipeline_parallel_microbatch_size {mbs} does not divide local_batch_size {local}"
             )
@@ -225,8 +213,8 @@ class TorchtitanReader(DocumentReader):
 
         one_text = f"{_P}.pipeline_parallel_"
         less_layers = (
-            self._whole(f"{one_text}first_stage_less_layers", 1),
-            self._whole(f"{one_text}last_stage_less_layers", 1),
+            self.whole(f"{one_text}first_stage_less_layers", 1, 0),
+            self.whole(f"{one_text}last_stage_less_layers", 1, 0),
         )
         parts = named_parts(self.document.get(f"{_P}.module_fqns_per_model_part"))
         if parts is not None:
@@ -235,7 +223,7 @@ class TorchtitanReader(DocumentReader):
             return {}
         layers = load_model(model).spec.layers
         key = f"{one_text}layers_per_stage"
-        per_stage = self._whole(key, 0) or None
+        per_stage = self.whole(key, 0, 0) or None
         chunks, problem = stage_count(layers, pp, per_stage, single, less_layers)
         if problem is not None:
             self.problems.append(problem)

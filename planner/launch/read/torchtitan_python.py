@@ -16,6 +16,7 @@ from planner.job.errors import UsageError
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.python_names import last_name, python_module
 from planner.launch.read.python_values import Frame, Reader
 from planner.launch.read.text import Files, Span, Text
 from planner.launch.read.torchtitan import TorchtitanReader, override
@@ -46,11 +47,7 @@ def read_torchtitan_python(
     text: Text, path: str, launch: LaunchCommand | None, files: Files, hints: Hints
 ) -> Found:
     """The launch that a configuration function describes. UsageError with the line of a slip."""
-    try:
-        module = ast.parse(text.value)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
+    module = python_module(text, path)
     wanted = _wanted(launch) or hints.environment.get(CHOICE)
     functions = _functions(module)
     function = _chosen(functions, wanted)
@@ -129,15 +126,8 @@ def _in_tokens(document: Document) -> None:
 
 def _called(function: ast.FunctionDef, name: str) -> bool:
     return any(
-        isinstance(node, ast.Call) and _name(node.func) == name for node in ast.walk(function)
+        isinstance(node, ast.Call) and last_name(node.func) == name for node in ast.walk(function)
     )
-
-
-def _name(node: ast.expr) -> str:
-    """Last name of a dotted expression."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 class _Walk:
@@ -207,8 +197,8 @@ class _Walk:
             yield from ast.walk(node)
 
     def _call(self, node: ast.Call) -> Iterator[tuple[str, ast.expr, ast.keyword | None]]:
-        name = _name(node.func)
-        owner = _name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        name = last_name(node.func)
+        owner = last_name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         table = _TABLES.get(name)
         if table == "activation_checkpoint":  # its own default, and each op by itself
             yield "activation_checkpoint.mode", ast.Constant("selective"), None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import altair as alt
+
 from planner.report.charts.drawing import (
     BLUE,
     FILE_WIDTH,
@@ -24,8 +26,6 @@ _COLUMNS = 2
 
 def curves_chart(figure: Figure) -> Any:
     """The whole picture, two panels a row, with one legend below."""
-    import altair as alt
-
     width = FILE_WIDTH // _COLUMNS - 60
     charts = [panel_chart(panel, width, panel.title) for panel in figure.panels]
     return alt.concat(*charts, columns=_COLUMNS, spacing=40).properties(
@@ -35,8 +35,6 @@ def curves_chart(figure: Figure) -> Any:
 
 def panel_chart(panel: Panel, width: Width, title: str = "") -> Any:
     """One pair of axes."""
-    import altair as alt
-
     names = [line.name for line in panel.series]
     base = alt.Chart(table(_rows(panel))).encode(
         x=_axis(panel, 0),
@@ -70,8 +68,6 @@ def panel_chart(panel: Panel, width: Width, title: str = "") -> Any:
 
 def _axis(panel: Panel, direction: int) -> Any:
     """The horizontal or the vertical axis. Numbers of GPUs are marked where there are points."""
-    import altair as alt
-
     kind = alt.Y if direction else alt.X
     if direction:
         axis = alt.Axis(format=",~r", tickCount=6)
@@ -108,8 +104,6 @@ def _rows(panel: Panel) -> list[dict[str, object]]:
 
 
 def _ideal(panel: Panel) -> Any:
-    import altair as alt
-
     rows = [{"x": float(x), "y": y} for x, y in panel.ideal]
     return (
         alt.Chart(table(rows))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
-from planner.job.errors import UsageError
+from planner.job.errors import demand_installed
 from planner.job.written import csv_text
 
 # Okabe & Ito 2008, told apart by the colour-blind too; three more after them.
@@ -22,7 +21,6 @@ LIMIT_DASH = [6, 4]
 FILE_WIDTH = 860
 _SCALE_OF_PNG = 2.0
 _FILE_INK = "#1a1a1a"
-_LIBRARIES = ("altair", "vl_convert", "jinja2")
 
 Width = int | Literal["container"]
 Specification = dict[str, Any]
@@ -31,14 +29,7 @@ Row = Mapping[str, object]
 
 def demand_plot() -> None:
     """UsageError if nothing can be drawn; before any work is done."""
-    for name in _LIBRARIES:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError:
-            raise UsageError(
-                f"pictures and pages need {name}, which is not installed: "
-                "pip install 'trainplan[plot]'"
-            ) from None
+    demand_installed("pictures and pages need", "plot", "altair", "vl_convert", "jinja2")
 
 
 def table(rows: Iterable[Row]) -> Any:

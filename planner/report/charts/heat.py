@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import altair as alt
+
 from planner.report.charts.drawing import Width, table
 from planner.report.figures.heat import HeatMap
 
@@ -24,8 +26,6 @@ _LABEL_PIXELS = 96
 
 def heat_chart(found: HeatMap, width: Width, choose: bool = True) -> Any:
     """The cells of two degrees; `choose`: lists below the picture change which."""
-    import altair as alt
-
     rows = list(_rows(found))
     if not choose:
         rows = [row for row in rows if {row["a"], row["b"]} == set(found.first)]
@@ -65,8 +65,6 @@ def heat_chart(found: HeatMap, width: Width, choose: bool = True) -> Any:
 
 def _axis(found: HeatMap, degree: str) -> Any:
     """`tp 4`: the cells' places as the values that they stand for."""
-    import altair as alt
-
     values = json.dumps(dict(found.values))
     return alt.Axis(
         title=None,
@@ -78,8 +76,6 @@ def _axis(found: HeatMap, degree: str) -> Any:
 
 
 def _degree(found: HeatMap, name: str, at: int, choose: bool) -> Any:
-    import altair as alt
-
     value = found.first[at]
     if not choose:
         return alt.param(name=name, value=value)

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import altair as alt
+
 from planner.job.quantities import GIB, gib
 from planner.report.charts.drawing import (
     FILE_WIDTH,
@@ -24,8 +26,6 @@ _NAMES = [group.name for group in GROUPS]
 
 def memory_chart(figure: Figure) -> Any:
     """The whole picture, one panel below the other."""
-    import altair as alt
-
     used = [name for panel in figure.panels for name in _used(panel)]
     charts = [panel_chart(panel, FILE_WIDTH, panel.title, used) for panel in figure.panels]
     return (
@@ -40,8 +40,6 @@ def panel_chart(
 ) -> Any:
     """One stage: a bar for each phase, a gap between the two steps; a legend of the groups that
     are `used`."""
-    import altair as alt
-
     places = _places(panel)
     labels = {str(place): text for place, text in zip(places, panel.labels, strict=True)}
     axis = alt.Axis(
@@ -77,8 +75,6 @@ def _used(panel: Panel) -> list[str]:
 
 def limit_layers(panel: Panel) -> tuple[Any, ...]:
     """The dashed line of the limit with its words; the words alone if it lies beyond the top."""
-    import altair as alt
-
     data = table([{"limit": panel.limit_bytes / GIB, "text": panel.limit_text}])
     chart = alt.Chart(data)
     y = alt.Y("limit:Q") if panel.shows_limit else alt.value(0)
@@ -109,8 +105,6 @@ def _rows(panel: Panel, places: list[int]) -> Iterator[dict[str, object]]:
 
 def _steps(panel: Panel, places: list[int]) -> Any:
     """Names of the two steps below the top of their bars' part of the picture."""
-    import altair as alt
-
     first: dict[str, int] = {}
     for place, bar in zip(places, panel.bars, strict=True):
         first.setdefault(bar.step, place)
@@ -124,8 +118,6 @@ def _steps(panel: Panel, places: list[int]) -> Any:
 
 def _peak(panel: Panel, places: list[int]) -> Iterator[Any]:
     """The total of the heaviest bar, with the whisker of its interval."""
-    import altair as alt
-
     place, bar = next(pair for pair in zip(places, panel.bars, strict=True) if pair[1].is_peak)
     low, high = panel.interval or (bar.total_bytes, bar.total_bytes)
     row = {

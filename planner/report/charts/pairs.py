@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import altair as alt
+
 from planner.report.charts.drawing import BLUE, FILE_WIDTH, VERMILION, Width, colours, table
 from planner.report.figures.measured import Pair
 
@@ -13,8 +15,6 @@ _BAND = 34
 
 def pairs_chart(pairs: Sequence[Pair], unit: str, width: Width) -> Any:
     """Bars in reading order."""
-    import altair as alt
-
     kinds = ["predicted", "measured"]
     rows = [
         {
@@ -44,8 +44,6 @@ def pairs_chart(pairs: Sequence[Pair], unit: str, width: Width) -> Any:
 
 def panels_chart(panels: Mapping[str, tuple[Sequence[Pair], str]]) -> Any:
     """Bars and their unit by title, one below the other, for a file."""
-    import altair as alt
-
     drawn = [
         pairs_chart(pairs, unit, FILE_WIDTH).properties(title=title)
         for title, (pairs, unit) in panels.items()

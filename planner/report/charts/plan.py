@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import altair as alt
+
 from planner.job.quantities import GIB, seconds
 from planner.predict.plan import ALWAYS_SHOWN, TEXT_DEGREES
 from planner.report.charts.drawing import (
@@ -52,8 +54,6 @@ def front_chart(
     """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
     ones hollow, the front `before` dashed. The page sets the parameter `selected` to a plan's
     number, `marked` at first, and `picked` to any other dot that was clicked."""
-    import altair as alt
-
     selected = alt.param(name="selected", value=marked)
     picked = alt.param(name="picked", value=0)
     x = alt.X("gib:Q", title="peak memory of a GPU, GiB", scale=alt.Scale(zero=False, padding=12))
@@ -109,8 +109,6 @@ def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
 
 def _faint(dots: Sequence[Candidate]) -> Any:
     """The candidates, whose texts the page makes of their degrees: many times smaller."""
-    import altair as alt
-
     modes = list(dict.fromkeys(dot.recompute for dot in dots))
     rows = (
         {"gib": dot.gib, "speed": dot.tokens_per_s, "mode": modes.index(dot.recompute)}
@@ -146,8 +144,6 @@ def _degree_expression(name: str) -> str:
 
 def _limit(limit_bytes: float, channel: str) -> Any:
     """The dashed line of the memory that may be used, with its words."""
-    import altair as alt
-
     data = table([{"limit": limit_bytes / GIB, "text": "HBM that may be used"}])
     place = alt.X("limit:Q") if channel == "x" else alt.Y("limit:Q")
     base = alt.Chart(data).encode(place, tooltip=[alt.Tooltip("text:N"), alt.Tooltip("limit:Q")])
@@ -159,8 +155,6 @@ def _limit(limit_bytes: float, channel: str) -> Any:
 
 def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
     """Memory of every stage at its peak, stacked by term, against the HBM line."""
-    import altair as alt
-
     names = [group.name for group in GROUPS]
     used = [name for name in names if any(bar.part == name for bar in bars)]
     palette = [PALETTE[names.index(name)] for name in used]
@@ -177,8 +171,6 @@ def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
 
 def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: Width) -> Any:
     """Terms of the step time one after the other, the whole step below with its interval."""
-    import altair as alt
-
     labels = [bar.label for bar in bars]
     rows = [row | {"right": row["end"]} for row in _bar_rows(bars)]
     rows[-1]["right"] = interval[1]
@@ -218,8 +210,6 @@ def _bar_rows(bars: Sequence[Bar]) -> list[dict[str, object]]:
 
 def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
     """What every stage does when; what is grey is the bubble."""
-    import altair as alt
-
     kinds = [kind for kind in schedule.KINDS if any(bar.kind == kind for bar in gantt.bars)]
     rows = [
         {
@@ -255,8 +245,6 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
 
 def cluster_chart(cluster: Cluster, width: Width) -> Any:
     """GPUs on their nodes, coloured by a group; pointing at one shows the group it is in."""
-    import altair as alt
-
     shown = {_GROUP_LABELS[kind]: f"g{GROUP_KINDS.index(kind)}" for kind in cluster.kinds}
     first = next(iter(shown))
     colour_by = alt.param(

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import altair as alt
+
 from planner.report.charts.drawing import BLUE, GREY, PALETTE, Width, colours, table
 from planner.report.figures.measured import BAND, OTHERS, Point, largest_families, positive
 
@@ -22,8 +24,6 @@ def scatter_chart(
 ) -> Any:
     """The drawing. With `hover` each run is a dot with its text, else all runs of a family are one
     path: many times smaller. Runs that are not positive cannot be drawn and are left out."""
-    import altair as alt
-
     drawn = positive(points)
     span = _span(drawn)
     families = largest_families(drawn, len(_DOTS))
@@ -80,8 +80,6 @@ def _span(points: Sequence[Point]) -> tuple[float, float]:
 
 
 def _axis(name: str, unit: str, span: tuple[float, float]) -> Any:
-    import altair as alt
-
     return (alt.X if name == "measured" else alt.Y)(
         f"{name}:Q",
         title=f"{name}, {unit}",
@@ -120,8 +118,6 @@ def _strokes(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
 
 
 def _diagonal(unit: str, span: tuple[float, float]) -> Any:
-    import altair as alt
-
     rows = [{"measured": end, "predicted": end} for end in span]
     return (
         alt.Chart(table(rows))
@@ -132,8 +128,6 @@ def _diagonal(unit: str, span: tuple[float, float]) -> Any:
 
 def _band(unit: str, span: tuple[float, float]) -> Any:
     """Between -BAND and +BAND of the measured value, cut off at the frame."""
-    import altair as alt
-
     rows = [
         {"measured": end, "predicted": end * (1.0 - BAND), "above": end * (1.0 + BAND)}
         for end in span

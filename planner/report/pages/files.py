@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from hardware.errors import first_error
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
@@ -83,6 +84,5 @@ def _validated(path: Path, kind: type[Model], document: Any) -> Model:
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path}: field {field!r}: {first['msg']}; {_MADE_BY}") from None
+        field, wrong = first_error(error)
+        raise UsageError(f"{path}: field {field!r}: {wrong}; {_MADE_BY}") from None

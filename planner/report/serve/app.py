@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import cache
-from importlib.resources import files
-from typing import Any
 
 import anyio
 from pydantic import ValidationError
@@ -20,6 +18,8 @@ from starlette.routing import Route
 
 from constraints.errors import ConstraintError
 from hardware import HardwareError
+from hardware.errors import first_error
+from hardware.files import shipped_text
 from planner.job.errors import UsageError
 from planner.report.charts.drawing import script
 from planner.report.pages.page import environment
@@ -141,8 +141,7 @@ async def _static(request: Request) -> Response:
 
 @cache
 def _file(name: str) -> str:
-    folder = files("planner.report.pages") / "templates"
-    return (folder / name).read_text(encoding="utf-8")
+    return shipped_text("planner.report.pages", f"templates/{name}")
 
 
 async def _charts(_request: Request) -> Response:
@@ -179,8 +178,8 @@ async def _body(request: Request) -> bytes | None:
 
 
 def _first(error: ValidationError) -> str:
-    first: Any = error.errors(include_url=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc']) or 'fields'}: {first['msg']}"
+    field, wrong = first_error(error)
+    return f"{field or 'fields'}: {wrong}"
 
 
 async def _progress(request: Request) -> Response:

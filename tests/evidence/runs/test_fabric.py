@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hardware import parse_gpus
-from planner.evidence.runs.fabric import Fabric, fabric_of
+from planner.evidence.runs.machine import Fabric, fabric_of
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.model import UnpredictableRowError
 from tests.evidence.runs.rows_for_tests import row

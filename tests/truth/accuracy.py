@@ -1,6 +1,6 @@
 """How exact the memory model is: its errors against reference counts.
 
-    python -m planner.evidence.fit.memory_accuracy [TRUTH_DIR]
+    python -m tests.truth.accuracy [TRUTH_DIR]
 
 prints a Markdown table. Errors against measured peaks are in `planner validate`.
 """
@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from planner.evidence.fit.truth import (
+from planner.job.errors import UsageError
+from planner.job.markdown import markdown_table
+from tests.truth.predicted import (
     COMPARISONS,
     FLOP,
     TENSORS,
@@ -25,13 +27,10 @@ from planner.evidence.fit.truth import (
     read_counts,
     reference_model,
 )
-from planner.evidence.fit.truth_flop import compare_flop
-from planner.evidence.fit.truth_tensors import compare_tensors, saved_runs
-from planner.job.errors import UsageError
-from planner.job.markdown import markdown_table
+from tests.truth.predicted_flop import compare_flop
+from tests.truth.predicted_tensors import compare_tensors, saved_runs
 
-# Counts of a clone.
-COUNTS = Path(__file__).resolve().parents[3] / "tests" / "truth" / "data"
+COUNTS = Path(__file__).resolve().parent / "data"
 # What is counted in each file; a step's peak and its phases are two subjects.
 _SUBJECTS = {
     "params.csv": "parameters of a model",
@@ -145,7 +144,7 @@ def _percent(share: float, *, signed: bool = False) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
-        prog="python -m planner.evidence.fit.memory_accuracy",
+        prog="python -m tests.truth.accuracy",
         description="Errors of the memory model against counted bytes.",
     )
     parser.add_argument("truth", type=Path, nargs="?", default=COUNTS, metavar="TRUTH_DIR")

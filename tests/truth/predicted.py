@@ -46,9 +46,9 @@ from planner.predict.stage import Stage
 
 Row = Mapping[str, str]
 
-# One row a saved tensor; `planner.evidence.fit.truth_tensors` compares it.
+# One row a saved tensor; `tests.truth.predicted_tensors` compares it.
 TENSORS = "activations_breakdown.csv"
-# One row a kernel and length; `planner.evidence.fit.truth_flop` compares it.
+# One row a kernel and length; `tests.truth.predicted_flop` compares it.
 FLOP = "flops.csv"
 # nanoGPT's training script: vocabulary padded to a multiple of 64, the library's GELU, no biases.
 _NANOGPT: dict[str, object] = {

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.cost.piece_memory import weight_elements
-from planner.evidence.fit.truth import Compared, Row, label, single_device
 from planner.job.modules import Module
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.table import pieces
 from planner.predict.saved import Key, saved_bytes
+from tests.truth.predicted import Compared, Row, label, single_device
 
 # Rows of the op table that a comparison takes together.
 Term = tuple[str, ...]

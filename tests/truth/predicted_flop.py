@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from planner.evidence.fit.truth import Compared, Row, figures_of, label, single_device
 from planner.job.modules import Module
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op, OpKind, Piece
 from planner.predict.ops.table import op_flop, pieces
+from tests.truth.predicted import Compared, Row, figures_of, label, single_device
 
 
 def compare_flop(row: Row) -> Iterator[Compared]:
