@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_token_crosses_once_to_each_rank_or_node_with_its_experts(ep: int, sha
         # Large, so that rates alone count; without the sixth decimal of their latencies.
         links = model.link_inputs._replace(
             scale_up_half_bytes=0.0, scale_out_half_bytes=0.0, scale_out_latency_s=0.0,
-            scale_up_latency_s=0.0, collective_launch_s=0.0,
+            scale_up_latency_s=0.0, collective_launch_s=0.0, scale_out_dispatch_bytes_per_s=math.inf,
         )  # fmt: skip
         seconds[deduplicates] = expert_exchange_stream(
             1e9, 0.0, key, model.job_inputs, model.framework_inputs, network(links)
