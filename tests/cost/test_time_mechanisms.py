@@ -73,10 +73,11 @@ def test_a_token_crosses_once_to_each_rank_or_node_with_its_experts(ep: int, sha
     for deduplicates in (False, True):
         model = CostModel(with_kernels(job, dispatch_deduplicates=deduplicates))
         key = key_of(cost(model, dp=64, ep=ep)[0])
-        # Large, so that rates alone count; without the sixth decimal of their latencies.
+        # Large, so that rates alone count, the same for both; without their latencies.
         links = model.link_inputs._replace(
             scale_up_half_bytes=0.0, scale_out_half_bytes=0.0, scale_out_latency_s=0.0,
-            scale_up_latency_s=0.0, collective_launch_s=0.0, scale_out_dispatch_bytes_per_s=math.inf,
+            scale_up_latency_s=0.0, collective_launch_s=0.0,
+            scale_up_dispatch_bytes_per_s=math.inf, scale_out_dispatch_bytes_per_s=math.inf,
         )  # fmt: skip
         seconds[deduplicates] = expert_exchange_stream(
             1e9, 0.0, key, model.job_inputs, model.framework_inputs, network(links)
