@@ -229,8 +229,17 @@ def job_inputs(job: Job) -> JobInputs:
     return context_inputs(op_context(job))._replace(
         eager_attention=_score_traffic(job),
         neighbour_share=_neighbour_share(job),
+        **_groups(job),
         weighed_experts=op_context(job).mapped_experts,
     )
+
+
+def _groups(job: Job) -> dict[str, float]:
+    """Groups that the router chooses from; a gate that takes neighbours chooses none."""
+    moe = job.model.moe
+    if moe is None or job.framework.kernels.neighbouring_experts:
+        return {}
+    return {"expert_groups": float(moe.groups), "top_groups": float(moe.top_groups)}
 
 
 def _neighbour_share(job: Job) -> float:

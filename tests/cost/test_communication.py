@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -24,6 +25,7 @@ from planner.cost.communication import (
     all_to_all_time_s,
     deduplicated_exchange_time_s,
     distinct_groups,
+    parts_hit,
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
@@ -338,6 +340,20 @@ def cluster(gpu: dict[str, object] | None = None, **changes: object) -> Cluster:
     return plain.model_copy(update={"gpu": other, **changes})
 
 
+@pytest.mark.parametrize("parts", [1, 2, 4, 8, 16, 64])
+def test_experts_of_few_groups_lie_in_few_parts(parts: int) -> None:
+    """DeepSeek-V3's 8 of 256 experts in 4 of 8 groups, against draws; without groups the closed
+    form n (1 - (1 - 1/n)^k)."""
+    draw = random.Random(7)
+    hits = 0
+    for _ in range(4000):
+        chosen = draw.sample(range(8), 4)
+        experts = draw.choices([group * 32 + index for group in chosen for index in range(32)], k=8)
+        hits += len({expert * parts // 256 for expert in experts})
+    assert parts_hit(float(parts), 8.0, 8.0, 4.0) == pytest.approx(hits / 4000, rel=0.03)
+    assert parts_hit(float(parts), 8.0, 1.0, 1.0) == distinct_groups(float(parts), 8.0)
+
+
 @pytest.mark.parametrize(
     ("gpus", "ranks", "gigabytes_per_s", "error"),
     [
@@ -360,8 +376,9 @@ def test_hybridep_as_published(
     token_bytes, members = 4096 * 7168 * 2.0, min(float(ranks), links.scale_up_domain)
     groups = ranks if ranks <= members else ranks / members
     counted = token_bytes * distinct_groups(float(groups), 8.0)
+    hit = distinct_groups(float(ranks), 8.0), distinct_groups(math.ceil(ranks / members), 8.0)
     measured_s = sum(counted / (rate * 1e9) for rate in gigabytes_per_s) / 2
-    predicted_s = deduplicated_exchange_time_s(token_bytes, 8.0, ranks, members, links)
+    predicted_s = deduplicated_exchange_time_s(token_bytes, *hit, ranks, members, links)
     assert predicted_s == pytest.approx(measured_s, rel=error)
 
 
