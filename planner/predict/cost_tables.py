@@ -181,6 +181,7 @@ def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
         op.autocasts,
         op.work_bytes,
         not (op.captured and job.framework.kernels.captured),
+        op.host_waits,
     )
 
 
