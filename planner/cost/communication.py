@@ -319,9 +319,7 @@ def deduplicated_exchange_time_s(
         return 0.0
     members = min(float(members_per_domain), float(size))
     domains = math.ceil(size / members)
-    inside, leaving = deduplicated_bytes(
-        token_bytes, ranks_hit, domains_hit, float(size), members
-    )
+    inside, leaving = deduplicated_bytes(token_bytes, ranks_hit, domains_hit, float(size), members)
     inner_rate, outer_rate = dispatch_rates_bytes_per_s(members, links, root_groups)
     peers_s = (members - 1.0) * links.scale_up_latency_s
     hops_s = (domains - 1.0) * links.scale_out_latency_s

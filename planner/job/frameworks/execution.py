@@ -62,8 +62,8 @@ class Kernels(Frozen):
     """Passes over the routed copies around the dispatch: permute before the exchange and sort by
     expert after it, or one where the exchange itself writes them in order."""
     counts_on_host: bool = True
-    """In the forward pass of each layer of experts the CPU reads how many tokens each gets before it
-    issues more, so the GPU idles for one `issue_s`. Source: Megatron-Core 0.19,
+    """In forward the CPU reads how many tokens each expert of a layer gets before it issues more, so
+    the GPU idles for one `issue_s`. Source: Megatron-Core 0.19,
     transformer/moe/token_dispatcher.py, `_maybe_dtoh_and_synchronize`; not where each expert's
     tokens are cut or padded to a fixed number."""
     dispatch_deduplicates: bool = False
