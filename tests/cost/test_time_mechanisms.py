@@ -104,6 +104,22 @@ def test_neighbouring_experts_lie_on_few_ranks(ep: int, draws: float) -> None:
     assert exchange_draws(key, model.job_inputs) == draws
 
 
+def test_the_gpu_idles_while_the_cpu_reads_token_counts() -> None:
+    """One `issue_s` in the forward of a layer of experts that is longer than its issue, and where
+    it is run again; no other."""
+    job = make_job("qwen3-30b-a3b", "8xH100", "megatron-core")
+    full = [mode.name for mode in job.recompute].index("full")
+    first, waits = (
+        cost(CostModel(with_kernels(job, counts_on_host=by)), dp=8, ep=8, mbs=8, recompute=full)[0]
+        for by in (False, True)
+    )
+    added = waits.piece_costs(0) - first.piece_costs(0)
+    issue_s = CostModel(job).framework_inputs.issue_s
+    assert added[0, [f.PIECE_FORWARD, f.PIECE_RECOMPUTE]] == pytest.approx(issue_s)
+    assert not added[0, [f.PIECE_BACKWARD, f.PIECE_FORWARD_EP]].any()
+    assert not added[1:].any()
+
+
 def test_inputs_that_stay_gathered_are_gathered_once() -> None:
     """Of a layer's gathers over tp, those of the inputs that backward would read again go."""
     job = make_job("llama-3-8b", "8xH100", "torchtitan")
