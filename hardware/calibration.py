@@ -51,7 +51,7 @@ class Parameter:
 _COPIES = ("tensor_copy_s", "gather_copy_s", "reduce_copy_s")
 _INSIDE = (
     "scale_up_bytes_per_s", "scale_up_exchange_bytes_per_s", "scale_up_pair_bytes_per_s",
-    "scale_up_mesh_bytes_per_s", "root_bytes_per_s",
+    "scale_up_mesh_bytes_per_s", "scale_up_dispatch_bytes_per_s", "root_bytes_per_s",
 )  # fmt: skip
 _STARTS = ("scale_up_latency_s", "scale_up_start_s", "scale_up_half_bytes", "collective_launch_s")
 
@@ -90,7 +90,11 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter(
         "network_rate",
         "bus bandwidth between domains (NICs, spine)",
-        links=("scale_out_bytes_per_s", "scale_out_pair_bytes_per_s"),
+        links=(
+            "scale_out_bytes_per_s",
+            "scale_out_pair_bytes_per_s",
+            "scale_out_dispatch_bytes_per_s",
+        ),
     ),
     Parameter(
         "network_latency",

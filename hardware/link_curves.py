@@ -29,7 +29,8 @@ class ScaleUpCurve(Frozen):
     `start_s`: of one pass inside the domain, beyond launch and hops; none: 0.
     `mesh_share`: of the link between two GPUs, where these form a full mesh.
     `root_gpus`: GPUs below one CPU socket (0: no such boundary), `root_bytes_per_s` what
-    passes between sockets.
+    passes between sockets. `dispatch_share`: of kernels that send tokens to experts (DeepEP,
+    HybridEP), where it differs from that of NCCL's all-to-all, `exchange_share`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ScaleUpCurve(Frozen):
     half_bytes: Coefficient
     reduction_gain: Coefficient
     reduction_latency_s: Coefficient
+    dispatch_share: Coefficient | None = None
     start_s: Coefficient | None = None
     mesh_share: Coefficient | None = None
     root_bytes_per_s: Coefficient | None = None
@@ -50,7 +52,8 @@ class ScaleUpCurve(Frozen):
 
 class ScaleOutCurve(Frozen):
     """Network between domains. Shares are of the nominal NIC rate: `share` what collectives reach,
-    `pair_share` one send to one other GPU where that differs."""
+    `pair_share` one send to one other GPU and `dispatch_share` kernels that send tokens to experts
+    where these differ."""
 
     name: str
     aliases: tuple[str, ...]
@@ -58,6 +61,7 @@ class ScaleOutCurve(Frozen):
     latency_s: Coefficient
     half_bytes: Coefficient
     pair_share: Coefficient | None = None
+    dispatch_share: Coefficient | None = None
 
 
 class InNetworkCurve(Frozen):

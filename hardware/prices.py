@@ -29,6 +29,8 @@ HEADER_RULE = (
 )
 
 
+# GPUs compute since then (CUDA, 2007).
+_FIRST_YEAR = 2007
 PriceOfGpu = Annotated[float, Field(ge=1e-6, le=LARGEST_PRICE)]
 
 
@@ -38,12 +40,17 @@ def _first_day(text: str) -> datetime.date:
 
 
 def _demand_date(text: str) -> str:
-    """A month or day that the calendar has, or nothing."""
+    """A month or day that the calendar has, or nothing; a clock may be slow by a year."""
     if text:
         try:
-            _first_day(text)
+            day = _first_day(text)
         except ValueError:
             raise ValueError(f"{text!r} is no date; write 2026-10 or 2026-10-01") from None
+        last = datetime.date.today().year + 1
+        if not _FIRST_YEAR <= day.year <= last:
+            raise ValueError(
+                f"{text!r}: the date is when the price was read, from {_FIRST_YEAR} to {last}"
+            )
     return text
 
 

@@ -265,49 +265,77 @@ def distinct_groups(groups: float, draws: float) -> float:
 
 
 @jit
+def parts_hit(parts: float, draws: float, groups: float, top_groups: float) -> float:
+    """Expected number of equal parts of the experts that hold some of a token's k = `draws`.
+
+    Where these lie in T of G groups (DeepSeek-V3, arXiv 2412.19437, section 2.1.2), the parts of T
+    groups are drawn from; or, of parts that hold q = G/parts groups, those are hit that hold one of
+    u = distinct(T, k): parts·(1 - prod_i (1 - u/(G - i))), i = 0 ... q - 1.
+    """
+    if top_groups >= groups or parts <= 1.0:
+        return distinct_groups(parts, draws)
+    if parts >= groups:
+        return distinct_groups(parts * top_groups / groups, draws)
+    used = distinct_groups(top_groups, draws)
+    missed = 1.0
+    for index in range(int(groups / parts)):
+        missed *= max(0.0, 1.0 - used / (groups - index))
+    return parts * (1.0 - missed)
+
+
+@jit
 def deduplicated_bytes(
-    token_bytes: float, copies: float, size: float, members: float
+    token_bytes: float, ranks_hit: float, domains_hit: float, size: float, members: float
 ) -> tuple[float, float]:
     """Bytes inside and between domains where a token crosses once to each rank and each domain
     that holds some of its experts: see `deduplicated_exchange_time_s`."""
     member = min(members, size)
     domains = math.ceil(size / member)
-    inside = token_bytes * distinct_groups(size, copies) * (member - 1.0) / member
-    leaving = token_bytes * distinct_groups(float(domains), copies) * (domains - 1.0) / domains
+    inside = token_bytes * ranks_hit * (member - 1.0) / member
+    leaving = token_bytes * domains_hit * (domains - 1.0) / domains
     return inside, leaving
 
 
 @jit
 def deduplicated_exchange_time_s(
     token_bytes: float,
-    copies: float,
+    ranks_hit: float,
+    domains_hit: float,
     size: float,
     members_per_domain: float,
     links: LinkInputs,
     root_groups: float = 0.0,
 ) -> float:
-    """Exchange of a rank's tokens, `token_bytes` in all, each sent to `copies` experts, s.
+    """Exchange of a rank's tokens, `token_bytes` in all, s.
 
     A token crosses once to each domain that holds some of its experts, and there once to each
-    rank: with N domains and R ranks hit (`distinct_groups`) of D and n, token_bytes·N (D - 1)/D
-    leave by the rank's NIC share and token_bytes·R (m - 1)/m pass inside domains. Sources:
-    DeepSeek-V3, arXiv 2412.19437, section 3.2.2; DeepEP's README (RDMA and NVLink rates at 8 × 2
-    and 8 × 4 ranks). Otherwise as `all_to_all_time_s`. Ignores group-limited routing, which hits
-    fewer domains.
+    rank: with N domains and R ranks hit (`parts_hit`) of D and n, token_bytes·N (D - 1)/D
+    leave by the rank's NIC share and token_bytes·R (m - 1)/m pass inside domains, both in chunks of
+    one kernel, which needs no size to reach its rate. Sources: DeepSeek-V3, arXiv 2412.19437,
+    section 3.2.2; DeepEP's README (RDMA and NVLink rates at 8 × 2 and 8 × 4 ranks). Latency as of
+    `all_to_all_time_s`.
     """
     if size <= 1 or token_bytes <= 0.0:
         return 0.0
     members = min(float(members_per_domain), float(size))
     domains = math.ceil(size / members)
-    inner = 0.0
-    inside, leaving = deduplicated_bytes(token_bytes, copies, float(size), members)
-    if members > 1.0:
-        rate = exchange_rate_bytes_per_s(members, links, root_groups)
-        inner = transfer_time_s(inside, rate, links.scale_up_half_bytes)
-    outer = transfer_time_s(leaving, links.scale_out_bytes_per_s, links.scale_out_half_bytes)
+    inside, leaving = deduplicated_bytes(token_bytes, ranks_hit, domains_hit, float(size), members)
+    inner_rate, outer_rate = dispatch_rates_bytes_per_s(members, links, root_groups)
     peers_s = (members - 1.0) * links.scale_up_latency_s
     hops_s = (domains - 1.0) * links.scale_out_latency_s
-    return links.collective_launch_s + peers_s + hops_s + max(inner, outer)
+    wire_s = max(inside / inner_rate, leaving / outer_rate)
+    return links.collective_launch_s + peers_s + hops_s + wire_s
+
+
+@jit
+def dispatch_rates_bytes_per_s(
+    members: float, links: LinkInputs, root_groups: float
+) -> tuple[float, float]:
+    """Rates at which such a kernel sends inside a domain of m members, and by the NIC share."""
+    inner = links.scale_up_dispatch_bytes_per_s
+    if math.isinf(inner) and members > 1.0:
+        inner = exchange_rate_bytes_per_s(members, links, root_groups)
+    return inner, min(links.scale_out_bytes_per_s, links.scale_out_dispatch_bytes_per_s)
 
 
 @jit

@@ -38,7 +38,8 @@ OP_RERUN_WITH = 21
 OP_AUTOCASTS = 22  # 0 where autocast knows nothing of the product
 OP_WORK_BYTES = 23
 OP_ISSUED = 24  # 0 where a CUDA graph holds it
-OP_COLUMNS = 25
+OP_HOST_WAITS = 25  # times that the CPU waits for the GPU in forward
+OP_COLUMNS = 26
 
 KIND_GEMM = 0
 KIND_GROUPED_GEMM = 1

@@ -345,6 +345,7 @@ def compute_terms(
         if int(op.piece) != piece:
             continue
         seconds_forward, seconds_backward, seconds_weight = op_seconds(op, key, job, framework, gpu)
+        seconds_forward += op.host_waits * framework.issue_s
         forward += seconds_forward
         backward += seconds_backward
         split = op.issued * (context_kernels(op, key) + softmax_kernels(op, key, job))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from planner.cost import fields as f
@@ -13,6 +15,7 @@ from planner.cost.communication import (
     deduplicated_bytes,
     deduplicated_exchange_time_s,
     exchange_bytes,
+    parts_hit,
     point_to_point_time_s,
     reduce_scatter_time_s,
     reduction_gain,
@@ -138,8 +141,12 @@ def expert_exchange_stream(
     weights_bytes = 2.0 * job.weighed_experts * min(1.0, inside / key.ep)
     token_bytes = size_bytes / job.top_k + weights_bytes * tokens
     draws = exchange_draws(key, job)
-    seconds = deduplicated_exchange_time_s(token_bytes, draws, key.ep, inside, links, roots)
-    inner, outer = deduplicated_bytes(token_bytes, draws, key.ep, inside)
+    ranks = parts_hit(key.ep, draws, job.expert_groups, job.top_groups)
+    domains = parts_hit(math.ceil(key.ep / inside), draws, job.expert_groups, job.top_groups)
+    seconds = deduplicated_exchange_time_s(
+        token_bytes, ranks, domains, key.ep, inside, links, roots
+    )
+    inner, outer = deduplicated_bytes(token_bytes, ranks, domains, key.ep, inside)
     return exchange_stream(seconds, inner, outer, inside, links, roots)
 
 

@@ -47,6 +47,9 @@ class JobInputs(NamedTuple):
     kinds_in_order: float = 0.0
     # Experts of a token over all experts where they are neighbours; 0: drawn one by one.
     neighbour_share: float = 0.0
+    # Groups of neighbouring experts, and how many of them a token's experts lie in.
+    expert_groups: float = 1.0
+    top_groups: float = 1.0
     # Experts whose weights travel with a token: HybridEP's; 0: those of the token alone.
     weighed_experts: float = 0.0
     # 1 where the first and the last block of a pipeline may do without layers.

@@ -181,6 +181,7 @@ def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
         op.autocasts,
         op.work_bytes,
         not (op.captured and job.framework.kernels.captured),
+        op.host_waits,
     )
 
 
@@ -226,11 +227,22 @@ def context_inputs(context: OpContext) -> JobInputs:
 
 def job_inputs(job: Job) -> JobInputs:
     """Numbers of model and batch for the compiled core."""
+    groups, top_groups = _groups(job)
     return context_inputs(op_context(job))._replace(
         eager_attention=_score_traffic(job),
         neighbour_share=_neighbour_share(job),
+        expert_groups=groups,
+        top_groups=top_groups,
         weighed_experts=op_context(job).mapped_experts,
     )
+
+
+def _groups(job: Job) -> tuple[float, float]:
+    """Groups that the router chooses from, and how many; a gate that takes neighbours has none."""
+    moe = job.model.moe
+    if moe is None or job.framework.kernels.neighbouring_experts:
+        return 1.0, 1.0
+    return float(moe.groups), float(moe.top_groups)
 
 
 def _neighbour_share(job: Job) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware.inheritance import Coefficient
 from hardware.link_curves import (
     InNetworkCurve,
     LinkCurves,
@@ -32,6 +33,11 @@ def _mesh_bytes_per_s(curve: ScaleUpCurve, pair_bytes_per_s: float | None) -> fl
     if pair_bytes_per_s is None or curve.mesh_share is None:
         return math.inf
     return pair_bytes_per_s * curve.mesh_share.value
+
+
+def _rate(nominal_bytes_per_s: float, share: Coefficient | None) -> float:
+    """A share of a nominal rate; unlimited where the curve has none, or there is no link."""
+    return nominal_bytes_per_s * share.value or math.inf if share else math.inf
 
 
 def assemble(
@@ -75,6 +81,8 @@ def assemble(
             scale_up_mesh_bytes_per_s=_mesh_bytes_per_s(up, pair_bytes_per_s),
             scale_up_exchange_bytes_per_s=scale_up_bytes_per_s * up.exchange_share.value,
             scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
+            scale_up_dispatch_bytes_per_s=_rate(scale_up_bytes_per_s, up.dispatch_share),
+            scale_out_dispatch_bytes_per_s=_rate(scale_out_bytes_per_s, out.dispatch_share),
             root_gpus=float(up.root_gpus),
             root_bytes_per_s=math.inf if root is None else root.value,
             scale_out_pair_bytes_per_s=scale_out_bytes_per_s * pair.value or _NO_LINK,
@@ -111,6 +119,9 @@ def network(links: LinkInputs) -> NDArray[Any]:
     full = links._replace(
         scale_out_bytes_per_s=links.scale_out_bytes_per_s * links.oversubscription,
         scale_out_pair_bytes_per_s=links.scale_out_pair_bytes_per_s * links.oversubscription,
+        scale_out_dispatch_bytes_per_s=(
+            links.scale_out_dispatch_bytes_per_s * links.oversubscription
+        ),
     )
     both: NDArray[Any] = np.array([record(links)[()], record(full)[()]], record(links).dtype)
     return both

@@ -169,7 +169,8 @@ def proof_text(counts: Counts) -> str:
     parts = [
         f"{counts.skipped:,} configurations cannot beat the plans found: they need too much "
         "memory, or even a lower bound on their step time is too long",
-        f"{counts.solved:,} had the best split of their layers looked for by the solver CP-SAT",
+        f"{counts.solved:,} had the best split of their layers looked for: kept where a split "
+        "attains the bound, else found by the solver CP-SAT",
     ]
     if left > 0:
         parts.append(f"{left:,} were left undecided")

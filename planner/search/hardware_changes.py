@@ -69,6 +69,7 @@ def faster_network(links: LinkInputs) -> LinkInputs:
     """Twice the rate between scale-up domains."""
     return links._replace(
         scale_out_bytes_per_s=FASTER_LINKS * links.scale_out_bytes_per_s,
+        scale_out_dispatch_bytes_per_s=FASTER_LINKS * links.scale_out_dispatch_bytes_per_s,
         in_network_bytes_per_s=FASTER_LINKS * links.in_network_bytes_per_s,
     )
 
@@ -92,6 +93,7 @@ def faster_scale_up(links: LinkInputs) -> LinkInputs:
         scale_up_mesh_bytes_per_s=FASTER_LINKS * links.scale_up_mesh_bytes_per_s,
         scale_up_exchange_bytes_per_s=FASTER_LINKS * links.scale_up_exchange_bytes_per_s,
         scale_up_pair_bytes_per_s=FASTER_LINKS * links.scale_up_pair_bytes_per_s,
+        scale_up_dispatch_bytes_per_s=FASTER_LINKS * links.scale_up_dispatch_bytes_per_s,
         root_bytes_per_s=FASTER_LINKS * links.root_bytes_per_s,
     )
 

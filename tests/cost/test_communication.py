@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -22,6 +23,9 @@ from planner.cost.communication import (
     all_gather_time_s,
     all_reduce_time_s,
     all_to_all_time_s,
+    deduplicated_exchange_time_s,
+    distinct_groups,
+    parts_hit,
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
@@ -336,6 +340,48 @@ def cluster(gpu: dict[str, object] | None = None, **changes: object) -> Cluster:
     return plain.model_copy(update={"gpu": other, **changes})
 
 
+@pytest.mark.parametrize("parts", [1, 2, 4, 8, 16, 64])
+def test_experts_of_few_groups_lie_in_few_parts(parts: int) -> None:
+    """DeepSeek-V3's 8 of 256 experts in 4 of 8 groups, against draws; without groups the closed
+    form n (1 - (1 - 1/n)^k)."""
+    draw = random.Random(7)
+    hits = 0
+    for _ in range(4000):
+        chosen = draw.sample(range(8), 4)
+        experts = draw.choices([group * 32 + index for group in chosen for index in range(32)], k=8)
+        hits += len({expert * parts // 256 for expert in experts})
+    assert parts_hit(float(parts), 8.0, 8.0, 4.0) == pytest.approx(hits / 4000, rel=0.03)
+    assert parts_hit(float(parts), 8.0, 1.0, 1.0) == distinct_groups(float(parts), 8.0)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "gigabytes_per_s", "error"),
+    [
+        ("8xB200", 8, (734.95, 673.84), 0.06),
+        ("72xGB200", 8, (764.03, 737.13), 0.09),
+        ("72xGB200", 16, (706.95, 666.26), 0.07),
+        ("72xGB200", 32, (642.23, 605.15), 0.05),
+        ("72xGB200", 36, (632.31, 596.99), 0.05),
+        ("64xH100", 32, (57.69, 57.46), 0.02),
+        ("64xH100", 64, (49.97, 49.77), 0.03),
+    ],
+)
+def test_hybridep_as_published(
+    gpus: str, ranks: int, gigabytes_per_s: tuple[float, float], error: float
+) -> None:
+    """Mean of dispatch and combine in bf16, kernels alone, of 4096 tokens of 7168 to 8 experts
+    (DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md); rates count what stays, by ranks inside a
+    domain and by nodes beyond."""
+    links = link_inputs(parse_gpus(gpus))
+    token_bytes, members = 4096 * 7168 * 2.0, min(float(ranks), links.scale_up_domain)
+    groups = ranks if ranks <= members else ranks / members
+    counted = token_bytes * distinct_groups(float(groups), 8.0)
+    hit = distinct_groups(float(ranks), 8.0), distinct_groups(math.ceil(ranks / members), 8.0)
+    measured_s = sum(counted / (rate * 1e9) for rate in gigabytes_per_s) / 2
+    predicted_s = deduplicated_exchange_time_s(token_bytes, *hit, ranks, members, links)
+    assert predicted_s == pytest.approx(measured_s, rel=error)
+
+
 def test_link_inputs_of_a_switched_node() -> None:
     links = link_inputs(cluster())
     assert links.scale_up_domain == 8
@@ -387,7 +433,8 @@ def test_what_is_copied_is_labelled_extrapolated() -> None:
 
 def test_every_parameter_has_a_unit_and_a_source() -> None:
     table = load_curve_table()
-    units = {"share": "1", "latency_s": "s", "half_bytes": "B", "exchange_share": "1"}
+    shares = ("share", "exchange_share", "dispatch_share")
+    units = dict.fromkeys(shares, "1") | {"latency_s": "s", "half_bytes": "B"}
     for curve in (*table.scale_up.values(), *table.scale_out.values()):
         for name, unit in units.items():
             entry = getattr(curve, name, None)

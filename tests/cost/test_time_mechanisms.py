@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -72,10 +73,11 @@ def test_a_token_crosses_once_to_each_rank_or_node_with_its_experts(ep: int, sha
     for deduplicates in (False, True):
         model = CostModel(with_kernels(job, dispatch_deduplicates=deduplicates))
         key = key_of(cost(model, dp=64, ep=ep)[0])
-        # Large, so that rates alone count; without the sixth decimal of their latencies.
+        # Large, so that rates alone count, the same for both; without their latencies.
         links = model.link_inputs._replace(
             scale_up_half_bytes=0.0, scale_out_half_bytes=0.0, scale_out_latency_s=0.0,
             scale_up_latency_s=0.0, collective_launch_s=0.0,
+            scale_up_dispatch_bytes_per_s=math.inf, scale_out_dispatch_bytes_per_s=math.inf,
         )  # fmt: skip
         seconds[deduplicates] = expert_exchange_stream(
             1e9, 0.0, key, model.job_inputs, model.framework_inputs, network(links)
@@ -100,6 +102,22 @@ def test_neighbouring_experts_lie_on_few_ranks(ep: int, draws: float) -> None:
     costed, _ = cost(model, dp=128, ep=ep)
     key = key_of(costed)
     assert exchange_draws(key, model.job_inputs) == draws
+
+
+def test_the_gpu_idles_while_the_cpu_reads_token_counts() -> None:
+    """One `issue_s` in the forward of a layer of experts that is longer than its issue, and where
+    it is run again; no other."""
+    job = make_job("qwen3-30b-a3b", "8xH100", "megatron-core")
+    full = [mode.name for mode in job.recompute].index("full")
+    first, waits = (
+        cost(CostModel(with_kernels(job, counts_on_host=by)), dp=8, ep=8, mbs=8, recompute=full)[0]
+        for by in (False, True)
+    )
+    added = waits.piece_costs(0) - first.piece_costs(0)
+    issue_s = CostModel(job).framework_inputs.issue_s
+    assert added[0, [f.PIECE_FORWARD, f.PIECE_RECOMPUTE]] == pytest.approx(issue_s)
+    assert not added[0, [f.PIECE_BACKWARD, f.PIECE_FORWARD_EP]].any()
+    assert not added[1:].any()
 
 
 def test_inputs_that_stay_gathered_are_gathered_once() -> None:

@@ -121,6 +121,7 @@ _MERGES = "".join(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 9)}]\n" for n
         ("offers_toml", '[[cluster]]\ngpus = "1xH100"\non_demand = inf\n'),
         ("offers_toml", '[[cluster]]\ngpus = "1xH100"\non_demand = 1\ndate = "2026-13-45"\n'),
         ("prices_csv", "gpu,provider,kind,usd_per_gpu_hour,date\nH100,x,spot,1,2026-13-45\n"),
+        ("prices_csv", "gpu,provider,kind,usd_per_gpu_hour,date\nH100,x,spot,1,2126-01\n"),
         ("prices_csv", "gpu,provider,kind,usd_per_gpu_hour\nH100,x,spot,nan\n"),
         ("runs_csv", b"\xff\xfe\x00"),
         ("nccl_txt", NCCL.replace("1048576   262144", "9" * 200 + "   262144")),

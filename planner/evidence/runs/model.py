@@ -181,11 +181,15 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
     if shared is None and re.search(r"\d shared|\+ shared", text):
         shared = (_number(r"(\d+) shared", text) or 1) * (width or ffn)
     biased = row.says("bias", "experts")
+    grouped = re.search(r"(\d+) of (\d+) groups", text)
+    top_groups, groups = map(int, grouped.groups()) if grouped else (1, 1)
     return MoeSpec(
         experts=experts,
         top_k=top_k,
         ffn=width or ffn,
         latent=_number(r"latent (\d+)", text),
+        groups=groups,
+        top_groups=top_groups,
         shared_ffn=shared or 0,
         expert_bias=biased,
         # gpt-oss's, the one public family whose experts have biases.

@@ -61,6 +61,11 @@ class Kernels(Frozen):
     dispatch_passes: NonNegative = 2.0
     """Passes over the routed copies around the dispatch: permute before the exchange and sort by
     expert after it, or one where the exchange itself writes them in order."""
+    counts_on_host: bool = True
+    """In forward the CPU reads how many tokens each expert of a layer gets before it issues more;
+    the GPU idles for one `issue_s`. Source: Megatron-Core 0.19,
+    transformer/moe/token_dispatcher.py, `_maybe_dtoh_and_synchronize`; not where each expert's
+    tokens are cut or padded to a fixed number."""
     dispatch_deduplicates: bool = False
     """A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
     for each of its experts."""

@@ -148,6 +148,7 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             backward_bytes=2 * passes * element * hidden * copies,
             forward_kernels=4,
             backward_kernels=4,
+            host_waits=float(context.profile.kernels.counts_on_host),
             saved=(
                 Saved(
                     "moe/permutation",

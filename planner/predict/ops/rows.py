@@ -156,6 +156,7 @@ class Op:
     work_bytes: float = 0.0
     forward_kernels: float = 1.0
     backward_kernels: float = 2.0
+    host_waits: float = 0.0  # times that the CPU reads a result in forward before it issues more
     captured: bool = True  # CUDA graphs may hold it: its shapes are known before the step
     autocasts: bool = True  # autocast multiplies 16-bit copies of the weights
     low_precision: bool = True  # linear layers that run in fp8/fp4 when the job does

@@ -96,7 +96,7 @@ def test_qwen3_30b_under_automodel() -> None:
         "state_precision": "bf16", "step_time_s": 21.773,
     }  # fmt: skip
     [error] = _errors(common, ({},))
-    assert abs(error) < 0.12
+    assert abs(error) < 0.13
 
 
 def test_qwen3_235b_on_h800() -> None:

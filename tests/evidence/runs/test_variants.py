@@ -261,6 +261,25 @@ def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
         assert kernels.neighbouring_experts == neighbours
 
 
+def test_tokens_that_are_dropped_are_not_counted_on_the_host() -> None:
+    for routing, counted in (("drops tokens", False), ("dropless", True)):
+        kernels = map_row(row(framework="Megatron-Bridge", routing=routing)).job.framework.kernels
+        assert kernels.counts_on_host == counted
+
+
+def test_an_exchange_hides_better_in_one_graph() -> None:
+    for graphs, share in (("full_iteration", 0.9), ("transformer_engine: attn", 0.5), ("", 0.5)):
+        found = row(framework="Megatron-Bridge", overlap="ep", cuda_graphs=graphs)
+        assert map_row(found).job.framework.overlap.expert == share
+
+
+def test_experts_of_some_groups() -> None:
+    for text, groups in (("", (1, 1)), (" (4 of 8 groups)", (8, 4))):
+        moe = map_row(row(moe=f"256 experts top8{text}; expert ffn 2048")).job.model.moe
+        assert moe is not None
+        assert (moe.groups, moe.top_groups, moe.top_k) == (*groups, 8)
+
+
 def test_hugging_faces_blocks_are_eager_under_any_trainer() -> None:
     eager = load_framework("fsdp1").kernels
     for framework in ("XTuner+DeepSpeed", "DeepSpeed", "LLaMA-Factory"):
