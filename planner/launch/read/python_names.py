@@ -4,11 +4,14 @@ it."""
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.launch.read.beside import beside
 from planner.launch.read.text import Text
+
+_MOST_NAMED = 6
 
 
 def python_module(text: Text, path: str) -> ast.Module:
@@ -25,6 +28,13 @@ def last_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def chosen_words(name: str, others: Sequence[str], what: str, variable: str) -> str:
+    """Which of a file's functions is read, and what names another."""
+    more = ", …" * (len(others) > _MOST_NAMED)
+    shown = ", ".join(others[:_MOST_NAMED]) + more
+    return f"{name}, of the file's {what} ({shown}; --env {variable}=NAME chooses)"
 
 
 def module_file(package: str, near: str) -> Path | None:

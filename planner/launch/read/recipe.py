@@ -20,7 +20,7 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Hints, Problem, model_unknown
 from planner.launch.read.hf_arguments import known_model
 from planner.launch.read.megatron_bridge import read_megatron_bridge
-from planner.launch.read.python_names import python_module
+from planner.launch.read.python_names import chosen_words, python_module
 from planner.launch.read.python_records import Record
 from planner.launch.read.python_values import Function, Reader, call_function
 from planner.launch.read.shell import Command
@@ -30,7 +30,6 @@ from planner.launch.read.text import Files, Text, Word
 CHOICE = "RECIPE"
 _RECIPE_NAME = re.compile(r"(^|_)(recipe|config|pretrain|sft|finetune)(_|$)")
 _ADAPTERS = re.compile(r"(^|_)(peft|lora|dora|finetune)(_|$)")
-_MOST_NAMED = 6
 _DEGREES = {field_of(MEGATRON[name].key) for name in ("tp", "pp", "cp", "ep", "mbs", "gbs", "seq")}
 # What describes a model of a class that has no sizes of its own.
 _SIZES = ("model.num_layers", "model.hidden_size", "model.num_attention_heads")
@@ -403,10 +402,7 @@ class _Recipe:
 
     def _assumed(self) -> Iterator[str]:
         if self.others:
-            shown = ", ".join(self.others[:_MOST_NAMED]) + (
-                ", …" * (len(self.others) > _MOST_NAMED)
-            )
-            yield f"{self.name}, of the file's recipes ({shown}; --env {CHOICE}=NAME chooses)"
+            yield chosen_words(self.name, self.others, "recipes", CHOICE)
         if unseen := next(_unseen(self.fields.result), ""):
             yield f"what {unseen} sets besides is not beside the file: NeMo's usual settings"
 

@@ -7,7 +7,7 @@ the dotted keys of 0.2, whose meanings they kept.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,13 @@ from planner.job.errors import UsageError
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
-from planner.launch.read.python_names import last_name, python_module
+from planner.launch.read.python_names import chosen_words, last_name, python_module
 from planner.launch.read.python_values import Frame, Reader
 from planner.launch.read.text import Files, Span, Text
 from planner.launch.read.torchtitan import TorchtitanReader, override
 
 # The variable that names one of several functions, where no command does.
 CHOICE = "CONFIG"
-_MOST_NAMED = 6
 # Class called -> table whose fields its arguments are.
 _TABLES: Mapping[str, str] = {
     "ParallelismConfig": "parallelism",
@@ -69,10 +68,7 @@ def read_torchtitan_python(
         reader.unpredictable("RLTrainer: reinforcement learning is not modelled")
     others = [item.name for item in functions if item is not function]
     if others and wanted is None:
-        shown = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
-        reader.assumed.append(
-            f"{function.name}, of the file's configurations ({shown}; --env {CHOICE}=NAME chooses)"
-        )
+        reader.assumed.append(chosen_words(function.name, others, "configurations", CHOICE))
     return reader.found("torchtitan-0.3")
 
 
@@ -130,6 +126,17 @@ def _called(function: ast.FunctionDef, name: str) -> bool:
     )
 
 
+def _assigned(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
+    """Values by the names that they are given to."""
+    return {
+        target.id: item.value
+        for item in statements
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name)
+    }
+
+
 class _Walk:
     """One function's calls and assignments as settings."""
 
@@ -139,13 +146,7 @@ class _Walk:
         self.function, self.text, self.path, self.files = function, text, path, files
         self.module = module
         self.values = Reader().module(module, path)
-        self.constants = {
-            target.id: item.value
-            for item in (*module.body, *function.body)
-            if isinstance(item, ast.Assign)
-            for target in item.targets
-            if isinstance(target, ast.Name)
-        }
+        self.constants = _assigned((*module.body, *function.body))
         starts = [0]
         for line in text.value.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
@@ -176,14 +177,7 @@ class _Walk:
         functions = {
             item.name: item for item in self.module.body if isinstance(item, ast.FunctionDef)
         }
-        constants = {
-            target.id: item.value
-            for item in self.module.body
-            if isinstance(item, ast.Assign)
-            for target in item.targets
-            if isinstance(target, ast.Name)
-        }
-        known: dict[str, ast.AST] = {**constants, **functions}
+        known: dict[str, ast.AST] = {**_assigned(self.module.body), **functions}
         found: list[ast.AST] = []
         ahead: list[ast.AST] = [self.function]
         while ahead:
