@@ -7,7 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from constraints import BatchGoal, ConstraintError, Layout, parse_degree_limit, user_condition
+from constraints import (
+    RULES,
+    BatchGoal,
+    ConstraintError,
+    Layout,
+    parse_degree_limit,
+    user_condition,
+)
 from constraints.batch import accumulation
 from constraints.context_exchange import GATHERS, IMPOSSIBLE, exchange_kind, inner_ranks, kinds_for
 from constraints.context_kinds import ContextKind
@@ -23,7 +30,7 @@ from constraints.layout_context import (
     shared_count,
 )
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers
-from constraints.offload import kept_groups, leaving_blocks, leaving_layers
+from constraints.offload import OffloadChunks, kept_groups, leaving_blocks, leaving_layers
 from constraints.pipeline import most_chunks
 from constraints.ramp import ramp_columns
 from constraints.rule import Placement, stage_blocks
@@ -408,3 +415,19 @@ def test_texts_and_powers_end() -> None:
     assert condition_mask(exact, {"tp": np.array([2**61])}).tolist() == [False]
     with pytest.raises(ExpressionError, match="exceeds 64-bit"):
         condition_mask(exact, values)
+
+
+@pytest.mark.parametrize(("modules", "legal"), [(0, True), (1, True), (2, False), (3, False)])
+def test_a_last_chunk_of_one_layer_fails_from_two_modules_on(modules: int, legal: bool) -> None:
+    """Two stages of two chunks; the last chunk of the second has one layer."""
+    ctx = LayoutContext(2, 2, (0,) * 8, standalone_vocab=True, offload_modules=modules)
+    assert OffloadChunks().check(Layout(2, 2, (1, 3, 3, 1)), ctx) == legal
+    assert OffloadChunks().check(Layout(2, 2, (1, 1, 4, 2)), ctx)
+    # Alone with the head, but no second chunk: none at all is legal, one is not.
+    single = replace(ctx, vpp=1)
+    assert OffloadChunks().check(Layout(2, 1, (8, 0)), single)
+    assert OffloadChunks().check(Layout(2, 1, (7, 1)), single) == legal
+    shape = one_shape(pp=2, vpp=2), one_shape(pp=8)
+    rule = next(rule for rule in RULES if rule.name == "offload-chunks")
+    ruled = replace(context(), offload_modules=modules)
+    assert [rule.mask(columns, ruled).tolist() for columns in shape] == [[True], [legal]]

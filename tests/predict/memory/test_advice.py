@@ -100,6 +100,14 @@ def test_a_split_of_the_layers_stays_where_the_stages_do() -> None:
     kept = {(move.setup.degrees.pp == 2, move.setup.block_layers) for move in _all(advice)}
     assert (True, (7, 5)) in kept
     assert kept <= {(True, (7, 5)), (False, None)}
+    # Fewer stages drop the split as well: two blocks are no layout of one.
+    one = advise(
+        request,
+        Degrees(pp=2, mbs=64, grad_acc=4),
+        block_layers=(7, 5),
+        over=lambda what: what != "--tp 2 --pp 1",
+    )
+    assert [(move.setup.degrees.pp, move.setup.block_layers) for move in _all(one)] == [(1, None)]
 
 
 def test_pairs_come_where_no_single_change_suffices(paired: Advice) -> None:
