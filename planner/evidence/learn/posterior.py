@@ -136,9 +136,11 @@ def solve(
     start = prior.doubted(len(residuals)) ** 2
     noise, weights = start, np.ones(len(residuals))
     for _ in range(_ROUNDS):
-        inverse = np.linalg.inv(kernel + np.diag(noise / weights))
-        fitted = np.diag(kernel) - ((kernel @ inverse) * kernel).sum(axis=1)
-        squares = (noise / weights * (inverse @ residuals)) ** 2 + np.maximum(fitted, 0.0)
+        each = noise / weights
+        inverse = np.linalg.inv(kernel + np.diag(each))
+        # What is fitted has the variance K - K·C⁻¹·K = E - E·C⁻¹·E, of which the diagonal is taken.
+        fitted = each - each**2 * np.diag(inverse)
+        squares = (each * (inverse @ residuals)) ** 2 + np.maximum(fitted, 0.0)
         weights = (_TAIL + 1.0) / (_TAIL + squares / noise)
         noise = (_NOISE_RUNS * start + float(weights @ squares)) / (_NOISE_RUNS + len(residuals))
     known: Array = np.linalg.inv(kernel + np.diag(noise / weights)).astype(np.float64)
