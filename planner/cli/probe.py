@@ -22,8 +22,8 @@ With the links of a node:
 @click.option(
     "--plan-file",
     type=types.FILE,
-    required=True,
-    help="Measure what this plan needs: its products, attention, collectives.",
+    help="Measure what this plan needs: its products, attention, collectives. Without: what "
+    "Llama 3 8B needs on this machine's GPUs.",
 )
 @click.option(
     "-o",
@@ -48,9 +48,10 @@ def command(**options: Any) -> None:
     files = output, Path(f"{output}.csv"), Path(f"{output}.steps.csv")
     for path in files:
         refuse_to_overwrite(path, options["force"])
-    mapped = plan_configuration(Path(options["plan_file"]))
+    planned = plan_configuration(Path(options["plan_file"])) if options["plan_file"] else None
     torch = probe.load_torch()
     world, nodes, writes = probe.start_group(torch)
+    mapped = planned or probe.usual_configuration(torch, world)
     with watched(options["quiet"] or not writes) as progress:
         benches = probe.run_benches(torch, probe.wanted(mapped, world, nodes), progress)
         gpu = mapped.job.cluster.gpu.name

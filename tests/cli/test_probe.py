@@ -77,6 +77,31 @@ def test_what_a_plan_needs(plan: Path) -> None:
     assert not any(one.kind == "all_reduce" for one in probe.wanted(mapped, 1, 1))
 
 
+def named(gpu: str) -> types.SimpleNamespace:
+    return types.SimpleNamespace(cuda=types.SimpleNamespace(get_device_name=lambda: gpu))
+
+
+def test_without_a_plan_the_machine_itself_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recorded(_torch: object, benches: list[Bench], _progress: object) -> list[Bench]:
+        gpu, links = bench_inputs(parse_gpus("1xA100"), TRUE)
+        return [Bench(one.kind, one.sizes, predicted_s(one, gpu, links)) for one in benches]
+
+    monkeypatch.setattr(probe, "load_torch", lambda: named("NVIDIA A100-SXM4-80GB"))
+    monkeypatch.setattr(real_steps, "real_steps", lambda *_: [])
+    monkeypatch.setattr(probe, "run_benches", recorded)
+    result = invoke("-o", tmp_path / "a.toml")
+    assert result.exit_code == 0, result.output
+    cluster = load_cluster_file(tmp_path / "a.toml")
+    assert (cluster.gpu.name, cluster.num_gpus) == ("A100-SXM4-80GB", 1)
+    assert cluster.calibration.of("any")["hbm_rate"] < 0.95
+    monkeypatch.setattr(probe, "load_torch", lambda: named("NVIDIA T4"))
+    unknown = invoke("-o", tmp_path / "b.toml")
+    assert unknown.exit_code == 2
+    assert "no T4: give --plan-file" in unknown.stderr
+
+
 def test_files_from_recorded_measurements(
     plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

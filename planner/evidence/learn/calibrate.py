@@ -32,7 +32,7 @@ from planner.evidence.learn.linear import (
     predicted_logs,
     run_configurations,
 )
-from planner.evidence.learn.posterior import Array, Posterior, error, is_no_better, learn
+from planner.evidence.learn.posterior import Array, Posterior, error, explain, is_no_better, learn
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
@@ -42,8 +42,11 @@ from planner.predict.uncertainty.measured_range import ranges
 from planner.predict.uncertainty.residuals import COVERAGE
 
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
-# The model is linear enough that the second round about the first's result is the last.
-_ROUNDS = 2
+# The first round is linear across the prior's spreads, the others about the result before: the
+# model is linear enough that the third is the last.
+_ROUNDS = 3
+# A factor that is nearer to 1 is no change.
+_CHANGE = 1e-3
 # Runs determine a parameter where its posterior is narrower than this share of its prior.
 DETERMINED = 0.8
 # A run that weighs less than this is an outlier: the fit leaves most of it aside, and says so.
@@ -56,12 +59,14 @@ MOST_TIMES, _BEYOND = 1_000, 10.0
 
 @dataclass(frozen=True)
 class FigureFit:
-    """What the runs of one figure taught. ln(measured / predicted) of the `runs`, (runs,): `before`
+    """What the runs of one figure taught: the `posterior` that predicts and the one of what the
+    `factors` may be. ln(measured / predicted) of the `runs`, (runs,): `before`
     any calibration, `after` it, and `left_out`, each as the others correct it (empty: one run)."""
 
     figure: Figure
     runs: tuple[Prediction, ...]
     posterior: Posterior
+    factors: Posterior
     before: Array
     after: Array
     left_out: Array
@@ -95,14 +100,16 @@ def fit_figure(
     like = np.zeros((len(runs) + len(more.residuals),) * 2)
     like[: len(runs), : len(runs)] = likeness(runs, figure)
     about: Factors = {}
-    for _ in range(_ROUNDS):
-        found = equations(runs, figure, at=about).and_also(more)
+    for turn in range(_ROUNDS):
+        widths = prior.spreads if turn == 0 else None
+        found = equations(runs, figure, at=about, widths=widths).and_also(more)
         posterior = learn(found.slopes, found.residuals, prior, like)
         about = _factors(found, posterior)
     after = measured - predicted_logs(runs, figure, about, LearningModel)
     after -= (like @ posterior.pull)[: len(runs)]
     rest = posterior.left_out[: len(runs)] if len(found.residuals) > 1 else np.zeros(0)
-    return FigureFit(figure, runs, posterior, before, after, rest)
+    factors = explain(found.slopes, found.residuals, prior, like)
+    return FigureFit(figure, runs, posterior, factors, before, after, rest)
 
 
 def _demand_possible(runs: Sequence[Prediction], logs: Array, figure: Figure) -> None:
@@ -198,25 +205,30 @@ def learnt_figure(fit: FigureFit) -> LearntFigure:
 
 
 def learnt_factors(fit: FigureFit) -> list[LearntFactor]:
-    """Every parameter that the runs say something of, with its 80 % interval."""
+    """Every parameter that the runs narrow down or move, with its 80 % interval."""
     prior = shipped_prior(fit.figure)
-    deviations = np.sqrt(np.diag(fit.posterior.covariance))
+    deviations = np.sqrt(np.diag(fit.factors.covariance))
     found = []
-    for parameter, mean, deviation, before in zip(
-        parameters_of(fit.figure), fit.posterior.mean, deviations, prior.spreads, strict=True
+    for parameter, mean, centre, deviation, before in zip(
+        parameters_of(fit.figure),
+        fit.posterior.mean,
+        fit.factors.mean,
+        deviations,
+        prior.spreads,
+        strict=True,
     ):
-        if deviation > 0.999 * before:
+        if deviation > 0.999 * before and abs(mean) < _CHANGE:
             continue
         low, value, high = (
-            float(np.clip(math.exp(mean + side * _Z * deviation), LEAST_FACTOR, MOST_FACTOR))
-            for side in (-1.0, 0.0, 1.0)
+            round(float(np.clip(math.exp(log), LEAST_FACTOR, MOST_FACTOR)), 4)
+            for log in (centre - _Z * deviation, mean, centre + _Z * deviation)
         )
         found.append(
             LearntFactor(
                 name=parameter.name,
-                value=round(value, 4),
-                low=min(round(low, 4), round(value, 4)),
-                high=max(round(high, 4), round(value, 4)),
+                value=value,
+                low=min(low, value),
+                high=max(high, value),
                 determined=bool(deviation < DETERMINED * before),
                 meaning=parameter.meaning,
             )

@@ -100,30 +100,42 @@ def equations(
     figure: Figure,
     model_of: ModelOf = LearningModel,
     at: Factors | None = None,
+    widths: Array | None = None,
 ) -> Equations:
-    """The equations of runs that all have the figure, linear about the factors `at`."""
+    """The equations of runs that all have the figure, linear about the factors `at`, or across the
+    `widths` of their logs (parameters,)."""
     if not predictions:
         return no_equations(figure)
     measured = np.array([measured_log(one, figure) or math.nan for one in predictions])
     about = dict(at or {})
     base, slopes = tangent(
-        lambda factors: predicted_logs(predictions, figure, factors, model_of), figure, about
+        lambda factors: predicted_logs(predictions, figure, factors, model_of),
+        figure,
+        about,
+        widths,
     )
     logs = [math.log(about.get(parameter.name, 1.0)) for parameter in parameters_of(figure)]
     return Equations(figure, measured - base + slopes @ np.array(logs), slopes)
 
 
 def tangent(
-    logs_of: Callable[[Factors], Array], figure: Figure, about: Factors | None = None
+    logs_of: Callable[[Factors], Array],
+    figure: Figure,
+    about: Factors | None = None,
+    widths: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Predicted logs under the factors `about`, and their derivatives by the log of each factor."""
+    """Predicted logs under the factors `about`, and their mean slopes by the log of each factor
+    across its width, `_STEP` where less or none is given: traffic that is hidden, or bound by other
+    links, tells nothing of its own ones but across a width at which it is not."""
     at = dict(about or {})
+    steps = np.maximum(_STEP, np.zeros(len(parameters_of(figure))) if widths is None else widths)
     base = logs_of(at)
     # Faster links and shorter waits rather than longer ones: shares have upper limits.
     trials = (
-        at | {one.name: at.get(one.name, 1.0) * math.exp(-_STEP)} for one in parameters_of(figure)
+        at | {one.name: at.get(one.name, 1.0) * math.exp(-step)}
+        for one, step in zip(parameters_of(figure), steps, strict=True)
     )
-    return base, np.column_stack([(base - logs_of(trial)) / _STEP for trial in trials])
+    return base, np.column_stack([base - logs_of(trial) for trial in trials]) / steps
 
 
 def predicted_logs(

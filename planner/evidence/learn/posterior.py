@@ -1,7 +1,7 @@
 """Bayesian least squares of a few runs on many parameters, in logarithms.
 
     y = A·θ + g + e,   θ ~ N(0, diag((u·spreads)²)),   e ~ Student t of `_TAIL` degrees, scale s
-    g ~ N(0, L), alike for like runs (`planner.predict.likeness`)
+    g ~ N(0, (v·L)²), alike for like runs (L²: `planner.predict.likeness`)
     s² ~ scaled inverse χ² of `_NOISE_RUNS` degrees about `noise²`
 
 y: ln(measured / predicted) of the runs; θ: logs of the factors; A: derivatives of ln(predicted);
@@ -10,14 +10,17 @@ computer models, J. R. Statist. Soc. B 63(3), section 4).
 Solved in the runs' space (Rasmussen & Williams 2006, eq. 2.11), for runs are fewer than parameters,
 with weights for the tails (iteratively reweighted; Gelman et al., Bayesian Data Analysis, 3rd ed.,
 section 17.2) and s² at its conditional mode in each round. Few runs leave s near its wide prior, so
-that one odd run moves little. u is `_USUAL`, or 1 where the runs, each judged by the others, come
-out clearly better so: on most clusters hardly any factor differs.
+that one odd run moves little. u and v are unknown too: pairs of them are solved, and each counts by
+its odds and by how likely it finds each run, given the others (pseudo-Bayes factors: Geisser & Eddy
+1979, J. Am. Stat. Assoc. 74; averaged as by Yao et al. 2018, Bayesian Analysis 13(3), section 3).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +33,16 @@ _ROUNDS = 15
 # Noise of an unknown cluster's runs over what published ones scatter by about their fits, with many
 # runs and with one. Chosen by `planner.evidence.learn.study`: with less, single runs mislead.
 _DOUBT, _DOUBT_OF_ONE = 0.8, 2.5
-# Share of the factors' prior spreads that is taken where runs do not ask for more, and how much
-# better, each judged by the others, all of it must predict them. Chosen likewise: whole steps tell
-# one factor from another so badly that the full spreads make single clusters worse by a half.
-_USUAL, _CLEARLY = 0.2, 0.6
+# Pairs of u and v that say what factors may be: as on published clusters or beyond (u = 2), and
+# whatever is left to likeness, so that it does not take the credit of a factor.
+_EXPLAINING = tuple((u, v) for u in (1.0, 2.0) for v in (1.0, 0.25, 0.0))
+# Those that predict, and the logs of their odds. Whole steps tell one factor from another so badly,
+# and on most clusters so few differ (u = 0.2), that the full spreads alone make single clusters
+# worse by a half. Odds below e⁻¹⁰ leave published clusters as they are, and find made-up factors.
+_PREDICTING = ((0.2, 1.0), *_EXPLAINING)
+_ODDS = (0.0, 0.0, *(-12.0 for _ in _EXPLAINING[1:]))
+# Mean gain of a published cluster's calibration, and the runs that it counts as.
+_GAIN, _GAIN_RUNS = 0.02, 2.0
 
 
 @dataclass(frozen=True)
@@ -51,28 +60,25 @@ class Prior:
 @dataclass(frozen=True)
 class Posterior:
     """Mean (parameters,) and covariance (parameters, parameters) of the logs of factors; `noise`:
-    standard deviation of a run beside them; `weights` (runs,): below 1 for odd runs; the `inverse`
-    of the runs' covariance (runs, runs), and `pull` (runs,): that times their residuals."""
+    standard deviation of a run beside them; `weights` (runs,): below 1 for odd runs; `pull`
+    (runs,): the inverse of the runs' covariance times their residuals, to be multiplied by that of
+    likeness; `left_out` (runs,): ln(measured / predicted) of each run as all others correct it, and
+    `expected` (runs,): the variance of that (Rasmussen & Williams 2006, eq. 5.12)."""
 
     mean: Array
     covariance: Array
     noise: float
     weights: Array
-    inverse: Array
     pull: Array
-
-    @property
-    def left_out(self) -> Array:
-        """ln(measured / predicted) of each run as all others correct it, (runs,), with the noise
-        that all of them show (Rasmussen & Williams 2006, eq. 5.12)."""
-        return np.asarray(self.pull / np.diag(self.inverse))
+    left_out: Array
+    expected: Array
 
     def spread(self, runs: int) -> float:
         """Standard deviation of ln(measured / predicted) that a further run like the first `runs`
         will show: what each showed, as the others correct it, with what the model expects that to
         be counting as `_NOISE_RUNS` further ones; of a single run the expectation alone. Holds 80
-        to 84 % of held-out runs in 80 % intervals after 3, 10 and 20."""
-        expected = float(np.median(1.0 / np.diag(self.inverse)[:runs]))
+        to 86 % of held-out runs in 80 % intervals after 3, 10 and 20."""
+        expected = float(np.median(self.expected[:runs]))
         if len(self.pull) == 1:
             return math.sqrt(expected)
         shown = 0.5 * math.pi * error(self.left_out[:runs]) ** 2
@@ -80,43 +86,81 @@ class Posterior:
 
 
 def learn(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posterior:
-    """The posterior of the module's docstring. Shapes: (runs, parameters), (runs,), (runs, runs):
-    covariance of what is alike for like runs."""
-    usual, wide = (
-        _learn(slopes, residuals, Prior(share * prior.spreads, prior.noise), like)
-        for share in (_USUAL, 1.0)
-    )
-    if len(residuals) > 1 and error(wide.left_out) < _CLEARLY * error(usual.left_out):
-        return wide
-    # The factors may still be where the full spreads put them.
-    further = wide.mean - usual.mean
-    return replace(usual, covariance=wide.covariance + np.outer(further, further))
+    """The posterior that predicts best. Shapes: (runs, parameters), (runs,), (runs, runs):
+    covariance of what is alike for like runs. A single run cannot tell full spreads from usual."""
+    if len(residuals) == 1:
+        return solve(slopes, residuals, prior, like, *_PREDICTING[0])
+    return _averaged(slopes, residuals, prior, like, _PREDICTING, _ODDS)
 
 
-def _learn(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posterior:
-    """The posterior for factors of the prior's spreads."""
-    variances = prior.spreads**2
-    kernel = (slopes * variances) @ slopes.T + like
+def explain(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posterior:
+    """The posterior that says what the factors may be; shapes as `learn` has them."""
+    even = (0.0,) * len(_EXPLAINING)
+    return _averaged(slopes, residuals, prior, like, _EXPLAINING, even)
+
+
+def _averaged(
+    slopes: Array,
+    residuals: Array,
+    prior: Prior,
+    like: Array,
+    pairs: Sequence[tuple[float, float]],
+    odds: Sequence[float],
+) -> Posterior:
+    """The average of the posteriors of pairs of u and v, whose odds are given as logs."""
+    each = [solve(slopes, residuals, prior, like, u, v) for u, v in pairs]
+    logs = np.array(odds) + [_log_density(one.left_out, one.expected) for one in each]
+    shares = np.exp(logs - logs.max())
+    averages: dict[str, Any] = {
+        field.name: np.average([getattr(one, field.name) for one in each], 0, shares)
+        for field in fields(Posterior)
+    }
+    found = Posterior(**averages)
+    apart = [one.mean - found.mean for one in each]
+    between = np.average([np.outer(by, by) for by in apart], 0, shares)
+    return replace(found, covariance=found.covariance + between)
+
+
+def _log_density(values: Array, variances: Array) -> float:
+    """Log of Student's density of `_TAIL` degrees, but for its constant."""
+    tails = 0.5 * (_TAIL + 1.0) * np.log1p(values**2 / (_TAIL * variances))
+    return -float((0.5 * np.log(variances) + tails).sum())
+
+
+def solve(
+    slopes: Array, residuals: Array, prior: Prior, like: Array, u: float = 1.0, v: float = 1.0
+) -> Posterior:
+    """The posterior for one u and v."""
+    variances = (u * prior.spreads) ** 2
+    kernel = (slopes * variances) @ slopes.T + v**2 * like
     start = prior.doubted(len(residuals)) ** 2
     noise, weights = start, np.ones(len(residuals))
     for _ in range(_ROUNDS):
-        inverse = np.linalg.inv(kernel + np.diag(noise / weights))
-        fitted = np.diag(kernel) - ((kernel @ inverse) * kernel).sum(axis=1)
-        squares = (noise / weights * (inverse @ residuals)) ** 2 + np.maximum(fitted, 0.0)
+        each = noise / weights
+        inverse = np.linalg.inv(kernel + np.diag(each))
+        # What is fitted has the variance K - K·C⁻¹·K = E - E·C⁻¹·E, of which the diagonal is taken.
+        fitted = each - each**2 * np.diag(inverse)
+        squares = (each * (inverse @ residuals)) ** 2 + np.maximum(fitted, 0.0)
         weights = (_TAIL + 1.0) / (_TAIL + squares / noise)
         noise = (_NOISE_RUNS * start + float(weights @ squares)) / (_NOISE_RUNS + len(residuals))
     known: Array = np.linalg.inv(kernel + np.diag(noise / weights)).astype(np.float64)
     pull, gain = known @ residuals, variances[:, None] * slopes.T
+    alone = 1.0 / np.diag(known)
     covariance = np.diag(variances) - gain @ known @ gain.T
-    return Posterior(gain @ pull, covariance, float(np.sqrt(noise)), weights, known, pull)
+    deviation = math.sqrt(noise)
+    mean, rest = gain @ pull, pull * alone
+    return Posterior(mean, covariance, deviation, weights, v**2 * pull, rest, alone)
 
 
 def is_no_better(before: Array, left_out: Array) -> bool:
     """Whether ln(measured / predicted) of runs, (runs,), is not smaller as each is corrected by the
     others: by at least one standard error of the gain (Breiman et al. 1984, section 3.4.3: the
-    simpler of two models that differ by less). A single run cannot tell."""
+    simpler of two models that differ by less), what published clusters gained counting as
+    `_GAIN_RUNS` more runs. A single run cannot tell."""
     gain = np.abs(before) - np.abs(left_out)
-    return len(gain) > 1 and bool(gain.mean() <= gain.std(ddof=1) / math.sqrt(len(gain)))
+    runs = len(gain)
+    mean = (float(gain.sum()) + _GAIN_RUNS * _GAIN) / (runs + _GAIN_RUNS)
+    return runs > 1 and bool(mean <= gain.std(ddof=1) / math.sqrt(runs))
 
 
 def error(logs: Array) -> float:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from hardware import HardwareError, load_gpu
 from planner.cost import fields as f
 from planner.evidence.learn.benches import Bench
-from planner.evidence.runs.mapping import MappedRow
-from planner.job.errors import NothingFitsError
+from planner.evidence.runs.mapping import MappedRow, map_row
+from planner.evidence.runs.rows import MeasuredRow
+from planner.job.errors import NothingFitsError, UsageError
 from planner.job.written import csv_text
 from planner.predict.cost_tables import job_pieces
 from planner.predict.ops import OpKind
@@ -66,6 +68,25 @@ def wanted(mapped: MappedRow, world: int, nodes: int) -> list[Bench]:
             for size in _EXCHANGES
         ]
     return found
+
+
+def usual_configuration(torch: Any, world: int) -> MappedRow:
+    """Llama 3 8B on `world` of this machine's GPUs, whole on each: what is measured where no plan
+    is given. UsageError for a GPU that the catalogue lacks."""
+    name = torch.cuda.get_device_name().removeprefix("NVIDIA ")
+    try:
+        gpu = load_gpu(name).name
+    except HardwareError:
+        raise UsageError(
+            f"the catalogue has no {name}: give --plan-file with a plan on a cluster file's GPUs"
+        ) from None
+    cells = {
+        "framework": "Megatron-Core", "layers": "32", "hidden": "4096", "ffn": "14336",
+        "heads": "32", "kv_heads": "8", "vocab": "128256", "act": "swiglu", "seq": "8192",
+        "gpu": gpu, "num_gpus": str(world), "tp": "1", "pp": "1", "zero": "1", "mbs": "1",
+        "gbs": str(world), "precision": "bf16", "recompute": "none", "flash": "y",
+    }  # fmt: skip
+    return map_row(MeasuredRow("usual", 1, cells))
 
 
 def _products(op: Any, tokens: float, tp: int) -> Iterator[tuple[float, float, float]]:

@@ -76,7 +76,7 @@ def suggest(
     targets = equations(_costed(mapped), "time").slopes
     candidates = _candidates([shape for one in mapped for shape in _shorter(one)])
     prior = shipped_prior("time")
-    covariance = np.diag(prior.spreads**2) if known is None else known.posterior.covariance
+    covariance = np.diag(prior.spreads**2) if known is None else known.factors.covariance
     noise = prior.doubted(1) if known is None else known.posterior.noise
     found: list[Suggestion] = []
     while len(found) < MOST_RUNS and candidates:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hardware.calibration import PARAMETERS, parameters_of
+from hardware.calibration import PARAMETERS, LearntFactor, parameters_of
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.tables import FrameworkInputs
 from planner.evidence.learn.calibrate import calibrate, calibration_of, fit_figure
 from planner.evidence.learn.linear import measured_log
-from planner.evidence.learn.posterior import Prior, error, learn
+from planner.evidence.learn.posterior import Prior, error, explain, learn, solve
 from planner.evidence.learn.priors import shipped_prior
 from planner.evidence.runs.predict import cost_predictions
 from planner.job.errors import CannotTellError, UsageError
@@ -31,12 +31,41 @@ def test_known_parameters_lie_in_their_intervals(fit) -> None:
     factors = {factor.name: factor for factor in calibration.factors}
     for name, value in TRUE.items():
         assert factors[name].low <= value <= factors[name].high, name
-    # Eight per cent of the products' rate these runs cannot tell from memory's.
     assert factors["inside_rate"].determined
-    assert not factors["gemm_rate"].determined
     # What was not changed is within its interval too.
     for name in set(factors) - set(TRUE):
         assert factors[name].low <= 1.0 <= factors[name].high, name
+
+
+def learnt(truth) -> dict[str, LearntFactor]:
+    found = fit_figure(runs.predictions(truth), "time")
+    return {factor.name: factor for factor in calibration_of([found], ["made up"]).factors}
+
+
+@pytest.mark.parametrize(("name", "value"), [("network_rate", 0.5), ("gemm_rate", 0.85)])
+def test_a_factor_beyond_those_of_published_clusters(name: str, value: float) -> None:
+    """Likeness does not take the credit that is the factor's."""
+    factor = learnt({name: value})[name]
+    assert factor.low <= value <= factor.high
+    assert factor.value - value < 0.5 * (1.0 - value)
+
+
+def test_intervals_hold_what_runs_were_made_of() -> None:
+    """Twelve made-up clusters, each with three factors as far off as published clusters' are: four
+    of five lie in their 80 % intervals, and so do nearly all that were left alone."""
+    random, changed, alone = np.random.default_rng(19), [], []
+    names = [parameter.name for parameter in parameters_of("time")]
+    for _ in range(12):
+        chosen = random.choice(len(names), 3, replace=False)
+        logs = random.normal(0.0, shipped_prior("time").spreads[chosen])
+        truth = {names[at]: float(np.exp(log)) for at, log in zip(chosen, logs, strict=True)}
+        for name, factor in learnt(truth).items():
+            (changed if name in truth else alone).append(
+                factor.low <= truth.get(name, 1.0) <= factor.high
+            )
+    assert len(changed) >= 12
+    assert 0.7 <= np.mean(changed) <= 1.0
+    assert np.mean(alone) >= 0.85
 
 
 def test_the_error_falls_to_a_fifth(fit) -> None:
@@ -75,12 +104,14 @@ def test_one_odd_run_hardly_counts() -> None:
 
 
 def test_a_calibrated_cluster_costs_what_was_learnt() -> None:
-    """One configuration slower by a fifth than any factor says: what its file predicts of it and of
-    the others is what the fit expects, and of it more than of those."""
-    measured = runs.predictions({"gemm_rate": 0.98})
-    row = measured[3].row
-    slow = repr(1.15 * float(row.text("step_time_s")))
-    measured[3] = replace(measured[3], row=replace(row, cells=row.cells | {"step_time_s": slow}))
+    """Each tensor degree is off by its own share, which no factor says: what the file predicts of
+    the runs is what the fit expects, and of the slowest degree more than of the others."""
+    off = {"1": 0.97, "2": 1.0, "4": 0.9, "8": 1.15, "16": 1.0}
+    measured = []
+    for one in runs.predictions({}):
+        seconds = repr(off[one.row.cells["tp"]] * float(one.row.cells["step_time_s"]))
+        cells = one.row.cells | {"step_time_s": seconds}
+        measured.append(replace(one, row=replace(one.row, cells=cells)))
     found = fit_figure(measured, "time")
     calibration = calibration_of([found], ["x"])
     costed = []
@@ -165,7 +196,7 @@ def test_posterior_of_one_parameter_is_the_textbook_one() -> None:
 
 def test_a_parameter_without_slope_keeps_its_prior() -> None:
     slopes = np.column_stack([np.ones(5), np.zeros(5)])
-    found = learn(slopes, np.full(5, 0.1), Prior(np.array([0.2, 0.3]), 0.05), np.zeros((5, 5)))
+    found = solve(slopes, np.full(5, 0.1), Prior(np.array([0.2, 0.3]), 0.05), np.zeros((5, 5)))
     assert found.mean[1] == 0.0
     assert np.sqrt(found.covariance[1, 1]) == pytest.approx(0.3)
 
@@ -178,7 +209,7 @@ def test_intervals_of_drawn_parameters_cover() -> None:
         truth = random.normal(0.0, prior.spreads)
         slopes = random.uniform(0.0, 1.0, (6, 3))
         values = slopes @ truth + random.normal(0.0, 0.05, 6)
-        found = learn(slopes, values, prior, np.zeros((6, 6)))
+        found = explain(slopes, values, prior, np.zeros((6, 6)))
         deviations = np.sqrt(np.diag(found.covariance))
         inside.append(np.abs(found.mean - truth) <= 1.2816 * deviations)
     assert 0.75 <= np.mean(inside) <= 0.97
@@ -187,8 +218,8 @@ def test_intervals_of_drawn_parameters_cover() -> None:
 def test_left_out_judges_a_run_by_the_others() -> None:
     """The closed form is what the others, with their noise, expect of each."""
     slopes, residuals = np.ones((3, 1)), np.array([0.1, 0.1, -0.4])
-    found = learn(slopes, residuals, Prior(np.array([0.2]), 0.05), np.zeros((3, 3)))
-    covariance = np.linalg.inv(found.inverse)
+    found = solve(slopes, residuals, Prior(np.array([0.2]), 0.05), np.zeros((3, 3)))
+    covariance = 0.04 * slopes @ slopes.T + found.noise**2 * np.diag(1.0 / found.weights)
     expected = covariance[2, :2] @ np.linalg.solve(covariance[:2, :2], residuals[:2])
     assert found.left_out[2] == pytest.approx(-0.4 - expected)
     assert found.weights[2] < 0.5 * found.weights[0]
