@@ -30,11 +30,13 @@ class ScaleUpCurve(Frozen):
     `mesh_share`: of the link between two GPUs, where these form a full mesh.
     `root_gpus`: GPUs below one CPU socket (0: no such boundary), `root_bytes_per_s` what
     passes between sockets. `dispatch_share`: of kernels that send tokens to experts (DeepEP,
-    HybridEP), where it differs from that of NCCL's all-to-all, `exchange_share`.
+    HybridEP), where it differs from that of NCCL's all-to-all, `exchange_share`. `staged`: through
+    the host's memory, of GPUs that cannot read each other's; for those named in `gpus` alone.
     """
 
     name: str
     gpus: tuple[str, ...] = ()
+    staged: bool = False
     nominal_bytes_per_s: Positive
     root_gpus: Annotated[int, Field(ge=0)] = 0
     share: Coefficient
@@ -148,13 +150,12 @@ def is_pcie_box(cluster: Cluster) -> bool:
 def scale_up_curve(cluster: Cluster) -> ScaleUpCurve:
     """Curve of the links inside a node or rack: by GPU name, else the nearest nominal rate."""
     curves = list(load_curve_table().scale_up.values())
+    rate = cluster.scale_up_bytes_per_s_per_gpu_per_direction
     if is_pcie_box(cluster):
-        pcie = [curve for curve in curves if curve.name.startswith("pcie")]
-        return _nearest(pcie, cluster.gpu.host_link_bytes_per_s_per_direction)
+        curves = [curve for curve in curves if curve.name.startswith("pcie")]
+        rate = cluster.gpu.host_link_bytes_per_s_per_direction
     named = [curve for curve in curves if cluster.gpu.name.startswith(curve.gpus)]
-    if named:
-        return named[0]
-    return _nearest(curves, cluster.scale_up_bytes_per_s_per_gpu_per_direction)
+    return named[0] if named else _nearest([one for one in curves if not one.staged], rate)
 
 
 def scale_out_curve(fabric: str) -> ScaleOutCurve:

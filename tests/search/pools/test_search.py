@@ -243,9 +243,10 @@ def test_a_time_limit_that_ends_before_any_plan_is_said() -> None:
 
 def test_nothing_fits_names_changes_that_were_searched() -> None:
     request = Request(
-        model="llama-3-8b",
+        model="qwen3-4b",
         gpus="1xH100+1xA100",
-        gbs=16,
+        gbs=4,
+        seq=32768,
         recompute=("none",),
         require=("tp == 1",),
         fit_probability=0.5,
