@@ -146,8 +146,8 @@ def make_solver(options: SolverOptions) -> CpSolver:
         solver.parameters.max_time_in_seconds = max(0.0, options.wall_s)
     solver.parameters.relative_gap_limit = GAP_LIMIT
     solver.parameters.cp_model_probing_level = 1
-    # Layouts are few whole numbers: cuts of the relaxation cost more than they save (up to a quarter
-    # of a search, none slower of twelve).
+    # Layouts are few whole numbers: cuts of the relaxation cost more than they save, up to a
+    # quarter of a search.
     solver.parameters.cut_level = 0
     # Ctrl-C belongs to the whole search, not to the solve that happens to run.
     solver.parameters.catch_sigint_signal = False

@@ -68,7 +68,7 @@ def pool_bound_s(
 ) -> float:
     """No layout of a shape with its stages on `parts` has a shorter step, s; infinite if none fits.
 
-    `own`, `limits_bytes` (reserved, context included): of each part. `totals[piece]`: how many of
+    `limits_bytes` (reserved, context included): of each part. `totals[piece]`: how many of
     each piece the model has.
     """
     live = np.array(

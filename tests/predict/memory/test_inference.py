@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from hardware import load_gpu
-from planner.job.models.catalog import load_model
 from planner.predict.memory.inference import inference_memory
-from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import ENGINES
 from planner.predict.memory.serving.formats import (
     KV_FORMATS,
@@ -23,13 +19,9 @@ from planner.predict.memory.serving.kv_cache import (
 )
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 from planner.predict.ops import parameter_count
+from tests.predict.memory.deployments import serving
 
 GIB = 2**30
-
-
-def serving(model: str, gpu: str = "h100", **settings: Any) -> Deployment:
-    """A deployment of a catalogue model."""
-    return Deployment(load_model(model).spec, load_gpu(gpu), **settings)
 
 
 def parameters(weights: WeightBytes) -> float:

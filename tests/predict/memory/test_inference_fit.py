@@ -10,7 +10,6 @@ import pytest
 from hardware import load_gpu, parse_gpus
 from planner.cost.communication import all_reduce_time_s
 from planner.job.errors import UsageError
-from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.predict.links import link_inputs
 from planner.predict.memory.inference import InferenceMemory, inference_memory
@@ -30,21 +29,8 @@ from planner.predict.memory.serving.solve import (
     solve,
     with_grouped_queries,
 )
-from planner.predict.memory.serving.weights import WeightBytes
 from planner.predict.memory.serving_splits import splits
-
-GIB = 2**30
-
-
-def serving(model: str, gpu: str = "h100", **settings: Any) -> Deployment:
-    """A deployment of a catalogue model."""
-    return Deployment(load_model(model).spec, load_gpu(gpu), **settings)
-
-
-def parameters(weights: WeightBytes) -> float:
-    """Bytes of weights without tables that are none."""
-    return weights.total - weights.rotary
-
+from tests.predict.memory.deployments import serving
 
 # --- Fit ------------------------------------------------------------------------------------
 

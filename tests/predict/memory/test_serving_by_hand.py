@@ -10,7 +10,6 @@ import pytest
 
 from hardware import load_gpu
 from planner.job.errors import UsageError
-from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.predict.memory.inference import InferenceMemory, inference_memory
 from planner.predict.memory.serving import logs
@@ -28,16 +27,13 @@ from planner.predict.memory.serving.solve import (
 )
 from planner.predict.memory.serving.stage import StageMemory, stage_memory, tokens_of
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
+from tests.predict.memory.deployments import serving
 
 TINY = ModelSpec(
     name="tiny", layers=6, hidden=64, heads=8, kv_heads=4, head_dim=8, ffn=96, vocab=100,
     max_positions=128, pretraining_seq=128,
 )  # fmt: skip
 SPREAD = Spread(-3.0, 2.0, 5, ("one",), (), 0.01)
-
-
-def serving(model: str, gpu: str = "h100", **settings: Any) -> Deployment:
-    return Deployment(load_model(model).spec, load_gpu(gpu), **settings)
 
 
 def tiny(**settings: Any) -> Deployment:
