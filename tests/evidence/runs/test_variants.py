@@ -407,7 +407,10 @@ def test_activation_and_rotary_embedding_in_kernels_fused_by_hand(kernel: str) -
 
 
 def test_fused_activation_saves_memory_and_time() -> None:
-    stated = {"framework": "HF transformers", "act": "swiglu", "zero": "none", "tp": "1", "pp": "1"}
+    stated = {
+        **TORCHTITAN, "framework": "HF transformers", "num_gpus": "1", "zero": "none", "mbs": "4",
+        "gbs": "4", "recompute": "none",
+    }  # fmt: skip
     rows = [row(**stated, kernel=words) for words in ("fused norm", "fused norm, fused swiglu")]
     plain, fused = predict_rows(rows)
     assert plain.step_time_s is not None and fused.step_time_s is not None
