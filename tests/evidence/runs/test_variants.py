@@ -426,3 +426,13 @@ def test_nanogpt_compiles_blocks_and_loss() -> None:
     )
     assert compiled.loss_traffic * 22 == pytest.approx(9.9)
     assert eager.loss_traffic * 22 == 44.0
+
+
+def test_a_user_asks_for_what_rows_state_of_liger() -> None:
+    cells = {"framework": "HF transformers", "zero": "none", "act": "swiglu"}
+    stated = map_row(row(**cells, kernel="liger", loss="liger")).job.framework
+    technique = load_framework("hf-transformers").technique("liger-kernels")
+    assert technique is not None
+    for table, values in technique.changes(used=True).items():
+        for name, value in values.items():
+            assert getattr(getattr(stated, table), name) == pytest.approx(value, rel=0.02)
