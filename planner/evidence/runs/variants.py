@@ -80,6 +80,14 @@ def _variants() -> tuple[Variant, ...]:
     )
 
 
+# Which traffic a variant of kernels fused by hand brings to one pass.
+_FUSED_TRAFFIC = {
+    "fused norms": "norm_traffic",
+    "fused activation": "activation_traffic",
+    "fused rotary embedding": "rotary_traffic",
+}
+
+
 def replaced_profile(name: str, row: MeasuredRow) -> str:
     """Name of the profile that the row runs under, where `name` is its framework's."""
     found = (one.use for one in _variants() if one.use and one.applies(name, row))
@@ -130,11 +138,11 @@ def _profile(
 
 def _changed(profile: FrameworkProfile, variant: Variant) -> FrameworkProfile:
     changed = with_tables(profile, variant.changes())
-    if variant.name != "fused norms":
+    if variant.name not in _FUSED_TRAFFIC:
         return changed
     # Their traffic is that of one fused pass.
-    norms = {"norm_traffic": 1.0 / profile.kernels.memory_traffic}
-    return with_tables(changed, {"kernels": norms})
+    fused = {_FUSED_TRAFFIC[variant.name]: 1.0 / profile.kernels.memory_traffic}
+    return with_tables(changed, {"kernels": fused})
 
 
 def tables_of(name: str, profile: str) -> Tables:

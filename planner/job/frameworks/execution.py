@@ -120,6 +120,11 @@ class Kernels(Frozen):
     norm_traffic: Ratio = 1.0
     """The same for norms: written in torch with an fp32 upcast, an RMSNorm reads and writes 36
     bytes an element where a fused kernel moves 4."""
+    activation_traffic: Ratio = 1.0
+    """The same for the activation between up and down, over `memory_traffic`: under 1 where it is a
+    kernel of its own among torch's (Liger, xformers)."""
+    rotary_traffic: Ratio = 1.0
+    """The same for rotary embeddings."""
     loss_traffic: Ratio = 1.0
     """HBM traffic of the loss over one fused pass: 14 bytes forward and 8 backward a logit."""
     fused_projections: bool = True

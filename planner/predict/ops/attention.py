@@ -267,7 +267,8 @@ def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
     """
     if context.model.position != "rope":
         return ()
-    row = elementwise(context, "attention/rope", width, Shard.TP, 2, 2)
+    passes = 2.0 * context.profile.kernels.rotary_traffic
+    row = elementwise(context, "attention/rope", width, Shard.TP, passes, passes)
     tables = 4.0 * context.saved.rotary_layer_bytes * context.model.head_dim
     if not tables:
         return (row,)

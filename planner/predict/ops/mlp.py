@@ -120,13 +120,14 @@ def activation_row(
         WHOLE_LAYER | owner,
     )
     forward, backward = (3.0, 5.0) if gated else (2.0, 3.0)
+    element = saved.activation_bytes * context.profile.kernels.activation_traffic
     return Op(
         name=f"{name}/activation",
         kind=OpKind.MEMORY,
         tokens=shard,
         tokens_factor=factor,
-        forward_bytes=forward * saved.activation_bytes * width,
-        backward_bytes=backward * saved.activation_bytes * width,
+        forward_bytes=forward * element * width,
+        backward_bytes=backward * element * width,
         backward_kernels=1,
         saved=(kept,),
         rerun_with=WHOLE_LAYER | owner | _activation_module(owner),
