@@ -88,7 +88,10 @@ def test_a_named_version_of_flash_attention_decides_on_blackwell() -> None:
 @pytest.mark.parametrize(
     ("gpu", "framework", "kernel"),
     [
-        ("H100-80GB", "torchtitan", "flash2"),
+        ("H100-80GB", "torchtitan", "flash3_or_cudnn"),
+        ("H100-80GB", "KempnerForge (PyTorch FSDP2)", "flash2"),
+        ("H100-80GB", "HF transformers", "flash2"),
+        ("H100-80GB", "DeepSpeed", "flash2"),
         ("B200-180GB", "torchtitan", "flash3_or_cudnn"),
         ("B200-180GB", "Megatron-Bridge", "flash3_or_cudnn"),
         ("B200-180GB", "HF transformers", "flash3_or_cudnn"),
@@ -100,4 +103,18 @@ def test_a_named_version_of_flash_attention_decides_on_blackwell() -> None:
 )
 def test_attention_kernel_of_gpu_and_framework(gpu: str, framework: str, kernel: str) -> None:
     cells = FSDP | {"gpu": gpu, "framework": framework, "flash": "y"}
+    assert map_row(row(**cells)).job.attention_kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("framework", "software", "kernel"),
+    [
+        ("torchtitan", "torchtitan 2025-06", "flash2"),
+        ("torchtitan", "torchtitan 2026-03", "flash3_or_cudnn"),
+        ("HF transformers", "torch 2.9, 2026-02", "flash2"),
+        ("HF transformers", "torch 2.14, 2026-10", "flash3_or_cudnn"),
+    ],
+)
+def test_torch_took_cudnn_on_hopper_in_2026(framework: str, software: str, kernel: str) -> None:
+    cells = FSDP | {"gpu": "H100-80GB", "framework": framework, "flash": "y", "software": software}
     assert map_row(row(**cells)).job.attention_kernel == kernel
