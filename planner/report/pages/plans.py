@@ -13,7 +13,6 @@ from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, seconds
 from planner.job.request import Request
-from planner.job.schedules import SCHEDULES
 from planner.predict.command_line import search_command
 from planner.predict.decided import decided_request
 from planner.predict.memory.footprint import configure, footprint_of
@@ -78,8 +77,6 @@ def plans_page(
     or the one to take. UsageError if there is none."""
     if not entries:
         raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
-    for number, entry in enumerate(entries, start=1):
-        _demand_whole(path, number, entry.plan)
     results = _results(entries)
     shown = _shown_numbers(results, len(entries))
     # Several searches have one to take each.
@@ -121,21 +118,6 @@ def _page(
         opening,
         front.pick,
     )
-
-
-def _demand_whole(path: Path | None, number: int, plan: Plan) -> None:
-    """UsageError for a plan whose parts contradict each other, as no command writes it."""
-    pp, layout = plan.degrees.pp, plan.layout
-    is_whole = (
-        all(len(row) == pp for row in (plan.stages, *layout.recomputed.values()))
-        and len(layout.block_layers) % pp == 0
-        and 0 <= plan.heaviest_stage < pp
-        and plan.schedule in SCHEDULES
-        and plan.step_time_s > 0.0
-    )
-    if not is_whole:
-        where = "" if path is None else f"{path}: "
-        raise UsageError(f"{where}the stages, layers or schedule of plan {number} do not fit it")
 
 
 def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
