@@ -63,6 +63,7 @@ class _Held:
         self.model, self.variables, self.ctx, self.index = model, variables, ctx, stage
         self.layers = variables.stage(variables.kind_layers, stage, ctx)
         self.again = [variables.stage(mode, stage, ctx) for mode in variables.kind_recomputed]
+        self.surely: set[tuple[str, int]] = set()
 
     def size(self, phase: PhaseNumbers) -> Expression:
         """Units at a moment, at least."""
@@ -93,7 +94,9 @@ class _Held:
     def _surely_present(self, what: str, kind: int, count: Expression) -> BoolVarT:
         """Takes the place of what others leave, so none may be made up."""
         present = self._present(what, kind, count)
-        self.model.add(count >= present)
+        if (what, kind) not in self.surely:
+            self.surely.add((what, kind))
+            self.model.add(count >= present)
         return present
 
     def _largest(

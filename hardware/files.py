@@ -119,9 +119,9 @@ def shipped_toml(package: str, name: str) -> dict[str, Any]:
     return tomllib.loads(shipped_text(package, name))
 
 
-def csv_rows(text: str, origin: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+def csv_rows(text: str, origin: str) -> Iterator[tuple[int, list[str]]]:
     """(number of its line, cells) of each row of a CSV text that holds any. HardwareError."""
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
+    reader = csv.reader(text.splitlines(keepends=True))
     try:
         yield from ((reader.line_num, cells) for cells in reader if any(cells))
     except csv.Error as error:

@@ -27,6 +27,8 @@ from planner.report.tables import Block, Facts, Notes, Report, TableData, headin
 _BAR = 26
 # Forward phases of a warm-up that are shown; the rest lies evenly between.
 _MOST_WARM_UP = 5
+# Tensors that are listed one by one.
+_MOST_TENSORS = 20
 _STAGE_COLUMNS = (
     ("weights", ("weights", "master weights")),
     ("optim.", ("optimizer state", "optimizer temporaries")),
@@ -318,7 +320,7 @@ def _stage_row(group: Sequence[StageAccount]) -> tuple[str, ...]:
     )
 
 
-def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount, most: int = 20) -> TableData:
+def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableData:
     """The largest tensors kept for backward at a stage's peak."""
     total = sum(tensor.size_bytes for tensor in tensors)
     rows = [
@@ -329,9 +331,9 @@ def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount, most: int
             gib(tensor.size_bytes, 2),
             share(tensor.size_bytes / total),
         )
-        for tensor in tensors[:most]
+        for tensor in tensors[:_MOST_TENSORS]
     ]
-    rest = tensors[most:]
+    rest = tensors[_MOST_TENSORS:]
     if rest:
         size = sum(tensor.size_bytes for tensor in rest)
         rows.append((f"{len(rest)} smaller ones", "", "", gib(size, 2), share(size / total)))

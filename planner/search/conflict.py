@@ -7,24 +7,21 @@ from planner.search import solver_module
 from planner.search.layout_model import SolverOptions, make_solver
 
 
-def layout_conflict(ctx: LayoutContext, options: SolverOptions | None = None) -> tuple[str, ...]:
+def layout_conflict(ctx: LayoutContext) -> tuple[str, ...]:
     """Names of rules that together exclude every layout, none of which could be left out.
 
     The memory rule appears once a stage (`stage-memory[0]`). Empty if a layout exists. CP-SAT's
     sufficient set of assumptions comes first, then a deletion filter makes it minimal.
     """
-    options = options or SolverOptions()
-    core = _sufficient(ctx, options, None)
+    core = _sufficient(ctx, None)
     for name in core:
         without = tuple(other for other in core if other != name)
-        if len(without) < len(core) and _sufficient(ctx, options, without):
+        if len(without) < len(core) and _sufficient(ctx, without):
             core = without
     return core
 
 
-def _sufficient(
-    ctx: LayoutContext, options: SolverOptions, names: tuple[str, ...] | None
-) -> tuple[str, ...]:
+def _sufficient(ctx: LayoutContext, names: tuple[str, ...] | None) -> tuple[str, ...]:
     """Assumed rules that suffice for infeasibility, among `names` (None: all); () if feasible."""
     cp_model = solver_module.cp_model()
     model = cp_model.CpModel()
@@ -34,7 +31,7 @@ def _sufficient(
     literals = variables.assumed or {}
     chosen = tuple(literals) if names is None else names
     model.add_assumptions([literals[name] for name in chosen])
-    solver = make_solver(options)
+    solver = make_solver(SolverOptions())
     if solver.solve(model) != cp_model.INFEASIBLE:
         return ()
     by_index = {literal.index: name for name, literal in literals.items()}

@@ -9,6 +9,7 @@ holds however exact the solver was.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,42 +98,40 @@ class FractionalBound:
         goal.SetCoefficient(beyond, enough_s / _TOO_MUCH)
         whole = [solver.Constraint(float(total), float(total)) for total in ctx.totals]
 
-        def bounded(held: list[Variable], sizes: Array, most: float, eased: Variable) -> Constraint:
-            """What a stage holds, weighted, is at most so much and what eases it."""
-            constraint = solver.Constraint(-solver.infinity(), most)
-            constraint.SetCoefficient(eased, -1.0)
-            for number, size in zip(held, sizes.tolist(), strict=True):
-                constraint.SetCoefficient(number, size)
+        def row(
+            low: float, high: float, variables: Sequence[Variable], factors: Sequence[float]
+        ) -> Constraint:
+            """A weighted sum of variables between two ends."""
+            constraint = solver.Constraint(low, high)
+            for variable, factor in zip(variables, factors, strict=True):
+                constraint.SetCoefficient(variable, factor)
             return constraint
 
         in_time, in_memory, again = [], [], []
         for stage in range(ctx.pp):
             # Layers of each kind, then those of them that recompute.
             held = [solver.NumVar(0.0, float(total), "") for total in (*ctx.totals, *ctx.totals)]
-            for number, second_s in zip(held, seconds.number_s[stage].tolist(), strict=True):
+            layers, recomputed = held[: ctx.kind_count], held[ctx.kind_count :]
+            number_s = seconds.number_s[stage].tolist()
+            for number, second_s in zip(held, number_s, strict=True):
                 goal.SetCoefficient(number, seconds.terms.bubble_share * second_s)
             all_again, none_again = np.isinf(self.least[stage]), not self.most[stage]
             least = 0.0 if all_again else float(self.least[stage])
-            again.append(solver.Constraint(least, solver.infinity()))
-            again[-1].SetCoefficient(beyond, 1.0)
+            counted = [float(not all_again)] * ctx.kind_count
+            again.append(row(least, solver.infinity(), [*recomputed, beyond], [*counted, 1.0]))
             for kind, total in enumerate(ctx.totals):
-                layers, recomputed = held[kind], held[ctx.kind_count + kind]
-                whole[kind].SetCoefficient(layers, 1.0)
-                again[-1].SetCoefficient(recomputed, float(not all_again))
-                held_again = solver.Constraint(0.0 if all_again else -float(total), 0.0)
-                held_again.SetCoefficient(recomputed, 1.0)
-                held_again.SetCoefficient(layers, -float(not none_again))
+                whole[kind].SetCoefficient(layers[kind], 1.0)
+                least = 0.0 if all_again else -float(total)
+                row(least, 0.0, [recomputed[kind], layers[kind]], [1.0, -float(not none_again)])
             most_s = -float(seconds.vocab_s[stage])
-            in_time.append(bounded(held, seconds.number_s[stage], most_s, slowest))
-            in_memory.append(
-                [
-                    bounded(held, sizes[stage], 1.0 - float(taken[stage]), beyond)
-                    for taken, sizes in zip(pinned, each, strict=True)
-                ]
-            )
+            in_time.append(row(-solver.infinity(), most_s, [*held, slowest], [*number_s, -1.0]))
+            for taken, sizes in zip(pinned, each, strict=True):
+                most = 1.0 - float(taken[stage])
+                shares = [*sizes[stage].tolist(), -1.0]
+                in_memory.append(row(-solver.infinity(), most, [*held, beyond], shares))
         if solver.Solve() != pywraplp.Solver.OPTIMAL:
             return np.full(ctx.pp, 1.0 / ctx.pp), np.zeros_like(pinned), np.zeros(ctx.pp)
         slow = np.maximum(1e-12, [-one.dual_value() for one in in_time])
-        prices = np.array([[-one.dual_value() for one in moments] for moments in in_memory])
+        prices = np.array([-one.dual_value() for one in in_memory])
         byte_prices = np.maximum(0.0, prices.reshape(ctx.pp, -1).T)
         return slow / slow.sum(), byte_prices, np.maximum(0.0, [one.dual_value() for one in again])

@@ -13,6 +13,7 @@ from hardware import HardwareError
 from hardware.files import json_content, read_text
 from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import UsageError
+from planner.job.schedules import SCHEDULES
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
 from planner.search.result import SearchResult
 
@@ -143,13 +144,23 @@ def _result(path: Path, document: Any) -> SearchResult:
         result = SearchResult.model_validate(document)
     except ValidationError as error:
         raise _invalid(path, error) from None
+    demand_whole(path, result)
+    return result
+
+
+def demand_whole(path: Path | None, result: SearchResult) -> None:
+    """UsageError for a plan whose parts contradict each other, as no command writes it."""
     for number, plan in enumerate(result.plans):
+        if plan.schedule not in SCHEDULES:
+            raise UsageError(
+                f"{path}: field 'plans.{number}.schedule': {plan.schedule!r} is no schedule; "
+                f"{_MADE_BY}"
+            )
         if wrong := _wrong_field(plan):
             raise UsageError(
                 f"{path}: field 'plans.{number}.{wrong}' does not agree with pp "
                 f"{plan.degrees.pp}; {_MADE_BY}"
             )
-    return result
 
 
 class _Point(BaseModel):

@@ -63,6 +63,22 @@ Changes = Iterator[Change]
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A changed request; called, its job. UsageError for what no request may ask."""
+
+    plain: Request
+    changes: dict[str, object]
+
+    @property
+    def request(self) -> Request:
+        """The request with the changes."""
+        return Request(**(self.plain.model_dump() | self.changes))
+
+    def __call__(self) -> Job:
+        return self.request.resolve()
+
+
+@dataclass(frozen=True)
 class Situation:
     """The job in which nothing fits. `gpus`: how many of the given ones it can use."""
 
@@ -70,9 +86,9 @@ class Situation:
     job: Job
     gpus: int
 
-    def asked(self, **changes: object) -> Make:
-        """The job of a changed request."""
-        return lambda: Request(**(self.request.model_dump() | changes)).resolve()
+    def asked(self, **changes: object) -> Asked:
+        """The request with some fields changed."""
+        return Asked(self.request, changes)
 
 
 @dataclass(frozen=True)
@@ -283,13 +299,15 @@ def _batch(at: Situation, _until: Until) -> Changes:
             yield Change(f"--gbs-tolerance {tolerance:g}", at.asked(gbs_tolerance=tolerance))
 
 
-def _optimizer(at: Situation, _until: Until) -> Changes:
+def smaller_optimizers(at: Situation, _until: Until) -> Changes:
+    """Optimizers with less state."""
     for name in SMALLER_OPTIMIZERS:
         if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
             yield Change(f"--optimizer {name}", at.asked(optimizer=name))
 
 
-def _offload(at: Situation, _until: Until) -> Changes:
+def larger_offloads(at: Situation, _until: Until) -> Changes:
+    """More of the optimizer on the CPU."""
     if at.request.optimizer_offload == "search":
         return
     for share in OFFLOADED_SHARES:
@@ -314,7 +332,7 @@ def _dtype(at: Situation, _until: Until) -> Changes:
         yield Change("--dtype bf16", at.asked(dtype="bf16", precision=precision))
 
 
-def _sequence(at: Situation, _until: Until) -> Changes:
+def shorter_sequences(at: Situation, _until: Until) -> Changes:
     """Halved sequences; the batch keeps its tokens."""
     if at.job.ramp and at.job.batch.exact:
         return  # each of its batches would have to follow
@@ -415,11 +433,11 @@ KINDS: dict[RelaxationKind, Callable[[Situation, Until], Changes]] = {
     "recompute": _recompute,
     "reserve": _reserve,
     "batch": _batch,
-    "optimizer": _optimizer,
-    "offload": _offload,
+    "optimizer": smaller_optimizers,
+    "offload": larger_offloads,
     "activation-offload": _activations,
     "dtype": _dtype,
-    "sequence": _sequence,
+    "sequence": shorter_sequences,
     "framework": _framework,
     "gpus": _gpus,
     "gpu-type": _gpu_type,

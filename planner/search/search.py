@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from planner._version import __version__
 from planner.job.errors import CannotTellError, UsageError, unknown_name
 from planner.job.job import Job
 from planner.job.pool import is_pool
@@ -16,19 +14,18 @@ from planner.job.request import Request
 from planner.predict.assumed_hardware import assumption_lines
 from planner.predict.costed_plan import row_degrees
 from planner.predict.device import half_precision
-from planner.predict.ops import parameter_count
-from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.predict.plan import Plan
 from planner.predict.threads import OutOfTimeError, until
 from planner.search.costed import CostedJob, cost_job
 from planner.search.exact_front import front, thin_points, undominated
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import TIE, Effort, LimitResult, Point, Progress
-from planner.search.ordering import SORT_KEYS, recommended, sort_value, stop_notes
+from planner.search.ordering import SORT_KEYS, stop_notes
+from planner.search.outcome import gap_of, limit_bounds, of_front, summary_of
 from planner.search.result import (
     Counts,
     JobSummary,
-    LimitBound,
     Proof,
     SearchResult,
     SolverBound,
@@ -103,34 +100,16 @@ def find_plans(
         from planner.search.infeasible import nothing_fits
 
         raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed, riskier=riskier)
-    shown = set(thin_points(points))
-    plans = sorted(
-        ((shares.plan(point, _gap(limit_results, point)), point) for point in points),
-        key=lambda items: sort_value(items[0], sort),
-    )
-    plans = plans[:top]
-    found = tuple(plan for plan, _ in plans)
-    best = recommended(found)
-    note = launch.of_plans(found, request, shares.job)
-    proven = all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
+    found = of_front(
+        points, limit_results, shares.plan, sort=sort, top=top,
+        whole=short is None and not fastest_only, stopped=explorer.stopped,
+    )  # fmt: skip
+    note = launch.of_plans(found["plans"], request, shares.job)
     return SearchResult(
-        planner_version=__version__,
         request=request,
         job=job_summary(shares.job, request),
         counts=_counts(shares, explorer, time.perf_counter() - started),
-        plans=found,
-        shown=tuple(
-            number
-            for number, plan in enumerate(plans, start=1)
-            if plan[1] in shown or number == best
-        ),
-        recommended=best,
         riskier=riskier,
-        # A gap above the resolution may hide a plan.
-        complete=short is None and not fastest_only and proven and not explorer.stopped,
-        proven=proven,
-        gap=max(limit_result.gap for limit_result in limit_results),
-        stopped=explorer.stopped,
         notes=(
             *((note,) if note else ()),
             *stop_notes(explorer.stopped, time_limit_s),
@@ -138,6 +117,7 @@ def find_plans(
         ),
         rule_counts=shares.rule_counts,
         proof=_proof(shares, explorer, limit_results),
+        **found,
     )
 
 
@@ -158,13 +138,7 @@ def _proof(
         for choice, costed_job in enumerate(shares.jobs)
         for row, limit, sample_s in explorer.explorers[choice].solver_bounds
     )
-    return Proof(
-        limits=tuple(
-            LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
-            for result in limit_results
-        ),
-        by_solver=tuple(by_solver),
-    )
+    return Proof(limits=limit_bounds(limit_results), by_solver=tuple(by_solver))
 
 
 def _riskier(
@@ -188,7 +162,7 @@ def _riskier(
         if limit_result.point is not None and limit_result.point.sample_s <= target
     ]
     return tuple(
-        shares.plan(point, _gap(limit_results, point))
+        shares.plan(point, gap_of(limit_results, point))
         for point in thin_points(undominated(faster))[:MOST_RISKIER]
     )
 
@@ -221,11 +195,6 @@ def launchable_shares(
         return cost_job(job)
 
     return cost_shares(job, cost, deadline)
-
-
-def _gap(limit_results: list[LimitResult], point: Point) -> float:
-    """What a plan of no more memory could still save: the tightest limit that holds the point."""
-    return min(limit_result.gap for limit_result in limit_results if limit_result.point == point)
 
 
 def _counts(shares: CostedShares, explorer: SharesExplorer, seconds: float) -> Counts:
@@ -295,28 +264,16 @@ def _activation_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str
 
 def job_summary(job: Job, request: Request) -> JobSummary:
     """The resolved job in words and totals."""
-    count = parameter_count(job.model)
     gpu = job.cluster.gpu
-    given = request.resolve().cluster if request is not None else job.cluster
-    values: dict[str, Any] = {
-        "model": job.model.name,
-        "model_alias": job.model_alias,
-        "parameters": count.total,
-        "active_parameters": count.active,
-        "cluster": job.cluster.describe(),
-        "gpu": gpu.name,
-        "num_gpus": given.num_gpus,
-        "used_gpus": job.cluster.num_gpus,
-        "usable_bytes": gpu.hbm_usable_bytes,
-        "limit_bytes": job.hbm_limit_bytes,
-        "peak_flop_per_s": gpu.peak(half_precision(gpu)),
-        "precision_peak_flop_per_s": gpu.peak(job.precision),
-        "framework": job.framework.name,
-        "framework_version": job.framework.version,
-        "precision": job.precision,
-        "optimizer": job.optimizer.name,
-        "seq": job.seq,
-        "batch_target_sequences": job.batch.sequences,
-        "assumed": assumption_lines((job,)),
-    }
-    return JobSummary(**values)
+    return summary_of(
+        job,
+        cluster=job.cluster.describe(),
+        gpu=gpu.name,
+        num_gpus=request.resolve().cluster.num_gpus,
+        used_gpus=job.cluster.num_gpus,
+        usable_bytes=gpu.hbm_usable_bytes,
+        limit_bytes=job.hbm_limit_bytes,
+        peak_flop_per_s=gpu.peak(half_precision(gpu)),
+        precision_peak_flop_per_s=gpu.peak(job.precision),
+        assumed=assumption_lines((job,)),
+    )

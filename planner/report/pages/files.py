@@ -18,7 +18,7 @@ from planner.report.pages.front import Entry
 from planner.report.pages.page import Page
 from planner.report.pages.plans import plans_page, result_page
 from planner.report.pages.studies import study_page
-from planner.search.plan_file import read_json, read_plan_file
+from planner.search.plan_file import demand_whole, read_json, read_plan_file
 
 Model = TypeVar("Model", bound=BaseModel)
 _MADE_BY = "search, evaluate, compare, buy, scale and budget write such files with -o FILE.json"
@@ -54,6 +54,8 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
 
 def cluster_front_page(front: ClusterFront, path: Path | None) -> Page:
     """The page of one front over several clusters. UsageError where the file contradicts itself."""
+    for result in front.results.values():
+        demand_whole(path, result)
     entries = [_entry(path, front, point) for point in front.points]
     return plans_page(path, entries, front.notes)
 

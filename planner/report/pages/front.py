@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from planner.job.quantities import GIB
 from planner.predict.command_line import evaluate_command, search_command
@@ -44,26 +45,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class Front:
-    """The plans of all clusters, those with `numbers` labelled, and what was considered beside
-    them: costed shapes of each search, or none and why."""
+    """The plans of all clusters, those with `numbers` labelled; `before`: plans of the search that
+    it is compared with."""
 
     results: Sequence[SearchResult]
     entries: Sequence[Entry]
     numbers: Sequence[int]
-    costed: Sequence[tuple[CostedJob | None, str]]
     before: Sequence[Plan] = ()
 
-    @classmethod
-    def of(
-        cls,
-        results: Sequence[SearchResult],
-        entries: Sequence[Entry],
-        numbers: Sequence[int],
-        before: Sequence[Plan] = (),
-    ) -> Front:
-        """The front, its shapes costed; `before`: plans of the search that it is compared with."""
-        costed = [costed_or_reason(result) for result in results]
-        return cls(results, entries, numbers, costed, before)
+    @cached_property
+    def costed(self) -> list[tuple[CostedJob | None, str]]:
+        """What was considered beside the plans: costed shapes of each search, or none and why."""
+        return [costed_or_reason(result) for result in self.results]
 
     @property
     def limit_bytes(self) -> float | None:

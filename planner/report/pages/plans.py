@@ -13,7 +13,6 @@ from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, seconds
 from planner.job.request import Request
-from planner.job.schedules import SCHEDULES
 from planner.predict.command_line import search_command
 from planner.predict.decided import decided_request
 from planner.predict.memory.footprint import configure, footprint_of
@@ -42,16 +41,14 @@ from planner.search.result import SearchResult
 MOST_PLANS, MOST_DRAWN = 16, 48
 
 
-def result_page(
-    result: SearchResult, path: Path | None, selected: int = 0, before: Sequence[Plan] = ()
-) -> Page:
-    """The page of one search, written to `path` if to any; opens with the plan `selected`;
-    `before`: plans of an earlier search, whose front is drawn too."""
-    return plans_page(path, _entries(result), selected=selected, before=before)
+def result_page(result: SearchResult, path: Path | None, selected: int = 0) -> Page:
+    """The page of one search, written to `path` if to any; opens with the plan `selected`."""
+    return plans_page(path, _entries(result), selected=selected)
 
 
 def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page:
-    """As `result_page`, with the plan to take alone in full; `plan_page` has each of the others."""
+    """As `result_page`, with the plan to take alone in full; `plan_page` has each of the others.
+    `before`: plans of an earlier search, whose front is drawn too."""
     page = _page(_entries(result), result.recommended or 1, before=before)
     return replace(
         page, sections=[*page.sections, *plan_page(result, path, page.selected).sections]
@@ -72,19 +69,16 @@ def plans_page(
     entries: Sequence[Entry],
     notes: Sequence[str] = (),
     selected: int = 0,
-    before: Sequence[Plan] = (),
 ) -> Page:
     """The page of plans, of a file if there is one, in their order; opens with the plan `selected`,
     or the one to take. UsageError if there is none."""
     if not entries:
         raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
-    for number, entry in enumerate(entries, start=1):
-        _demand_whole(path, number, entry.plan)
     results = _results(entries)
     shown = _shown_numbers(results, len(entries))
     # Several searches have one to take each.
     to_take = results[0].recommended if len(results) == 1 else 0
-    page = _page(entries, selected or to_take or shown[0], notes, before)
+    page = _page(entries, selected or to_take or shown[0], notes)
     singly = [
         section
         for number, entry in enumerate(entries, start=1)
@@ -107,7 +101,7 @@ def _page(
     """What stands above the single plans."""
     results = _results(entries)
     job = results[0].job
-    front = Front.of(results, entries, _shown_numbers(results, len(entries)), before)
+    front = Front(results, entries, _shown_numbers(results, len(entries)), before)
     cluster = job.cluster if len(results) == 1 else f"{len(results)} clusters"
     return Page(
         f"{job.model} on {cluster}",
@@ -121,21 +115,6 @@ def _page(
         opening,
         front.pick,
     )
-
-
-def _demand_whole(path: Path | None, number: int, plan: Plan) -> None:
-    """UsageError for a plan whose parts contradict each other, as no command writes it."""
-    pp, layout = plan.degrees.pp, plan.layout
-    is_whole = (
-        all(len(row) == pp for row in (plan.stages, *layout.recomputed.values()))
-        and len(layout.block_layers) % pp == 0
-        and 0 <= plan.heaviest_stage < pp
-        and plan.schedule in SCHEDULES
-        and plan.step_time_s > 0.0
-    )
-    if not is_whole:
-        where = "" if path is None else f"{path}: "
-        raise UsageError(f"{where}the stages, layers or schedule of plan {number} do not fit it")
 
 
 def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:

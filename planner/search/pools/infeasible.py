@@ -10,7 +10,6 @@ from constraints import ConstraintError
 from hardware import HardwareError
 from planner._version import __version__
 from planner.job.errors import NothingFitsError, UsageError
-from planner.job.optimizers import load_optimizer
 from planner.job.pool import parse_pool
 from planner.job.request import Request
 from planner.predict.plan import Plan
@@ -26,10 +25,13 @@ from planner.search.limit_results import Effort, LimitResult, Progress
 from planner.search.pools.explorer import PoolExplorer
 from planner.search.pools.jobs import first_job
 from planner.search.relaxations import (
-    OFFLOADED_SHARES,
-    SHORTEST_SEQUENCE,
-    SMALLER_OPTIMIZERS,
+    Asked,
+    Change,
+    Situation,
     dropped_choices,
+    larger_offloads,
+    shorter_sequences,
+    smaller_optimizers,
 )
 from planner.search.until import Until
 
@@ -39,7 +41,12 @@ _MOST_SOLVES, _MOST_EFFORT_S = 10, 0.5
 _DOUBLINGS = 2
 
 Search = Callable[[Request, Effort], Plan]
-Changes = Iterator[tuple[str, Request]]
+Changes = Iterator[tuple[str, Asked]]
+_OF_THE_JOB: dict[RelaxationKind, Callable[[Situation, Until], Iterator[Change]]] = {
+    "optimizer": smaller_optimizers,
+    "offload": larger_offloads,
+    "sequence": shorter_sequences,
+}
 
 
 def pool_nothing_fits(
@@ -98,18 +105,19 @@ def _relaxations(
 ) -> tuple[Relaxation, ...]:
     found = []
     with until.interruptible():
-        for index, (kind, changes) in enumerate(_kinds(request)):
+        for index, (kind, changes) in enumerate(_kinds(request, until)):
             progress(f"searching what would fit: {kind}", index, 5)
-            found += _smallest(kind, changes, until, search)
+            found += _smallest(kind, changes, until, search, request.fit_probability)
     return tuple(sorted(found, key=lambda relaxation: relaxation.seconds_per_token))
 
 
 def _smallest(
-    kind: RelaxationKind, changes: Changes, until: Until, search: Search
+    kind: RelaxationKind, changes: Changes, until: Until, search: Search, asked: float
 ) -> list[Relaxation]:
-    """The first change that fits safely, and a smaller one that at least probably fits."""
+    """The first change that fits safely, and a smaller one that at least probably fits; `asked`:
+    the probability with which a plan is safe."""
     found: list[Relaxation] = []
-    for text, request in changes:
+    for text, change in changes:
         if until.over(kind):
             break
         effort = Effort(
@@ -118,10 +126,10 @@ def _smallest(
             time_limit_s=until.seconds_left(),
         )
         try:
-            plan = search(request, effort)
+            plan = search(change.request, effort)
         except (NothingFitsError, UsageError, HardwareError, ConstraintError):
             continue
-        safe = plan.fit_probability >= request.fit_probability
+        safe = plan.fit_probability >= asked
         if safe or not found:
             found.append(Relaxation(kind=kind, change=text, smallest=False, plan=plan))
         if safe and kind != "condition":
@@ -129,59 +137,29 @@ def _smallest(
     return found
 
 
-def _kinds(request: Request) -> Iterator[tuple[RelaxationKind, Changes]]:
-    yield (
-        "condition",
-        (
-            (f"without {text}", dropped_choice)
-            for text, dropped_choice in dropped_choices(request).items()
-        ),
-    )
-    state = load_optimizer(request.optimizer).state_bytes
-    yield (
-        "optimizer",
-        (
-            (f"--optimizer {name}", request.model_copy(update={"optimizer": name}))
-            for name in SMALLER_OPTIMIZERS
-            if load_optimizer(name).state_bytes < state
-        ),
-    )
-    yield (
-        "offload",
-        (
+def _kinds(request: Request, until: Until) -> Iterator[tuple[RelaxationKind, Changes]]:
+    at = Situation(request, first_job(request), 0)
+    dropped = dropped_choices(request).items()
+    yield "condition", ((f"without {text}", Asked(left, {})) for text, left in dropped)
+    for kind, changes in _OF_THE_JOB.items():
+        yield (
+            kind,
             (
-                f"--optimizer-offload {share:g}",
-                request.model_copy(update={"optimizer_offload": share}),
-            )
-            for share in OFFLOADED_SHARES
-            if request.optimizer_offload != "search" and share > request.optimizer_offload
-        ),
-    )
-    yield "sequence", _sequences(request)
-    yield "gpus", _more_gpus(request)
+                (change.text, change.make)
+                for change in changes(at, until)
+                if isinstance(change.make, Asked)
+            ),
+        )
+    yield "gpus", _more_gpus(at)
 
 
-def _sequences(request: Request) -> Changes:
-    """Halved sequences; the batch keeps its tokens."""
-    seq = first_job(request).seq
-    factor = 2
-    while seq % factor == 0 and seq // factor >= SHORTEST_SEQUENCE:
-        change: dict[str, object] = {"seq": seq // factor}
-        text = f"--seq {seq // factor}"
-        if request.gbs is not None:
-            change["gbs"] = request.gbs * factor
-            text += f" --gbs {request.gbs * factor}"
-        yield text, request.model_copy(update=change)
-        factor *= 2
-
-
-def _more_gpus(request: Request) -> Changes:
+def _more_gpus(at: Situation) -> Changes:
     """All parts doubled."""
-    pool = parse_pool(request.gpus or "")
+    pool = parse_pool(at.request.gpus or "")
     for doubling in range(1, _DOUBLINGS + 1):
         counts = [part.num_gpus << doubling for part in pool.parts]
         gpus = "+".join(
             f"{count}x{text.rpartition('x')[2]}"
             for count, text in zip(counts, pool.texts, strict=True)
         )
-        yield f"--gpus {gpus}", request.model_copy(update={"gpus": gpus})
+        yield f"--gpus {gpus}", at.asked(gpus=gpus)

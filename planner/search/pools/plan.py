@@ -17,7 +17,6 @@ from planner.predict.assumed_hardware import assumption_lines
 from planner.predict.assumptions import plan_assumptions, unmeasured_notes
 from planner.predict.costed_plan import CostedPlan, Outlook, assemble_plan, recomputed_share
 from planner.predict.device import half_precision
-from planner.predict.ops import parameter_count
 from planner.predict.plan import Degrees, Interval, Plan
 from planner.predict.uncertainty.intervals import (
     fit_probability,
@@ -25,6 +24,7 @@ from planner.predict.uncertainty.intervals import (
     plan_conditions,
     step_time_interval,
 )
+from planner.search.outcome import summary_of
 from planner.search.pools.cost import CostedPool, PoolModel
 from planner.search.result import JobSummary
 
@@ -112,14 +112,11 @@ def pool_interval(jobs: Sequence[Job], degrees: Degrees, step: Array) -> Interva
 
 def pool_summary(pool: Pool, jobs: Sequence[Job], request: Request) -> JobSummary:
     """The resolved job in words and totals; peaks are means over the GPUs."""
-    job, count = jobs[0], parameter_count(jobs[0].model)
+    job = jobs[0]
     shares = [part.num_gpus / pool.num_gpus for part in pool.parts]
     gpus = [part.gpu for part in pool.parts]
-    return JobSummary(
-        model=job.model.name,
-        model_alias=job.model_alias,
-        parameters=count.total,
-        active_parameters=count.active,
+    return summary_of(
+        job,
         cluster=pool.describe(),
         gpu=" + ".join(gpu.name for gpu in gpus),
         num_gpus=pool.num_gpus,
@@ -132,11 +129,5 @@ def pool_summary(pool: Pool, jobs: Sequence[Job], request: Request) -> JobSummar
         precision_peak_flop_per_s=sum(
             share * gpu.peak(request.precision) for share, gpu in zip(shares, gpus, strict=True)
         ),
-        framework=job.framework.name,
-        framework_version=job.framework.version,
-        precision=job.precision,
-        optimizer=job.optimizer.name,
-        seq=job.seq,
-        batch_target_sequences=job.batch.sequences,
         assumed=assumption_lines(tuple(jobs)),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -24,14 +25,15 @@ from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
 from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
-from planner.search.exact_front import front, thin_points, undominated
+from planner.search.exact_front import front, undominated
 from planner.search.limit_results import Effort, LimitResult, Progress
-from planner.search.ordering import recommended, sort_value, stop_notes
+from planner.search.ordering import stop_notes
+from planner.search.outcome import limit_bounds, of_front
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.plan import pool_plan, pool_summary
-from planner.search.result import Counts, LimitBound, Proof, SearchResult, SolverBound
+from planner.search.result import Counts, Proof, SearchResult, SolverBound
 from planner.search.trial import try_job
 
 
@@ -87,24 +89,20 @@ def search_pool(
     limits = [likely_limit_bytes(job, request.fit_probability) for job in jobs]
     explorer.search_within(limits)
     limit_results = front(explorer, explorer.limit_bytes, fastest_only=fastest_only, short=short)
-    found = (limit_result.point for limit_result in limit_results)
-    points = undominated([point for point in found if isinstance(point, PoolPoint)])
+    solved = (limit_result.point for limit_result in limit_results)
+    points = undominated([point for point in solved if isinstance(point, PoolPoint)])
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
     if not points:
         from planner.search.pools.infeasible import pool_nothing_fits
 
         raise pool_nothing_fits(request, explorer, limit_results, _fastest, relaxed=relaxed)
-    proven = all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
-    shown = set(thin_points(points))
-    both = sorted(
-        ((_plan(explorer, limit_results, point), point in shown) for point in points),
-        key=lambda item: sort_value(item[0], sort),
-    )[:top]
-    plans = [plan for plan, _ in both]
-    best = recommended(plans)
+    found = of_front(
+        points, limit_results, partial(_plan, explorer), sort=sort, top=top,
+        whole=short is None and not (fastest_only or explorer.tired), stopped=explorer.stopped,
+    )  # fmt: skip
+    first: Plan = found["plans"][0]
     return SearchResult(
-        planner_version=_version(),
         request=request,
         job=pool_summary(pool, jobs, request),
         counts=Counts(
@@ -116,25 +114,13 @@ def search_pool(
             seconds=time.perf_counter() - started,
             costing_seconds=explorer.costing_s,
         ),
-        plans=tuple(plans),
-        shown=tuple(
-            number for number, (_, is_shown) in enumerate(both, 1) if is_shown or number == best
-        ),
-        recommended=best,
-        # A gap above the resolution may hide a plan.
-        complete=short is None
-        and not fastest_only
-        and proven
-        and not (explorer.stopped or explorer.tired),
-        proven=proven,
-        gap=max(limit_result.gap for limit_result in limit_results),
-        stopped=explorer.stopped,
         notes=(
             *stop_notes(explorer.stopped, effort.time_limit_s),
             *_mix_notes(explorer),
-            *(() if fastest_only or explorer.stopped else alone_notes(request, pool, plans[0])),
+            *(() if fastest_only or explorer.stopped else alone_notes(request, pool, first)),
         ),
         proof=_proof(explorer, limit_results),
+        **found,
     )
 
 
@@ -142,10 +128,7 @@ def _proof(explorer: PoolExplorer, limit_results: Sequence[LimitResult]) -> Proo
     """By what the plans found are optimal."""
     modes = explorer.model.jobs[0].recompute
     return Proof(
-        limits=tuple(
-            LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
-            for result in limit_results
-        ),
+        limits=limit_bounds(limit_results),
         by_solver=tuple(
             SolverBound(
                 degrees=row_degrees(explorer.columns, row),
@@ -166,21 +149,10 @@ def _fastest(request: Request, effort: Effort) -> Plan:
     ).plans[0]
 
 
-def _version() -> str:
-    from planner._version import __version__
-
-    return __version__
-
-
-def _plan(explorer: PoolExplorer, limit_results: Sequence[LimitResult], point: PoolPoint) -> Plan:
+def _plan(explorer: PoolExplorer, point: PoolPoint, gap: float) -> Plan:
+    counts = explorer.kernel_layout(point.row, point.layout)
     return pool_plan(
-        explorer.model,
-        explorer.costed,
-        explorer.columns,
-        point,
-        explorer.kernel_layout(point.row, point.layout),
-        min(limit_result.gap for limit_result in limit_results if limit_result.point == point),
-        OPTIMAL_WITHIN,
+        explorer.model, explorer.costed, explorer.columns, point, counts, gap, OPTIMAL_WITHIN
     )
 
 

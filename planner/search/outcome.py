@@ -1,0 +1,83 @@
+"""What a `SearchResult` says alike of GPUs of one type and of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from planner._version import __version__
+from planner.job.job import Job
+from planner.predict.ops import parameter_count
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.search.exact_front import AnyPoint, thin_points
+from planner.search.limit_results import LimitResult, Stopped
+from planner.search.ordering import recommended, sort_value
+from planner.search.result import JobSummary, LimitBound
+
+
+def of_front(
+    points: Sequence[AnyPoint],
+    limit_results: Sequence[LimitResult],
+    plan_of: Callable[[AnyPoint, float], Plan],
+    *,
+    sort: str,
+    top: int | None,
+    whole: bool,
+    stopped: Stopped,
+) -> dict[str, Any]:
+    """The plans of a front's points, the best `top` by `sort`, and how surely none is missing.
+
+    `plan_of(point, gap)`: the plan of a point. `whole`: all of the front was searched.
+    """
+    shown = set(thin_points(points))
+    both = sorted(
+        ((plan_of(point, gap_of(limit_results, point)), point in shown) for point in points),
+        key=lambda item: sort_value(item[0], sort),
+    )[:top]
+    plans = tuple(plan for plan, _ in both)
+    best = recommended(plans)
+    proven = all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
+    return {
+        "planner_version": __version__,
+        "plans": plans,
+        "shown": tuple(
+            number for number, (_, is_shown) in enumerate(both, 1) if is_shown or number == best
+        ),
+        "recommended": best,
+        # A gap above the resolution may hide a plan.
+        "complete": whole and proven and not stopped,
+        "proven": proven,
+        "gap": max(limit_result.gap for limit_result in limit_results),
+        "stopped": stopped,
+    }
+
+
+def gap_of(limit_results: Sequence[LimitResult], point: AnyPoint) -> float:
+    """What a plan of no more memory could still save: the tightest limit that holds the point."""
+    return min(limit_result.gap for limit_result in limit_results if limit_result.point == point)
+
+
+def limit_bounds(limit_results: Sequence[LimitResult]) -> tuple[LimitBound, ...]:
+    """What no plan beats within each memory limit."""
+    return tuple(
+        LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
+        for result in limit_results
+    )
+
+
+def summary_of(job: Job, **of_gpus: Any) -> JobSummary:
+    """The resolved job in words and totals; `of_gpus`: the fields that say on what it runs."""
+    count = parameter_count(job.model)
+    return JobSummary(
+        model=job.model.name,
+        model_alias=job.model_alias,
+        parameters=count.total,
+        active_parameters=count.active,
+        framework=job.framework.name,
+        framework_version=job.framework.version,
+        precision=job.precision,
+        optimizer=job.optimizer.name,
+        seq=job.seq,
+        batch_target_sequences=job.batch.sequences,
+        **of_gpus,
+    )
