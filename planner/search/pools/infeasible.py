@@ -142,14 +142,8 @@ def _kinds(request: Request, until: Until) -> Iterator[tuple[RelaxationKind, Cha
     dropped = dropped_choices(request).items()
     yield "condition", ((f"without {text}", Asked(left, {})) for text, left in dropped)
     for kind, changes in _OF_THE_JOB.items():
-        yield (
-            kind,
-            (
-                (change.text, change.make)
-                for change in changes(at, until)
-                if isinstance(change.make, Asked)
-            ),
-        )
+        found = changes(at, until)
+        yield kind, ((one.text, one.make) for one in found if isinstance(one.make, Asked))
     yield "gpus", _more_gpus(at)
 
 
