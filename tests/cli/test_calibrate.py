@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hardware import load_cluster_file
 from planner.cli.main import cli
 from tests.evidence.learn import runs
-from tests.evidence.learn.test_logs import MEGATRON, TITAN
+from tests.evidence.learn.test_logs import MEGATRON, NANOTRON_2025, TITAN
 from tests.evidence.traces import made_up
 
 TRUE = {"gemm_rate": 0.9, "inside_rate": 0.7}
@@ -152,6 +152,20 @@ def test_a_log_beside_its_plan_file(plan_folder: Path) -> None:
     report = invoke("calibrate", "-q", "--from", plan_folder).stdout
     assert "median of 3 steps" in report
     assert "1 of warm-up" in report
+
+
+@pytest.mark.parametrize(("gbs", "status"), [(2048, 0), (2056, 2)])
+def test_a_batch_in_tokens_to_three_places(tmp_path: Path, gbs: int, status: int) -> None:
+    """2,048 sequences of 4,096 tokens are 8.39M, 2,056 are 8.42M."""
+    made = invoke(
+        "evaluate", "--model", "llama-2-7b", "--gpus", "8xH100", "--gbs", str(gbs), "--tp", "1",
+        "--zero", "1", "--framework", "nanotron", "--mbs", "1", "-o", tmp_path / "plan.json",
+    )  # fmt: skip
+    assert made.exit_code in (0, 1), made.output
+    (tmp_path / "train.log").write_text(NANOTRON_2025.replace("size: 1.05M", "size: 8.39M"))
+    result = invoke("calibrate", "-q", "--from", tmp_path, "--json")
+    assert result.exit_code == status, result.output
+    assert status == 0 or "its global batch is 8,390,000, the configuration's 8,4" in result.stderr
 
 
 def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path) -> None:

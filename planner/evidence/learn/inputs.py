@@ -200,10 +200,12 @@ def _cells(log: TrainingLog, mapped: MappedRow, seconds: float) -> dict[str, str
     """A measured row's cells: what the log measured, in the units of the columns."""
     figures, degrees = log.figures, mapped.degrees
     cells = {**mapped.row.cells, "step_time_s": repr(seconds), "source": log.path.stem}
-    if figures.gbs and figures.gbs != degrees.gbs:
+    gbs = degrees.gbs * (mapped.job.seq if figures.gbs_unit == "tokens" else 1)
+    printed = round(float(f"{gbs:.{figures.gbs_places}g}")) if figures.gbs_places else gbs
+    if figures.gbs and figures.gbs != printed:
         raise UsageError(
             f"{log.path}: its global batch is {figures.gbs:,}, the configuration's "
-            f"{degrees.gbs:,} sequences: give the launch files of the run that wrote the log"
+            f"{gbs:,} {figures.gbs_unit}: give the launch files of the run that wrote the log"
         )
     if figures.peak_bytes:
         cells |= {

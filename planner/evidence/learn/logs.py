@@ -27,18 +27,21 @@ _KINDS = ("step_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
 # Colours, and what mpirun --tag-output puts before a line.
 _MARKS = re.compile(r"\x1b\[[0-9;]*m|^\[\d+,\d+\]<\w+>:")
 _NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
-_SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
 
 @dataclass
 class LogFigures:
-    """What a format's lines said: figures in the order of steps, peak bytes, batch in sequences."""
+    """What a format's lines said: figures in the order of steps, peak bytes, global batch
+    in its unit and, where it was rounded, to how many places."""
 
     values: list[float] = field(default_factory=list)
     kind: str = "step_s"
     peak_bytes: float | None = None
     memory_kind: str = ""
     gbs: int | None = None
+    gbs_unit: str = "sequences"
+    gbs_places: int | None = None
     averaged: bool = False
 
     def add(self, kind: str, value: float) -> None:
@@ -121,17 +124,21 @@ def deepspeed(line: str, found: LogFigures) -> None:
         found.peak(_number(match[2]) * GIB, "allocated")
 
 
-_NANOTRON = re.compile(r"elapsed_time_per_iteration_ms:\s*" + _NUMBER + r"([KMGT]?)")
-_NANOTRON_BATCH = re.compile(r"global_batch_size:\s*" + _NUMBER + r"([KMGT]?)")
+# `elapsed_` until March 2025; since then (2b141c2f) the batch counts tokens, not sequences. Figures
+# are rounded to three places (`human_format` of src/nanotron/logging/base.py).
+_NANOTRON = re.compile(r"(elapsed_)?time_per_iteration_ms:\s*" + _NUMBER + r"([KMBT]?)")
+_NANOTRON_BATCH = re.compile(r"global_batch_size:\s*" + _NUMBER + r"([KMBT]?)")
 _NANOTRON_MEMORY = re.compile(r"Peak reserved:\s*" + _NUMBER + r"\s*MiB")
 
 
 def nanotron(line: str, found: LogFigures) -> None:
     """nanotron: `train_step_logs` and the memory lines of src/nanotron/trainer.py."""
     if match := _NANOTRON.search(line):
-        found.add("step_s", _number(match[1], match[2]) / 1e3)
+        found.add("step_s", _number(match[2], match[3]) / 1e3)
         if batch := _NANOTRON_BATCH.search(line):
             found.gbs = round(_number(batch[1], batch[2]))
+            found.gbs_unit = "sequences" if match[1] else "tokens"
+            found.gbs_places = 3 if batch[2] else None
     elif match := _NANOTRON_MEMORY.search(line):
         found.peak(_number(match[1]) * 2**20, "reserved")
 

@@ -48,6 +48,13 @@ NANOTRON = """\
 06/01/2025 10:00:00 [INFO|DP=0|PP=0|TP=0]:  Memory usage: 10000.00MiB. Peak allocated 20000.00MiB. Peak reserved: 24576.00MiB
 06/01/2025 10:00:03 [INFO|DP=0|PP=0|TP=0]: iteration: 2 / 100 | consumed_tokens: 2.1M | elapsed_time_per_iteration_ms: 2.54K | tokens_per_sec: 412K | tokens_per_sec_per_gpu: 51.6K | global_batch_size: 512 | lm_loss: 10.9
 """
+# As its logger writes since March 2025 (2411b022a75f): marked up, and the batch in tokens.
+NANOTRON_2025 = """\
+\x1b[2;3m03/27 10:00:00 [INFO|DP=0|PP=0|TP=0|node1]\x1b[0m: iteration: 1 / 100 | consumed_tokens: 1.05M | time_per_iteration_ms: 20.1K | tokens_per_sec: 52.2K | tokens_per_sec_per_gpu: 6.52K | global_batch_size: 1.05M | grad_norm: 3.01 | lm_loss: 11.1 | lr: 0.0003 | model_tflops_per_gpu: 40.3 | eta: 0:33:10
+\x1b[2;3m03/27 10:00:00 [INFO|DP=0|PP=0|TP=0|node1]\x1b[0m:
+\x1b[2;3m03/27 10:00:00 [INFO|DP=0|PP=0|TP=0|node1]\x1b[0m:  Memory usage: 10000.00MiB. Peak allocated 20000.00MiB. Peak reserved: 24576.00MiB
+\x1b[2;3m03/27 10:00:03 [INFO|DP=0|PP=0|TP=0|node1]\x1b[0m: iteration: 2 / 100 | consumed_tokens: 2.1M | time_per_iteration_ms: 995 | tokens_per_sec: 1.05M | tokens_per_sec_per_gpu: 132K | global_batch_size: 1.05M | lm_loss: 10.9
+"""
 MLPERF = """\
 :::MLLOG {"namespace": "", "time_ms": 1717236000000, "event_type": "POINT_IN_TIME", "key": "global_batch_size", "value": 2048, "metadata": {"file": "x.py", "lineno": 1}}
 0: :::MLLOG {"namespace": "", "time_ms": 1717236100000, "event_type": "POINT_IN_TIME", "key": "tracked_stats", "value": {"throughput": 400.0}, "metadata": {"step": 2048}}
@@ -65,6 +72,7 @@ MLPERF = """\
         (DEEPSPEED, "DeepSpeed", [1.4], "step_s", 33.25, "allocated", None),
         (PROFILER, "DeepSpeed", [0.59562], "step_s", None, "", None),
         (NANOTRON, "nanotron", [20.1, 2.54], "step_s", 24.0, "reserved", 512),
+        (NANOTRON_2025, "nanotron", [20.1, 0.995], "step_s", 24.0, "reserved", 1_050_000),
         (MLPERF, "MLPerf", [5.0], "step_s", None, "", 2048),
     ],
 )
