@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 # Work allowed for one solve, in CP-SAT's deterministic seconds.
 DETERMINISTIC_TIME_S = 0.2
-# A layout this near to its bound counts as solved.
-GAP_LIMIT = 0.7 * OPTIMAL_WITHIN
+# A layout this near to its bound counts as solved; half of what is promised, as the bound of some
+# schedules (ZB-V) is itself short of what they cost.
+GAP_LIMIT = 0.5 * OPTIMAL_WITHIN
 
 
 @dataclass(frozen=True)

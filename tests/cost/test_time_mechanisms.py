@@ -302,7 +302,8 @@ def test_stages_over_more_than_two_nodes_wait_at_each_exchange(
 @pytest.mark.parametrize(
     ("framework", "gpus", "kernel"),
     [
-        ("torchtitan", "8xH100", "flash2"),
+        ("torchtitan", "8xH100", "flash3_or_cudnn"),
+        ("torchtitan-2024", "8xH100", "flash2"),
         ("torchtitan", "8xB200", "flash3_or_cudnn"),
         ("torchtitan", "8xA100", "auto"),
         ("hf-fsdp2", "8xB200", "flash3_or_cudnn"),
