@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from planner.job.job import Job
 from planner.launch.checkpoints import TRAIN_STEPS, folder_variable
-from planner.launch.contract import Choice, Launch, Refusal, Variable
+from planner.launch.contract import NOT_LAUNCHED, Choice, Launch, Refusal, Variable
 from planner.launch.ramp import ramp_refusals
 from planner.launch.template import filled
 
@@ -50,7 +50,7 @@ def hf_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def hf_job_refusals(job: Job) -> Iterator[Refusal]:
-    """Dropout, length and batch ramps, whoever trains the model."""
+    """Dropout, length, kernels and batch ramps, whoever trains the model."""
     yield from ramp_refusals(job, "the training loop on transformers")
     if job.dropout:
         yield Refusal("dropout has another key in every model's config.json", "no --dropout")
@@ -60,3 +60,5 @@ def hf_job_refusals(job: Job) -> Iterator[Refusal]:
             "positions of the model",
             f"--seq {job.model.max_positions}",
         )
+    for name in sorted(NOT_LAUNCHED.intersection(job.techniques)):
+        yield Refusal(f"train.py does not switch {name} on", f"no --with {name}")
