@@ -95,11 +95,6 @@ class Command:
     branches: tuple[Branch, ...] = ()
 
 
-# Techniques that written folders do not switch on: Liger's kernels are put in by the Trainer, and
-# train.py builds transformers' own layers. Files of a user may have them.
-NOT_LAUNCHED = frozenset({"liger-kernels"})
-
-
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a framework cannot express a plan, and the nearest that it can."""

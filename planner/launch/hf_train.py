@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from planner.job.job import Job
 from planner.launch.checkpoints import TRAIN_STEPS, folder_variable
-from planner.launch.contract import NOT_LAUNCHED, Choice, Launch, Refusal, Variable
+from planner.launch.contract import Choice, Launch, Refusal, Variable
 from planner.launch.ramp import ramp_refusals
 from planner.launch.template import filled
 
@@ -60,5 +60,6 @@ def hf_job_refusals(job: Job) -> Iterator[Refusal]:
             "positions of the model",
             f"--seq {job.model.max_positions}",
         )
-    for name in sorted(NOT_LAUNCHED.intersection(job.techniques)):
-        yield Refusal(f"train.py does not switch {name} on", f"no --with {name}")
+    for one in job.framework.techniques:
+        if one.name in job.techniques and not one.launched:
+            yield Refusal(f"train.py does not switch {one.name} on", f"no --with {one.name}")

@@ -12,7 +12,7 @@ from planner.job.job import Job
 from planner.job.models.catalog import catalog_name
 from planner.job.recompute import Recomputed
 from planner.job.request import Request
-from planner.launch.contract import NOT_LAUNCHED, Launch, NodesAs, Refusal
+from planner.launch.contract import Launch, NodesAs, Refusal
 from planner.launch.registry import writer_of
 from planner.predict.command_line import search_command
 from planner.predict.configuration import evaluate, given_layout, given_modes
@@ -173,5 +173,8 @@ def _searched(request: Request, asked: Request) -> Request:
     """What to search for in a plan's place: the batch stays, the target's plans are its own."""
     offloads = ("optimizer_offload", "activation_offload", "activation_offload_fraction")
     open_again = {name: getattr(asked, name) for name in offloads}
-    use = tuple(name for name in request.use if name not in NOT_LAUNCHED)
+    not_launched = [
+        one.name for one in load_framework(request.framework).techniques if not one.launched
+    ]
+    use = tuple(name for name in request.use if name not in not_launched)
     return request.model_copy(update=open_again | {"schedule": None, "use": use})

@@ -148,7 +148,7 @@ def _result(path: Path, document: Any) -> SearchResult:
     return result
 
 
-def demand_whole(path: Path | None, result: SearchResult) -> None:
+def demand_whole(path: Path, result: SearchResult) -> None:
     """UsageError for a plan whose parts contradict each other, as no command writes it."""
     for number, plan in enumerate(result.plans):
         if plan.schedule not in SCHEDULES:

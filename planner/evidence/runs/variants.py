@@ -49,25 +49,27 @@ class Variant(Frozen):
         """Whether the rule is about rows under a profile."""
         return not self.profiles or profile in self.profiles
 
-    def changes(self) -> Tables:
-        """What it changes in a profile's tables. KeyError for an unknown technique."""
+    def changes(self, profile: FrameworkProfile) -> Tables:
+        """What it changes in the profile's tables. KeyError for an unknown technique."""
         if not self.technique:
-            return {table: _values(table, given) for table, given in self.tables.items()}
-        *profile, name = self.technique.split(":")
-        technique = load_framework(*profile or ("megatron-core",)).technique(name)
+            return {
+                table: {key: _value(table, key, value, profile) for key, value in given.items()}
+                for table, given in self.tables.items()
+            }
+        *framework, name = self.technique.split(":")
+        technique = load_framework(*framework or ("megatron-core",)).technique(name)
         if technique is None:
             raise KeyError(self.technique)
         return dict(technique.changes(used=True))
 
 
-def _values(table: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a table, those of other profiles looked up."""
-    return {
-        key: getattr(getattr(load_framework(value.removeprefix("as ")), table), key)
-        if isinstance(value, str)
-        else value
-        for key, value in given.items()
-    }
+def _value(table: str, key: str, given: Any, profile: FrameworkProfile) -> Any:
+    """The value that a rule gives to a key of a profile's table."""
+    if given == "one pass":
+        return 1.0 / profile.kernels.memory_traffic
+    if isinstance(given, str):
+        return getattr(getattr(load_framework(given.removeprefix("as ")), table), key)
+    return given
 
 
 @cache
@@ -78,14 +80,6 @@ def _variants() -> tuple[Variant, ...]:
         Variant(**rule | {"when": named[when] if isinstance(when := rule["when"], str) else when})
         for rule in content["rules"]
     )
-
-
-# Which traffic a variant of kernels fused by hand brings to one pass.
-_FUSED_TRAFFIC = {
-    "fused norms": "norm_traffic",
-    "fused activation": "activation_traffic",
-    "fused rotary embedding": "rotary_traffic",
-}
 
 
 def replaced_profile(name: str, row: MeasuredRow) -> str:
@@ -124,7 +118,7 @@ def _profile(
     if mixed and any(mode.name == "amp" for mode in profile.modes):
         profile = profile.in_mode("amp")
     for index in applied:
-        profile = _changed(profile, _variants()[index])
+        profile = with_tables(profile, _variants()[index].changes(profile))
     changes: dict[str, object] = {"family": UNFAMILIAR} if unfamiliar else {}
     if sequence_parallel is not None:
         value = "with-tp" if sequence_parallel == "y" else "never"
@@ -136,20 +130,11 @@ def _profile(
     return profile.model_copy(update=changes)
 
 
-def _changed(profile: FrameworkProfile, variant: Variant) -> FrameworkProfile:
-    changed = with_tables(profile, variant.changes())
-    if variant.name not in _FUSED_TRAFFIC:
-        return changed
-    # Their traffic is that of one fused pass.
-    fused = {_FUSED_TRAFFIC[variant.name]: 1.0 / profile.kernels.memory_traffic}
-    return with_tables(changed, {"kernels": fused})
-
-
 def tables_of(name: str, profile: str) -> Tables:
     """What variants of that name change in a profile's tables; nothing if none applies there."""
     tables: Tables = {}
     for variant in _variants():
         if variant.name == name and variant.of(profile):
-            for table, values in variant.changes().items():
+            for table, values in variant.changes(load_framework(profile)).items():
                 tables[table] = {**tables.get(table, {}), **values}
     return tables

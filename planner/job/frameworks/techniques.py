@@ -47,7 +47,8 @@ class Technique(Frozen):
     recomputed beside it; `OFFLOAD`: no activations are offloaded. `applies`: to mixtures of
     experts, to those that have attention and experts in a layer, or to all models. `linked`: its
     ranks of tensor parallelism must be linked by NVLink. `rounds`: what it computes is rounded
-    otherwise. `needs`: packages beyond the framework's. `profile`: of the same installation, which
+    otherwise. `needs`: packages beyond the framework's. `launched`: written folders
+    can switch it on; else only a user's own files do. `profile`: of the same installation, which
     it puts in place of the framework's, techniques and all.
     """
 
@@ -57,6 +58,7 @@ class Technique(Frozen):
     least_waiting: float = 0.0
     flags: str = ""
     needs: str = ""
+    launched: bool = True
     when: str = ""
     refuses: tuple[str, ...] = ()
     applies: Literal["all", "moe", "moe-layers"] = "all"

@@ -32,6 +32,8 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
         raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
     if "points" in document and "results" in document:
         front = _validated(path, ClusterFront, document)
+        for result in front.results.values():
+            demand_whole(path, result)
         before_costing()
         return cluster_front_page(front, path)
     if "plans" in document and "request" in document:
@@ -54,8 +56,6 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
 
 def cluster_front_page(front: ClusterFront, path: Path | None) -> Page:
     """The page of one front over several clusters. UsageError where the file contradicts itself."""
-    for result in front.results.values():
-        demand_whole(path, result)
     entries = [_entry(path, front, point) for point in front.points]
     return plans_page(path, entries, front.notes)
 

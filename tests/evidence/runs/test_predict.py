@@ -23,7 +23,7 @@ TABLE_5 = [
 ]
 
 
-def test_korthikanti_table_5_within_four_percent_on_average() -> None:
+def test_korthikanti_table_5_within_about_three_percent_on_average() -> None:
     rows = [
         row(
             model=f"GPT-{name}", layers=str(layers), hidden=str(hidden), ffn=str(4 * hidden),
@@ -34,7 +34,7 @@ def test_korthikanti_table_5_within_four_percent_on_average() -> None:
         for name, layers, hidden, heads, gpus, pp, vpp, mbs, gbs, recompute, sp, seconds in TABLE_5
     ]  # fmt: skip
     errors = [abs(time_error(prediction) or 9.0) for prediction in predict_rows(rows)]
-    assert sum(errors) / len(errors) < 0.04
+    assert sum(errors) / len(errors) < 0.031
     assert max(errors) < 0.06
 
 
