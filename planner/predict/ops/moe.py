@@ -122,12 +122,23 @@ def _router(context: OpContext, moe: MoeSpec) -> Op:
     )
 
 
+def _padding_bytes(context: OpContext, moe: MoeSpec) -> float:
+    """HBM bytes per token of copying the routed copies into padded buffers, or out of them, in one
+    kernel (`Kernels.pads_experts`); 0 where products are not quantised."""
+    kernels = context.profile.kernels
+    if not kernels.pads_experts or context.quantised_input_bytes == 0.0:
+        return 0.0
+    copied = context.saved.activation_bytes * _expert_hidden(context, moe) * _copies(context, moe)
+    return 2.0 * copied / kernels.memory_traffic
+
+
 def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Permutation by expert and the all-to-all that takes each token to its experts' ranks."""
     hidden = _expert_hidden(context, moe)
     copies = _copies(context, moe)
     element = context.saved.activation_bytes
     passes = context.profile.kernels.dispatch_passes
+    padding = _padding_bytes(context, moe)
     per_copy = (
         context.saved.routing_bytes_per_copy
         + context.saved.normalised_bytes_per_copy * moe.normalised
@@ -144,8 +155,8 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             kind=OpKind.MEMORY,
             tokens=Shard.SEQUENCE,
             # Each a read and a write of the routed copies.
-            forward_bytes=2 * passes * element * hidden * copies,
-            backward_bytes=2 * passes * element * hidden * copies,
+            forward_bytes=2 * passes * element * hidden * copies + padding,
+            backward_bytes=2 * passes * element * hidden * copies + padding,
             forward_kernels=4,
             backward_kernels=4,
             host_waits=float(context.profile.kernels.counts_on_host),
@@ -322,6 +333,7 @@ def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     copies = _copies(context, moe)
     element = context.saved.activation_bytes
     passes = context.profile.kernels.dispatch_passes
+    padding = _padding_bytes(context, moe)
     kept = (
         (
             Saved(
@@ -340,8 +352,8 @@ def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             kind=OpKind.MEMORY,
             tokens=Shard.SEQUENCE,
             # A fused dispatcher's combine adds up the copies as it receives them.
-            forward_bytes=element * hidden * ((2 * passes - 1) * copies + 1),
-            backward_bytes=element * hidden * (2 * passes * copies + 1),
+            forward_bytes=element * hidden * ((2 * passes - 1) * copies + 1) + padding,
+            backward_bytes=element * hidden * (2 * passes * copies + 1) + padding,
             forward_kernels=4,
             backward_kernels=4,
             saved=kept,
