@@ -267,6 +267,35 @@ def test_tokens_that_are_dropped_are_not_counted_on_the_host() -> None:
         assert kernels.counts_on_host == counted
 
 
+@pytest.mark.parametrize(
+    ("facts", "pads"),
+    [
+        ({"routing": "dropless"}, True),
+        ({"routing": "drops tokens"}, False),
+        ({"routing": "forced, padded"}, False),
+        ({"cuda_graphs": "full_iteration"}, False),
+        ({"cuda_graphs": "transformer_engine: attn"}, True),
+    ],
+)
+def test_experts_are_padded_where_the_router_sends_uneven_numbers(
+    facts: dict[str, str], pads: bool
+) -> None:
+    found = row(framework="Megatron-Bridge", moe="128 experts top8; expert ffn 768", **facts)
+    assert map_row(found).job.framework.kernels.pads_experts == pads
+
+
+@pytest.mark.parametrize(("overlap", "share"), [("", 0.8), ("ep no-tp", 0.0)])
+def test_userbuffers_that_a_recipe_leaves_off(overlap: str, share: float) -> None:
+    found = row(framework="Megatron-Bridge", overlap=overlap)
+    assert map_row(found).job.framework.overlap.tensor == share
+
+
+def test_experts_of_megatron_bridge_one_by_one() -> None:
+    for gemm, sequential in (("sequential", True), ("grouped", False)):
+        kernels = map_row(row(framework="Megatron-Bridge", moe_gemm=gemm)).job.framework.kernels
+        assert kernels.sequential_experts == sequential
+
+
 def test_an_exchange_hides_better_in_one_graph() -> None:
     for graphs, share in (("full_iteration", 0.9), ("transformer_engine: attn", 0.5), ("", 0.5)):
         found = row(framework="Megatron-Bridge", overlap="ep", cuda_graphs=graphs)

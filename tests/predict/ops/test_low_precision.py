@@ -38,3 +38,26 @@ def test_the_head_stays_in_16_bits() -> None:
 
 def test_a_framework_that_keeps_16_bit_inputs_is_unchanged() -> None:
     assert _kept("fp8", "torchtitan") == _kept("bf16", "torchtitan")
+
+
+def _dispatched(precision: str, *, pads: bool) -> tuple[float, float]:
+    """HBM bytes per token of dispatch and combine together, forward and backward."""
+    profile = load_framework("megatron-core").in_precision(precision)
+    kernels = profile.kernels.model_copy(update={"pads_experts": pads})
+    profile = profile.model_copy(update={"kernels": kernels})
+    ops = pieces(OpContext(load_model("qwen3-30b-a3b").spec, profile, 4096))[0].ops
+    moved = [op for op in ops if op.name in ("moe/dispatch", "moe/combine")]
+    traffic = kernels.memory_traffic
+    return (
+        traffic * sum(op.forward_bytes for op in moved),
+        traffic * sum(op.backward_bytes for op in moved),
+    )
+
+
+def test_routed_copies_are_padded_for_quantised_products() -> None:
+    plain, padded = _dispatched("mxfp8", pads=False), _dispatched("mxfp8", pads=True)
+    # Eight copies of 2048 elements of 2 bytes, read and written before the products and after.
+    copies = 8 * 2048 * 2 * 2 * 2
+    assert padded[0] - plain[0] == pytest.approx(copies)
+    assert padded[1] - plain[1] == pytest.approx(copies)
+    assert _dispatched("bf16", pads=True) == _dispatched("bf16", pads=False)
