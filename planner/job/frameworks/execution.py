@@ -68,8 +68,9 @@ class Kernels(Frozen):
     tokens are cut or padded to a fixed number."""
     pads_experts: bool = False
     """Quantised products of experts take their tokens in multiples of 16 or 32: the routed copies
-    are copied into padded buffers before them and out of these after them. Source: Megatron-Core
-    0.15, transformer/moe/experts.py, `fp8_padding` and `fp8_unpadding`; not where the router pads."""
+    are copied into padded buffers before them and out of these after them, unless the router pads
+    (`--moe-router-padding-for-quantization`, which launch files of Megatron have). Source:
+    Megatron-Core 0.15, transformer/moe/experts.py, `fp8_padding`, `fp8_unpadding`."""
     dispatch_deduplicates: bool = False
     """A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
     for each of its experts."""

@@ -261,39 +261,23 @@ def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
         assert kernels.neighbouring_experts == neighbours
 
 
-def test_tokens_that_are_dropped_are_not_counted_on_the_host() -> None:
-    for routing, counted in (("drops tokens", False), ("dropless", True)):
-        kernels = map_row(row(framework="Megatron-Bridge", routing=routing)).job.framework.kernels
-        assert kernels.counts_on_host == counted
-
-
 @pytest.mark.parametrize(
-    ("facts", "pads"),
+    ("facts", "table", "key", "value"),
     [
-        ({"routing": "dropless"}, True),
-        ({"routing": "drops tokens"}, False),
-        ({"routing": "forced, padded"}, False),
-        ({"cuda_graphs": "full_iteration"}, False),
-        ({"cuda_graphs": "transformer_engine: attn"}, True),
+        ({"routing": "dropless"}, "kernels", "pads_experts", True),
+        ({"routing": "dropless"}, "kernels", "counts_on_host", True),
+        ({"routing": "drops tokens"}, "kernels", "counts_on_host", False),
+        ({"routing": "drops tokens"}, "kernels", "pads_experts", False),
+        ({"routing": "forced, padded"}, "kernels", "pads_experts", False),
+        ({"cuda_graphs": "full_iteration"}, "kernels", "pads_experts", False),
+        ({"moe_gemm": "sequential"}, "kernels", "sequential_experts", True),
+        ({"overlap": "ep"}, "overlap", "tensor", 0.8),
+        ({"overlap": "ep no-tp"}, "overlap", "tensor", 0.0),
     ],
 )
-def test_experts_are_padded_where_the_router_sends_uneven_numbers(
-    facts: dict[str, str], pads: bool
-) -> None:
-    found = row(framework="Megatron-Bridge", moe="128 experts top8; expert ffn 768", **facts)
-    assert map_row(found).job.framework.kernels.pads_experts == pads
-
-
-@pytest.mark.parametrize(("overlap", "share"), [("", 0.8), ("ep no-tp", 0.0)])
-def test_userbuffers_that_a_recipe_leaves_off(overlap: str, share: float) -> None:
-    found = row(framework="Megatron-Bridge", overlap=overlap)
-    assert map_row(found).job.framework.overlap.tensor == share
-
-
-def test_experts_of_megatron_bridge_one_by_one() -> None:
-    for gemm, sequential in (("sequential", True), ("grouped", False)):
-        kernels = map_row(row(framework="Megatron-Bridge", moe_gemm=gemm)).job.framework.kernels
-        assert kernels.sequential_experts == sequential
+def test_facts_of_bridge_recipes(facts: dict[str, str], table: str, key: str, value: float) -> None:
+    found = map_row(row(framework="Megatron-Bridge", **facts)).job.framework
+    assert getattr(getattr(found, table), key) == value
 
 
 def test_an_exchange_hides_better_in_one_graph() -> None:
