@@ -271,7 +271,6 @@ def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
         ({"routing": "forced, padded"}, "kernels", "pads_experts", False),
         ({"cuda_graphs": "full_iteration"}, "kernels", "pads_experts", False),
         ({"moe_gemm": "sequential"}, "kernels", "sequential_experts", True),
-        ({"overlap": "ep"}, "overlap", "tensor", 0.8),
         ({"overlap": "ep no-tp"}, "overlap", "tensor", 0.0),
     ],
 )
