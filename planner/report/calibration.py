@@ -136,8 +136,8 @@ def suggestion_report(found: Sequence[Suggestion], runs: int) -> Report:
     )
     known = "published runs alone" if not runs else f"{runs} of your runs"
     notes = (
-        "Error bars: what is not known of the cluster's figures, of the plans' step times (80 %), "
-        f"by {known}. Each run counts on those above it.",
+        "Error bars: what is not known of the plans' step times (80 %), of the cluster's figures "
+        f"and of configurations like these, by {known}. Each run counts on those above it.",
         "Then: planner calibrate --from RUNS -o mycluster.toml",
     )
     return Report((TableData(columns, rows, "Runs to make next"), Notes(notes)))
