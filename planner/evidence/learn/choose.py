@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.evidence.learn.posterior import Array
+
+Indices = Sequence[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,11 @@ class Unknown:
     covariance: Array
     noise: float
 
-    def deviation(self, judged: Sequence[int]) -> float:
+    def deviation(self, judged: Indices) -> float:
         """Mean standard deviation of the judged ones."""
-        return float(np.sqrt(np.diag(self.covariance)[judged]).mean())
+        return float(np.sqrt(np.maximum(np.diag(self.covariance)[judged], 0.0)).mean())
 
-    def deviations_after(self, judged: Sequence[int]) -> Array:
+    def deviations_after(self, judged: Indices) -> Array:
         """The same, (n,), once each configuration has run."""
         variances = np.diag(self.covariance)
         gains = self.covariance[judged] ** 2 / (variances + self.noise)
@@ -42,11 +45,10 @@ class Unknown:
         return Unknown(self.covariance - gain, self.noise)
 
 
-def most_telling(
-    unknown: Unknown, candidates: Sequence[int], judged: Sequence[int], count: int
-) -> list[int]:
+def most_telling(unknown: Unknown, candidates: Indices, judged: Indices, count: int) -> list[int]:
     """The `count` candidates that tell most of the judged configurations, each once."""
-    left, chosen = list(candidates), []
+    left = [int(index) for index in candidates]
+    chosen: list[int] = []
     for _ in range(count):
         after = unknown.deviations_after(judged)
         chosen.append(min(left, key=lambda index: float(after[index])))
