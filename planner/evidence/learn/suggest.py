@@ -176,4 +176,5 @@ def _text(mapped: MappedRow) -> str:
         for name in named
         if getattr(degrees, name) > 1 or name in ("dp", "zero", "mbs")
     ]
-    return f"{', '.join(parts)}, {degrees.grad_acc} micro-batches, recompute {mapped.mode.name}"
+    noun = "micro-batch" if degrees.grad_acc == 1 else "micro-batches"
+    return f"{', '.join(parts)}, {degrees.grad_acc} {noun}, recompute {mapped.mode.name}"
