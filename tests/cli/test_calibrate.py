@@ -286,8 +286,8 @@ def test_learning_study_of_the_published_runs(tmp_path: Path) -> None:
     [found] = json.loads(result.stdout)
     # 0.072 of 0.095 today: three runs of one cluster cannot settle all that TRUE changes.
     assert found["after"] < 0.8 * found["before"]
-    # 0.058 today.
-    assert found["chosen"] < 0.95 * found["after"]
+    # 0.054 where random ones leave 0.064 today.
+    assert found["chosen"] < 0.9 * found["after"]
     wrong = invoke("validate", "-q", "--data", path, "--learn", "3", "--csv")
     assert wrong.exit_code == 2
 

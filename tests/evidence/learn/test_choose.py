@@ -73,5 +73,5 @@ def test_chosen_runs_leave_less_than_the_median_random_draw() -> None:
         chosen_errors.append(left(most_telling(unknown, others, judged, 3), judged))
         draws = [left(random.choice(others, 3, replace=False), judged) for _ in range(11)]
         drawn_errors.append(median(draws))
-    # 0.052 and 0.061 today.
-    assert fmean(chosen_errors) < 0.95 * fmean(drawn_errors), (chosen_errors, drawn_errors)
+    # 0.066 and 0.086 today.
+    assert fmean(chosen_errors) < 0.85 * fmean(drawn_errors), (chosen_errors, drawn_errors)
