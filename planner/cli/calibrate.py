@@ -125,7 +125,9 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
         raise UsageError("--suggest writes no file; leave -o out")
     result = read_plan_file(Path(options["plan_file"]))
     compile_if_first_run(options["quiet"])
-    runs = read_runs([Path(path) for path in paths], lambda log: _told(log, options)).predictions
+    # Here the plan file is what is to be decided, not what the logs are of.
+    configuration = _configuration(options | {"plan_file": None})
+    runs = read_runs([Path(path) for path in paths], configuration).predictions
     known = fit_figure(runs, "time") if runs else None
     found = suggest(result.request, result.plans, known)
     count = len(known.runs) if known else 0

@@ -99,21 +99,27 @@ def study_report(found: Sequence[Learnt], runs: int) -> Report:
     if not found:
         return Report((Notes(("No source has enough runs to hold some back.",)),))
     columns = headings(
-        "~source, GPU, framework", "runs | before | one factor | calibrated | refused | in 80%"
+        "~source, GPU, framework",
+        "runs | before | one factor | calibrated | chosen | refused | in 80%",
     )
     rows = [_study_row(str(one.cluster), f"{one.runs:,}", [one]) for one in found]
     rows.append(_study_row("mean of clusters", f"{len(found)}", found))
     noun = "run" if runs == 1 else "runs"
-    facts = Facts((("learnt from", f"{runs} {noun} of each cluster, drawn again and again"),))
+    facts = Facts(
+        (
+            ("learnt from", f"{runs} {noun} of each cluster, drawn again and again"),
+            ("chosen", "by the runs that `calibrate --suggest` would choose, whatever they cost"),
+        )
+    )
     table = TableData(columns, tuple(rows), "Median error of the runs not learnt from")
     return Report((facts, table))
 
 
 def _study_row(name: str, runs: str, found: Sequence[Learnt]) -> tuple[str, ...]:
-    names = ("before", "factor", "after", "refused", "covered")
+    names = ("before", "factor", "after", "chosen", "refused", "covered")
     means = [sum(getattr(one, name) for one in found) / len(found) for name in names]
     return (
-        name, runs, *(f"{mean:.1%}" for mean in means[:3]), *(f"{mean:.0%}" for mean in means[3:])
+        name, runs, *(f"{mean:.1%}" for mean in means[:4]), *(f"{mean:.0%}" for mean in means[4:])
     )  # fmt: skip
 
 
@@ -136,8 +142,8 @@ def suggestion_report(found: Sequence[Suggestion], runs: int) -> Report:
     )
     known = "published runs alone" if not runs else f"{runs} of your runs"
     notes = (
-        "Error bars: what is not known of the cluster's figures, of the plans' step times (80 %), "
-        f"by {known}. Each run counts on those above it.",
+        "Error bars: what is not known of the plans' step times (80 %), of the cluster's figures "
+        f"and of configurations like these, by {known}. Each run counts on those above it.",
         "Then: planner calibrate --from RUNS -o mycluster.toml",
     )
     return Report((TableData(columns, rows, "Runs to make next"), Notes(notes)))

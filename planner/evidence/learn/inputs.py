@@ -32,7 +32,9 @@ PLAN_FILE = "plan.json"
 # What a log is of; None where nothing tells.
 Configured = Callable[[TrainingLog], MappedRow | None]
 _GIB = 2.0**30
-_LOG_SUFFIXES = (".log", ".txt", ".out", ".json", ".err")
+# Schedulers end the names of logs as they like (`job.o12345`), so all others are logs; what has no
+# ending may be standard input.
+_CSV_SUFFIXES = (".csv", "")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read_file(path: Path, configuration: Configured) -> tuple[list[Prediction], list[str]]:
-    if path.suffix.lower() not in _LOG_SUFFIXES:
+    if path.suffix.lower() in _CSV_SUFFIXES:
         found = predict_rows(read_rows(path))
         empty = sum(not _is_measured(one) for one in found)
         noun = "row" if empty == 1 else "rows"

@@ -126,7 +126,7 @@ def deepspeed(line: str, found: LogFigures) -> None:
 
 # `elapsed_` until March 2025; since then (2b141c2f) the batch counts tokens, not sequences. Figures
 # are rounded to three places (`human_format` of src/nanotron/logging/base.py).
-_NANOTRON = re.compile(r"(elapsed_)?time_per_iteration_ms:\s*" + _NUMBER + r"([KMBT]?)")
+_NANOTRON = re.compile(r"time_per_iteration_ms:\s*" + _NUMBER + r"([KMBT]?)")
 _NANOTRON_BATCH = re.compile(r"global_batch_size:\s*" + _NUMBER + r"([KMBT]?)")
 _NANOTRON_MEMORY = re.compile(r"Peak reserved:\s*" + _NUMBER + r"\s*MiB")
 
@@ -134,10 +134,11 @@ _NANOTRON_MEMORY = re.compile(r"Peak reserved:\s*" + _NUMBER + r"\s*MiB")
 def nanotron(line: str, found: LogFigures) -> None:
     """nanotron: `train_step_logs` and the memory lines of src/nanotron/trainer.py."""
     if match := _NANOTRON.search(line):
-        found.add("step_s", _number(match[2], match[3]) / 1e3)
+        found.add("step_s", _number(match[1], match[2]) / 1e3)
         if batch := _NANOTRON_BATCH.search(line):
             found.gbs = round(_number(batch[1], batch[2]))
-            found.gbs_unit = "sequences" if match[1] else "tokens"
+            older = line.endswith("elapsed_", 0, match.start())
+            found.gbs_unit = "sequences" if older else "tokens"
             found.gbs_places = 3 if batch[2] else None
     elif match := _NANOTRON_MEMORY.search(line):
         found.peak(_number(match[1]) * 2**20, "reserved")
@@ -172,6 +173,8 @@ READERS: Mapping[str, Reader] = {
     "nanotron": nanotron,
     "MLPerf": mlperf,
 }
+# Python writes losses and gradient norms that are no number so, which JSON has no word for.
+_NOT_A_NUMBER = re.compile(r"(:\s*)(?:NaN|-?Infinity)\b")
 TRAINER_STATE = "Hugging Face trainer_state.json"
 # Beginnings of the names of profiles under which each format is written; the rest say any.
 WRITERS: Mapping[str, tuple[str, ...]] = {
@@ -233,7 +236,7 @@ def _decoded(stream: IO[bytes], path: Path) -> Iterator[str]:
 def _trainer_state(path: Path) -> TrainingLog:
     """`trainer_state.json` of transformers' Trainer: its last entry has the mean over all steps."""
     try:
-        content = json_content(read_text(path), str(path))
+        content = json_content(_NOT_A_NUMBER.sub(r"\1null", read_text(path)), str(path))
     except HardwareError as error:
         raise UsageError(str(error)) from None
     history = content.get("log_history") if isinstance(content, dict) else None

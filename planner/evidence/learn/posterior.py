@@ -109,8 +109,7 @@ def _averaged(
 ) -> Posterior:
     """The average of the posteriors of pairs of u and v, whose odds are given as logs."""
     each = [solve(slopes, residuals, prior, like, u, v) for u, v in pairs]
-    logs = np.array(odds) + [_log_density(one.left_out, one.expected) for one in each]
-    shares = np.exp(logs - logs.max())
+    shares = _shares(each, odds)
     averages: dict[str, Any] = {
         field.name: np.average([getattr(one, field.name) for one in each], 0, shares)
         for field in fields(Posterior)
@@ -119,6 +118,36 @@ def _averaged(
     apart = [one.mean - found.mean for one in each]
     between = np.average([np.outer(by, by) for by in apart], 0, shares)
     return replace(found, covariance=found.covariance + between)
+
+
+def _shares(each: Sequence[Posterior], odds: Sequence[float]) -> Array:
+    """What each posterior counts, up to a factor, by how well it predicts runs from the others."""
+    logs = np.array(odds) + [_log_density(one.left_out, one.expected) for one in each]
+    return np.asarray(np.exp(logs - logs.max()))
+
+
+def expectation(
+    slopes: Array, residuals: Array, prior: Prior, like: Array, more: int
+) -> tuple[Array, float]:
+    """What is not known of configurations beyond the first `len(residuals)`, which have run:
+    covariance of their ln(measured / predicted) but for noise, as the posteriors that predict have
+    it on average, and the variance of noise once `more` of them have run. Slopes and `like` are
+    of the runs and the configurations. Fewer than two runs leave the odds as they are."""
+    runs = len(residuals)
+    known, found, noises = slice(runs), [], []
+    each = []
+    for u, v in _PREDICTING:
+        kernel = (slopes * (u * prior.spreads) ** 2) @ slopes.T + v**2 * like
+        noise = prior.doubted(runs + more) ** 2
+        if runs:
+            each.append(solve(slopes[known], residuals, prior, like[known, known], u, v))
+            noise = each[-1].noise ** 2
+            apart = kernel[known, known] + np.diag(noise / each[-1].weights)
+            kernel = kernel - kernel[:, known] @ np.linalg.solve(apart, kernel[known])
+        found.append(kernel[runs:, runs:])
+        noises.append(noise)
+    shares = _shares(each, _ODDS) if runs > 1 else np.exp(_ODDS)
+    return np.average(found, 0, shares), float(np.average(noises, 0, shares))
 
 
 def _log_density(values: Array, variances: Array) -> float:

@@ -7,6 +7,9 @@ without them, by one overall factor (the median of measured over predicted of th
 calibrated. A calibration that the k runs, each judged by the others, do not show to be better than
 none is refused (`is_no_better`), and the prediction stays as it was. The calibrated
 prediction is the linear one, and what like runs say.
+
+Then k runs are chosen for a third of the others, drawn at random, as `planner calibrate --suggest`
+chooses them (`planner.evidence.learn.choose`), whatever they cost, and that third is judged.
 """
 
 from __future__ import annotations
@@ -16,12 +19,22 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, median
 
 import numpy as np
+from numpy.typing import NDArray
 
+from planner.evidence.learn.choose import Unknown, most_telling
 from planner.evidence.learn.linear import likeness
-from planner.evidence.learn.posterior import Array, Prior, is_no_better, learn
+from planner.evidence.learn.posterior import (
+    Array,
+    Posterior,
+    Prior,
+    expectation,
+    is_no_better,
+    learn,
+)
 from planner.evidence.learn.priors import Cluster, Published, fitted_prior
 from planner.predict.uncertainty.residuals import COVERAGE
 
+Indices = NDArray[np.int64]
 # Below these a cluster's runs are too few to judge by what is left of them.
 FEWEST_RUNS = 12
 DRAWS = 40
@@ -32,7 +45,8 @@ _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 @dataclass(frozen=True, slots=True)
 class Learnt:
     """Median |predicted / measured - 1| of the runs of a cluster that were not learnt from, mean
-    over draws: `before` without any run, with one overall `factor`, and `after` calibrating.
+    over draws: `before` without any run, with one overall `factor`, and `after` calibrating, by
+    random runs and by `chosen` ones.
     `refused`: share of the draws whose calibration was refused; `covered`: share of runs in the
     80 % intervals of the others."""
 
@@ -43,6 +57,7 @@ class Learnt:
     after: float
     refused: float
     covered: float
+    chosen: float
 
 
 def study(runs: Published, count: int, draws: int = DRAWS) -> list[Learnt]:
@@ -61,30 +76,56 @@ def study(runs: Published, count: int, draws: int = DRAWS) -> list[Learnt]:
 def _learnt(
     runs: Published, cluster: Cluster, indices: Sequence[int], count: int, draws: int, prior: Prior
 ) -> Learnt:
-    generator = np.random.default_rng(_SEED)
-    slopes, residuals = runs.equations.slopes[indices], runs.equations.residuals[indices]
-    like = likeness([runs.predictions[index] for index in indices], runs.equations.figure)
+    at = list(indices)
+    like = likeness([runs.predictions[index] for index in at], runs.equations.figure)
+    found = _Runs(runs.equations.slopes[at], runs.equations.residuals[at], like, prior)
+    generator, other = np.random.default_rng(_SEED), np.random.default_rng(_SEED)
     tried = []
     for _ in range(draws):
-        chosen = np.zeros(len(indices), dtype=bool)
-        chosen[generator.choice(len(indices), count, replace=False)] = True
-        tried.append(_draw(slopes, residuals, like, chosen, prior))
+        drawn = generator.choice(len(at), count, replace=False)
+        tried.append((*found.draw(drawn), found.draw_chosen(other.permutation(len(at)), count)))
     means = [fmean(column) for column in zip(*tried, strict=True)]
-    return Learnt(cluster, len(indices), *means)
+    return Learnt(cluster, len(at), *means)
 
 
-def _draw(
-    slopes: Array, residuals: Array, like: Array, chosen: np.ndarray, prior: Prior
-) -> tuple[float, float, float, float, float]:
-    """(before, factor, after, refused, covered) of one draw."""
-    known, rest = residuals[chosen], residuals[~chosen]
-    posterior = learn(slopes[chosen], known, prior, like[np.ix_(chosen, chosen)])
-    left = rest - slopes[~chosen] @ posterior.mean - like[np.ix_(~chosen, chosen)] @ posterior.pull
-    covered = float((np.abs(left) <= _Z * posterior.spread(len(known))).mean())
-    worse = is_no_better(known, posterior.left_out)
-    after = rest if worse else left
-    errors = (median_error(each) for each in (rest, rest - median(known), after))
-    return *errors, float(worse), covered  # type: ignore[return-value]
+@dataclass(frozen=True)
+class _Runs:
+    """A cluster's: `slopes` (runs, parameters), `residuals` (runs,), covariance of what is alike
+    (runs, runs), and the prior without them."""
+
+    slopes: Array
+    residuals: Array
+    like: Array
+    prior: Prior
+
+    def draw(self, known: Indices) -> tuple[float, float, float, float, float]:
+        """(before, factor, after, refused, covered) of the others, learning from the known."""
+        others = np.setdiff1d(np.arange(len(self.residuals)), known)
+        rest = self.residuals[others]
+        left, posterior = self._corrected(known, others)
+        covered = float((np.abs(left) <= _Z * posterior.spread(len(known))).mean())
+        worse = is_no_better(self.residuals[known], posterior.left_out)
+        after = rest if worse else left
+        by_factor = rest - median(self.residuals[known])
+        before, factor, error = (median_error(each) for each in (rest, by_factor, after))
+        return before, factor, error, float(worse), covered
+
+    def draw_chosen(self, order: Indices, count: int) -> float:
+        """Median error of the first third in an order, learning from runs chosen of the rest."""
+        third = min(len(order) // 3, len(order) - count)
+        judged, others = order[:third], order[third:]
+        nothing = expectation(self.slopes, np.zeros(0), self.prior, self.like, count)
+        known = np.array(most_telling(Unknown(*nothing), others, judged, count))
+        left, posterior = self._corrected(known, judged)
+        worse = is_no_better(self.residuals[known], posterior.left_out)
+        return median_error(self.residuals[judged] if worse else left)
+
+    def _corrected(self, known: Indices, judged: Indices) -> tuple[Array, Posterior]:
+        """ln(measured / predicted) of the judged runs, calibrated by the known ones."""
+        like = self.like[np.ix_(known, known)]
+        posterior = learn(self.slopes[known], self.residuals[known], self.prior, like)
+        pulled = self.like[np.ix_(judged, known)] @ posterior.pull
+        return self.residuals[judged] - self.slopes[judged] @ posterior.mean - pulled, posterior
 
 
 def median_error(residuals: Array) -> float:

@@ -1,9 +1,8 @@
 """Which run to make next: the short ones that tell most of the plans at hand.
 
-The factors of a cluster have a covariance S: the prior's, or what earlier runs left. A run whose
-ln(time) follows them by c leaves S - S·c·cᵀ·S / (cᵀ·S·c + s²) (Kalman's update; s: a run's noise).
-The error bar of a plan is the spread of d·θ, d being its own derivatives. Candidates are the plans
-themselves, on fewer GPUs and with fewer micro-batches.
+Candidates are the plans themselves, on fewer GPUs and with fewer micro-batches; what they tell, of
+the cluster's factors and as like configurations, is in `planner.evidence.learn.choose`. The error
+bar of a plan is what is not known of its step time.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ import numpy as np
 
 from hardware import HardwareError, load_prices
 from planner.evidence.learn.calibrate import FigureFit
-from planner.evidence.learn.linear import LearningModel, equations, predicted_logs
-from planner.evidence.learn.posterior import Array
+from planner.evidence.learn.choose import Unknown
+from planner.evidence.learn.linear import LearningModel, equations, likeness, predicted_logs
+from planner.evidence.learn.posterior import expectation
 from planner.evidence.learn.priors import shipped_prior
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, cost_predictions
@@ -56,7 +56,6 @@ class Suggestion:
 @dataclass(frozen=True)
 class _Candidate:
     prediction: Prediction
-    slopes: Array
     seconds: float
 
     @property
@@ -73,37 +72,41 @@ def suggest(
     mapped = [
         planned_row(row, decided_request(request, plan).resolve(), plan) for plan in plans[:_PLANS]
     ]
-    targets = equations(_costed(mapped), "time").slopes
+    targets = _costed(mapped)
     candidates = _candidates([shape for one in mapped for shape in _shorter(one)])
-    prior = shipped_prior("time")
-    covariance = np.diag(prior.spreads**2) if known is None else known.factors.covariance
-    noise = prior.doubted(1) if known is None else known.posterior.noise
+    runs = known.runs if known else ()
+    unknown = _unknown(runs, [*targets, *(one.prediction for one in candidates)])
+    judged, first = range(len(targets)), len(targets)
+    left = list(range(len(candidates)))
     found: list[Suggestion] = []
-    while len(found) < MOST_RUNS and candidates:
-        before = _bar(covariance, targets)
-        left = [_bar(_after(covariance, one.slopes, noise), targets) for one in candidates]
-        if min(left) > _WORTH * before:
+    while len(found) < MOST_RUNS and left:
+        before = _bar(unknown.deviation(judged))
+        bars = [_bar(one) for one in unknown.deviations_after(judged)[first:]]
+        least = min(bars[index] for index in left)
+        if least > _WORTH * before:
             break
-        limit = before - _NEARLY * (before - min(left))
+        limit = before - _NEARLY * (before - least)
         chosen = min(
-            (index for index, bar in enumerate(left) if bar <= limit),
+            (index for index in left if bars[index] <= limit),
             key=lambda index: candidates[index].gpu_seconds,
         )
-        one = candidates.pop(chosen)
-        covariance = _after(covariance, one.slopes, noise)
-        found.append(_suggestion(one, before, left[chosen]))
+        left.remove(chosen)
+        unknown = unknown.after(first + chosen)
+        found.append(_suggestion(candidates[chosen], before, bars[chosen]))
     return found
 
 
-def _after(covariance: Array, slopes: Array, noise: float) -> Array:
-    gain = covariance @ slopes
-    return np.asarray(covariance - np.outer(gain, gain) / (slopes @ gain + noise**2))
+def _unknown(runs: Sequence[Prediction], configurations: Sequence[Prediction]) -> Unknown:
+    """What the runs leave unknown of the configurations' step times."""
+    both = [*runs, *configurations]
+    found, prior = equations(both, "time"), shipped_prior("time")
+    residuals = found.residuals[: len(runs)]
+    return Unknown(*expectation(found.slopes, residuals, prior, likeness(both, "time"), MOST_RUNS))
 
 
-def _bar(covariance: Array, targets: Array) -> float:
-    """Mean half width, as a share, of the plans' step times."""
-    deviations = np.sqrt(np.einsum("ij,jk,ik->i", targets, covariance, targets))
-    return math.expm1(_Z * float(deviations.mean()))
+def _bar(deviation: float) -> float:
+    """Half width, as a share, of step times whose logs have the standard deviation."""
+    return math.expm1(_Z * deviation)
 
 
 def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
@@ -138,10 +141,9 @@ def _candidates(mapped: Sequence[MappedRow]) -> list[_Candidate]:
     if not costed:
         return []
     seconds = np.exp(predicted_logs(costed, "time", {}, LearningModel))
-    slopes_of = equations(costed, "time").slopes
     return [
-        _Candidate(one, slopes, _START_S + _STEPS * float(step))
-        for one, slopes, step in zip(costed, slopes_of, seconds, strict=True)
+        _Candidate(one, _START_S + _STEPS * float(step))
+        for one, step in zip(costed, seconds, strict=True)
     ]
 
 
@@ -174,4 +176,5 @@ def _text(mapped: MappedRow) -> str:
         for name in named
         if getattr(degrees, name) > 1 or name in ("dp", "zero", "mbs")
     ]
-    return f"{', '.join(parts)}, {degrees.grad_acc} micro-batches, recompute {mapped.mode.name}"
+    noun = "micro-batch" if degrees.grad_acc == 1 else "micro-batches"
+    return f"{', '.join(parts)}, {degrees.grad_acc} {noun}, recompute {mapped.mode.name}"

@@ -35,7 +35,7 @@ def predictions(
 ) -> list[Prediction]:
     """Runs whose measurements are what the model says under the factors."""
     plain = predict_rows(
-        row(**(dict.fromkeys(KORTHIKANTI_175B, "") | _BASE | one)) for one in changes
+        row(**(dict.fromkeys(KORTHIKANTI_175B, "") | _BASE | dict(one))) for one in changes
     )
     true = cost_predictions(plain, lambda job: LearningModel(job, factors))
     return [
