@@ -126,9 +126,9 @@ class Capabilities(Frozen):
     standalone_vocab: bool = False
     """The first block of a pipeline may hold the embedding alone, the last the head and the
     loss."""
-    hybrid_least_zero: int | None = None
+    hybrid_least_zero: int = 4
     """Parameters sharded over part of the data-parallel ranks, replicas across them (HSDP), from
-    this ZeRO stage on; None: not offered."""
+    this ZeRO stage on; 4, which no stage is: not offered."""
     needs_microbatches_at_least_pp: bool = False
     """A step has at least as many micro-batches as stages."""
     tied_pipeline: bool = True

@@ -14,7 +14,7 @@ from constraints.rule import shape_rule
 
 def _hybrid_wording(ctx: RuleContext) -> str:
     least = ctx.framework.hybrid_least_zero
-    if least is None:
+    if least > 3:
         return f"{ctx.framework_name} has no hybrid sharding: shard must be 0 (all of dp·cp)"
     return f"{ctx.framework_name}: shard other than 0 needs zero of at least {least}"
 
@@ -27,9 +27,7 @@ def _hybrid_wording(ctx: RuleContext) -> str:
     wording=_hybrid_wording,
 )
 def hybrid_sharding_supported(columns: Columns, ctx: RuleContext) -> Mask:
-    least = ctx.framework.hybrid_least_zero
-    whole = equals(columns["shard"], 0)
-    return whole if least is None else whole | (columns["zero"] >= least)
+    return equals(columns["shard"], 0) | (columns["zero"] >= ctx.framework.hybrid_least_zero)
 
 
 @shape_rule(

@@ -11,6 +11,7 @@ from planner.launch.hf_config import config_text, hf_config, layer_class, model_
 from planner.launch.hf_train import (
     ENVIRONMENT,
     FILES,
+    LIGER,
     MODEL_FOLDER,
     VARIABLES,
     attention,
@@ -190,6 +191,8 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
     if launch.job.optimizer.family == "sgd":
         plain = dict(launch.job.optimizer.states).get("momentum") == "none"
         values["sgd-momentum"] = 0.0 if plain else _MOMENTUM
+    if LIGER in launch.plan.techniques:
+        values["use-liger-kernel"] = "true"
     return tuple(word for key, value in values.items() for word in (f"--{key}", str(value)))
 
 
@@ -209,6 +212,7 @@ def choices(launch: Launch) -> tuple[Choice, ...]:
             "train.py: mixed_precision_policy",
             "bf16 compute with fp32 gradient reduction, as the prediction counts",
         ),
+        *(Choice("train.py --use-liger-kernel true", one.words) for one in launch.techniques),
         *FILES,
     )
 
@@ -216,4 +220,6 @@ def choices(launch: Launch) -> tuple[Choice, ...]:
 def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the files are written for."""
     needs = ["accelerate==1.15.0", "transformers==5.23.0", "torch>=2.10", "datasets, for --dataset"]
-    return (*needs, "torchao>=0.14") if launch.job.optimizer.family in _TORCHAO else tuple(needs)
+    if launch.job.optimizer.family in _TORCHAO:
+        needs.append("torchao>=0.14")
+    return (*needs, *launch.technique_needs)

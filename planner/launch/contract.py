@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
 from planner.job.modules import Module
 from planner.job.request import Request
@@ -51,6 +52,17 @@ class Launch:
     def nodes(self) -> int:
         """Nodes that the job takes."""
         return -(-self.plan.degrees.gpus // self.gpus_per_node)
+
+    @property
+    def techniques(self) -> tuple[Technique, ...]:
+        """Techniques that the plan uses, as the job's framework has them."""
+        found = (self.job.framework.technique(name) for name in self.plan.techniques)
+        return tuple(one for one in found if one is not None)
+
+    @property
+    def technique_needs(self) -> tuple[str, ...]:
+        """Packages that they ask for beyond the framework's."""
+        return tuple(one.needs for one in self.techniques if one.needs)
 
 
 @dataclass(frozen=True, slots=True)

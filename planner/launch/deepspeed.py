@@ -13,6 +13,7 @@ from planner.launch.hf_config import config_text, hf_config, model_refusals
 from planner.launch.hf_train import (
     ENVIRONMENT,
     FILES,
+    LIGER,
     MODEL_FOLDER,
     VARIABLES,
     attention,
@@ -205,6 +206,8 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
         "weight_decay": str(_WEIGHT_DECAY),
         **_optimizer_arguments(launch),
     }
+    if LIGER in launch.plan.techniques:
+        values["use_liger_kernel"] = "true"
     if launch.recomputes_layers:
         values |= {
             "activation_checkpointing": "true",
@@ -267,6 +270,7 @@ def _choices(launch: Launch) -> Iterator[Choice]:
         )
     if launch.recomputes_layers:
         yield Choice("--activation_checkpointing", "each layer keeps its input and runs again")
+    yield from (Choice(f"train.py {one.flags}", one.words) for one in launch.techniques)
     yield from FILES
 
 
@@ -282,4 +286,6 @@ def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the files are written for."""
     needs = ["deepspeed==0.19.8", "transformers==5.23.0", "accelerate>=1.15", "torch>=2.10"]
     needs += ["datasets, for --dataset"]
-    return (*needs, "bitsandbytes") if "8bit" in launch.job.optimizer.family else tuple(needs)
+    if "8bit" in launch.job.optimizer.family:
+        needs.append("bitsandbytes")
+    return (*needs, *launch.technique_needs)

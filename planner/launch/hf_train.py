@@ -27,6 +27,7 @@ FILES = (
     ),
     Choice("train.py", "random tokens unless --dataset names a datasets.save_to_disk folder"),
 )
+LIGER = "liger-kernels"
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
 
 
@@ -50,7 +51,7 @@ def hf_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def hf_job_refusals(job: Job) -> Iterator[Refusal]:
-    """Dropout, length, kernels and batch ramps, whoever trains the model."""
+    """Dropout, length and batch ramps, whoever trains the model."""
     yield from ramp_refusals(job, "the training loop on transformers")
     if job.dropout:
         yield Refusal("dropout has another key in every model's config.json", "no --dropout")
@@ -60,6 +61,3 @@ def hf_job_refusals(job: Job) -> Iterator[Refusal]:
             "positions of the model",
             f"--seq {job.model.max_positions}",
         )
-    for one in job.framework.techniques:
-        if one.name in job.techniques and not one.launched:
-            yield Refusal(f"train.py does not switch {one.name} on", f"no --with {one.name}")

@@ -14,7 +14,6 @@ from planner.launch.megatron_choices import (
     SHARP_NEEDS,
     environment,
     megatron_choices,
-    technique_needs,
 )
 from planner.launch.megatron_flags import Flag, Group, as_argv, flag
 from planner.launch.megatron_model import model_groups, model_refusals
@@ -139,5 +138,5 @@ def requirements(launch: Launch) -> tuple[str, ...]:
         needs.append("emerging-optimizers, for Muon and Lion")
     if sharp_group(launch):
         needs.append(SHARP_NEEDS)
-    needs += technique_needs(launch)
+    needs += launch.technique_needs
     return tuple(needs)

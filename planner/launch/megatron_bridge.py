@@ -123,5 +123,5 @@ def requirements(launch: Launch) -> tuple[str, ...]:
         "megatron-bridge 0.6.x (Python 3.12) with the megatron-core that it brings (0.19)",
         "Transformer Engine >= 2.8",
         *((megatron_choices.SHARP_NEEDS,) if sharp_group(launch) else ()),
-        *megatron_choices.technique_needs(launch),
+        *launch.technique_needs,
     )

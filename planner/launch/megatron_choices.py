@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from planner.job.frameworks.techniques import Technique
 from planner.job.quantities import seconds, share
 from planner.launch.contract import Choice, Launch
 from planner.launch.megatron_run import is_fsdp, reduces_in_bf16, sharp_group
@@ -58,18 +57,8 @@ def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
 
 def megatron_choices(launch: Launch) -> tuple[Choice, ...]:
     """A sentence for each setting that the plan decides."""
-    techniques = (Choice(one.name, one.words) for one in _techniques(launch))
+    techniques = (Choice(one.name, one.words) for one in launch.techniques)
     return (*_degrees(launch), *_sharding(launch), *techniques, *_rest(launch))
-
-
-def technique_needs(launch: Launch) -> tuple[str, ...]:
-    """Packages that the plan's techniques ask for."""
-    return tuple(one.needs for one in _techniques(launch) if one.needs)
-
-
-def _techniques(launch: Launch) -> Iterator[Technique]:
-    found = (launch.job.framework.technique(name) for name in launch.plan.techniques)
-    return (one for one in found if one is not None)
 
 
 def _degrees(launch: Launch) -> Iterator[Choice]:

@@ -173,8 +173,4 @@ def _searched(request: Request, asked: Request) -> Request:
     """What to search for in a plan's place: the batch stays, the target's plans are its own."""
     offloads = ("optimizer_offload", "activation_offload", "activation_offload_fraction")
     open_again = {name: getattr(asked, name) for name in offloads}
-    not_launched = [
-        one.name for one in load_framework(request.framework).techniques if not one.launched
-    ]
-    use = tuple(name for name in request.use if name not in not_launched)
-    return request.model_copy(update=open_again | {"schedule": None, "use": use})
+    return request.model_copy(update=open_again | {"schedule": None})

@@ -254,13 +254,13 @@ def _shards(ctx: RuleContext, shape: Shape) -> Shape:
     limit = ctx.limits.get("shard")
     named = _named(ctx, "shard")
     tried = {size for size in named if limit is None or limit.allows_value(size)}
-    domains = SHARD_DOMAINS if ctx.framework.hybrid_least_zero is not None else ()
+    least = ctx.framework.hybrid_least_zero
+    domains = SHARD_DOMAINS if least <= 3 else ()
     shape = _cross(shape, "shard", {0, *(-count for count in domains), *tried})
     inside = -shape["shard"] * np.maximum(1, ctx.cluster.scale_up_domain // shape["tp"])
     ranks = shape["dp"] * shape["cp"]
-    least = ctx.framework.hybrid_least_zero
     is_inside = shape["shard"] < 0
-    useful = (inside > 1) & (inside < ranks) & (shape["zero"] >= max(2, least or 0))
+    useful = (inside > 1) & (inside < ranks) & (shape["zero"] >= max(2, least))
     useful &= (ranks % np.maximum(1, inside) == 0) & ~np.isin(inside, _values(tried))
     shape["shard"] = np.where(is_inside, inside, shape["shard"])
     # All of dp·cp, by its number, is the 0 that is there already, unless the user wants that one.

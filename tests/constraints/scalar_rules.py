@@ -159,7 +159,7 @@ def _hybrid(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
         return False
     if shard == 0:
         return True
-    if least is None or s["zero"] < least or ranks % shard:
+    if s["zero"] < least or ranks % shard:
         return False
     expert_ranks = stage // (s["ep"] * s["etp"]) if ctx.model.experts else ranks
     return expert_ranks % (ranks // shard) == 0

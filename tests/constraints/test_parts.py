@@ -79,7 +79,7 @@ def test_hybrid_sharding_says_what_is_missing() -> None:
     explain = WORDING["hybrid-sharding-supported"]
     without, third = (
         replace(context(), framework=ANYTHING.model_copy(update={"hybrid_least_zero": least}))
-        for least in (None, 3)
+        for least in (4, 3)
     )
     assert "has no hybrid sharding" in explain(without)
     assert "needs zero of at least 3" in explain(third)

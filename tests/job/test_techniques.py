@@ -83,8 +83,12 @@ def test_gradients_in_bf16_are_on_unless_excluded(framework: str, wide: dict[str
         ({"without": ("tp-overlp",)}, "Did you mean 'tp-overlap'"),
         ({"use": ("tp-overlap",), "without": ("tp-overlap",)}, "give one of them"),
         ({"use": ("fused-dispatch",)}, "only mixtures of experts have it"),
-        ({"framework": "deepspeed", "use": ("tp-overlap",)}, "deepspeed has: none"),
+        ({"framework": "nanotron", "use": ("tp-overlap",)}, "nanotron has: none"),
         ({"use": ("megatron-fsdp", "bf16-gradients")}, "takes the framework's place"),
+        (
+            {"framework": "deepspeed", "model": "gemma-2-9b", "use": ("liger-kernels",)},
+            "counted for models of llama, mistral, qwen2, qwen3, phi3 only",
+        ),
     ],
 )
 def test_wrong_names_are_refused(changes: dict[str, Any], text: str) -> None:

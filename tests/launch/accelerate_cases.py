@@ -16,6 +16,7 @@ MATRIX: tuple[Case, ...] = (
     case("4bit", LLAMA, "8xH100", zero=3, more={"optimizer": "adamw-4bit"}),
     case("sgd", LLAMA, "8xH100", zero=3, more={"optimizer": "sgd"}),
     case("eager", LLAMA, "8xH100", zero=3, more={"attention": "eager"}),
+    case("liger", LLAMA, "8xH100", zero=3, more={"use": ("liger-kernels",)}),
     case("qwen3", "qwen3-8b", "8xH100", zero=3, recompute="full"),
     case("mixtral", "mixtral-8x7b", "32xH100", zero=3, recompute="full"),
     case("mla", "deepseek-v2-lite", "16xH100", zero=3, recompute="full"),

@@ -21,6 +21,7 @@ MATRIX: tuple[Case, ...] = (
     case("lion", LLAMA, "8xH100", zero=2, more={"optimizer": "lion"}),
     case("sgd", LLAMA, "8xH100", zero=2, more={"optimizer": "sgd"}),
     case("eager", LLAMA, "8xH100", zero=3, more={"attention": "eager"}),
+    case("liger", LLAMA, "8xH100", zero=3, more={"use": ("liger-kernels",)}),
     case("qwen3", "qwen3-8b", "8xH100", zero=3, recompute="full"),
     case("qwen2", "qwen2.5-7b", "8xH100", zero=3, recompute="full"),
     case("mixtral", "mixtral-8x7b", "32xH100", zero=3, recompute="full"),

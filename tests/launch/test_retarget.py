@@ -132,11 +132,3 @@ def test_profiles_of_targets_exist() -> None:
         assert load_framework(target.profile).name == target.profile
         for variant in target.variants:
             assert load_framework(variant).name == variant
-
-
-def test_kernels_that_a_written_script_does_not_run_are_refused() -> None:
-    plan, request = planned(Degrees(dp=8, zero=3, grad_acc=8), framework="hf-fsdp2")
-    liger = request.model_copy(update={"use": ("liger-kernels",)})
-    with pytest.raises(CannotExpressError, match="does not switch liger-kernels on") as caught:
-        launch_of(plan, liger, target_named("accelerate"), "torchrun")
-    assert "--with" not in str(caught.value).splitlines()[-1]

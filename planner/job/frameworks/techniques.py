@@ -45,11 +45,11 @@ class Technique(Frozen):
     profile counts on it. `when`: a condition on the degrees (`constraints.condition`) of plans that
     it works with; where it is merely on, the others go without. `refuses`: modules that must not be
     recomputed beside it; `OFFLOAD`: no activations are offloaded. `applies`: to mixtures of
-    experts, to those that have attention and experts in a layer, or to all models. `linked`: its
-    ranks of tensor parallelism must be linked by NVLink. `rounds`: what it computes is rounded
-    otherwise. `needs`: packages beyond the framework's. `launched`: written folders
-    can switch it on; else only a user's own files do. `profile`: of the same installation, which
-    it puts in place of the framework's, techniques and all.
+    experts, to those that have attention and experts in a layer, or to all models; `families`: to
+    models of these alone, where there are any. `linked`: its ranks of tensor parallelism must be
+    linked by NVLink. `rounds`: what it computes is rounded otherwise. `needs`: packages beyond the
+    framework's. `profile`: of the same installation, which it puts in place of the framework's,
+    techniques and all.
     """
 
     name: str
@@ -58,10 +58,10 @@ class Technique(Frozen):
     least_waiting: float = 0.0
     flags: str = ""
     needs: str = ""
-    launched: bool = True
     when: str = ""
     refuses: tuple[str, ...] = ()
     applies: Literal["all", "moe", "moe-layers"] = "all"
+    families: tuple[str, ...] = ()
     linked: bool = False
     rounds: bool = False
     profile: str = ""
@@ -87,11 +87,13 @@ Techniques = Annotated[tuple[Technique, ...], BeforeValidator(_named)]
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where a job trains, as techniques ask: whether the model is a mixture of experts, whether
-    NVLink links all ranks of tensor parallelism, which split the sequence, whether attention
-    and experts are layers of their own, and whether the profile was changed by other options."""
+    NVLink links all ranks of tensor parallelism, which split the sequence, the model's family,
+    whether attention and experts are layers of their own, and whether the profile was changed by
+    other options."""
 
     mixture: bool
     linked: bool
+    family: str = ""
     separate: bool = False
     altered: bool = False
 
@@ -101,6 +103,8 @@ class Site:
             return "only mixtures of experts have it"
         if technique.applies == "moe-layers" and self.separate:
             return "it needs attention and experts in one layer"
+        if technique.families and self.family not in technique.families:
+            return f"its kernels are counted for models of {', '.join(technique.families)} only"
         if technique.profile and self.altered:
             return "it is costed with the framework's usual switches only"
         if technique.linked and not self.linked:

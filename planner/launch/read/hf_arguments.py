@@ -8,13 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from planner.job.models.catalog import catalog_name
+from planner.job.frameworks import load_framework
+from planner.job.models.catalog import catalog_name, load_model
+from planner.launch.hf_train import LIGER
 from planner.launch.read.command import setting_of
 from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings
 from planner.launch.read.text import Files, Word
 
 _NAMES = meanings("trainer-names")
+# Switches of Liger's kernels: those that mean all of them, axolotl's, which mean one each.
+_LIGER = ("use_liger_kernel", "enable_liger_kernel")
+_LIGER_LOSS = "liger_fused_linear_cross_entropy"
+_LIGER_LAYERS = ("liger_rope", "liger_rms_norm", "liger_glu_activation")
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
 OPTIMIZERS = meanings("trainer-optimizers")
 # --optim -> how torch updates; transformers leaves torch's choice, foreach on a GPU, to the first.
@@ -46,6 +52,18 @@ class HfArguments:
             text = f"the catalogue does not know the model {self.unknown_model}"
             return model_unknown(text, (setting.place,), "--model CONFIG.json or a known name")
         return model_unknown(where)
+
+    def variations(self, framework: str) -> tuple[str, ...]:
+        """What fused kernels change, of those that are counted for the framework and the model."""
+        layers = all(_is_on(self.given.get(name)) for name in _LIGER_LAYERS)
+        loss = _is_on(self.given.get(_LIGER_LOSS))
+        every = any(_is_on(self.given.get(name)) for name in _LIGER) or (layers and loss)
+        if every and self.hints.model is not None:
+            technique = load_framework(framework).technique(LIGER)
+            family = load_model(self.hints.model).spec.family
+            if technique is not None and family in technique.families:
+                return (LIGER,)
+        return ("fused-linear-loss",) if every or loss else ()
 
     @property
     def where(self) -> dict[str, Setting]:
@@ -178,4 +196,6 @@ def given_arguments(words: Sequence[Word], files: Files) -> dict[str, Setting]:
 
 
 def _is_on(setting: Setting | None) -> bool:
-    return setting is not None and str(setting.value).lower() not in ("false", "0", "no")
+    if setting is None or setting.unknown:
+        return False
+    return str(setting.value).lower() not in ("false", "0", "no", "none", "")

@@ -49,8 +49,6 @@ _HARMLESS = ("use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels",
              "use_liger_kernel")  # fmt: skip
 # Settings of adapters that mean nothing where none is asked for.
 _LEFT_OVER = ("lora_r", "lora_dim")
-# Switches of Liger's kernels, of which head and loss in one are counted.
-_LIGER = ("use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy")
 
 
 def read_hf_training(
@@ -73,7 +71,6 @@ def read_hf_training(
         found = read_accelerate(_sharded(named, path), launch, files, script)
     refusals = refusals_of(named, launch, program)
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
-    liger = any(_is_on(named, name) for name in _LIGER)
     left = tuple(
         (named[name], why) for name, why in left_out("trainer").items() if _is_on(named, name)
     )
@@ -83,7 +80,6 @@ def read_hf_training(
         main_file=path,
         problems=(*refusals, *_settled(found, named, document)),
         unmodelled=(*found.unmodelled, *left, *_launcher_shards(named, path, program, launch)),
-        variations=(*found.variations, *(("fused-linear-loss",) if liger else ())),
         settings=(*named.values(), *(() if document is None else found.settings)),
         unused=found.unused if document is not None else (),
         unknown=found.unknown if document is not None else (),

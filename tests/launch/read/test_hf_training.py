@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from planner.cli.main import cli
 from planner.job.errors import CannotTellError
-from planner.launch.check.variations import varied_framework
 from tests.launch.read.conftest import ReadFolder, judged, refusals
 
 ZERO3 = json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}})
@@ -78,10 +77,42 @@ def test_a_stage_that_is_stated_is_not_called_assumed(folder: ReadFolder) -> Non
     assert not any("by the name of" in said for said in found.assumed)
 
 
+LIGER = "enable_liger_kernel: true"
+LIGER_LAYERS = "liger_rope: true\nliger_rms_norm: true\nliger_glu_activation: true"
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "words"),
+    [
+        (LIGER, "Qwen/Qwen2.5-7B-Instruct", ("liger-kernels",)),
+        (LIGER.replace("true", "false"), "Qwen/Qwen2.5-7B-Instruct", ()),
+        # Its experts, and its norms, are not counted under Liger: the loss alone.
+        (LIGER, "Qwen/Qwen3-30B-A3B", ("fused-linear-loss",)),
+        (LIGER, "google/gemma-2-9b", ("fused-linear-loss",)),
+        (f"{LIGER_LAYERS}\nliger_fused_linear_cross_entropy: true", "Qwen/Qwen2.5-7B-Instruct",
+         ("liger-kernels",)),
+        ("liger_fused_linear_cross_entropy: true", "Qwen/Qwen2.5-7B-Instruct",
+         ("fused-linear-loss",)),
+        (LIGER_LAYERS, "Qwen/Qwen2.5-7B-Instruct", ()),
+    ],
+)  # fmt: skip
+def test_kernels_of_liger(
+    folder: ReadFolder, settings: str, model: str, words: tuple[str, ...]
+) -> None:
+    text = FACTORY.replace("bf16", f"{settings}\nbf16", 1)
+    found = folder({"run/x.yaml": text.replace("Qwen/Qwen2.5-7B-Instruct", model)})
+    assert found.variations == words
+
+
 def test_liger_makes_no_logits(folder: ReadFolder) -> None:
-    found = folder({"run/x.yaml": FACTORY.replace("bf16", "enable_liger_kernel: true\nbf16")})
-    assert found.variations == ("fused-linear-loss",)
-    assert varied_framework("deepspeed", found.variations).saved.logits_peak_bytes < 1
+    plain = judged(folder({"run/x.yaml": FACTORY})).plan
+    for settings in (LIGER, "liger_fused_linear_cross_entropy: true"):
+        text = FACTORY.replace("bf16", f"{settings}\nbf16", 1)
+        fused = judged(folder({"run/x.yaml": text})).plan
+        assert plain is not None
+        assert fused is not None
+        assert fused.step_time_s < plain.step_time_s
+        assert fused.stages[0].peak < plain.stages[0].peak
 
 
 def test_llama_factory(folder: ReadFolder) -> None:
