@@ -255,6 +255,18 @@ def test_weights_of_16_bits_have_no_other_copy() -> None:
         assert (state.master_bytes, state.gradient_bytes) == (master, 2.0 + master / 2.0)
 
 
+@pytest.mark.parametrize(
+    ("framework", "variant", "once"),
+    [("NeMo AutoModel", "", True), ("NeMo AutoModel", "sync_each_batch", False),
+     ("torchtitan", "", False), ("torchtitan", "no_sync", True)],
+)  # fmt: skip
+def test_gradients_are_reduced_as_often_as_a_run_says(
+    framework: str, variant: str, once: bool
+) -> None:
+    state = map_row(row(framework=framework, variant=variant)).job.framework.state
+    assert state.unreduced_gradients == once
+
+
 def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
     for routing, neighbours in (("forced, neighbouring experts", True), ("natural", False)):
         kernels = map_row(row(framework="NeMo AutoModel", routing=routing)).job.framework.kernels
