@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from planner.cost._jit import Row, jit
 from planner.cost.passes import pass_window
-from planner.cost.sharing import Stream, Window, shared_seconds, times
+from planner.cost.schedule import hideable_at_ends, passes_at_ends
+from planner.cost.sharing import Stream, Window, passes, shared_seconds, times
 from planner.cost.tables import FrameworkInputs
 
 
@@ -29,19 +30,21 @@ def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs) 
     traffic.taken_forward_s = traffic.taken_backward_s = traffic.shared_s = 0.0
     if cost.dense_parameters + cost.expert_parameters == 0.0:
         return
+    hideable = hideable_at_ends(framework.schedule, grid.vpp)
+    count = passes_at_ends(framework.schedule, grid.pp, grid.vpp, grid.grad_acc)
     if grid.zero < 2:
         stream = Stream(traffic.reduce_s, traffic.reduce_inside, traffic.reduce_between)
-        stream = times(stream, framework.hide_gradient_reduction)
+        stream = times(stream, hideable * framework.hide_gradient_reduction)
         if stream.seconds > 0.0:
-            window = pass_window(cost, 1)
+            window = passes(pass_window(cost, 1), count)
             traffic.taken_backward_s = taken_seconds(window, stream)
             traffic.shared_s += shared_seconds(window, stream)
             traffic.shared_s += framework.contention * min(stream.seconds, window.compute)
     if 1 <= grid.zero <= 2:
         stream = Stream(traffic.gather_s, traffic.gather_inside, traffic.gather_between)
-        stream = times(stream, framework.hide_parameter_gather)
+        stream = times(stream, hideable * framework.hide_parameter_gather)
         if stream.seconds > 0.0:
-            window = pass_window(cost, 0)
+            window = passes(pass_window(cost, 0), count)
             traffic.taken_forward_s = taken_seconds(window, stream)
             traffic.shared_s += shared_seconds(window, stream)
             traffic.shared_s += framework.contention * min(stream.seconds, window.compute)

@@ -51,6 +51,19 @@ class Window(NamedTuple):
 
 
 @jit
+def passes(window: Window, count: float) -> Window:
+    """A pass `count` times."""
+    return Window(
+        count * window.seconds,
+        count * window.compute,
+        count * window.exposed_inside,
+        count * window.exposed_between,
+        count * window.hidden_inside,
+        count * window.hidden_between,
+    )
+
+
+@jit
 def no_stream() -> Stream:
     """Nothing to send."""
     return Stream(0.0, 0.0, 0.0)

@@ -39,7 +39,9 @@ from planner.cost.schedule import (
     SCHEDULE_ALL_FORWARD_FIRST,
     bubble_share,
     held_microbatches,
+    hideable_at_ends,
     microbatch_share,
+    passes_at_ends,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
@@ -187,11 +189,16 @@ def exposed_end_s(
     """Seconds of gradient and parameter traffic that end the step, beside nothing.
 
     Gradients of a stage are reduced beside its last backward, updated weights gathered beside
-    the first forward of the next step; later stages also have the drain of the pipeline. Where
+    the first forward of the next step (`passes_at_ends`); later stages also have the drain of the
+    pipeline. Where
     they share links with the layers' own traffic: `planner.cost.boundary_traffic`.
     """
     exposed_s = drain_s = 0.0
     mirrored = microbatch_share(framework.schedule)
+    passes = passes_at_ends(framework.schedule, grid.pp, grid.vpp, grid.grad_acc)
+    hideable = hideable_at_ends(framework.schedule, grid.vpp)
+    hide_reduce = hideable * framework.hide_gradient_reduction
+    hide_gather = hideable * framework.hide_parameter_gather
     for stage in range(groups.shape[0]):
         reduce_s, gather_s = groups[stage].reduce_s, groups[stage].gather_s
         seconds = taken_forward = taken_backward = 0.0
@@ -200,10 +207,10 @@ def exposed_end_s(
             seconds += count * one_traffic.shared_s
             taken_forward += count * one_traffic.taken_forward_s
             taken_backward += count * one_traffic.taken_backward_s
-        window_s = stages[stage].backward_s - mirrored * taken_backward
-        seconds += reduce_s - hidden_seconds(reduce_s, framework.hide_gradient_reduction, window_s)
-        window_s = stages[stage].forward_s - mirrored * taken_forward
-        seconds += gather_s - hidden_seconds(gather_s, framework.hide_parameter_gather, window_s)
+        window_s = passes * stages[stage].backward_s - mirrored * taken_backward
+        seconds += reduce_s - hidden_seconds(reduce_s, hide_reduce, window_s)
+        window_s = passes * stages[stage].forward_s - mirrored * taken_forward
+        seconds += gather_s - hidden_seconds(gather_s, hide_gather, window_s)
         exposed_s = max(exposed_s, seconds - drain_s)
         drain_s += groups[stage].span * stages[stage].backward_s / grid.vpp
     return exposed_s

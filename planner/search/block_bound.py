@@ -192,17 +192,18 @@ class StageSeconds:
         What a stage shows is its traffic without the drain of the stages before it; a step takes
         as long as the stage that shows most.
         """
-        terms, framework, kinds = self.terms, self.terms.framework, self.ctx.kind_count
+        terms, kinds = self.terms, self.ctx.kind_count
         layer = terms.layer_of(stage)
         sums = terms.stage[stage] + held[:, :kinds] @ layer
         again = held[:, :kinds] if self.ctx.recomputation == "all" else held[:, kinds:]
         backward_s = sums[:, linear.TERM_BACKWARD] + again @ layer[:, linear.TERM_RECOMPUTE]
         reduce_s = sums[:, linear.TERM_REDUCE] + terms.scalars[linear.SCALAR_REDUCE_BASE]
         gather_s = sums[:, linear.TERM_ALL_GATHER] + terms.scalars[linear.SCALAR_ALL_GATHER_BASE]
-        window_s = backward_s - sums[:, linear.TERM_TAKEN_BACKWARD]
-        shown_s = _exposed(reduce_s, framework.hide_gradient_reduction, window_s)
-        window_s = sums[:, linear.TERM_FORWARD] - sums[:, linear.TERM_TAKEN_FORWARD]
-        shown_s += _exposed(gather_s, framework.hide_parameter_gather, window_s)
+        passes, (hide_reduce, hide_gather) = terms.passes_at_ends, terms.hidden_at_ends
+        window_s = passes * backward_s - sums[:, linear.TERM_TAKEN_BACKWARD]
+        shown_s = _exposed(reduce_s, hide_reduce, window_s)
+        window_s = passes * sums[:, linear.TERM_FORWARD] - sums[:, linear.TERM_TAKEN_FORWARD]
+        shown_s += _exposed(gather_s, hide_gather, window_s)
         return shown_s + sums[:, linear.TERM_SHARED], backward_s / self.ctx.vpp
 
 

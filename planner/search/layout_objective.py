@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor, inf
 from typing import TYPE_CHECKING
 
@@ -134,16 +134,23 @@ class Objective:
             for count, second in zip(counts, seconds, strict=True)
         )
 
-    def _sum(self, stage: int, columns: Sequence[int], rounding: Rounding) -> Expression:
-        """Seconds of a stage in some columns: layers and what is pinned there."""
+    def _sum(
+        self, stage: int, columns: Sequence[int], rounding: Rounding, count: float = 1.0
+    ) -> Expression:
+        """Seconds of a stage in some columns, `count` times: layers and what is pinned there."""
         terms = self.terms
-        per_layer = terms.layer_of(stage)[:, list(columns)].sum(axis=1)
-        pinned = self._units(float(terms.stage[stage, list(columns)].sum()), rounding)
+        per_layer = count * terms.layer_of(stage)[:, list(columns)].sum(axis=1)
+        pinned = self._units(count * float(terms.stage[stage, list(columns)].sum()), rounding)
         return pinned + self._weighted(self.layers[stage], per_layer, rounding)
 
-    def _recompute(self, stage: int, rounding: Rounding) -> Expression:
+    def _recompute(self, stage: int, rounding: Rounding, count: float = 1.0) -> Expression:
         modes = zip(self.again[stage], self.terms.recompute_seconds(stage), strict=False)
-        return sum(self._weighted(counts, seconds, rounding) for counts, seconds in modes)
+        return sum(self._weighted(counts, count * seconds, rounding) for counts, seconds in modes)
+
+    def _backward(self, stage: int, count: float = 1.0) -> Expression:
+        """At least the seconds of `count` backward passes of a stage."""
+        backward = self._sum(stage, (linear.TERM_BACKWARD,), ceil, count)
+        return backward + self._recompute(stage, ceil, count)
 
     def _optimizer(self) -> Expression:
         """The slowest stage's optimizer step."""
@@ -157,44 +164,53 @@ class Objective:
 
         A stage's traffic waits for nobody during the drain of the earlier stages' backward.
         """
-        terms, framework = self.terms, self.terms.framework
+        terms = self.terms
         bases = [linear.SCALAR_REDUCE_BASE, linear.SCALAR_ALL_GATHER_BASE]
         columns = [linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
         if not terms.scalars[bases].any() and not terms.layer[:, columns].any():
             return 0
         exposed = self._variable(self.scale)
         drain: Expression = 0
+        hidden = dict(zip(columns, terms.hidden_at_ends, strict=True))
+        based = dict(zip(columns, terms.scalars[bases], strict=True))
+        passes = terms.passes_at_ends
         for stage in range(terms.pp):
-            backward = self._sum(stage, (linear.TERM_BACKWARD,), ceil) + self._recompute(
-                stage, ceil
-            )
-            forward = self._sum(stage, (linear.TERM_FORWARD,), ceil)
-            window_s = backward - self._sum(stage, (linear.TERM_TAKEN_BACKWARD,), floor)
-            reduce = self._exposed(
-                stage, columns[0], bases[0], framework.hide_gradient_reduction, window_s
-            )
-            window_s = forward - self._sum(stage, (linear.TERM_TAKEN_FORWARD,), floor)
-            gather = self._exposed(
-                stage, columns[1], bases[1], framework.hide_parameter_gather, window_s
-            )
-            shared = self._sum(stage, (linear.TERM_SHARED,), floor)
-            self.model.add(exposed >= self.scale * (reduce + gather + shared) - drain)
-            drain = drain + self.scale // terms.vpp * backward
+            seconds = self._unhidden(stage, hidden, based)
+            taken = self._sum(stage, (linear.TERM_TAKEN_BACKWARD,), floor)
+            window_s = self._backward(stage, passes) - taken
+            seconds = seconds + self._roomless(stage, columns[0], hidden, based, window_s)
+            taken = self._sum(stage, (linear.TERM_TAKEN_FORWARD,), floor)
+            window_s = self._sum(stage, (linear.TERM_FORWARD,), ceil, passes) - taken
+            seconds = seconds + self._roomless(stage, columns[1], hidden, based, window_s)
+            self.model.add(exposed >= self.scale * seconds - drain)
+            drain = drain + self.scale // terms.vpp * self._backward(stage)
         return exposed
 
-    def _exposed(
-        self, stage: int, column: int, base: int, hidden_share: float, window_s: Expression
+    def _unhidden(
+        self, stage: int, hidden: Mapping[int, float], based: Mapping[int, float]
     ) -> Expression:
-        """max(share that cannot hide, what finds no room): seconds - min(h·seconds, room)."""
-        terms = self.terms
-        pinned_s = float(terms.scalars[base]) + float(terms.stage[stage, column])
-        per_layer = terms.layer_of(stage)[:, column]
+        """Seconds of a stage's traffic that never hide, and of what it slows: rounded as one."""
+        layer, stage_s = self.terms.layer_of(stage), self.terms.stage[stage]
+        per_layer, pinned_s = layer[:, linear.TERM_SHARED], float(stage_s[linear.TERM_SHARED])
+        for column, share in hidden.items():
+            per_layer = per_layer + (1.0 - share) * layer[:, column]
+            pinned_s += (1.0 - share) * float(stage_s[column] + based[column])
+        pinned = self._units(pinned_s, floor)
+        return pinned + self._weighted(self.layers[stage], per_layer, floor)
+
+    def _roomless(
+        self, stage: int, column: int, hidden: Mapping[int, float], based: Mapping[int, float],
+        window_s: Expression,
+    ) -> Expression:  # fmt: skip
+        """Seconds of the share that may hide and finds no room: max(0, h·seconds - room)."""
+        share = hidden[column]
+        pinned_s = share * float(self.terms.stage[stage, column] + based[column])
+        per_layer = share * self.terms.layer_of(stage)[:, column]
         if not pinned_s and not per_layer.any():
             return 0
-        exposed = self._variable()
-        for share, hideout in ((1.0 - hidden_share, None), (1.0, window_s)):
-            seconds = self._units(pinned_s * share, floor) + self._weighted(
-                self.layers[stage], per_layer * share, floor
-            )
-            self.model.add(exposed >= (seconds if hideout is None else seconds - hideout))
-        return exposed
+        roomless = self._variable()
+        pinned = self._units(pinned_s, floor)
+        self.model.add(
+            roomless >= pinned + self._weighted(self.layers[stage], per_layer, floor) - window_s
+        )
+        return roomless

@@ -67,6 +67,18 @@ class ShapeTerms:
         layer_s = float(self.layer[:, passes].sum(axis=1).mean())
         return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
 
+    @property
+    def passes_at_ends(self) -> float:
+        """`planner.cost.schedule.passes_at_ends`."""
+        return schedule.passes_at_ends(self.framework.schedule, self.pp, self.vpp, self.grad_acc)
+
+    @property
+    def hidden_at_ends(self) -> tuple[float, float]:
+        """Shares of the gradients' reduction and of the weights' gather that may be hidden."""
+        share = schedule.hideable_at_ends(self.framework.schedule, self.vpp)
+        framework = self.framework
+        return share * framework.hide_gradient_reduction, share * framework.hide_parameter_gather
+
     def recompute_seconds(self, stage: int) -> list[Array]:
         """[kind] for each mode that layers of a stage may take: of backward, more."""
         shape_mode = self.layer_of(stage)[:, linear.TERM_RECOMPUTE]

@@ -12,7 +12,7 @@ import numpy as np
 from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.rule import Layout
 from planner.cost import linear
-from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
+from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ALL_FORWARD_FIRST
 from planner.cost.tables import Array, FrameworkInputs
 from planner.search.explorer import Explorer
 from planner.search.limit_results import LimitResult, all_limit_results
@@ -76,12 +76,19 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     reduce = found[:, linear.TERM_REDUCE] + scalars[linear.SCALAR_REDUCE_BASE]
     gather = found[:, linear.TERM_ALL_GATHER] + scalars[linear.SCALAR_ALL_GATHER_BASE]
     exposed = drain = 0.0
+    first, passes = 0.0, 1.0
+    if framework.schedule == SCHEDULE_1F1B and terms.vpp > 1:
+        # The first chunk's traffic has nothing beside it, that of the others pp micro-batches.
+        first = 1.0 / terms.vpp
+        passes = min(terms.pp, terms.grad_acc) * (1.0 - first)
+    hide_reduce = (1.0 - first) * framework.hide_gradient_reduction
+    hide_gather = (1.0 - first) * framework.hide_parameter_gather
     for stage in range(terms.pp):
         seconds = found[stage, linear.TERM_SHARED]
-        window_s = backward[stage] - found[stage, linear.TERM_TAKEN_BACKWARD]
-        seconds += reduce[stage] - min(reduce[stage] * framework.hide_gradient_reduction, window_s)
-        window_s = forward[stage] - found[stage, linear.TERM_TAKEN_FORWARD]
-        seconds += gather[stage] - min(gather[stage] * framework.hide_parameter_gather, window_s)
+        window_s = passes * backward[stage] - found[stage, linear.TERM_TAKEN_BACKWARD]
+        seconds += reduce[stage] - min(reduce[stage] * hide_reduce, window_s)
+        window_s = passes * forward[stage] - found[stage, linear.TERM_TAKEN_FORWARD]
+        seconds += gather[stage] - min(gather[stage] * hide_gather, window_s)
         exposed = max(exposed, seconds - drain)
         drain += backward[stage] / terms.vpp
     fixed = scalars[linear.SCALAR_FIXED_S]
