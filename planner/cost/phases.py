@@ -74,10 +74,13 @@ def bucket_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def logits_elements(key: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Logits of a micro-batch that the loss of one rank works on."""
+    """Logits of a micro-batch that the loss of one rank works on at a time."""
     padded = job.vocab * padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
     split = key.tp if framework.logits_sharded > 0.0 else 1.0
-    return padded / split * local_tokens(key, job)
+    width = padded / split
+    if framework.linear_loss > 0.0:
+        width = min(width, job.hidden)
+    return width * local_tokens(key, job)
 
 
 @jit
@@ -276,7 +279,7 @@ def loss_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
     elements = holds.logits
     if phase == FORWARD:
         return framework.logits_forward_bytes * elements
-    if phase == HEAD:
+    if phase == HEAD and framework.linear_loss == 0.0:
         return framework.activation_bytes * elements
     return framework.logits_transient_bytes * elements
 

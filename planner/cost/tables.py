@@ -107,6 +107,7 @@ class FrameworkInputs(NamedTuple):
     weight_gradient_bytes: float
     gathered_tensors: float
     logits_sharded: float
+    linear_loss: float
     gradients_at_backward: float
     ddp_bucket_copies: float
     input_bytes: float

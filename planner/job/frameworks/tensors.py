@@ -148,6 +148,10 @@ class SavedTensors(Frozen):
     """LM head and loss, at the peak of backward."""
     logits_forward_bytes: LogitBytes = 4
     """LM head and loss, beyond what is kept at the peak of forward."""
+    linear_loss: bool = False
+    """The loss multiplies by the head's weights itself, of as many tokens at a time as make logits
+    as large as the hidden states, and leaves gradients alone: the bytes above are per element of
+    those (Hsu et al. 2024, arXiv 2410.10989, section 3.2)."""
     logits_sharded: bool = True
     """The loss works on logits split over tp; otherwise every rank gathers all of them."""
     embedding_sharded: bool = True
