@@ -53,6 +53,12 @@ class Kernels(Frozen):
     to issue its kernels. On the reference host (`hardware.schema.Cluster`, `host_speed` 1)."""
     issue_evidence: str = ""
     """What `issue_s` was fitted on."""
+    launch_s: Seconds = 0.0
+    """CPU time of one launch from a loop over a rank's experts, beside `issue_s` of the row: the
+    products of the experts, the quantisation of their inputs and biases. 0: one launch for all. On
+    the reference host."""
+    expert_casts: NonNegative = 0.0
+    """Launches that quantise the input, or the gradient of the output, of one expert's product."""
     captured: bool = False
     """CUDA graphs hold all modules but routed experts, whose tokens the CPU counts first: it issues
     only what stands from their dispatch on to their combine."""

@@ -214,6 +214,8 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     bias = 1.0 if moe.expert_bias else 0.0
     experts = float(moe.experts)
     autocasts = context.saved.expert_bytes in (None, context.saved.activation_bytes)
+    # A product forward, two backward, each with the quantisation of one operand of its own.
+    casts = context.profile.kernels.expert_casts
     up = Op(
         name="moe/experts_up",
         kind=OpKind.GROUPED_GEMM,
@@ -228,6 +230,8 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             context,
             linear_inputs(context, "moe/experts_up", hidden, Shard.ROUTED, 1, Module.MOE, copies),
         ),
+        forward_launches=1.0 + casts,
+        backward_launches=2.0 + casts,
         autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
@@ -260,6 +264,8 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
                 copies,
             ),
         ),
+        forward_launches=1.0 + casts,
+        backward_launches=2.0 + casts,
         autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
@@ -313,6 +319,11 @@ def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             backward_bytes=40.0 * hidden / context.profile.kernels.memory_traffic,
             forward_kernels=2,
             backward_kernels=4,
+            # A product and a sum for each expert; backward a product and a sum each for the
+            # gradients of its bias and its probabilities.
+            groups=float(moe.experts),
+            forward_launches=2.0,
+            backward_launches=4.0,
             rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
         ),
     )
