@@ -42,8 +42,7 @@ OP_HOST_WAITS = 25  # times that the CPU waits for the GPU in forward
 # Launches of a loop over the experts of a rank, for each of them.
 OP_FORWARD_LAUNCHES = 26
 OP_BACKWARD_LAUNCHES = 27
-OP_ROUTED = 28  # 1 from the dispatch of the experts' tokens to their combine
-OP_COLUMNS = 29
+OP_COLUMNS = 28
 
 KIND_GEMM = 0
 KIND_GROUPED_GEMM = 1

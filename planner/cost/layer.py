@@ -110,7 +110,6 @@ def add_issue(
     waited = waited_seconds(
         device, issue_seconds(issue, terms.products, key, framework, network), framework
     )
-    waited = max(waited, terms.issue_routed * (1.0 + HOST_SPREAD * (key.tp - 1.0)) - terms.routed - out.forward_ep)
     out.forward += waited
     out.issue += waited
     device = out.backward + out.backward_tp + out.backward_cp + out.backward_ep

@@ -334,8 +334,6 @@ class ComputeTerms(NamedTuple):
     issue_forward: float
     issue_backward: float
     issue_recompute: float
-    routed: float
-    issue_routed: float
     products: float
     weight_bytes: float
 
@@ -353,20 +351,17 @@ def compute_terms(
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
     issue_forward = issue_backward = issue_recompute = products = 0.0
-    weight = weight_bytes = routed = issue_routed = host_waits = 0.0
+    weight = weight_bytes = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
         if int(op.piece) != piece:
             continue
         seconds_forward, seconds_backward, seconds_weight = op_seconds(op, key, job, framework, gpu)
         seconds_forward += op.host_waits * framework.issue_s
-        host_waits += op.host_waits
         forward += seconds_forward
         backward += seconds_backward
         issued_forward = issue_s(op, op.forward_kernels, op.forward_launches, key, job, framework)
         issue_forward += issued_forward
-        routed += op.routed * seconds_forward
-        issue_routed += op.routed * issued_forward
         issue_backward += issue_s(
             op, op.backward_kernels, op.backward_launches, key, job, framework
         )
@@ -393,8 +388,6 @@ def compute_terms(
         issue_forward,
         issue_backward,
         issue_recompute,
-        routed,
-        issue_routed if host_waits > 0.0 else 0.0,
         products,
         weight_bytes,
     )

@@ -184,7 +184,6 @@ def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
         op.host_waits,
         op.forward_launches,
         op.backward_launches,
-        not op.captured,
     )
 
 
