@@ -320,7 +320,7 @@ class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), of weight gradients, CPU seconds to issue each pass, dense products, and bytes that
+    hide behind), of weight gradients, CPU seconds to issue each pass, dense products, bytes that
     the weight gradients read.
     """
 

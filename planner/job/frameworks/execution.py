@@ -54,11 +54,9 @@ class Kernels(Frozen):
     issue_evidence: str = ""
     """What `issue_s` was fitted on."""
     launch_s: Seconds = 0.0
-    """CPU time of one launch from a loop over a rank's experts, beside `issue_s` of the row: the
-    products of the experts, the quantisation of their inputs and biases. 0: one launch for all. On
-    the reference host."""
-    expert_casts: NonNegative = 0.0
-    """Launches that quantise the input, or the gradient of the output, of one expert's product."""
+    """CPU time of one launch from a loop over a rank's experts, beside `issue_s` of the row: their
+    products and biases are issued one by one; 0: one launch for all. On the reference host. Source:
+    Transformer Engine 2.9, common/gemm/cublaslt_gemm.cu, `multi_stream_cublas_gemm`."""
     captured: bool = False
     """CUDA graphs hold all modules but routed experts, whose tokens the CPU counts first: it issues
     only what stands from their dispatch on to their combine."""

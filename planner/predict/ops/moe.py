@@ -214,8 +214,6 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     bias = 1.0 if moe.expert_bias else 0.0
     experts = float(moe.experts)
     autocasts = context.saved.expert_bytes in (None, context.saved.activation_bytes)
-    # A product forward, two backward, each with the quantisation of one operand of its own.
-    casts = context.profile.kernels.expert_casts
     up = Op(
         name="moe/experts_up",
         kind=OpKind.GROUPED_GEMM,
@@ -230,8 +228,8 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             context,
             linear_inputs(context, "moe/experts_up", hidden, Shard.ROUTED, 1, Module.MOE, copies),
         ),
-        forward_launches=1.0 + casts,
-        backward_launches=2.0 + casts,
+        forward_launches=1.0,
+        backward_launches=2.0,
         autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
@@ -264,8 +262,8 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
                 copies,
             ),
         ),
-        forward_launches=1.0 + casts,
-        backward_launches=2.0 + casts,
+        forward_launches=1.0,
+        backward_launches=2.0,
         autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
