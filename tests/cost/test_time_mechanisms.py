@@ -129,6 +129,15 @@ def test_the_cpu_launches_the_products_of_each_expert(
         assert some[f.PIECE_BACKWARD] - none[f.PIECE_BACKWARD] == pytest.approx(backward * a_launch)
 
 
+def test_bare_launches_have_a_speed_of_their_own() -> None:
+    """Of each host, up to the time that a whole row takes it."""
+    job = with_kernels(make_job("qwen3-30b-a3b", "8xGB200"), issue_s=2e-4, launch_s=1e-5)
+    assert CostModel(job).framework_inputs.launch_s == 1e-5 / job.cluster.host_launch_speed
+    slow = job.cluster.model_copy(update={"host_launch_speed": 0.01})
+    whole_s = CostModel(replace(job, cluster=slow)).framework_inputs.launch_s
+    assert whole_s == 2e-4 / job.cluster.host_speed
+
+
 def test_a_graph_of_the_step_launches_no_expert() -> None:
     job = with_kernels(make_job("qwen3-30b-a3b", "8xH100", "megatron-core"), issue_s=0.0)
     assert job.framework.kernels.launch_s > CostModel(job).framework_inputs.launch_s == 0.0
