@@ -318,10 +318,11 @@ def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             forward_kernels=2,
             backward_kernels=4,
             # A product and a sum for each expert; backward a product and a sum each for the
-            # gradients of its bias and its probabilities.
+            # gradients of its bias and its probabilities, casts of the output's and the bias's, and
+            # the gradients of both products' biases, added to their fp32 buffers.
             groups=float(moe.experts),
             forward_launches=2.0,
-            backward_launches=4.0,
+            backward_launches=8.0,
             rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
         ),
     )
