@@ -223,6 +223,7 @@ def load_cluster_file(path: Path) -> Cluster:
         host_memory = "2 TiB"           # of a node
         gpus_per_host_link = 1          # GPUs that share one link to host memory
         host_speed = 1.4                # of one CPU core, over a DGX A100's (EPYC 7742)
+        host_launch_speed = 1.4         # of bare launches; default: host_speed
 
         [gpu]                           # instead of gpu = "...": fields of catalog/gpus/*.toml
         like = "H100-SXM5-80GB"         # optional: the GPU that fills what is not stated

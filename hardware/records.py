@@ -106,7 +106,7 @@ class ClusterShape(_Record):
     `leaf_nodes`: nodes below one leaf switch, or one set of rail leaves; where it is not stated it
     follows on InfiniBand from the switches (`hardware.sharp.leaf_nodes`). `sharp`: generation of
     switches that reduce for a job (`hardware.sharp`), or true; empty: none do.
-    `host_speed`: of one core, over a DGX A100's (`hardware.schema.Cluster`).
+    `host_speed`, `host_launch_speed`: of one core, over a DGX A100's (`hardware.schema.Cluster`).
     """
 
     name: str
@@ -126,6 +126,7 @@ class ClusterShape(_Record):
     host_memory: Size
     gpus_per_host_link: Count | None = None
     host_speed: Ratio | None = None
+    host_launch_speed: Ratio | None = None
     pcie: str = ""
     note: str = ""
 
@@ -157,6 +158,7 @@ class ClusterShape(_Record):
                 f"{num_gpus:,} GPUs reach each other; state nics_per_node and nic_rate"
             )
         link = self.scale_up_link
+        host_speed = self.host_speed.si if self.host_speed else 1.0
         cluster = Cluster(
             name=self.name,
             gpu=gpu,
@@ -177,7 +179,8 @@ class ClusterShape(_Record):
             gpus_per_host_link=(
                 min(int(self.gpus_per_host_link.si), num_gpus) if self.gpus_per_host_link else 1
             ),
-            host_speed=self.host_speed.si if self.host_speed else 1.0,
+            host_speed=host_speed,
+            host_launch_speed=(self.host_launch_speed.si if self.host_launch_speed else host_speed),
         )
         stated = self.leaf_nodes
         below = leaf_nodes(cluster) if stated is None else int(stated.si)

@@ -96,7 +96,8 @@ class Cluster(Frozen):
     among which no traffic crosses an oversubscribed spine, 0 where not known. `sharp`: generation
     of InfiniBand switches that reduce for the job (`hardware.sharp`), empty where none do.
     `host_speed`: how fast one core of the host runs what issues kernels (Python, autograd,
-    launches), over that of a DGX A100 (EPYC 7742). `calibration`: what its runs taught.
+    launches), over that of a DGX A100 (EPYC 7742); `host_launch_speed`: the same of bare launches
+    from compiled code. `calibration`: what its runs taught.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Cluster(Frozen):
     host_memory_bytes_per_node: Positive
     gpus_per_host_link: PositiveInt = 1
     host_speed: Positive = 1.0
+    host_launch_speed: Positive = 1.0
     calibration: Calibration | None = None
 
     @property

@@ -39,7 +39,10 @@ OP_AUTOCASTS = 22  # 0 where autocast knows nothing of the product
 OP_WORK_BYTES = 23
 OP_ISSUED = 24  # 0 where a CUDA graph holds it
 OP_HOST_WAITS = 25  # times that the CPU waits for the GPU in forward
-OP_COLUMNS = 26
+# Launches of a loop over the experts of a rank, for each of them.
+OP_FORWARD_LAUNCHES = 26
+OP_BACKWARD_LAUNCHES = 27
+OP_COLUMNS = 28
 
 KIND_GEMM = 0
 KIND_GROUPED_GEMM = 1

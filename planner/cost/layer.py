@@ -72,14 +72,14 @@ HOST_SPREAD = 0.024
 
 @jit
 def issue_seconds(
-    kernels: float, chunks: float, key: Row, framework: FrameworkInputs, network: Rows
+    issue: float, chunks: float, key: Row, framework: FrameworkInputs, network: Rows
 ) -> float:
-    """Seconds in which one CPU thread issues `kernels` of a pass.
+    """Seconds in which one CPU thread issues a pass that takes `issue` on a rank without others.
 
     `chunks`: products whose exchanges over tp a pipeline between domains slows, each at least so
     long (`pipeline_exchange_s`).
     """
-    issue = kernels * framework.issue_s * (1.0 + HOST_SPREAD * (key.tp - 1.0))
+    issue *= 1.0 + HOST_SPREAD * (key.tp - 1.0)
     if key.pipelined > 0.0 and key.tp > 1.0:
         issue += chunks * key.tp * framework.pipeline_exchange_s
         if key.tp > network[0].scale_up_domain:
@@ -106,22 +106,22 @@ def add_issue(
 ) -> None:  # fmt: skip
     """Add what each pass waits for the CPU; `copies`: of activations over the host link."""
     device = out.forward + out.forward_tp + out.forward_cp + out.forward_ep
-    kernels = terms.kernels_forward + copies
+    issue = terms.issue_forward + copies * framework.issue_s
     waited = waited_seconds(
-        device, issue_seconds(kernels, terms.products, key, framework, network), framework
+        device, issue_seconds(issue, terms.products, key, framework, network), framework
     )
     out.forward += waited
     out.issue += waited
     device = out.backward + out.backward_tp + out.backward_cp + out.backward_ep
-    kernels = terms.kernels_backward + copies
+    issue = terms.issue_backward + copies * framework.issue_s
     waited = waited_seconds(
-        device, issue_seconds(kernels, 2.0 * terms.products, key, framework, network), framework
+        device, issue_seconds(issue, 2.0 * terms.products, key, framework, network), framework
     )
     out.backward += waited
     out.issue += waited
     device = out.recompute + out.recompute_tp + out.recompute_cp + out.recompute_ep
     waited = waited_seconds(
-        device, issue_seconds(terms.kernels_recompute, 0.0, key, framework, network), framework
+        device, issue_seconds(terms.issue_recompute, 0.0, key, framework, network), framework
     )
     out.recompute += waited
     out.issue_again += waited

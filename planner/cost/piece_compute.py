@@ -304,11 +304,23 @@ def expert_kernels(op: Row, key: Row, framework: FrameworkInputs) -> float:
     return float(op.groups / key.ep)
 
 
+@jit
+def issue_s(
+    op: Row, kernels: float, launches: float, key: Row, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """CPU seconds that one pass of a row takes to issue: its kernels, and `launches` of a loop over
+    the experts of the rank for each of them."""
+    kernels = kernels * expert_kernels(op, key, framework)
+    kernels += context_kernels(op, key) + softmax_kernels(op, key, job)
+    looped = launches * op.groups / key.ep if framework.sequential_experts == 0.0 else 0.0
+    return float(op.issued * (kernels * framework.issue_s + looped * framework.launch_s))
+
+
 class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), of weight gradients, kernels to issue by pass, dense products, and bytes that
+    hide behind), of weight gradients, CPU seconds to issue each pass, dense products, bytes that
     the weight gradients read.
     """
 
@@ -319,9 +331,9 @@ class ComputeTerms(NamedTuple):
     attention_forward: float
     attention_backward: float
     weight: float
-    kernels_forward: float
-    kernels_backward: float
-    kernels_recompute: float
+    issue_forward: float
+    issue_backward: float
+    issue_recompute: float
     products: float
     weight_bytes: float
 
@@ -338,7 +350,7 @@ def compute_terms(
     """Sum the rows of one piece."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
-    kernels_forward = kernels_backward = kernels_recompute = products = 0.0
+    issue_forward = issue_backward = issue_recompute = products = 0.0
     weight = weight_bytes = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
@@ -348,13 +360,14 @@ def compute_terms(
         seconds_forward += op.host_waits * framework.issue_s
         forward += seconds_forward
         backward += seconds_backward
-        split = op.issued * (context_kernels(op, key) + softmax_kernels(op, key, job))
-        times = op.issued * expert_kernels(op, key, framework)
-        kernels_forward += times * op.forward_kernels + split
-        kernels_backward += times * op.backward_kernels + split
+        issued_forward = issue_s(op, op.forward_kernels, op.forward_launches, key, job, framework)
+        issue_forward += issued_forward
+        issue_backward += issue_s(
+            op, op.backward_kernels, op.backward_launches, key, job, framework
+        )
         if int(op.rerun_with) & int(key.modules):
             recompute += seconds_forward
-            kernels_recompute += times * op.forward_kernels + split
+            issue_recompute += issued_forward
         kind = int(op.kind)
         if kind == f.KIND_ATTENTION:
             attention_forward += seconds_forward
@@ -372,9 +385,9 @@ def compute_terms(
         attention_forward,
         attention_backward,
         weight,
-        kernels_forward,
-        kernels_backward,
-        kernels_recompute,
+        issue_forward,
+        issue_backward,
+        issue_recompute,
         products,
         weight_bytes,
     )

@@ -132,6 +132,8 @@ class FrameworkInputs(NamedTuple):
     """Per logit, at the peak of backward beyond what is kept (`logits_peak_bytes`)."""
     issue_s: float
     """The setting, on the cluster's host."""
+    launch_s: float
+    """The setting, on the cluster's host; at most `issue_s`, 0 where that is."""
     gather_copy_s: float
     """Seconds per parameter of the copy from a gathered flat buffer into weights."""
     reduce_copy_s: float

@@ -182,6 +182,8 @@ def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
         op.work_bytes,
         not (op.captured and job.framework.kernels.captured),
         op.host_waits,
+        op.forward_launches,
+        op.backward_launches,
     )
 
 
@@ -280,6 +282,10 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "live_gathered_bytes": _live_gathered(job, profile),
         "logits_transient_bytes": _logits_transient(profile),
         "issue_s": kernels.issue_s / job.cluster.host_speed,
+        "launch_s": min(
+            kernels.launch_s / job.cluster.host_launch_speed,
+            kernels.issue_s / job.cluster.host_speed,
+        ),
         "tensor_gather_share": _tensor_gather_share(job),
         "tensor_copy_s": kernels.tensor_copy_bytes / streaming,
         "gather_copy_s": kernels.gather_copy_bytes / streaming,

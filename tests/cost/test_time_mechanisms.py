@@ -104,6 +104,45 @@ def test_neighbouring_experts_lie_on_few_ranks(ep: int, draws: float) -> None:
     assert exchange_draws(key, model.job_inputs) == draws
 
 
+@pytest.mark.parametrize(
+    ("model", "forward", "backward"), [("qwen3-30b-a3b", 2, 4), ("gpt-oss-20b", 4, 12)]
+)
+@pytest.mark.parametrize("ep", [2, 8])
+def test_the_cpu_launches_the_products_of_each_expert(
+    model: str, forward: int, backward: int, ep: int
+) -> None:
+    """Two products an expert, and each one's gradients; a bias has a product and a sum for each.
+    Experts that are modules of their own issue whole rows instead."""
+    job = with_kernels(make_job(model, "8xH100", "megatron-core"), issue_s=1.0, launch_s=0.0)
+    assert job.model.moe is not None
+    experts = job.model.moe.experts / ep
+    for by, launches in ((False, experts), (True, 0.0)):
+        looped = with_kernels(job, sequential_experts=by)
+        none, some = (
+            cost(CostModel(with_kernels(looped, launch_s=seconds)), dp=8, ep=ep)[0].piece_costs(0)[
+                0
+            ]
+            for seconds in (0.0, 0.01)
+        )
+        a_launch = launches * 0.01 / job.cluster.host_speed
+        assert some[f.PIECE_FORWARD] - none[f.PIECE_FORWARD] == pytest.approx(forward * a_launch)
+        assert some[f.PIECE_BACKWARD] - none[f.PIECE_BACKWARD] == pytest.approx(backward * a_launch)
+
+
+def test_bare_launches_have_a_speed_of_their_own() -> None:
+    """Of each host, up to the time that a whole row takes it."""
+    job = with_kernels(make_job("qwen3-30b-a3b", "8xGB200"), issue_s=2e-4, launch_s=1e-5)
+    assert CostModel(job).framework_inputs.launch_s == 1e-5 / job.cluster.host_launch_speed
+    slow = job.cluster.model_copy(update={"host_launch_speed": 0.01})
+    whole_s = CostModel(replace(job, cluster=slow)).framework_inputs.launch_s
+    assert whole_s == 2e-4 / job.cluster.host_speed
+
+
+def test_a_graph_of_the_step_launches_no_expert() -> None:
+    job = with_kernels(make_job("qwen3-30b-a3b", "8xH100", "megatron-core"), issue_s=0.0)
+    assert job.framework.kernels.launch_s > CostModel(job).framework_inputs.launch_s == 0.0
+
+
 def test_the_gpu_idles_while_the_cpu_reads_token_counts() -> None:
     """One `issue_s` in the forward of a layer of experts that is longer than its issue, and where
     it is run again; no other."""

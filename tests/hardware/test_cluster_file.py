@@ -62,6 +62,15 @@ def test_the_host_is_a_dgx_a100s_unless_the_shape_or_the_file_says_more(tmp_path
     assert "host_speed" in refusal(tmp_path, 'gpu = "H100"\nnum_gpus = 8\nhost_speed = 0')
 
 
+def test_bare_launches_are_as_fast_as_the_host_unless_stated(tmp_path: Path) -> None:
+    h100 = 'gpu = "H100"\nnum_gpus = 8\n'
+    assert load(tmp_path, h100 + "host_speed = 1.1").host_launch_speed == 1.1
+    assert load(tmp_path, h100 + "host_launch_speed = 2").host_launch_speed == 2.0
+    assert "host_launch_speed" in refusal(tmp_path, h100 + "host_launch_speed = 0")
+    grace = load(tmp_path, 'gpu = "GB200"\nnum_gpus = 8')
+    assert grace.host_launch_speed < grace.host_speed
+
+
 def test_what_is_stated_replaces_what_the_shape_has(tmp_path: Path) -> None:
     text = """
         name = "lab"

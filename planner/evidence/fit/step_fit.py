@@ -102,6 +102,14 @@ def _profile(
     )
 
 
+def _launch() -> float:
+    return load_framework("megatron-core").kernels.launch_s
+
+
+def _scan() -> float:
+    return float(load_compute_curves(parse_gpus("8xH100").gpu).curves.scan_efficiency.value)
+
+
 # Eager torch blocks (torchtitan's, and counted in Hugging Face's Llama: 3.5 of the fused bytes
 # forward); one kernel for each row, as llm-foundry's norms and plain GELU: what Megatron-Core's
 # fused ones hold on other sources; NCCL beside compute as torchtitan has it.
@@ -122,6 +130,20 @@ CONSTANTS = (
     _profile("megatron-bridge-issue", "megatron-bridge", "kernels", "issue_s"),
     _profile("megatron-bridge-traffic", "megatron-bridge", "kernels", "memory_traffic"),
     _profile("megatron-bridge-overlap", "megatron-bridge", "overlap", "tensor", 1.0),
+    Constant(
+        "megatron-experts-launch",
+        "planner/job/frameworks/megatron-core.toml",
+        frozenset({"launch_s"}),
+        _launch,
+        lambda job: job.model.moe is not None and job.framework.kernels.launch_s == _launch(),
+    ),
+    Constant(
+        "scan",
+        "hardware/efficiency/compute.toml",
+        frozenset({"scan_efficiency"}),
+        _scan,
+        lambda job: any(kind.attention == "state" for kind in job.model.kinds),
+    ),
     _profile("nanotron-issue", "nanotron", "kernels", "issue_s"),
     _profile("torchtitan-issue", "torchtitan", "kernels", "issue_s"),
     _profile("torchtitan-traffic", "torchtitan", "kernels", "memory_traffic"),

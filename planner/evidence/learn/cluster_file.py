@@ -56,7 +56,7 @@ def _machine(cluster: Cluster, name: str) -> str:
         "nic_rate": f"{cluster.nic_bytes_per_s * 8 / 1e9:g} Gbit/s",
         **picked(cluster, "fabric rail_optimised oversubscription leaf_nodes"),
         "host_memory": f"{cluster.host_memory_bytes_per_node / 2**30:g} GiB",
-        **picked(cluster, "gpus_per_host_link host_speed"),
+        **picked(cluster, "gpus_per_host_link host_speed host_launch_speed"),
     }
     if cluster.sharp:
         values["sharp"] = cluster.sharp

@@ -53,6 +53,10 @@ class Kernels(Frozen):
     to issue its kernels. On the reference host (`hardware.schema.Cluster`, `host_speed` 1)."""
     issue_evidence: str = ""
     """What `issue_s` was fitted on."""
+    launch_s: Seconds = 0.0
+    """CPU time of one launch from a loop over a rank's experts, beside `issue_s` of the row: their
+    products and biases are issued one by one; 0: one launch for all. On the reference host. Source:
+    Transformer Engine 2.9, common/gemm/cublaslt_gemm.cu, `multi_stream_cublas_gemm`."""
     captured: bool = False
     """CUDA graphs hold all modules but routed experts, whose tokens the CPU counts first: it issues
     only what stands from their dispatch on to their combine."""

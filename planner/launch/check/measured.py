@@ -259,10 +259,11 @@ def _moves(predicted: float, comparison: Comparison) -> bool:
 
 
 def _launch_bound(job: Job) -> Iterator[_Hypothesis]:
-    issue = job.framework.kernels.issue_s
+    kernels = job.framework.kernels
     for factor in _ISSUE_FACTORS:
-        tables = {"kernels": {"issue_s": issue * factor}}
-        yield _Hypothesis(f"CPU issues kernels {factor:g} times as slowly (launch-bound)", tables)
+        times = {"issue_s": kernels.issue_s * factor, "launch_s": kernels.launch_s * factor}
+        what = f"CPU issues kernels {factor:g} times as slowly (launch-bound)"
+        yield _Hypothesis(what, {"kernels": times})
 
 
 def _figure(setup: Setup, hypothesis: _Hypothesis, figure: Figure) -> float | None:

@@ -228,6 +228,8 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             context,
             linear_inputs(context, "moe/experts_up", hidden, Shard.ROUTED, 1, Module.MOE, copies),
         ),
+        forward_launches=1.0,
+        backward_launches=2.0,
         autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
@@ -260,6 +262,8 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
                 copies,
             ),
         ),
+        forward_launches=1.0,
+        backward_launches=2.0,
         autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
@@ -313,6 +317,12 @@ def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             backward_bytes=40.0 * hidden / context.profile.kernels.memory_traffic,
             forward_kernels=2,
             backward_kernels=4,
+            # A product and a sum for each expert; backward a product and a sum each for the
+            # gradients of its bias and its probabilities, casts of the output's and the bias's, and
+            # the gradients of both products' biases, added to their fp32 buffers.
+            groups=float(moe.experts),
+            forward_launches=2.0,
+            backward_launches=8.0,
             rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
         ),
     )

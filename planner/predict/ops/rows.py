@@ -156,6 +156,9 @@ class Op:
     work_bytes: float = 0.0
     forward_kernels: float = 1.0
     backward_kernels: float = 2.0
+    # Launches for each expert of the rank, where one loop issues what all of them compute.
+    forward_launches: float = 0.0
+    backward_launches: float = 0.0
     host_waits: float = 0.0  # times that the CPU reads a result in forward before it issues more
     captured: bool = True  # CUDA graphs may hold it: its shapes are known before the step
     autocasts: bool = True  # autocast multiplies 16-bit copies of the weights

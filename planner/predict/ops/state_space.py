@@ -40,7 +40,8 @@ from planner.predict.ops.state_kept import fixed_bytes, kept_bytes
 
 # FLOP of the tensor cores in the time of one of a selective scan: its exponentials, one of nine
 # operations for each channel and state, run at 16 an SM and cycle against some 4,100 FLOP (H100).
-_EXPONENTIAL_COST = 4100.0 / 16.0 / 9.0
+# Assumed: at 0.15 of that rate, where products of scans in chunks reach 0.083 (`scan_efficiency`).
+_EXPONENTIAL_COST = 4100.0 / 16.0 / 9.0 * 0.083 / 0.15
 _SCAN_FLOP = 9.0
 # HBM traffic of a backward over that of its forward, most of which it runs again.
 _BACKWARD_TRAFFIC = 3.0
@@ -222,7 +223,7 @@ def _scan(context: OpContext, space: StateSpaceSpec) -> Op:
     """The recurrence. Kept: its output before the gate; backward makes states and the convolution's
     output again, and their gradients."""
     element = context.saved.activation_bytes
-    traffic = _scan_bytes(space, element)
+    traffic = _scan_bytes(space, element) / context.profile.kernels.memory_traffic
     states = 4.0 * space.inner * space.state / space.chunk if space.kind != "mamba1" else 0.0
     heads = {"mamba2": 3.0, "gated_delta": 2.0}.get(space.kind, 0.0)
     decays = space.inner * (space.state + 1.0) if space.kind == "mamba1" else heads * space.heads

@@ -348,6 +348,18 @@ def test_recipes_of_mixtures_on_nvl72_use_graphs_and_hybridep(
     assert (profile.overlap.expert > 0.0) is overlap
 
 
+def test_local_layers_of_megatron_issue_faster() -> None:
+    local = load_framework("megatron-local").kernels.issue_s
+    for implementation, expected in (
+        ("local", local),
+        ("transformer_engine", load_framework("megatron-core").kernels.issue_s),
+    ):
+        cells = {"tp": "2", "pp": "1", "flash": "n", "transformer_impl": implementation}
+        found = map_row(row(**MEGATRON, **cells)).job.framework
+        assert found.kernels.issue_s == expected
+    assert local < expected
+
+
 def test_bloom_waited_for_every_kernel() -> None:
     values = {"framework": "Megatron-DeepSpeed", "precision": "fp16"}
     bloom = map_row(row(host="blocking launches; PCIe and NUMA tuned", **values)).job.framework

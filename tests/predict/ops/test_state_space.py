@@ -52,6 +52,20 @@ def test_mamba_flop_are_near_megatrons_count() -> None:
     assert flop_per_token(mamba, 4096) == flop_per_token(mamba, 2048)
 
 
+def test_traffic_of_a_scan_is_that_of_its_kernels() -> None:
+    """Five elements of the inner width and four of keys, C·B in fp32, 12 bytes of states a chunk;
+    thrice backward. The factor by which a profile's torch moves more is none of theirs."""
+    profile = load_framework("megatron-core")
+    context = OpContext(MODEL, profile, 8192)
+    mixer = pieces(context)[MODEL.kinds.index(LayerKind(attention="state", ffn="none"))]
+    scan = next(op for op in mixer.ops if op.name == "state/scan")
+    moved = 2 * (5 * INNER + 4 * KEYS) + 8 * 8 * 128 + 12 * INNER * 128 / 128
+    traffic = profile.kernels.memory_traffic
+    assert traffic > 1.0
+    assert scan.forward_bytes * traffic == pytest.approx(moved)
+    assert scan.backward_bytes * traffic == pytest.approx(3 * moved)
+
+
 def _mixer(cp: int, exchange: str) -> np.ndarray:
     """PIECE_* of the mixer with context parallelism of a kind."""
     request = Request(model="nemotron-h-8b", gpus="8xH100", gbs=8, cp_comm_type=exchange)
