@@ -8,6 +8,7 @@ import re
 from pydantic import ValidationError
 
 from hardware.errors import first_error
+from planner.job.errors import CannotTellError
 from planner.job.specs import (
     AttentionKind,
     LayerKind,
@@ -40,6 +41,7 @@ from planner.launch.read.megatron_states import (
     read_kinds,
     read_state_space,
 )
+from planner.launch.read.python_values import Frame, Reader
 
 # Words of what is wrong with a shape, and the field that they speak of.
 _SHAPING = {
@@ -48,7 +50,6 @@ _SHAPING = {
 }  # fmt: skip
 # GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
 _GPT2_VOCABULARY = 50257
-_LONGEST_PATTERN = 4096
 _LAYERS, _SEQ = option("layers"), MEGATRON_OPTIONS["seq"].name
 _NEEDED = (_LAYERS, option("hidden"), option("heads"), _SEQ)
 # SwiGLU keeps the parameters of a 4h FFN: 8h/3, down to a multiple (megatron-core 0.19,
@@ -278,29 +279,12 @@ def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool
 def read_pattern(text: str) -> list[int] | None:
     """`([0]*3+[1]*58)` as a list of numbers; None if it is no such expression."""
     try:
-        return _listed(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError):
+        node = ast.parse(text.strip(), mode="eval").body
+        found = Frame(Reader().module(ast.Module([], []), ""), {}).value(node)
+    except (SyntaxError, ValueError, RecursionError, CannotTellError):
         return None
-
-
-def _listed(node: ast.expr) -> list[int]:
-    match node:
-        case ast.List(elts=elements):
-            return [_whole(element) for element in elements]
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _listed(left) + _listed(right)
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            times = _whole(right)
-            if times > _LONGEST_PATTERN:
-                raise ValueError(times)
-            return _listed(left) * times
-    raise ValueError(ast.dump(node))
-
-
-def _whole(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return int(node.value)
-    raise ValueError(ast.dump(node))
+    is_list = isinstance(found, list) and all(isinstance(item, int) for item in found)
+    return found if is_list else None
 
 
 def _vocabulary(arguments: Arguments, assumed: list[str]) -> int:

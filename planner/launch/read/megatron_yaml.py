@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.errors import UsageError
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
@@ -172,16 +172,14 @@ def _merged(
 
 def _preset(name: str, near: str, files: Files, depth: int) -> dict[str, Setting] | None:
     """A preset and what it extends; None where it is not beside the experiment."""
-    path = beside(name, Path(near).parent)
-    text = text_of(path) if path is not None else None
-    if path is None or text is None or depth > _DEEPEST_PRESET:
+    source = source_beside(name, Path(near).parent, files) if depth <= _DEEPEST_PRESET else None
+    if source is None:
         return None
-    source = files.add(str(path), text)
-    document = yaml_document(source.as_text(), str(path), files)
+    document = yaml_document(source.as_text(), source.path, files)
     settings: dict[str, Setting] = {}
     folder = str(Path(name).parent)
     for base in document.content.get("extends") or document.content.get("bases") or ():
-        settings |= _preset(f"{folder}/{base}", str(path), files, depth + 1) or {}
+        settings |= _preset(f"{folder}/{base}", source.path, files, depth + 1) or {}
     return settings | {k: s for k, s in document.settings.items() if k not in ("extends", "bases")}
 
 
