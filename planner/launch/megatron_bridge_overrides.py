@@ -32,7 +32,7 @@ Overrides = Mapping[str, str]
 Groups = Sequence[tuple[str, Overrides]]
 
 # Precision of the plan -> Bridge's recipe of it; fields that the plan decides are set after.
-_PRECISIONS = {
+RECIPES = {
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",
     "fp8": "bf16_with_fp8_current_scaling_mixed",
@@ -55,7 +55,7 @@ _OTHERWISE = {
 
 def base_precision(launch: Launch) -> str:
     """Name of Bridge's precision recipe."""
-    return _PRECISIONS[launch.job.precision]
+    return RECIPES[launch.job.precision]
 
 
 def all_overrides(launch: Launch) -> Groups:

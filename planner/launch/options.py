@@ -76,6 +76,14 @@ MEGATRON = _table(
     Option("mbs", "--micro-batch-size"),
     Option("gbs", "--global-batch-size"),
     Option("seq", "--seq-length"),
+    Option("batch_ramp", "--step-batch-size-schedule"),
+    Option("cp_comm_type", "--cp-comm-type"),
+    Option("cp_sizes", "--hierarchical-context-parallel-sizes"),
+    Option("sharp", "--use-sharp"),
+    Option("sharp-group", "--sharp-enabled-group"),
+    Option("kernels", "--transformer-impl"),
+    Option("momentum", "--sgd-momentum"),
+    Option("checkpoints", "--ckpt-format"),
     Option("attention", "--attention-backend", {"flash": "flash", "eager": "unfused"}),
     Option("optimizer", "--optimizer",
            {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}),
@@ -97,6 +105,15 @@ MEGATRON = _table(
     Option("fused-dispatch", "--moe-enable-deepep", _ON),
     Option("deterministic", "--deterministic-mode", _ON),
 )  # fmt: skip
+
+# Precision -> its flags. fp8 scales a tensor at a time, from its own values.
+MEGATRON_PRECISIONS: Mapping[str, str] = {
+    "bf16": "--bf16",
+    "fp16": "--fp16",
+    "fp8": "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
+    "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
+    "nvfp4": "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
+}
 
 # Where the layers live: all that say it, of which writing takes the shortest that does.
 MEGATRON_LAYOUT = _table(
@@ -122,7 +139,6 @@ MEGATRON_RECOMPUTE = _table(
     ),
     Option("recompute-attention", "--recompute-activations", _STATED),
 )
-_MEGATRON = {**MEGATRON, **MEGATRON_LAYOUT, **MEGATRON_RECOMPUTE}
 
 _PARALLELISM = "parallelism"
 NANOTRON = _table(
@@ -179,17 +195,6 @@ ACCELERATE = _table(
     Option("recompute", "fsdp_config.fsdp_activation_checkpointing",
            {"full": "true", "none": "false"}),
 )  # fmt: skip
-
-# Target -> how it says how a plan runs; Megatron-Bridge's overrides are named after the flags.
-OPTIONS: Mapping[str, Options] = {
-    "megatron-core": _MEGATRON,
-    "megatron-bridge": _MEGATRON,
-    "torchtitan": TORCHTITAN,
-    "torchtitan-0.2": TORCHTITAN,
-    "deepspeed": DEEPSPEED,
-    "accelerate": ACCELERATE,
-    "nanotron": NANOTRON,
-}
 
 
 def last(option: Option) -> str:

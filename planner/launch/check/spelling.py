@@ -99,7 +99,7 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     if "cp" in changes and found.cp_sizes:
         inner = min(found.cp_sizes[0], degrees.cp)
         sizes = f"{inner} {degrees.cp // inner}" if degrees.cp > 1 else None
-        yield Edit("--hierarchical-context-parallel-sizes", sizes)
+        yield Edit(MEGATRON["cp_sizes"].key, sizes)
     if "zero" in changes:
         yield _state(MEGATRON["zero"], min(degrees.zero, 1))
     if "tp" in changes and degrees.tp > 1 and before.degrees.tp == 1:

@@ -11,6 +11,8 @@ from hardware import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.megatron_table import option
+from planner.launch.options import MEGATRON
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
     LaunchCommand,
@@ -36,7 +38,7 @@ from planner.launch.read.text import Files, Text
 from planner.launch.read.world import accelerate_counts, stated_counts
 
 _REGISTRY = "torchtitan/{}/{}/config_registry.py"
-_MEGATRON_SIGNS = ("--num-attention-heads", "--tensor-model-parallel-size", "--micro-batch-size")
+_MEGATRON_SIGNS = (f"--{option('heads')}", MEGATRON["tp"].key, MEGATRON["mbs"].key)
 # Arguments that name a configuration file.
 _CONFIG_OPTIONS = (
     "--job.config_file", "--job.config-file", "--config-file", "--config_file", "--deepspeed",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.specs import ModelSpec
+from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON, SWITCH
 from planner.launch.options import MEGATRON_RECOMPUTE as _RECOMPUTE
 from planner.launch.read.beside import beside, text_of
@@ -69,8 +70,7 @@ _ADAM_STATES = {
     ("fp32", "fp32"): "adamw",
 }
 _DEGREES = {
-    name: MEGATRON[name].key.removeprefix("--")
-    for name in ("tp", "pp", "cp", "ep", "etp", "mbs", "gbs", "seq")
+    name: MEGATRON[name].name for name in ("tp", "pp", "cp", "ep", "etp", "mbs", "gbs", "seq")
 }
 
 
@@ -100,7 +100,7 @@ class MegatronReader:
         """Everything that was read."""
         degrees = self._degrees()
         shape = self._shape()
-        layers = shape.layers if shape else self.arguments.number("num-layers") or 0
+        layers = shape.layers if shape else self.arguments.number(option("layers")) or 0
         split = read_split(self.arguments, layers, degrees["pp"]) if layers else Split()
         self.problems += unusual_splits(
             self.arguments, split, layers, degrees["pp"], self.dialect.name
@@ -217,7 +217,7 @@ class MegatronReader:
         if values["mbs"] is None and self.arguments.setting(_DEGREES["mbs"]) is None:
             self.problems.append(_no_micro_batch(self._is_partial()))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
-        experts = self.arguments.has("num-experts") or self.hints.model
+        experts = self.arguments.has(option("moe.experts")) or self.hints.model
         return values | one | {"etp": values["etp"] if experts else None}
 
     def _data_parallel(self, degrees: dict[str, Any]) -> int | None:
@@ -229,7 +229,7 @@ class MegatronReader:
 
     def _training(self, degrees: dict[str, Any]) -> dict[str, Any]:
         arguments = self.arguments
-        local = arguments.text("transformer-impl") == "local"
+        local = arguments.text(MEGATRON["kernels"].name) == "local"
         dropout = arguments.real("hidden-dropout") > 0.0
         eager = self._is_eager(local)
         scores_drop = arguments.real("attention-dropout") > 0.0
@@ -257,7 +257,7 @@ class MegatronReader:
 
     def _is_eager(self, local: bool) -> bool:
         """Whether attention keeps its scores."""
-        backend = self.arguments.text("attention-backend")
+        backend = self.arguments.text(MEGATRON["attention"].name)
         if local or self.dialect.framework:
             return not (self.arguments.has("use-flash-attn") or backend == "flash")
         fused = {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"}
@@ -296,7 +296,7 @@ class MegatronReader:
         graphs = arguments.text("cuda-graph-impl") not in (None, "none")
         if graphs or arguments.has("enable-cuda-graph") or arguments.has("external-cuda-graph"):
             names.append("cuda-graphs")
-        if arguments.has("num-experts") and not arguments.has("moe-grouped-gemm"):
+        if arguments.has(option("moe.experts")) and not arguments.has("moe-grouped-gemm"):
             names.append("sequential-experts")
         return tuple(dict.fromkeys(names))
 
@@ -326,7 +326,7 @@ class MegatronReader:
     def _fsdp(self, degrees: dict[str, Any]) -> None:
         """What the profile of Megatron-FSDP leaves out."""
         exclusive = (
-            ("pipeline-model-parallel-size", degrees["pp"] > 1, "with a pipeline"),
+            (_DEGREES["pp"], degrees["pp"] > 1, "with a pipeline"),
             (MEGATRON["groups"].name, self._shard(degrees) > 0, "in groups (HSDP)"),
         )
         for name, is_so, words in exclusive:
@@ -378,7 +378,7 @@ class MegatronReader:
             places = (_FSDP, MEGATRON["sharding"].name, "optimizer")
             self._unpredictable(f"optimizer {kind} is not modelled", *places)
             return "adamw"
-        if name == "sgd" and arguments.real("sgd-momentum") == 0.0:
+        if name == "sgd" and arguments.real(MEGATRON["momentum"].name) == 0.0:
             return "sgd:momentum=none"
         if name != "adamw" or not arguments.has("use-precision-aware-optimizer"):
             return name

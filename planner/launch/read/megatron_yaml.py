@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.errors import UsageError
+from planner.launch.megatron_table import option
+from planner.launch.options import MEGATRON
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, yaml_document
@@ -27,7 +29,7 @@ from planner.launch.read.text import HOLE, Files, Hole, Text, Word
 _ARGS, _ENV = "MODEL_ARGS", "ENV_VARS"
 _WITHOUT = meanings("megatron-without")
 # Attribute -> the option that sets it, where its name is another.
-_NAMES = {"fp8": "fp8-format", "fp4": "fp4-format", "turbo_deepep": "moe-enable-deepep"}
+_NAMES = {"fp8": "fp8-format", "fp4": "fp4-format", "turbo_deepep": MEGATRON["fused-dispatch"].name}
 # Presets that extend each other.
 _DEEPEST_PRESET = 8
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-?([^}]*))?\}")
@@ -223,7 +225,7 @@ class _PrimusReader(SettingsReader):
 
     def _shape(self) -> Any:
         """The model of the preset, which the catalogue may know where the file is not there."""
-        if self.missing and not self.hints.model and "num-layers" not in self.arguments.given:
+        if self.missing and not self.hints.model and option("layers") not in self.arguments.given:
             names = ", ".join(self.missing)
             text = f"the presets {names} of Primus are not beside the file"
             fix = "--model NAME, or read it inside Primus' folder"
