@@ -11,14 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from planner.job.specs import MlaSpec, RopeScaling, RopeSpec
-from planner.launch.megatron_positions import (
-    LATENT_STRETCH,
-    LINEAR_STRETCH,
-    LLAMA3,
-    LLAMA3_FACTOR,
-    LLAMA3_STRETCH,
-    MLA_YARN,
-)
+from planner.launch import megatron_positions as positions
 from planner.launch.megatron_row import MegatronRow
 from planner.launch.megatron_table import BALANCING, LOSSES, option
 from planner.launch.read.megatron_arguments import Arguments
@@ -73,31 +66,29 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
     number, real = arguments.number, arguments.real
     factor = real(option("rope.scaling.factor"))
     if mla is not None:
-        if arguments.text(LATENT_STRETCH.name) == "rope" or factor <= 1.0:
+        if arguments.text(positions.LATENT_STRETCH.name) == "rope" or factor <= 1.0:
             return None
         return {
             "kind": "yarn",
             "factor": factor,
-            "original_positions": MLA_YARN[0],
+            "original_positions": positions.MLA_YARN[0],
             **_scores(arguments),
         }
     if arguments.text(option("position")) == "yarn" and factor > 1.0:
         scores = _scores(arguments)
-        factors = {} if tuple(scores.values()) == (1.0, 0.0) else scores
-        return factors | {
+        return {
             "kind": "yarn",
-            "factor": factor,
-            "original_positions": number(option("rope.scaling.original_positions")) or MLA_YARN[0],
-            "beta_fast": real(option("rope.scaling.beta_fast")) or MLA_YARN[1],
-            "beta_slow": real(option("rope.scaling.beta_slow")) or MLA_YARN[2],
+            "original_positions": positions.MLA_YARN[0],
+            **plain_fields(arguments, positions.POSITIONS, RopeScaling, "rope.scaling"),
+            **({} if tuple(scores.values()) == (1.0, 0.0) else scores),
             "truncate": not arguments.has(option("rope.scaling.truncate")),
         }
-    if arguments.has(LLAMA3_STRETCH.name):
+    if arguments.has(positions.LLAMA3_STRETCH.name):
         # Megatron-LM's flags hand no factor on; Bridge's field is one.
         states = arguments.has(option("rope.scaling.factor"))
-        stretched = factor if states else LLAMA3_FACTOR
-        return {"kind": "llama3", "factor": stretched, "original_positions": LLAMA3[0]}
-    if interpolation := number(LINEAR_STRETCH.name):
+        stretched = factor if states else positions.LLAMA3_FACTOR
+        return {"kind": "llama3", "factor": stretched, "original_positions": positions.LLAMA3[0]}
+    if interpolation := number(positions.LINEAR_STRETCH.name):
         return {"kind": "linear", "factor": interpolation}
     return None
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from planner.job.models.errors import ModelError
 from planner.job.models.layout import hybrid_kinds
 from planner.job.specs import LayerKind, StateSpaceSpec
-from planner.launch.megatron_states import (
-    BLOCKS,
-    DELTA,
-    DELTA_CHUNK,
-    DELTA_NET,
-    MAMBA,
-    PATTERN,
-    PREDICTORS,
-    SPEC,
-)
+from planner.launch import megatron_states as states
 from planner.launch.megatron_table import option
 from planner.launch.read.found import Problem
 from planner.launch.read.megatron_arguments import Arguments
@@ -26,16 +17,16 @@ _VARIANT = option("state_space.kind")
 
 def hybrid_text(arguments: Arguments) -> str:
     """The pattern of a hybrid's layers with its pipes, without its predictions; empty if none."""
-    arguments.has(SPEC)
-    found = arguments.text(PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
-    return found.split(PREDICTORS)[0]
+    arguments.has(states.SPEC)
+    found = arguments.text(states.PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
+    return found.split(states.PREDICTORS)[0]
 
 
 def predictors(arguments: Arguments) -> int:
     """Multi-token-prediction layers: an option, or the patterns behind those of the model."""
     arguments.has("mtp-hybrid-override-pattern")
     stated = arguments.number(option("mtp_layers")) or 0
-    return stated or (arguments.text(PATTERN) or "").count(PREDICTORS)
+    return stated or (arguments.text(states.PATTERN) or "").count(states.PREDICTORS)
 
 
 def _from_ratios(arguments: Arguments) -> str:
@@ -60,13 +51,13 @@ def _from_ratios(arguments: Arguments) -> str:
 
 def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
     """Kinds of a hybrid's layers; a pattern that cannot be read is a problem, and none."""
-    text = hybrid_text(arguments).replace(BLOCKS, "")
+    text = hybrid_text(arguments).replace(states.BLOCKS, "")
     if not text:
         return ()
     try:
-        return hybrid_kinds(text, f"--{PATTERN}")
+        return hybrid_kinds(text, f"--{states.PATTERN}")
     except ModelError as error:
-        places = arguments.place(PATTERN, _OLDER)
+        places = arguments.place(states.PATTERN, _OLDER)
         arguments.problems.append(Problem("option-value", str(error), places=places))
         return ()
 
@@ -74,12 +65,12 @@ def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
 def read_blocks(arguments: Arguments) -> tuple[int, ...]:
     """Layers of each block of the pipeline where the pattern has pipes."""
     text = hybrid_text(arguments)
-    return tuple(map(len, text.split(BLOCKS))) if BLOCKS in text else ()
+    return tuple(map(len, text.split(states.BLOCKS))) if states.BLOCKS in text else ()
 
 
 def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
     """Mamba-2's numbers; by default heads for an inner width of twice the hidden one."""
-    found = plain_fields(arguments, MAMBA, StateSpaceSpec, "state_space")
+    found = plain_fields(arguments, states.MAMBA, StateSpaceSpec, "state_space")
     return StateSpaceSpec(
         **found | {"heads": found["heads"] or max(1, 2 * hidden // found["head_dim"])}
     )
@@ -88,18 +79,18 @@ def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
 def is_delta(arguments: Arguments) -> bool:
     """Whether layers are gated delta nets; another variant of attention is not predicted."""
     variant = arguments.text(_VARIANT)
-    if variant not in (None, DELTA_NET):
+    if variant not in (None, states.DELTA_NET):
         text = f"--{_VARIANT} {variant}: sparse attention is not modelled"
         place = arguments.place(_VARIANT)
         arguments.problems.append(Problem("not-predictable", text, "warning", place))
-    return variant == DELTA_NET
+    return variant == states.DELTA_NET
 
 
 def read_delta(arguments: Arguments) -> StateSpaceSpec:
     """The numbers of gated delta nets."""
     return StateSpaceSpec(
-        **plain_fields(arguments, DELTA, StateSpaceSpec, "state_space"),
+        **plain_fields(arguments, states.DELTA, StateSpaceSpec, "state_space"),
         kind="gated_delta",
         conv_bias=False,
-        chunk=DELTA_CHUNK,
+        chunk=states.DELTA_CHUNK,
     )
