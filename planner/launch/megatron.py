@@ -104,10 +104,11 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
                    "--save-interval", str(save_steps(launch)))  # fmt: skip
     # Megatron-FSDP has a format of its own, which stands with its flags.
     form = () if is_fsdp(launch) else (MEGATRON["checkpoints"].key, "torch_dist")
-    tokenizer = ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "${TOKENIZER}")
+    kind, model = MEGATRON["tokenizer-kind"].key, MEGATRON["tokenizer"].key
+    tokenizer = (kind, "HuggingFaceTokenizer", model, "${TOKENIZER}")
     return (
         Branch("DATA_PATH", ("--data-path", "${DATA_PATH}", "--split", "99,1,0"), ("--mock-data",)),
-        Branch("TOKENIZER", tokenizer, ("--tokenizer-type", "NullTokenizer")),
+        Branch("TOKENIZER", tokenizer, (kind, "NullTokenizer")),
         Branch("CHECKPOINTS", (*checkpoints, *form)),
         Branch("TENSORBOARD", ("--tensorboard-dir", "${TENSORBOARD}")),
     )

@@ -64,12 +64,12 @@ def batch_flags(launch: Launch) -> tuple[Flag, ...]:
         _option("mbs", plan.degrees.mbs),
         schedule_flag(plan) if plan.ramp else _option("gbs", plan.gbs),
         _option("seq", plan.seq),
-        *switches((_NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
+        *switches((NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
     )
 
 
 # A mask of seq x seq bytes a sequence, which fused attention does not read.
-_NO_MASK = "--no-create-attention-mask-in-dataloader"
+NO_MASK = "--no-create-attention-mask-in-dataloader"
 _LONG = 16384
 
 

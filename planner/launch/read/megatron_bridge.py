@@ -128,7 +128,7 @@ class _Overrides:
         precision = _RECIPES.get(self.recipe or "", "bf16")
         yield from (_made(word) for word in MEGATRON_PRECISIONS[precision].split())
         if self.value("model.vocab_size"):
-            yield from (_made("--tokenizer-type"), _made("NullTokenizer"))
+            yield from (_made(OPTIONS["tokenizer-kind"].key), _made("NullTokenizer"))
 
     def _option(self, field: str, word: Word) -> Iterator[Word]:
         name = _NAMES.get(field) or _WITHOUT.get(field) or field.partition(".")[2].replace("_", "-")

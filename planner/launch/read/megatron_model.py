@@ -293,8 +293,8 @@ def _vocabulary(arguments: Arguments, assumed: list[str]) -> int:
         stated = arguments.number(name)
         if stated:
             return stated
-    kind = arguments.text("tokenizer-type")
-    known = _named_vocabulary(arguments.text("tokenizer-model") or "")
+    kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name)
+    known = _named_vocabulary(arguments.text(MEGATRON_OPTIONS["tokenizer"].name) or "")
     if known is not None:
         return known
     why = "GPT2BPETokenizer" if kind == "GPT2BPETokenizer" else "assumed, no option states it"

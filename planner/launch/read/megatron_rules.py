@@ -64,9 +64,9 @@ _SHARDED, _FSDP, _GATHER, _REDUCE, _TENSOR, _SEQUENCE = (
     for ours in ("zero", "fsdp", "parameter-gather-exposed", "gradient-reduction-exposed",
                  "tp-overlap", "no-sequence-parallel")
 )  # fmt: skip
-_FSDP2, _AWARE = "use-torch-fsdp2", "use-precision-aware-optimizer"
+_FSDP2, _AWARE = "use-torch-fsdp2", MEGATRON["state-types"].name
 _WHOLE_LAYERS, _LOW_GATHER = "cpu-offloading-num-layers", "fp8-param-gather"
-_EXPERTS, _GROUPED_GEMM = option("moe.experts"), "moe-grouped-gemm"
+_EXPERTS, _GROUPED_GEMM = option("moe.experts"), MEGATRON["grouped-gemm"].name
 _KERNELS, _CHECKPOINTS = MEGATRON["kernels"].name, MEGATRON["checkpoints"].name
 _POSITIONS, _SEQ = option("max_positions"), MEGATRON["seq"].name
 # Rule, option, and what it runs only beside: the first of them is what is missing.
@@ -75,14 +75,14 @@ _NEEDS: Sequence[tuple[str, str, tuple[str, ...]]] = (
     (_GATHER, _GATHER, (_SHARDED, _FSDP)),
     (_GATHER, _GATHER, (_REDUCE,)),
     (_LOW_GATHER, _LOW_GATHER, (_SHARDED, _FSDP, _FSDP2)),
-    ("optimizer-offload", "optimizer-cpu-offload", (_AWARE,)),
+    ("optimizer-offload", MEGATRON["optimizer_offload"].name, (_AWARE,)),
     ("precision-aware-optimizer", _AWARE, (_SHARDED, _FSDP)),
     (_TENSOR, _TENSOR, (_SEQUENCE,)),
 )
 # Rule, two options of which there can be one, and which to leave out.
 _EXCLUSIVE: Sequence[tuple[str, str, str, str]] = (
     ("precision", "bf16", "fp16", "fp16"),
-    ("precision", "fp8-format", "fp4-format", ""),
+    ("precision", MEGATRON["fp8"].name, MEGATRON["fp4"].name, ""),
     ("mla-and-gqa", LATENT.name, GROUPED.name, f"{GROUPED.name} {option('kv_heads')}"),
     ("activation-offload", FINE_GRAINED, _WHOLE_LAYERS, ""),
 )  # fmt: skip
@@ -177,7 +177,7 @@ def _interleaving(facts: Facts) -> Iterator[Problem]:
 
 def _optimizer(facts: Facts) -> Iterator[Problem]:
     arguments, aware = facts.arguments, _AWARE
-    types = ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
+    types = [MEGATRON[name].name for name in ("grad", "master", "exp_avg", "exp_avg_sq")]
     given = [name for name in types if arguments.has(name) and arguments.text(name) != "fp32"]
     if given and not arguments.has(aware):
         text = f"--{given[0]} {arguments.text(given[0])} needs --{aware}"

@@ -29,7 +29,8 @@ from planner.launch.read.text import HOLE, Files, Hole, Text, Word
 _ARGS, _ENV = "MODEL_ARGS", "ENV_VARS"
 _WITHOUT = meanings("megatron-without")
 # Attribute -> the option that sets it, where its name is another.
-_NAMES = {"fp8": "fp8-format", "fp4": "fp4-format", "turbo_deepep": MEGATRON["fused-dispatch"].name}
+_NAMES = {name: MEGATRON[name].name for name in ("fp8", "fp4")}
+_NAMES["turbo_deepep"] = MEGATRON["fused-dispatch"].name
 # Presets that extend each other.
 _DEEPEST_PRESET = 8
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-?([^}]*))?\}")
