@@ -298,9 +298,8 @@ class MegatronReader:
         graphs = arguments.text("cuda-graph-impl") not in (None, "none")
         if graphs or arguments.has("enable-cuda-graph") or arguments.has("external-cuda-graph"):
             names.append("cuda-graphs")
-        if arguments.has(option("moe.experts")) and not arguments.has(
-            MEGATRON["grouped-gemm"].name
-        ):
+        grouped = MEGATRON["grouped-gemm"].name
+        if arguments.has(option("moe.experts")) and not arguments.has(grouped):
             names.append("sequential-experts")
         return tuple(dict.fromkeys(names))
 
