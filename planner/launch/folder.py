@@ -135,7 +135,5 @@ def plan_result(launch: Launch) -> SearchResult:
     """The one plan, as it is launched: what `planner explain`, `check` and `validate` read."""
     from planner.launch.plans import one_plan
 
-    job = launch.job
-    if job.cluster.num_gpus != launch.plan.degrees.gpus:
-        job = replace(job, cluster=job.cluster.with_gpus(launch.plan.degrees.gpus))
+    job = launch.job.on_gpus(launch.plan.degrees.gpus)
     return one_plan(launch.plan, launch.request, job)
