@@ -13,16 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from planner.launch import megatron_table as table
 from planner.launch.megatron_bridge_overrides import RECIPES
 from planner.launch.megatron_bridge_schema import field_of, fields_of, schema
-from planner.launch.megatron_table import (
-    GROUPED,
-    MEGATRON,
-    QUICK_GEGLU,
-    SQUARED_RELU,
-    SWIGLU,
-    option,
-)
+from planner.launch.megatron_table import MEGATRON, option
 from planner.launch.options import MEGATRON as OPTIONS
 from planner.launch.options import MEGATRON_LAYOUT, MEGATRON_PRECISIONS
 from planner.launch.read.command import LaunchCommand, setting_of
@@ -60,8 +54,8 @@ _SAID_ELSEWHERE = {
 }  # fmt: skip
 # Hydra takes Python's spellings too.
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
-_ACTIVATIONS = {("silu", "true"): SWIGLU.name, ("quick_gelu", "true"): QUICK_GEGLU.name,
-                ("squared_relu", "false"): SQUARED_RELU.name}  # fmt: skip
+_ACTIVATIONS = {("silu", "true"): table.SWIGLU.name, ("quick_gelu", "true"): table.QUICK_GEGLU.name,
+                ("squared_relu", "false"): table.SQUARED_RELU.name}  # fmt: skip
 # Bridge's recipe of a precision -> the precision.
 _RECIPES = {recipe: precision for precision, recipe in RECIPES.items()}
 _BARE = "vanilla_gpt_pretrain_config()"
@@ -144,7 +138,7 @@ class _Overrides:
                 yield self._switch(name, field)
             return
         if field == "model.num_query_groups":
-            yield self._switch(GROUPED.name, field)
+            yield self._switch(table.GROUPED.name, field)
         if field == "model.position_embedding_type" and value == "learned_absolute":
             word = Word(word.text, word.used)
         self.fields[f"--{name}"] = field

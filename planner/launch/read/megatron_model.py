@@ -17,18 +17,9 @@ from planner.job.specs import (
     MoeSpec,
     StateSpaceSpec,
 )
+from planner.launch import megatron_table as table
 from planner.launch.megatron_states import LINEAR_LAYERS
-from planner.launch.megatron_table import (
-    EXPERT_LAYERS,
-    GROUPED,
-    LATENT,
-    MEGATRON,
-    QUICK_GEGLU,
-    SQUARED_RELU,
-    SWIGLU,
-    WINDOW_SKIPS,
-    option,
-)
+from planner.launch.megatron_table import MEGATRON, option
 from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.read.found import Hints, Problem, model_unknown
 from planner.launch.read.megatron_arguments import Arguments
@@ -153,7 +144,7 @@ def _usual_ffn(hidden: int, gated: bool) -> int:
 
 def _kv_heads(arguments: Arguments, heads: int) -> int:
     groups = option("kv_heads")
-    if not arguments.has(GROUPED.name) or arguments.has(LATENT.name):
+    if not arguments.has(table.GROUPED.name) or arguments.has(table.LATENT.name):
         arguments.has(groups)
         return heads
     return arguments.number(groups) or 1
@@ -171,7 +162,7 @@ def _position(arguments: Arguments) -> str:
 
 
 def _mla(arguments: Arguments) -> MlaSpec | None:
-    if not arguments.has(LATENT.name):
+    if not arguments.has(table.LATENT.name):
         return None
     return MlaSpec(**plain_fields(arguments, MEGATRON, MlaSpec, "mla"))
 
@@ -187,14 +178,14 @@ def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
 
 
 def _is_gated(arguments: Arguments) -> bool:
-    return arguments.has(SWIGLU.name) or arguments.has(QUICK_GEGLU.name)
+    return arguments.has(table.SWIGLU.name) or arguments.has(table.QUICK_GEGLU.name)
 
 
 def _activation(arguments: Arguments) -> str:
     """The gate of quick-GEGLU is x·sigmoid(1.702x): a SiLU in cost."""
     if _is_gated(arguments):
         return "silu"
-    return "relu2" if arguments.has(SQUARED_RELU.name) else "gelu"
+    return "relu2" if arguments.has(table.SQUARED_RELU.name) else "gelu"
 
 
 def _layer_kinds(
@@ -234,7 +225,7 @@ def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
 
 def _expert_layers(arguments: Arguments, layers: int) -> list[bool]:
     """`--moe-layer-freq`: every N-th layer from the first on, or a list of 0 and 1."""
-    name = EXPERT_LAYERS.name
+    name = table.EXPERT_LAYERS.name
     text = arguments.text(name) or "1"
     if text.isdigit() and int(text) > 0:
         return [at % int(text) == 0 for at in range(layers)]
@@ -247,7 +238,7 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
     `--window-attn-skip-freq` N: every N-th layer sees all; a list: 1 for those that slide.
     """
     name = option("sliding_window")
-    text, skips = arguments.text(name), arguments.text(WINDOW_SKIPS.name)
+    text, skips = arguments.text(name), arguments.text(table.WINDOW_SKIPS.name)
     if text is None:
         return None, []
     match = re.fullmatch(r"\(?\s*(-?\d+)\s*,\s*(-?\d+)\s*\)?", text)
@@ -261,7 +252,7 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
     elif skips.isdigit() and int(skips) > 0:
         slides = [(at + 1) % int(skips) != 0 for at in range(layers)]
     else:
-        slides = _marks(arguments, WINDOW_SKIPS.name, skips, layers) or [True] * layers
+        slides = _marks(arguments, table.WINDOW_SKIPS.name, skips, layers) or [True] * layers
     return int(match[1]) + 1, slides
 
 
