@@ -155,6 +155,8 @@ MEGATRON_RECOMPUTE = _table(
     Option("recompute-attention", "--recompute-activations", _STATED),
 )
 
+_MEGATRON = {**MEGATRON, **MEGATRON_LAYOUT, **MEGATRON_RECOMPUTE}
+
 _PARALLELISM = "parallelism"
 NANOTRON = _table(
     Option("dp", f"{_PARALLELISM}.dp"),
@@ -210,6 +212,17 @@ ACCELERATE = _table(
     Option("recompute", "fsdp_config.fsdp_activation_checkpointing",
            {"full": "true", "none": "false"}),
 )  # fmt: skip
+
+# Target -> how it says how a plan runs; Megatron-Bridge's overrides are named after the flags.
+OPTIONS: Mapping[str, Options] = {
+    "megatron-core": _MEGATRON,
+    "megatron-bridge": _MEGATRON,
+    "torchtitan": TORCHTITAN,
+    "torchtitan-0.2": TORCHTITAN,
+    "deepspeed": DEEPSPEED,
+    "accelerate": ACCELERATE,
+    "nanotron": NANOTRON,
+}
 
 
 def last(option: Option) -> str:
