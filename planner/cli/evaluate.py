@@ -138,23 +138,6 @@ def _usual_zero(job: Job, replicas: int) -> int:
 
 def as_result(request: Request, plan: Plan) -> SearchResult:
     """A plan file's content with one evaluated plan."""
-    from planner._version import __version__
-    from planner.search.result import Counts, SearchResult
-    from planner.search.search import job_summary
+    from planner.launch.plans import one_plan
 
-    return SearchResult(
-        planner_version=__version__,
-        request=request,
-        job=job_summary(request.resolve(), request),
-        counts=Counts(
-            considered=1,
-            legal=1,
-            fitting=int(plan.fits),
-            solved=0,
-            skipped=0,
-            seconds=0.0,
-            costing_seconds=0.0,
-        ),
-        plans=(plan,),
-        proven=False,
-    )
+    return one_plan(plan, request, request.resolve())

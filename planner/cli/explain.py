@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,7 +115,7 @@ def explain_one(
 
     plan = pick_plan(result, number)
     job, searched = (
-        _on_used_gpus(request.resolve(), result.job.used_gpus)
+        request.resolve().on_gpus(result.job.used_gpus)
         for request in (decided_request(result.request, plan), result.request)
     )
     evaluator = None
@@ -129,13 +128,6 @@ def explain_one(
         return explanation
     found = solve_what_if(result.request, searched, plan, quiet, time_limit_s)
     return explanation.model_copy(update={"what_if": found})
-
-
-def _on_used_gpus(job: Job, count: int) -> Job:
-    """The job on the GPUs that its plans use, which may be fewer than were given."""
-    if job.cluster.num_gpus == count:
-        return job
-    return replace(job, cluster=job.cluster.with_gpus(count))
 
 
 def solve_what_if(

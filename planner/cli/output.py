@@ -29,14 +29,10 @@ def check_output(output: str | None, force: bool, option: str = "-o") -> Path | 
 
 def write_result(result: SearchResult, path: Path | None) -> None:
     """Write the plan file, if one was asked for."""
-    if path is not None:
-        write_text(path, _plan_file(result))
-
-
-def _plan_file(result: SearchResult) -> str:
     from planner.search.plan_file import to_json
 
-    return to_json(result)
+    if path is not None:
+        write_text(path, to_json(result))
 
 
 def show_result(result: SearchResult, style: OutputFormat, report: Callable[[], Report]) -> None:
@@ -44,7 +40,9 @@ def show_result(result: SearchResult, style: OutputFormat, report: Callable[[], 
     the report, which is made only then."""
     match style:
         case "json":
-            click.echo(_plan_file(result), nl=False)
+            from planner.search.plan_file import to_json
+
+            click.echo(to_json(result), nl=False)
         case "csv":
             from planner.search.frame import csv_text
 

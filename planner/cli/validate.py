@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -104,12 +104,17 @@ def command(
         _study(predictions, learn, as_json)
         return
     if plot is not None:
-        write_plot(plot, lambda: _chart(predictions), lambda: _page(predictions, family))
+        from planner.report.accuracy import time_chart
+
+        write_plot(plot, lambda: time_chart(predictions), lambda: _page(predictions, family))
     match style:
         case "json":
             click.echo(_json_text(predictions, family), nl=False)
         case "csv":
-            click.echo(_csv_text(predictions), nl=False)
+            from planner.evidence.runs.document import csv_columns, csv_record
+
+            records = map(csv_record, predictions)
+            click.echo(csv_text(csv_columns(predictions), records), nl=False)
         case "text":
             print_report(_report(predictions, family))
 
@@ -142,26 +147,15 @@ def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
 
 
 def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
+    from planner.evidence.fit.left_out import left_out
     from planner.evidence.runs.document import document
     from planner.evidence.runs.report import report
 
     content = document(predictions, family)
     content["summary"]["left_out"] = [
-        asdict(item) for item in report(_left_out(predictions), family)
+        asdict(item) for item in report(left_out(predictions), family)
     ]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
-
-
-def _csv_text(predictions: Sequence[Prediction]) -> str:
-    from planner.evidence.runs.document import csv_columns, csv_record
-
-    return csv_text(csv_columns(predictions), map(csv_record, predictions))
-
-
-def _chart(predictions: Sequence[Prediction]) -> Any:
-    from planner.report.accuracy import time_chart
-
-    return time_chart(predictions)
 
 
 def _page(predictions: Sequence[Prediction], family: Family) -> Page:
@@ -180,14 +174,8 @@ def _page(predictions: Sequence[Prediction], family: Family) -> Page:
     )
 
 
-def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Rows of the shipped sources, predicted without those sources."""
-    from planner.evidence.fit.left_out import left_out
-
-    return left_out(predictions)
-
-
 def _report(predictions: Sequence[Prediction], family: Family) -> Report:
+    from planner.evidence.fit.left_out import left_out
     from planner.report.validation import validation_report
 
-    return validation_report(predictions, family, _left_out(predictions))
+    return validation_report(predictions, family, left_out(predictions))

@@ -135,6 +135,12 @@ class Job:
         if len(budgets) > 1:
             raise UsageError("one memory budget at a time: give a single --recompute budget=...")
 
+    def on_gpus(self, count: int) -> Job:
+        """The job on so many GPUs of its machine; itself where that has as many."""
+        if self.cluster.num_gpus == count:
+            return self
+        return replace(self, cluster=self.cluster.with_gpus(count))
+
     @property
     def workspace_bytes(self) -> float:
         """cuBLAS workspaces and other library scratch, allocated like tensors."""

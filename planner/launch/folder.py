@@ -8,7 +8,6 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
@@ -24,7 +23,7 @@ from planner.launch.preflight import preflight_script
 from planner.launch.readme import readme
 from planner.launch.registry import writer_of
 from planner.search.plan_file import to_json
-from planner.search.result import Counts, SearchResult
+from planner.search.result import SearchResult
 
 README = "README.md"
 
@@ -134,20 +133,7 @@ def write_folder(path: Path, files: Files, force: bool) -> None:
 
 def plan_result(launch: Launch) -> SearchResult:
     """The one plan, as it is launched: what `planner explain`, `check` and `validate` read."""
-    from planner.search.search import job_summary
+    from planner.launch.plans import one_plan
 
-    job = launch.job
-    if job.cluster.num_gpus != launch.plan.degrees.gpus:
-        job = replace(job, cluster=job.cluster.with_gpus(launch.plan.degrees.gpus))
-    counts = Counts(
-        considered=1, legal=1, fitting=int(launch.plan.fits), solved=0, skipped=0,
-        seconds=0.0, costing_seconds=0.0,
-    )  # fmt: skip
-    return SearchResult(
-        planner_version=__version__,
-        request=launch.request,
-        job=job_summary(job, launch.request),
-        counts=counts,
-        plans=(launch.plan,),
-        proven=False,
-    )
+    job = launch.job.on_gpus(launch.plan.degrees.gpus)
+    return one_plan(launch.plan, launch.request, job)

@@ -36,6 +36,7 @@ from planner.launch.megatron_run import (
     with_techniques,
 )
 from planner.launch.megatron_states import is_hybrid
+from planner.launch.options import MEGATRON
 
 PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
 HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
@@ -101,11 +102,12 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
     checkpoints = ("--save", "${CHECKPOINTS}", "--load", "${CHECKPOINTS}",
                    "--save-interval", str(save_steps(launch)))  # fmt: skip
     # Megatron-FSDP has a format of its own, which stands with its flags.
-    form = () if is_fsdp(launch) else ("--ckpt-format", "torch_dist")
-    tokenizer = ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "${TOKENIZER}")
+    form = () if is_fsdp(launch) else (MEGATRON["checkpoints"].key, "torch_dist")
+    kind, model = MEGATRON["tokenizer-kind"].key, MEGATRON["tokenizer"].key
+    tokenizer = (kind, "HuggingFaceTokenizer", model, "${TOKENIZER}")
     return (
         Branch("DATA_PATH", ("--data-path", "${DATA_PATH}", "--split", "99,1,0"), ("--mock-data",)),
-        Branch("TOKENIZER", tokenizer, ("--tokenizer-type", "NullTokenizer")),
+        Branch("TOKENIZER", tokenizer, (kind, "NullTokenizer")),
         Branch("CHECKPOINTS", (*checkpoints, *form)),
         Branch("TENSORBOARD", ("--tensorboard-dir", "${TENSORBOARD}")),
     )

@@ -17,6 +17,7 @@ from planner.launch.megatron_layout import layout_text
 from planner.launch.megatron_model import dispatch_flags, model_overrides
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
+    NO_MASK,
     batch_flags,
     degree_flags,
     offload_flags,
@@ -32,7 +33,7 @@ Overrides = Mapping[str, str]
 Groups = Sequence[tuple[str, Overrides]]
 
 # Precision of the plan -> Bridge's recipe of it; fields that the plan decides are set after.
-_PRECISIONS = {
+RECIPES = {
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",
     "fp8": "bf16_with_fp8_current_scaling_mixed",
@@ -49,13 +50,13 @@ _MAYBE_ON = tuple(
 _OTHERWISE = {
     MEGATRON["bf16-gradients"].key,
     *(option.key for option in MEGATRON_LAYOUT.values()),
-    "--no-create-attention-mask-in-dataloader",
+    NO_MASK,
 }
 
 
 def base_precision(launch: Launch) -> str:
     """Name of Bridge's precision recipe."""
-    return _PRECISIONS[launch.job.precision]
+    return RECIPES[launch.job.precision]
 
 
 def all_overrides(launch: Launch) -> Groups:
@@ -106,7 +107,7 @@ def _experts(launch: Launch) -> Overrides:
 
 def _degrees(launch: Launch) -> Overrides:
     degrees, layout = launch.plan.degrees, launch.plan.layout
-    found = _fields(degree_flags(launch), off=("--sequence-parallel",))
+    found = _fields(degree_flags(launch), off=(MEGATRON["no-sequence-parallel"].key,))
     blocks = str(degrees.vpp) if degrees.vpp > 1 else "null"
     found["model.virtual_pipeline_model_parallel_size"] = blocks
     if degrees.pp > 1 and not layout.is_even:

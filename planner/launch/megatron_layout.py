@@ -41,7 +41,7 @@ def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool =
     pipeline order: block b is chunk b // pp of stage b mod pp. Repeats in brackets are unrolled
     before those of a letter (`PipelineParallelLayerLayout`).
     """
-    texts = [_layers(count) for count in blocks]
+    texts = [("t" * count if count < 3 else f"t*{count}") for count in blocks]
     texts[0] = "E" + texts[0]
     texts[-2 if mtp_standalone else -1] += "m" * mtp_layers
     texts[-1] += "L"
@@ -50,7 +50,3 @@ def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool =
         count = len(list(run))
         parts.append(f"{text}|" if count == 1 else f"({text}|)*{count}")
     return "".join(parts) + texts[-1]
-
-
-def _layers(count: int) -> str:
-    return "t" * count if count < 3 else f"t*{count}"

@@ -9,7 +9,8 @@ from planner.launch.architecture import refusals, settings
 from planner.launch.contract import Refusal
 from planner.launch.megatron_flags import Flag, Group, flag, switches
 from planner.launch.megatron_states import is_hybrid
-from planner.launch.megatron_table import GROUPS, MEGATRON, linear_bias
+from planner.launch.megatron_table import GROUPS, MEGATRON, linear_bias, option
+from planner.launch.options import MEGATRON as OPTIONS
 from planner.launch.settings_text import Value, yaml_value
 
 _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
@@ -68,10 +69,10 @@ def _flags(found: dict[str, Value]) -> Iterator[Flag]:
 
 
 def _lengths(model: ModelSpec, seq: int, dropout: bool) -> tuple[Flag, ...]:
-    longest = () if model.position == "learned" else (flag("--max-position-embeddings", seq),)
+    longest = () if model.position == "learned" else (flag(f"--{option('max_positions')}", seq),)
     if dropout:
         return longest
-    return (*longest, flag("--hidden-dropout", 0), flag("--attention-dropout", 0))
+    return (*longest, flag(OPTIONS["dropout"].key, 0), flag(OPTIONS["attention-dropout"].key, 0))
 
 
 def dispatch_flags(model: ModelSpec, *, low: bool) -> tuple[Flag, ...]:
@@ -79,8 +80,8 @@ def dispatch_flags(model: ModelSpec, *, low: bool) -> tuple[Flag, ...]:
     if model.moe is None:
         return ()
     return (
-        flag("--moe-token-dispatcher-type", "alltoall"),
-        flag("--moe-grouped-gemm"),
+        flag(OPTIONS["dispatcher"].key, "alltoall"),
+        flag(OPTIONS["grouped-gemm"].key),
         # Quantised products want multiples of 16 or 32 tokens an expert.
         *switches(
             ("--moe-router-padding-for-quantization", low),

@@ -20,10 +20,10 @@ from planner.launch.settings_text import Value
 _CHUNKED_FAMILY = "llama4_text"
 # Factor and lengths that `_apply_scaling` of rotary_pos_embedding.py has, and that no flag reaches:
 # --rope-scaling-factor is parsed and not handed on (argument_utils.py, gpt_config_from_args).
-_LLAMA3 = (8192, 1.0, 4.0)
-_LLAMA3_FACTOR = 8.0
+LLAMA3 = (8192, 1.0, 4.0)
+LLAMA3_FACTOR = 8.0
 # MLATransformerConfig's length and rotations, which have no flag.
-_MLA_YARN = (4096, 32.0, 1.0)
+MLA_YARN = (4096, 32.0, 1.0)
 
 
 def _position(model: ModelSpec) -> str:
@@ -66,7 +66,7 @@ def _no_stretch(model: ModelSpec) -> str | None:
         return f"rotary positions divided by {scaling(model).factor:g}: it divides by whole numbers"
     if kind == "llama3":
         stretch = scaling(model)
-        if (stretch.original_positions, stretch.low_frequency, stretch.high_frequency) != _LLAMA3:
+        if (stretch.original_positions, stretch.low_frequency, stretch.high_frequency) != LLAMA3:
             return "Llama 3's rotary scaling with other lengths than 8192, 1 and 4"
     return None
 
@@ -90,7 +90,7 @@ def _no_yarn_flag(model: ModelSpec) -> str | None:
         return None
     stretch = scaling(model)
     given = (stretch.original_positions, stretch.beta_fast, stretch.beta_slow)
-    if given == _MLA_YARN:
+    if given == MLA_YARN:
         return None
     length, fast, slow = given
     return (
@@ -100,7 +100,7 @@ def _no_yarn_flag(model: ModelSpec) -> str | None:
 
 
 def _no_llama3_flag(model: ModelSpec) -> str | None:
-    if scaling_kind(model) == "llama3" and scaling(model).factor != _LLAMA3_FACTOR:
+    if scaling_kind(model) == "llama3" and scaling(model).factor != LLAMA3_FACTOR:
         return (
             f"Llama 3's rotary scaling by {scaling(model).factor:g}: --rope-scaling-factor is read "
             "and not handed on, the model takes 8"
@@ -116,6 +116,16 @@ def _latent_mscale(name: str, plain: float) -> Callable[[ModelSpec], Value]:
     return value
 
 
+LLAMA3_STRETCH = switch("rope.scaling.kind rope.scaling.original_positions "
+    "rope.scaling.low_frequency rope.scaling.high_frequency", "--use-rope-scaling", "rope_scaling",
+    lambda m: scaling_kind(m) == "llama3",
+    when=lambda m: has_rope(m) and not has_mla(m))  # fmt: skip
+LINEAR_STRETCH = row("rope.scaling.factor", "--rotary-seq-len-interpolation-factor",
+    "seq_len_interpolation_factor", lambda m: _whole(scaling(m).factor),
+    when=stretched("linear"))  # fmt: skip
+LATENT_STRETCH = row(
+    "rope.scaling.kind", "--rope-type", "rope_type", lambda _: "yarn", when=_latent_rope
+)
 POSITIONS: tuple[MegatronRow, ...] = (
     row("position rope.scaling.kind", "--position-embedding-type", "position_embedding_type",
         _position, refuses=_no_position),
@@ -129,14 +139,10 @@ POSITIONS: tuple[MegatronRow, ...] = (
         refuses=unless(lambda m: m.rotary_share == 1.0, "latent heads that rotate in part")),
     row("rope.scaling.kind rope.scaling.long_factor rope.scaling.short_factor",
         refuses=_no_stretch, when=has_rope),
-    switch("rope.scaling.kind rope.scaling.original_positions rope.scaling.low_frequency "
-        "rope.scaling.high_frequency", "--use-rope-scaling", "rope_scaling",
-        lambda m: scaling_kind(m) == "llama3", when=lambda m: has_rope(m) and not has_mla(m)),
+    LLAMA3_STRETCH,
     row("rope.scaling.factor", "", "rope_scaling_factor",
         when=stretched("llama3"), no_flag=_no_llama3_flag),
-    row("rope.scaling.factor", "--rotary-seq-len-interpolation-factor",
-        "seq_len_interpolation_factor",
-        lambda m: _whole(scaling(m).factor), when=stretched("linear")),
+    LINEAR_STRETCH,
     row("rope.scaling.truncate rope.scaling.attention_factor rope.scaling.original_positions",
         refuses=_no_yarn, when=has_rope),
     row("rope.scaling.factor", "--rotary-scaling-factor", "yarn_rotary_scaling_factor",
@@ -152,7 +158,7 @@ POSITIONS: tuple[MegatronRow, ...] = (
     row("rope.scaling.truncate", "--no-yarn-correction-range-round-to-int",
         "yarn_correction_range_round_to_int", lambda m: yes(not scaling(m).truncate), None,
         bridge=as_it_is("rope.scaling.truncate"), when=_yarn_alone),
-    row("rope.scaling.kind", "--rope-type", "rope_type", lambda _: "yarn", when=_latent_rope),
+    LATENT_STRETCH,
     row("rope.scaling.factor", "--rotary-scaling-factor", "rotary_scaling_factor",
         # A factor of one is the plain rotation.
         lambda m: scaling(m).factor if m.rope.scaling else 1.0, when=_latent_rope),

@@ -14,12 +14,21 @@ from planner.launch.settings_text import Value
 
 @dataclass(frozen=True, slots=True)
 class MegatronRow(Row):
-    """`key`: the flag; `field`: Bridge's, below `model.`; `bridge`: its value there if another."""
+    """`key`: the flag; `field`: Bridge's, below `model.`; `bridge`: its value there if another.
+
+    `plain`: the flag has the value of our field, and is read back as it.
+    """
 
     field: str = ""
     bridge: Callable[[ModelSpec], Value] | None = None
     # Why the command line has not what Bridge has.
     no_flag: Callable[[ModelSpec], str | None] = nothing
+    plain: bool = False
+
+    @property
+    def name(self) -> str:
+        """The flag without its dashes."""
+        return self.key.removeprefix("--")
 
     def override(self, model: ModelSpec) -> Value:
         """Bridge's value."""
@@ -37,7 +46,8 @@ def row(
     """A row, its fields as words; without a value as `planner.launch.architecture.row` has it."""
     names = tuple(fields.split())
     if (flag or field) and value is None:
-        value, more = as_it_is(names[0]), {"when": has_table_of(names[0])} | more
+        value = as_it_is(names[0])
+        more = {"when": has_table_of(names[0]), "plain": True} | more
     return MegatronRow(names, flag, value or nothing, default, field=field, **more)  # type: ignore[arg-type]
 
 
@@ -53,7 +63,7 @@ def switch(
     first = fields.partition(" ")[0]
     holds = is_on or as_it_is(first)
     if is_on is None:
-        more = {"when": has_table_of(first)} | more
+        more = {"when": has_table_of(first), "plain": True} | more
     bridge = {"bridge": lambda model: bool(holds(model))}
     return row(fields, flag, field, lambda model: yes(bool(holds(model))), None, **bridge, **more)
 

@@ -8,18 +8,10 @@ from planner.launch.contract import Launch, Variable
 from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
 from planner.launch.megatron_states import hybrid_flags, is_hybrid
-from planner.launch.options import MEGATRON
+from planner.launch.options import MEGATRON, MEGATRON_PRECISIONS
 from planner.launch.ramp import schedule_flag
 from planner.predict.sharp import sharp_use
 
-# Precision of the plan -> Megatron's recipe. fp8 scales a tensor at a time, from its own values.
-_PRECISIONS = {
-    "bf16": (flag("--bf16"),),
-    "fp16": (flag("--fp16"),),
-    "fp8": (flag("--bf16"), flag("--fp8-format", "hybrid"), flag("--fp8-recipe", "tensorwise")),
-    "mxfp8": (flag("--bf16"), flag("--fp8-format", "e4m3"), flag("--fp8-recipe", "mxfp8")),
-    "nvfp4": (flag("--bf16"), flag("--fp4-format", "e2m1"), flag("--fp4-recipe", "nvfp4")),
-}
 LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 # ZeRO stage -> what Megatron-FSDP shards.
 FSDP_SHARDING = {stage: MEGATRON["sharding"].text(stage) for stage in (2, 3)}
@@ -52,9 +44,9 @@ def degree_flags(launch: Launch) -> tuple[Flag, ...]:
     if degrees.tp > 1 and launch.splits_sequence:
         flags.append(flag(MEGATRON["no-sequence-parallel"].key))
     if degrees.cp > 1:
-        flags.append(flag("--cp-comm-type", launch.plan.cp_comm_type or "p2p"))
+        flags.append(_option("cp_comm_type", launch.plan.cp_comm_type or "p2p"))
     if launch.plan.cp_sizes:
-        flags.append(flag("--hierarchical-context-parallel-sizes", *launch.plan.cp_sizes))
+        flags.append(flag(MEGATRON["cp_sizes"].key, *launch.plan.cp_sizes))
     if launch.job.model.moe is not None:
         # Without it experts would be split like the rest of the layer.
         flags += [_option("ep", degrees.ep), _option("etp", degrees.etp)]
@@ -72,12 +64,12 @@ def batch_flags(launch: Launch) -> tuple[Flag, ...]:
         _option("mbs", plan.degrees.mbs),
         schedule_flag(plan) if plan.ramp else _option("gbs", plan.gbs),
         _option("seq", plan.seq),
-        *switches((_NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
+        *switches((NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
     )
 
 
 # A mask of seq x seq bytes a sequence, which fused attention does not read.
-_NO_MASK = "--no-create-attention-mask-in-dataloader"
+NO_MASK = "--no-create-attention-mask-in-dataloader"
 _LONG = 16384
 
 
@@ -91,9 +83,9 @@ def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
         flags += [
             flag(MEGATRON["fsdp"].key),
             _option("sharding", degrees.zero),
-            flag("--ckpt-format", "fsdp_dtensor"),
+            _option("checkpoints", "fsdp_dtensor"),
             flag("--init-model-with-meta-device"),
-            flag("--no-gradient-accumulation-fusion"),
+            flag(MEGATRON["unfused-accumulation"].key),
             # Bounds what is gathered and not yet reduced to two layers, as the plan counts.
             *switches((MEGATRON["double-buffer"].key, degrees.zero == _WEIGHTS_SHARDED)),
         ]
@@ -110,7 +102,7 @@ def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
             flags.append(_option("groups", instances))
     group = sharp_group(launch)
     if group:
-        flags += [flag("--use-sharp"), flag("--sharp-enabled-group", group)]
+        flags += [flag(MEGATRON["sharp"].key), _option("sharp-group", group)]
     return tuple(flags)
 
 
@@ -144,7 +136,7 @@ def offload_flags(launch: Launch) -> tuple[Flag, ...]:
 
 def precision_flags(launch: Launch) -> tuple[Flag, ...]:
     """Type of weights, and recipe of the products."""
-    return _PRECISIONS[launch.job.precision]
+    return from_text(MEGATRON_PRECISIONS[launch.job.precision])
 
 
 def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
@@ -152,7 +144,7 @@ def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
     job = launch.job
     flags = [_option("optimizer", job.optimizer.family)]
     if job.optimizer.family == "sgd" and dict(job.optimizer.states).get("momentum") == "none":
-        flags.append(flag("--sgd-momentum", 0))
+        flags.append(_option("momentum", 0))
     return (*flags, *from_text(launch.plan.optimizer_flags))
 
 
@@ -177,7 +169,7 @@ def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     profile = launch.job.framework
     eager = launch.job.attention == "eager"
     local = profile.name == LOCAL_PROFILE
-    flags = [flag("--transformer-impl", "local" if local else "transformer_engine")]
+    flags = [_option("kernels", "local" if local else "transformer_engine")]
     if eager and not local:
         flags.append(_option("attention", "eager"))
     if local:

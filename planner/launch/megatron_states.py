@@ -14,9 +14,12 @@ from planner.launch.megatron_row import MegatronRow, pattern, row, switch
 from planner.predict.plan import LayerLayout
 
 PATTERN = "hybrid-layer-pattern"
-_SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+SPEC = "spec"
+PREDICTORS, BLOCKS = "/", "|"
+DELTA_NET = "gated_delta_net"
+_HYBRID = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 _CHUNK = 128
-_DELTA_CHUNK = 64
+DELTA_CHUNK = 64
 _CONVOLUTION = 4
 
 
@@ -62,7 +65,7 @@ def _no_shape(model: ModelSpec) -> str | None:
 
 
 def _chunk(model: ModelSpec) -> str | None:
-    chunk = _DELTA_CHUNK if _is_delta(model) else _CHUNK
+    chunk = DELTA_CHUNK if _is_delta(model) else _CHUNK
     space = model.state_space
     if space is None or not model.has_states or space.chunk == chunk:
         return None
@@ -76,23 +79,31 @@ def _marks(model: ModelSpec) -> list[bool]:
 _ALL = "kind heads head_dim groups state conv conv_bias projection_bias chunk gated_norm"
 _SHAPE = " ".join(f"state_space.{name}" for name in (*_ALL.split(), "step_rank", "inner_norms"))
 
-STATES: tuple[MegatronRow, ...] = (
-    row(f"layer_kinds {_SHAPE}", refuses=_no_state),
-    row(_SHAPE, refuses=_no_shape, departs=_chunk),
+MAMBA: tuple[MegatronRow, ...] = (
     row("state_space.heads", "--mamba-num-heads", "mamba_num_heads", when=_is_mamba),
     row("state_space.head_dim", "--mamba-head-dim", "mamba_head_dim", when=_is_mamba),
     row("state_space.groups", "--mamba-num-groups", "mamba_num_groups", when=_is_mamba),
     row("state_space.state", "--mamba-state-dim", "mamba_state_dim", when=_is_mamba),
-    row("state_space.kind", "--experimental-attention-variant", "experimental_attention_variant",
-        lambda _: "gated_delta_net", when=_is_delta),
-    row("layer_kinds", "--linear-attention-freq", "linear_attention_freq",
-        lambda m: pattern(_marks(m)), bridge=lambda m: [int(mark) for mark in _marks(m)],
-        when=_is_delta),
+)
+DELTA: tuple[MegatronRow, ...] = (
     row("state_space.conv", "--linear-conv-kernel-dim", "linear_conv_kernel_dim", when=_is_delta),
     row("state_space.state", "--linear-key-head-dim", "linear_key_head_dim", when=_is_delta),
     row("state_space.head_dim", "--linear-value-head-dim", "linear_value_head_dim", when=_is_delta),
     row("state_space.groups", "--linear-num-key-heads", "linear_num_key_heads", when=_is_delta),
     row("state_space.heads", "--linear-num-value-heads", "linear_num_value_heads", when=_is_delta),
+)  # fmt: skip
+LINEAR_LAYERS = row("layer_kinds", "--linear-attention-freq", "linear_attention_freq",
+                    lambda m: pattern(_marks(m)), bridge=lambda m: list(map(int, _marks(m))),
+                    when=_is_delta)  # fmt: skip
+
+STATES: tuple[MegatronRow, ...] = (
+    row(f"layer_kinds {_SHAPE}", refuses=_no_state),
+    row(_SHAPE, refuses=_no_shape, departs=_chunk),
+    *MAMBA,
+    row("state_space.kind", "--experimental-attention-variant", "experimental_attention_variant",
+        lambda _: DELTA_NET, when=_is_delta),
+    LINEAR_LAYERS,
+    *DELTA,
     switch("attention_gate", "--attention-output-gate", "attention_output_gate"),
     row("moe.latent", "--moe-latent-size", "moe_latent_size",
         when=lambda m: m.moe is not None and m.moe.latent is not None),
@@ -105,5 +116,5 @@ def hybrid_flags(model: ModelSpec, layout: LayerLayout, pp: int) -> tuple[Flag, 
     for count in layout.block_layers if pp > 1 else (len(pattern),):
         blocks.append(pattern[start : start + count])
         start += count
-    predictors = ("/*E" if model.moe else "/*-") * model.mtp_layers
-    return flag("--spec", *_SPEC), flag(f"--{PATTERN}", "|".join(blocks) + predictors)
+    predictors = (PREDICTORS + ("*E" if model.moe else "*-")) * model.mtp_layers
+    return flag(f"--{SPEC}", *_HYBRID), flag(f"--{PATTERN}", BLOCKS.join(blocks) + predictors)

@@ -73,15 +73,22 @@ def _no_norm(model: ModelSpec) -> str | None:
     return f"{model.norm} {'with' if model.norm_bias else 'without'} a bias"
 
 
+SWIGLU = switch("gated activation", "--swiglu", "", lambda m: _activation(m) == "silu",
+                refuses=_no_activation)  # fmt: skip
+QUICK_GEGLU = switch(
+    "gated activation moe.clamp", "--quick-geglu", "", lambda m: _activation(m) == "quick_gelu"
+)
+SQUARED_RELU = switch(
+    "gated activation", "--squared-relu", "", lambda m: _activation(m) == "squared_relu"
+)
+
 _TRUNK = (
     row("layers", "--num-layers", "num_layers", when=lambda m: not is_hybrid(m)),
     row("hidden", "--hidden-size", "hidden_size"),
     row("ffn", "--ffn-hidden-size", "ffn_hidden_size", _width),
-    switch("gated activation", "--swiglu", "", lambda m: _activation(m) == "silu",
-        refuses=_no_activation),
-    switch("gated activation moe.clamp", "--quick-geglu", "",
-        lambda m: _activation(m) == "quick_gelu"),
-    switch("gated activation", "--squared-relu", "", lambda m: _activation(m) == "squared_relu"),
+    SWIGLU,
+    QUICK_GEGLU,
+    SQUARED_RELU,
     row("activation", "", "activation_func", _activation),
     row("gated", "", "gated_linear_unit"),
     row("moe.clamp", "--glu-linear-offset", "glu_linear_offset", lambda _: 1.0, when=is_clamped),
@@ -134,16 +141,25 @@ def _no_qk_norm(model: ModelSpec) -> str | None:
     return None
 
 
+GROUPED = switch(
+    "kv_heads", "--group-query-attention", "", lambda m: m.kv_heads != m.heads, when=_grouped
+)
+LATENT = row("mla.kv_lora_rank", "--multi-latent-attention", "multi_latent_attention",
+             lambda _: True, when=has_mla)  # fmt: skip
+# A number N: every N-th layer sees all; a list: 1 for those that slide.
+WINDOW_SKIPS = row("layer_kinds", "--window-attn-skip-freq", "window_attn_skip_freq",
+                   lambda m: pattern(window_marks(m)),
+                   bridge=lambda m: [int(mark) for mark in window_marks(m)],
+                   when=lambda m: _slides(m) and not all(window_marks(m)))  # fmt: skip
+
 _ATTENTION = (
     row("heads", "--num-attention-heads", "num_attention_heads"),
     row("head_dim", "--kv-channels", "kv_channels", when=_grouped),
-    switch("kv_heads", "--group-query-attention", "", lambda m: m.kv_heads != m.heads,
-        when=_grouped),
+    GROUPED,
     row("kv_heads", "--num-query-groups", "num_query_groups",
         when=lambda m: _grouped(m) and m.kv_heads != m.heads),
     row("kv_heads", "", "num_query_groups", when=lambda m: _grouped(m) and m.kv_heads == m.heads),
-    row("mla.kv_lora_rank", "--multi-latent-attention", "multi_latent_attention", lambda _: True,
-        when=has_mla),
+    LATENT,
     row("mla.q_lora_rank", "--q-lora-rank", "q_lora_rank", default=None),
     row("mla.kv_lora_rank", "--kv-lora-rank", "kv_lora_rank"),
     row("mla.qk_nope_head_dim", "--qk-head-dim", "qk_head_dim"),
@@ -167,10 +183,7 @@ _ATTENTION = (
     row("sliding_window layer_kinds", "--window-size", "window_size",
         lambda m: f"{(m.sliding_window or 1) - 1},0",
         bridge=lambda m: [(m.sliding_window or 1) - 1, 0], when=_slides),
-    row("layer_kinds", "--window-attn-skip-freq", "window_attn_skip_freq",
-        lambda m: pattern(window_marks(m)),
-        bridge=lambda m: [int(mark) for mark in window_marks(m)],
-        when=lambda m: _slides(m) and not all(window_marks(m))),
+    WINDOW_SKIPS,
 )  # fmt: skip
 
 
@@ -182,11 +195,13 @@ def expert_marks(model: ModelSpec) -> list[bool]:
 # --- experts --------------------------------------------------------------------------------
 
 
+# Over what the loss that balances experts is taken -> its name.
+LOSSES = {"batch": "aux_loss", "sequence": "seq_aux_loss"}
+
+
 def _balancing(model: ModelSpec) -> str:
     moe = experts(model)
-    if not moe.aux_loss:
-        return "none"
-    return "seq_aux_loss" if moe.aux_loss_over == "sequence" else "aux_loss"
+    return LOSSES[moe.aux_loss_over] if moe.aux_loss else "none"
 
 
 def _no_weights(model: ModelSpec) -> str | None:
@@ -238,13 +253,17 @@ def _in_groups(model: ModelSpec) -> bool:
     return has_moe(model) and experts(model).groups > 1
 
 
+EXPERT_LAYERS = row("layer_kinds", "--moe-layer-freq", "moe_layer_freq",
+    lambda m: pattern(expert_marks(m)), bridge=lambda m: [int(mark) for mark in expert_marks(m)],
+    when=lambda m: has_moe(m) and not all(expert_marks(m)) and not is_hybrid(m))  # fmt: skip
+BALANCING = row("moe.aux_loss moe.aux_loss_over", "--moe-router-load-balancing-type",
+                "moe_router_load_balancing_type", _balancing, when=has_moe)  # fmt: skip
+
 _EXPERTS = (
     row("moe.experts", "--num-experts", "num_moe_experts"),
     row("moe.top_k", "--moe-router-topk", "moe_router_topk"),
     row("moe.ffn", "--moe-ffn-hidden-size", "moe_ffn_hidden_size"),
-    row("layer_kinds", "--moe-layer-freq", "moe_layer_freq", lambda m: pattern(expert_marks(m)),
-        bridge=lambda m: [int(mark) for mark in expert_marks(m)],
-        when=lambda m: has_moe(m) and not all(expert_marks(m)) and not is_hybrid(m)),
+    EXPERT_LAYERS,
     row("layer_kinds", "", "moe_layer_freq", lambda _: 1,
         when=lambda m: has_moe(m) and all(expert_marks(m))),
     row("moe.shared_ffn", "--moe-shared-expert-intermediate-size",
@@ -271,8 +290,7 @@ _EXPERTS = (
         when=lambda m: has_moe(m) and experts(m).score_correction_bias),
     row("moe.router_fp32", "--moe-router-dtype", "moe_router_dtype", lambda _: "fp32",
         when=lambda m: has_moe(m) and experts(m).router_fp32),
-    row("moe.aux_loss moe.aux_loss_over", "--moe-router-load-balancing-type",
-        "moe_router_load_balancing_type", _balancing, when=has_moe),
+    BALANCING,
     row("moe.aux_loss", "--moe-aux-loss-coeff", "moe_aux_loss_coeff",
         when=lambda m: has_moe(m) and experts(m).aux_loss > 0),
     row("moe.z_loss", "--moe-z-loss-coeff", "moe_z_loss_coeff",
@@ -290,6 +308,13 @@ GROUPS: tuple[tuple[str, tuple[MegatronRow, ...]], ...] = (
     ("experts", _EXPERTS),
 )
 MEGATRON: tuple[MegatronRow, ...] = tuple(entry for _, rows in GROUPS for entry in rows)
+
+
+def option(field: str) -> str:
+    """The flag, without its dashes, that says a field: the plain one of several, else the only."""
+    rows = [entry for entry in MEGATRON if entry.key and entry.fields[0] == field]
+    (name,) = {entry.name for entry in rows if entry.plain} or {entry.name for entry in rows}
+    return name
 
 
 def _as_flag(entry: MegatronRow) -> Row:

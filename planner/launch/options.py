@@ -76,6 +76,29 @@ MEGATRON = _table(
     Option("mbs", "--micro-batch-size"),
     Option("gbs", "--global-batch-size"),
     Option("seq", "--seq-length"),
+    Option("batch_ramp", "--step-batch-size-schedule"),
+    Option("cp_comm_type", "--cp-comm-type"),
+    Option("cp_sizes", "--hierarchical-context-parallel-sizes"),
+    Option("sharp", "--use-sharp"),
+    Option("sharp-group", "--sharp-enabled-group"),
+    Option("kernels", "--transformer-impl"),
+    Option("momentum", "--sgd-momentum"),
+    Option("checkpoints", "--ckpt-format"),
+    Option("dropout", "--hidden-dropout"),
+    Option("attention-dropout", "--attention-dropout"),
+    Option("dispatcher", "--moe-token-dispatcher-type"),
+    Option("grouped-gemm", "--moe-grouped-gemm"),
+    Option("fp8", "--fp8-format"),
+    Option("fp4", "--fp4-format"),
+    Option("tokenizer", "--tokenizer-model"),
+    Option("tokenizer-kind", "--tokenizer-type"),
+    Option("optimizer_offload", "--optimizer-cpu-offload"),
+    Option("state-types", "--use-precision-aware-optimizer"),
+    # Types of the optimizer's state, by their names here.
+    Option("grad", "--main-grads-dtype"),
+    Option("master", "--main-params-dtype"),
+    Option("exp_avg", "--exp-avg-dtype"),
+    Option("exp_avg_sq", "--exp-avg-sq-dtype"),
     Option("attention", "--attention-backend", {"flash": "flash", "eager": "unfused"}),
     Option("optimizer", "--optimizer",
            {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}),
@@ -97,6 +120,15 @@ MEGATRON = _table(
     Option("fused-dispatch", "--moe-enable-deepep", _ON),
     Option("deterministic", "--deterministic-mode", _ON),
 )  # fmt: skip
+
+# Precision -> its flags. fp8 scales a tensor at a time, from its own values.
+MEGATRON_PRECISIONS: Mapping[str, str] = {
+    "bf16": "--bf16",
+    "fp16": "--fp16",
+    "fp8": "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
+    "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
+    "nvfp4": "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
+}
 
 # Where the layers live: all that say it, of which writing takes the shortest that does.
 MEGATRON_LAYOUT = _table(
@@ -122,6 +154,7 @@ MEGATRON_RECOMPUTE = _table(
     ),
     Option("recompute-attention", "--recompute-activations", _STATED),
 )
+
 _MEGATRON = {**MEGATRON, **MEGATRON_LAYOUT, **MEGATRON_RECOMPUTE}
 
 _PARALLELISM = "parallelism"

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from planner.job.job import Job
 from planner.launch.contract import Refusal
 from planner.launch.megatron_flags import Flag, flag
+from planner.launch.options import MEGATRON
 from planner.predict.plan import Plan
 
 # In place of --global-batch-size. `--rampup-batch-size` is ignored by megatron-core 0.19.2
 # (core/num_microbatches_calculator.py, init_num_microbatches_calculator).
-SCHEDULE = "--step-batch-size-schedule"
+SCHEDULE = MEGATRON["batch_ramp"].key
 
 
 def schedule_flag(plan: Plan) -> Flag:

@@ -9,6 +9,7 @@ from statistics import median
 from planner.evidence.recipes.compare import NOTABLE, Comparison, Verdict
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.reliability import FitErrors, fit_errors, fit_reliability
+from planner.job.markdown import markdown_table
 
 
 def page(comparisons: Sequence[Comparison], predictions: Sequence[Prediction]) -> str:
@@ -58,21 +59,21 @@ _VERDICTS: dict[Verdict, str] = {
 
 def _table(comparisons: Sequence[Comparison]) -> str:
     """One row for each recipe, with all measurements of it."""
-    head = (
-        "| source, model, GPUs | recipe | measured s | predicted | fits | best found | s | gain | "
-        "verdict, what differs |\n|---|---|---|---|---|---|---|---|---|"
-    )
+    titles = (
+        "source, model, GPUs", "recipe", "measured s", "predicted", "fits", "best found", "s",
+        "gain", "verdict, what differs",
+    )  # fmt: skip
     same: dict[tuple[object, ...], list[Comparison]] = {}
     for one in comparisons:
         same.setdefault((*_job(one), one.recipe, f"{one.predicted_s:.4g}"), []).append(one)
-    return "\n".join([head, *(_row(members) for members in same.values())])
+    return markdown_table(titles, map(_row, same.values()))
 
 
 def _job(one: Comparison) -> tuple[str, ...]:
     return one.source, one.model, one.gpus, one.precision, one.framework
 
 
-def _row(members: Sequence[Comparison]) -> str:
+def _row(members: Sequence[Comparison]) -> tuple[str, ...]:
     one = members[0]
     low, high = (pick(member.measured_s for member in members) for pick in (min, max))
     measured = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
@@ -90,7 +91,7 @@ def _row(members: Sequence[Comparison]) -> str:
         "" if one.gain is None else f"{one.gain:+.1%}",
         f"{one.verdict}: {one.reason}" if one.reason else one.verdict,
     )
-    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+    return tuple(cell.replace("|", "/") for cell in cells)
 
 
 def _reliability(predictions: Sequence[Prediction]) -> str:
@@ -116,12 +117,11 @@ def _reliability(predictions: Sequence[Prediction]) -> str:
 
 
 def _bins(predictions: Sequence[Prediction]) -> str:
-    head = "| stated | runs | mean stated | ran |\n|---|---|---|---|"
-    rows = [
-        f"| {one.low:.0%} to {one.high:.0%} | {one.rows} | {one.stated:.0%} | {one.ran:.0%} |"
+    rows = (
+        (f"{one.low:.0%} to {one.high:.0%}", str(one.rows), f"{one.stated:.0%}", f"{one.ran:.0%}")
         for one in fit_reliability(predictions)
-    ]
-    return "\n".join([head, *rows])
+    )
+    return markdown_table(("stated", "runs", "mean stated", "ran"), rows)
 
 
 def _errors_text(errors: FitErrors) -> str:

@@ -14,6 +14,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.launch.check.request import as_request
 from planner.launch.check.world import world_problems
+from planner.launch.options import MEGATRON
 from planner.launch.read.document_reader import NO_LENGTH
 from planner.launch.read.found import Found, Problem
 from planner.predict.memory.advice import Setup
@@ -194,7 +195,7 @@ def _sharp_problem(found: Found, setup: Setup, job: Job) -> Iterator[Problem]:
         use = sharp_use(job, setup.degrees)
         reason = use.reason if use else f"{job.framework.name} names no communicator for it"
     if reason:
-        setting = found.setting("--use-sharp") or found.setting("dist.use_sharp")
+        setting = found.setting(MEGATRON["sharp"].key) or found.setting("dist.use_sharp")
         place = (setting.place,) if setting else ()
         text = f"the switches reduce nothing of this run: {reason}"
         yield Problem("sharp-idle", text, "warning", place)

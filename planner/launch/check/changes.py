@@ -120,7 +120,8 @@ def _change(candidate: Candidate, plan: Plan, base: Plan | None) -> Change:
 
 def _best(changes: list[Change], base: Plan | None) -> tuple[Change, ...]:
     safe = sorted(
-        (change for change in changes if change.sufficient), key=lambda item: -_speed(item)
+        (change for change in changes if change.sufficient),
+        key=lambda item: -(item.plan.tokens_per_s),
     )
     if base is None:
         return tuple((safe or sorted(changes, key=_weight))[:MOST_CHANGES])
@@ -131,10 +132,6 @@ def _best(changes: list[Change], base: Plan | None) -> tuple[Change, ...]:
         lighter = [change for change in changes if (change.saved_bytes or 0.0) > least]
         return tuple(sorted(lighter, key=_weight)[:MOST_CHANGES])
     return tuple(item for item in safe if (item.faster or 0.0) > LEAST_GAIN)[:MOST_CHANGES]
-
-
-def _speed(change: Change) -> float:
-    return change.plan.tokens_per_s
 
 
 def _weight(change: Change) -> float:

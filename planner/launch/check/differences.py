@@ -10,6 +10,7 @@ from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks.switches import with_techniques
 from planner.job.specs import ModelSpec
 from planner.launch.check.request import LaunchRequest, as_request
+from planner.launch.read.document import leaves
 from planner.launch.read.found import Found, Problem
 from planner.predict.memory.advice import Setup
 
@@ -89,21 +90,11 @@ def _mode(setup: Setup) -> object:
 
 def _model_differences(here: ModelSpec, there: ModelSpec) -> Iterator[tuple[str, Any, Any]]:
     """Fields of the model, by dotted name."""
-    one, other = (_flat(model.model_dump(mode="json")) for model in (here, there))
+    one, other = (dict(leaves(model.model_dump(mode="json"))) for model in (here, there))
     for key in one.keys() | other.keys():
         values = [_SAME_VALUES.get(str(side.get(key)), side.get(key)) for side in (one, other)]
         if key.split(".")[0] not in _DESCRIPTIVE and values[0] != values[1]:
             yield f"model's {key}", one.get(key), other.get(key)
-
-
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def _text(value: object) -> str:

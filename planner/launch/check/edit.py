@@ -10,6 +10,7 @@ from planner.launch.check.documents import document_edits, is_document
 from planner.launch.check.replacement import Replacement, applied, without_line
 from planner.launch.check.spelling import NotInFileError
 from planner.launch.megatron_bridge_schema import fields_of
+from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Found, Setting
 from planner.launch.read.text import SourceFile, Span
@@ -120,7 +121,10 @@ def _by_table(edits: Sequence[Edit]) -> dict[str, list[Edit]]:
 # New options go behind one of these, the first that stands in the file.
 _ANCHORS = tuple(
     key
-    for flag in (*(MEGATRON[name].key for name in ("mbs", "gbs", "tp", "seq")), "--hidden-size")
+    for flag in (
+        *(MEGATRON[name].key for name in ("mbs", "gbs", "tp", "seq")),
+        f"--{option('hidden')}",
+    )
     for key in (flag, *fields_of(flag))
 )
 

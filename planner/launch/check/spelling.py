@@ -86,7 +86,7 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     said = found.setting(MEGATRON["gbs"].key) is not None or found.batch_ramp is not None
     if not said and "gbs" not in changes:
         yield Edit(MEGATRON["gbs"].key, str(after.request.gbs))
-    if _has_experts(after) and degrees.etp != degrees.tp:
+    if (after.request.find_model().spec.moe is not None) and degrees.etp != degrees.tp:
         yield Edit(MEGATRON["etp"].key, str(degrees.etp))
     elif "etp" in changes:
         yield Edit(MEGATRON["etp"].key, None)
@@ -99,7 +99,7 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     if "cp" in changes and found.cp_sizes:
         inner = min(found.cp_sizes[0], degrees.cp)
         sizes = f"{inner} {degrees.cp // inner}" if degrees.cp > 1 else None
-        yield Edit("--hierarchical-context-parallel-sizes", sizes)
+        yield Edit(MEGATRON["cp_sizes"].key, sizes)
     if "zero" in changes:
         yield _state(MEGATRON["zero"], min(degrees.zero, 1))
     if "tp" in changes and degrees.tp > 1 and before.degrees.tp == 1:
@@ -178,10 +178,6 @@ def _bridge_layout(found: Found, after: Setup) -> Iterator[Edit]:
     text = layout.get(MEGATRON_LAYOUT["blocks"].key)
     if text is not None or found.setting(blocks) is not None:
         yield Edit(blocks, text[0] if text else "null")
-
-
-def _has_experts(setup: Setup) -> bool:
-    return setup.request.find_model().spec.moe is not None
 
 
 # --- torchtitan -----------------------------------------------------------------------------------

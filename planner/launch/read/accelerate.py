@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.launch.options import ACCELERATE
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, json_document, unknown_key
 from planner.launch.read.document_reader import ScriptedReader
@@ -192,10 +192,9 @@ def deepspeed_in(document: Document, files: Files) -> Document | None:
         return None
     table = "deepspeed_config."
     named = document.get(f"{table}deepspeed_config_file")
-    path = beside(str(named), Path(document.path).parent) if named else None
-    text = text_of(path) if path is not None else None
-    if path is not None and text is not None:
-        return json_document(files.add(str(path), text).as_text(), str(path), files)
+    source = source_beside(str(named), Path(document.path).parent, files) if named else None
+    if source is not None:
+        return json_document(source.as_text(), source.path, files)
     settings: dict[str, Setting] = {}
     for name, key in _DEEPSPEED.items():
         setting = document.settings.get(table + name)

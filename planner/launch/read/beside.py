@@ -9,7 +9,7 @@ from hardware import HardwareError
 from hardware.files import read_text
 from planner.job.errors import UsageError
 from planner.launch.read.limits import MOST_BYTES
-from planner.launch.read.text import HOLE
+from planner.launch.read.text import HOLE, Files, SourceFile
 
 # A script names files from its folder or from the top of its repository.
 _MOST_FOLDERS_UP = 8
@@ -54,6 +54,13 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def source_beside(name: str, folder: Path, files: Files) -> SourceFile | None:
+    """The file that a launch file in a folder names, remembered; None where there is no text."""
+    path = beside(name, folder)
+    text = None if path is None else text_of(path)
+    return None if path is None or text is None else files.add(str(path), text)
 
 
 def text_of(path: Path) -> str | None:

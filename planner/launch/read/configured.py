@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.launch.read.accelerate import deepspeed_in, read_accelerate
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed import read_deepspeed
 from planner.launch.read.detect import Kind
@@ -117,11 +117,8 @@ def _recipe(given: Mapping[str, Setting], launch: Launch, files: Files) -> dict[
     name = given.get("config")
     if launch is None or name is None or not str(name.value).endswith((".yaml", ".yml")):
         return {}
-    path = beside(str(name.value), _folder(launch, "."))
-    text = text_of(path) if path is not None else None
-    if path is None or text is None:
-        return {}
-    return yaml_document(files.add(str(path), text).as_text(), str(path), files).settings
+    source = source_beside(str(name.value), _folder(launch, "."), files)
+    return {} if source is None else yaml_document(source.as_text(), source.path, files).settings
 
 
 def _folder(launch: Launch, otherwise: str) -> Path:

@@ -70,7 +70,7 @@ def toml_document(text: Text, path: str, files: Files) -> Document:
     content = toml_content(text.value, path)
     places = dict(_toml_places(text))
     settings = {
-        key: _setting(key, value, places.get(key), text, files) for key, value in _flat(content)
+        key: _setting(key, value, places.get(key), text, files) for key, value in leaves(content)
     }
     return Document(path, content, settings)
 
@@ -108,17 +108,17 @@ def _marked(content: dict[str, Any], node: Any, text: Text, path: str, files: Fi
     """`node` None: nobody knows where the settings stand."""
     places = {} if node is None else dict(_yaml_places(node, ""))
     settings = {
-        key: _setting(key, value, places.get(key), text, files) for key, value in _flat(content)
+        key: _setting(key, value, places.get(key), text, files) for key, value in leaves(content)
     }
     return Document(path, content, settings)
 
 
-def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves (scalars, lists, empty tables) by dotted key."""
     for name, value in content.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and value:
-            yield from _flat({str(name): inner for name, inner in value.items()}, f"{key}.")
+            yield from leaves({str(name): inner for name, inner in value.items()}, f"{key}.")
         else:
             yield key, value
 

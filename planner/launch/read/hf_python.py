@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from planner.job.errors import CannotTellError
+from planner.launch.read.document import leaves
 from planner.launch.read.found import Setting
 from planner.launch.read.python_names import last_name, python_module
 from planner.launch.read.python_records import UNKNOWN, calculated
@@ -102,14 +103,5 @@ def _settings(
         unknown = f"{ast.unparse(made)[:80]}, which is no literal"
         yield name, Setting(name, None, path, node.lineno, (), None, unknown)
         return
-    for key, inner in _leaves(name, value):
+    for key, inner in leaves({name: value}):
         yield key, Setting(key, inner, path, node.lineno)
-
-
-def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Values of nested tables by dotted name."""
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves(f"{name}.{key}", inner)
-    else:
-        yield name, value

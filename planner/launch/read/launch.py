@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from hardware import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.megatron_table import option
+from planner.launch.options import MEGATRON
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
     LaunchCommand,
@@ -36,7 +38,7 @@ from planner.launch.read.text import Files, Text
 from planner.launch.read.world import accelerate_counts, stated_counts
 
 _REGISTRY = "torchtitan/{}/{}/config_registry.py"
-_MEGATRON_SIGNS = ("--num-attention-heads", "--tensor-model-parallel-size", "--micro-batch-size")
+_MEGATRON_SIGNS = (f"--{option('heads')}", MEGATRON["tp"].key, MEGATRON["mbs"].key)
 # Arguments that name a configuration file.
 _CONFIG_OPTIONS = (
     "--job.config_file", "--job.config-file", "--config-file", "--config_file", "--deepspeed",
@@ -96,7 +98,7 @@ def read_launch(
         _open(Path(path).expanduser(), read)
     plans = read.of_kind("plan")
     if plans:
-        return _only(read, plans, lambda: read_plan_of(plans[0], read, hints, plan))
+        return _plan(read, plans[0], hints, plan)
     _read_shells(read, hints)
     found = _found(read, hints)
     if found.format in READ_ONLY:
@@ -114,18 +116,14 @@ def _counts(read: _Read, found: Found) -> tuple[Count, ...]:
     return (*counts, *accelerate_counts(found, counts))
 
 
-def read_plan_of(path: str, read: _Read, hints: Hints, number: int) -> Found:
-    """A plan file."""
+def _plan(read: _Read, path: str, hints: Hints, number: int) -> Found:
+    """A plan file, which says all. UsageError where others are given beside it."""
     from planner.launch.read.plan import read_plan
 
-    return read_plan(Path(path), read.files, hints, number)
-
-
-def _only(read: _Read, plans: list[str], make: Callable[[], Found]) -> Found:
     if len(read.kinds) > 1:
-        others = ", ".join(path for path in read.kinds if path != plans[0])
-        raise UsageError(f"{plans[0]} is a plan file: give it alone, without {others}")
-    return make()
+        others = ", ".join(other for other in read.kinds if other != path)
+        raise UsageError(f"{path} is a plan file: give it alone, without {others}")
+    return read_plan(Path(path), read.files, hints, number)
 
 
 # --- files ----------------------------------------------------------------------------------------

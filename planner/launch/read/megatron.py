@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.specs import ModelSpec
+from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON, SWITCH
 from planner.launch.options import MEGATRON_RECOMPUTE as _RECOMPUTE
 from planner.launch.read.beside import beside, text_of
@@ -62,15 +63,16 @@ _GRADIENTS_SHARDED = 2
 _OPTIMIZERS = {text: name for name, text in MEGATRON["optimizer"].written.items()} | {
     "dist_muon": "muon"
 }
-# (exp_avg, exp_avg_sq) -> the catalogue's name for them.
-_ADAM_STATES = {
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_STATES = (*_MOMENTS, "master", "grad")
+# Types of these -> the catalogue's name for them.
+_ADAM_STATES: Mapping[tuple[str, ...], str] = {
     ("bf16", "bf16"): "adamw-bf16",
     ("fp8", "fp16"): "adamw-fp8",
     ("fp32", "fp32"): "adamw",
 }
 _DEGREES = {
-    name: MEGATRON[name].key.removeprefix("--")
-    for name in ("tp", "pp", "cp", "ep", "etp", "mbs", "gbs", "seq")
+    name: MEGATRON[name].name for name in ("tp", "pp", "cp", "ep", "etp", "mbs", "gbs", "seq")
 }
 
 
@@ -100,7 +102,7 @@ class MegatronReader:
         """Everything that was read."""
         degrees = self._degrees()
         shape = self._shape()
-        layers = shape.layers if shape else self.arguments.number("num-layers") or 0
+        layers = shape.layers if shape else self.arguments.number(option("layers")) or 0
         split = read_split(self.arguments, layers, degrees["pp"]) if layers else Split()
         self.problems += unusual_splits(
             self.arguments, split, layers, degrees["pp"], self.dialect.name
@@ -217,7 +219,7 @@ class MegatronReader:
         if values["mbs"] is None and self.arguments.setting(_DEGREES["mbs"]) is None:
             self.problems.append(_no_micro_batch(self._is_partial()))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
-        experts = self.arguments.has("num-experts") or self.hints.model
+        experts = self.arguments.has(option("moe.experts")) or self.hints.model
         return values | one | {"etp": values["etp"] if experts else None}
 
     def _data_parallel(self, degrees: dict[str, Any]) -> int | None:
@@ -229,10 +231,10 @@ class MegatronReader:
 
     def _training(self, degrees: dict[str, Any]) -> dict[str, Any]:
         arguments = self.arguments
-        local = arguments.text("transformer-impl") == "local"
-        dropout = arguments.real("hidden-dropout") > 0.0
+        local = arguments.text(MEGATRON["kernels"].name) == "local"
+        dropout = arguments.real(MEGATRON["dropout"].name) > 0.0
         eager = self._is_eager(local)
-        scores_drop = arguments.real("attention-dropout") > 0.0
+        scores_drop = arguments.real(MEGATRON["attention-dropout"].name) > 0.0
         dropout = dropout or (eager and scores_drop)
         alone = local and not self.dialect.framework
         framework, variations = ("megatron-local", ()) if alone else self._profile(degrees)
@@ -257,7 +259,7 @@ class MegatronReader:
 
     def _is_eager(self, local: bool) -> bool:
         """Whether attention keeps its scores."""
-        backend = self.arguments.text("attention-backend")
+        backend = self.arguments.text(MEGATRON["attention"].name)
         if local or self.dialect.framework:
             return not (self.arguments.has("use-flash-attn") or backend == "flash")
         fused = {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"}
@@ -290,13 +292,14 @@ class MegatronReader:
             gathers = arguments.has(MEGATRON[_GATHER_EXPOSED].name)
             if arguments.has(MEGATRON["zero"].name) and not gathers:
                 names.append(_GATHER_EXPOSED)
-        if arguments.text("moe-token-dispatcher-type") == "flex":
+        if arguments.text(MEGATRON["dispatcher"].name) == "flex":
             arguments.has("moe-flex-dispatcher-backend")
             names.append("fused-dispatch")
         graphs = arguments.text("cuda-graph-impl") not in (None, "none")
         if graphs or arguments.has("enable-cuda-graph") or arguments.has("external-cuda-graph"):
             names.append("cuda-graphs")
-        if arguments.has("num-experts") and not arguments.has("moe-grouped-gemm"):
+        grouped = MEGATRON["grouped-gemm"].name
+        if arguments.has(option("moe.experts")) and not arguments.has(grouped):
             names.append("sequential-experts")
         return tuple(dict.fromkeys(names))
 
@@ -326,7 +329,7 @@ class MegatronReader:
     def _fsdp(self, degrees: dict[str, Any]) -> None:
         """What the profile of Megatron-FSDP leaves out."""
         exclusive = (
-            ("pipeline-model-parallel-size", degrees["pp"] > 1, "with a pipeline"),
+            (_DEGREES["pp"], degrees["pp"] > 1, "with a pipeline"),
             (MEGATRON["groups"].name, self._shard(degrees) > 0, "in groups (HSDP)"),
         )
         for name, is_so, words in exclusive:
@@ -378,39 +381,31 @@ class MegatronReader:
             places = (_FSDP, MEGATRON["sharding"].name, "optimizer")
             self._unpredictable(f"optimizer {kind} is not modelled", *places)
             return "adamw"
-        if name == "sgd" and arguments.real("sgd-momentum") == 0.0:
+        if name == "sgd" and arguments.real(MEGATRON["momentum"].name) == 0.0:
             return "sgd:momentum=none"
-        if name != "adamw" or not arguments.has("use-precision-aware-optimizer"):
+        if name != "adamw" or not arguments.has(MEGATRON["state-types"].name):
             return name
-        moments = (
-            arguments.text("exp-avg-dtype") or "fp32",
-            arguments.text("exp-avg-sq-dtype") or "fp32",
-        )
-        types = {
-            "master": arguments.text("main-params-dtype"),
-            "grad": arguments.text("main-grads-dtype"),
-        }
-        base = _ADAM_STATES.get(moments)
-        changes = [f"{key}={dtype}" for key, dtype in types.items() if dtype != "fp32"]
-        if base is None:
-            base = "adamw"
-            names = zip(("exp_avg", "exp_avg_sq"), moments, strict=True)
-            changes = [*(f"{key}={name}" for key, name in names if name != "fp32"), *changes]
-        return base + (":" + ",".join(changes) if changes else "")
+        types = {ours: arguments.text(MEGATRON[ours].name) or "fp32" for ours in _STATES}
+        base = _ADAM_STATES.get(tuple(types[ours] for ours in _MOMENTS))
+        said = () if base is None else _MOMENTS
+        others = {ours: dtype for ours, dtype in types.items() if dtype != "fp32"}
+        changes = [f"{ours}={dtype}" for ours, dtype in others.items() if ours not in said]
+        return (base or "adamw") + (":" + ",".join(changes) if changes else "")
 
     def _offload(self) -> float:
         share = self.arguments.real("optimizer-offload-fraction")
-        return share if self.arguments.has("optimizer-cpu-offload") else 0.0
+        return share if self.arguments.has(MEGATRON["optimizer_offload"].name) else 0.0
 
     def _precision(self) -> str:
         arguments = self.arguments
-        if arguments.has("fp4-format"):
-            recipe = arguments.text("fp4-recipe") or "nvfp4"
+        if arguments.has(MEGATRON["fp4"].name):
+            name = "fp4-recipe"
+            recipe = arguments.text(name) or "nvfp4"
             if recipe == "nvfp4":
                 return "nvfp4"
-            self._unpredictable(f"--fp4-recipe {recipe} is not modelled", "fp4-recipe")
+            self._unpredictable(f"--{name} {recipe} is not modelled", name)
             return "bf16"
-        if arguments.has("fp8-format"):
+        if arguments.has(MEGATRON["fp8"].name):
             return "mxfp8" if arguments.text("fp8-recipe") == "mxfp8" else "fp8"
         arguments.has("accumulate-allreduce-grads-in-fp32")
         if not arguments.has("bf16") and not arguments.has("fp16"):

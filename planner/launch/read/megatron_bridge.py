@@ -13,8 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from planner.launch import megatron_table as table
+from planner.launch.megatron_bridge_overrides import RECIPES
 from planner.launch.megatron_bridge_schema import field_of, fields_of, schema
-from planner.launch.megatron_table import MEGATRON
+from planner.launch.megatron_table import MEGATRON, option
+from planner.launch.options import MEGATRON as OPTIONS
+from planner.launch.options import MEGATRON_LAYOUT, MEGATRON_PRECISIONS
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron import MegatronReader
@@ -27,21 +31,21 @@ _FEWEST = 2
 _OVERRIDE = re.compile(r"^(\w+\.\w+)=(.*)$", re.DOTALL)
 # Fields that are true unless a switch says otherwise.
 _WITHOUT = {
-    "model.add_bias_linear": "disable-bias-linear",
-    "model.share_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
-    "model.gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
-    "model.yarn_correction_range_round_to_int": "no-yarn-correction-range-round-to-int",
+    "model.add_bias_linear": option("attention_out_bias"),
+    "model.share_embeddings_and_output_weights": option("tied_embeddings"),
+    "model.gradient_accumulation_fusion": OPTIONS["unfused-accumulation"].name,
+    "model.yarn_correction_range_round_to_int": option("rope.scaling.truncate"),
 }
 # Fields whose option has another name; those of the model stand in its table.
 _NAMES = {
-    f"model.{entry.field}": entry.key.removeprefix("--")
+    f"model.{entry.field}": entry.name
     for entry in MEGATRON
     if entry.field and entry.key and f"model.{entry.field}" not in _WITHOUT
 } | {
-    "model.rope_scaling_factor": "rotary-scaling-factor",
-    "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
-    "model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
-    "model.num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
+    "model.rope_scaling_factor": option("rope.scaling.factor"),
+    "model.virtual_pipeline_model_parallel_size": MEGATRON_LAYOUT["chunks"].name,
+    "model.num_layers_in_first_pipeline_stage": MEGATRON_LAYOUT["first-layers"].name,
+    "model.num_layers_in_last_pipeline_stage": MEGATRON_LAYOUT["last-layers"].name,
 }
 # Said by other fields too.
 _SAID_ELSEWHERE = {
@@ -50,17 +54,10 @@ _SAID_ELSEWHERE = {
 }  # fmt: skip
 # Hydra takes Python's spellings too.
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
-_ACTIVATIONS = {("silu", "true"): "swiglu", ("quick_gelu", "true"): "quick-geglu",
-                ("squared_relu", "false"): "squared-relu"}  # fmt: skip
-# Bridge's precision recipes -> options.
-_RECIPES: Mapping[str, tuple[str, ...]] = {
-    "bf16_mixed": ("--bf16",),
-    "fp16_mixed": ("--fp16",),
-    "bf16_with_fp8_current_scaling_mixed": (
-        "--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"),
-    "bf16_with_mxfp8_mixed": ("--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"),
-    "bf16_with_nvfp4_mixed": ("--bf16", "--fp4-format", "e2m1"),
-}  # fmt: skip
+_ACTIVATIONS = {("silu", "true"): table.SWIGLU.name, ("quick_gelu", "true"): table.QUICK_GEGLU.name,
+                ("squared_relu", "false"): table.SQUARED_RELU.name}  # fmt: skip
+# Bridge's recipe of a precision -> the precision.
+_RECIPES = {recipe: precision for precision, recipe in RECIPES.items()}
 _BARE = "vanilla_gpt_pretrain_config()"
 _RECIPE = re.compile(r"get_mixed_precision_config\(\s*[\"'](\w+)[\"']")
 
@@ -122,9 +119,10 @@ class _Overrides:
         name = _ACTIVATIONS.get((activation[0] or "", activation[1] or "false"))
         if name is not None:
             yield self._switch(name, "model.activation_func")
-        yield from (_made(word) for word in _RECIPES.get(self.recipe or "", ("--bf16",)))
+        precision = _RECIPES.get(self.recipe or "", "bf16")
+        yield from (_made(word) for word in MEGATRON_PRECISIONS[precision].split())
         if self.value("model.vocab_size"):
-            yield from (_made("--tokenizer-type"), _made("NullTokenizer"))
+            yield from (_made(OPTIONS["tokenizer-kind"].key), _made("NullTokenizer"))
 
     def _option(self, field: str, word: Word) -> Iterator[Word]:
         name = _NAMES.get(field) or _WITHOUT.get(field) or field.partition(".")[2].replace("_", "-")
@@ -140,7 +138,7 @@ class _Overrides:
                 yield self._switch(name, field)
             return
         if field == "model.num_query_groups":
-            yield self._switch("group-query-attention", field)
+            yield self._switch(table.GROUPED.name, field)
         if field == "model.position_embedding_type" and value == "learned_absolute":
             word = Word(word.text, word.used)
         self.fields[f"--{name}"] = field
@@ -152,7 +150,7 @@ class _Overrides:
         text = word.text
         if not text.value.startswith("[") or not text.value.endswith("]"):
             yield Word(text, word.used)
-        elif name == "window-size":  # the option's own spelling is 4096,0
+        elif name == option("sliding_window"):  # the option's own spelling is 4096,0
             yield Word(text[1:-1], word.used)
         elif options()[name].values == "many":
             for part in re.finditer(r"[^\s,\"']+", text.value[1:-1]):

@@ -10,10 +10,11 @@ from math import prod
 from typing import get_args
 
 from constraints.context_kinds import ContextKind
+from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Problem, Setting
 from planner.launch.read.megatron_arguments import Arguments
 
-_TYPE, _SIZES = "cp-comm-type", "hierarchical-context-parallel-sizes"
+_TYPE, _SIZES = MEGATRON["cp_comm_type"].name, MEGATRON["cp_sizes"].name
 _KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
 _LEVELS = 2
 

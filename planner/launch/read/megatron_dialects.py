@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from planner.launch.megatron_table import GROUPED, option
 from planner.launch.options import MEGATRON_RECOMPUTE
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
 from planner.launch.read.megatron_arguments import RELEASE, Arguments, core_like
 from planner.launch.read.names import left_out, meanings
+
+_EXPERTS, _NORM = option("moe.experts"), option("norm")
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,8 @@ def other_model(launch: LaunchCommand) -> str:
 
 def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem]:
     """What others' options ask for that is not modelled."""
-    experts = arguments.setting("num-experts") if dialect.name == "deepspeed" else None
-    found = [] if experts is None else [("num-experts", "DeepSpeed's experts are not modelled")]
+    experts = arguments.setting(_EXPERTS) if dialect.name == "deepspeed" else None
+    found = [] if experts is None else [(_EXPERTS, "DeepSpeed's experts are not modelled")]
     found += [
         (name, why)
         for name, why in left_out("megatron-others", "refused").items()
@@ -129,9 +132,9 @@ def translate(arguments: Arguments, dialect: Dialect) -> None:
             _set(arguments, option, value or setting.value, setting)
     if dialect.framework:
         _translate_checkpointing(arguments)
-    experts = arguments.given.get("num-experts")
+    experts = arguments.given.get(_EXPERTS)
     if dialect.name == "deepspeed" and experts is not None and _ones(experts.value):
-        del arguments.given["num-experts"]
+        del arguments.given[_EXPERTS]
 
 
 def _ones(value: object) -> bool:
@@ -144,15 +147,15 @@ def _set(arguments: Arguments, name: str, value: object, where: Setting) -> None
 
 
 def _key_value_heads(arguments: Arguments, setting: Setting) -> None:
-    _set(arguments, "group-query-attention", True, setting)
-    _set(arguments, "num-query-groups", setting.value, setting)
+    _set(arguments, GROUPED.name, True, setting)
+    _set(arguments, option("kv_heads"), setting.value, setting)
 
 
 def _normalization(arguments: Arguments, setting: Setting) -> None:
     """`rmsnorm` and `layernorm` of Megatron-DeepSpeed."""
     spelled = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}.get(str(setting.value).lower())
     if spelled:
-        arguments.given["normalization"] = replace(setting, value=spelled)
+        arguments.given[_NORM] = replace(setting, value=spelled)
 
 
 def _multi_query(arguments: Arguments, setting: Setting) -> None:
@@ -163,7 +166,7 @@ def _multi_query(arguments: Arguments, setting: Setting) -> None:
 
 _MEANINGS: Mapping[str, Callable[[Arguments, Setting], None]] = {
     "num-key-value-heads": _key_value_heads,
-    "normalization": _normalization,
+    _NORM: _normalization,
     "attention-head-type": _multi_query,
     "num-attention-heads-kv": _key_value_heads,
 }

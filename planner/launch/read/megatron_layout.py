@@ -10,7 +10,8 @@ from typing import Any
 from constraints.layout import even_split
 from planner.launch.megatron_layout import layout_text
 from planner.launch.megatron_states import PATTERN
-from planner.launch.options import MEGATRON_LAYOUT
+from planner.launch.megatron_table import option
+from planner.launch.options import MEGATRON, MEGATRON_LAYOUT
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
 from planner.launch.read.megatron_states import read_blocks
@@ -19,7 +20,7 @@ _NAMES = {name: option.name for name, option in MEGATRON_LAYOUT.items()}
 _PER_STAGE, _STAGES, _LAYOUT = _NAMES["chunk-layers"], _NAMES["chunks"], _NAMES["blocks"]
 _FIRST, _LAST = _NAMES["first-layers"], _NAMES["last-layers"]
 _EMBEDDING, _LOSS = _NAMES["counts-embedding"], _NAMES["counts-loss"]
-_PREDICTORS = "mtp-num-layers"
+_PREDICTORS, _LAYERS, _PP = option("mtp_layers"), option("layers"), MEGATRON["pp"].name
 _MOST_BLOCKS = 4096
 
 
@@ -108,7 +109,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> None
             f"pp {pp} does not divide {layers} layers (those that count); Megatron then wants "
             f"--{_FIRST}, --{_LAST} or --{_LAYOUT}; pp {close} does, and so would "
             f"{' or '.join(map(str, nearest))} layers",
-            "pipeline-model-parallel-size", "num-layers",
+            _PP, _LAYERS,
             edits=_even_layout(arguments, layers, pp) if layers >= pp else (),
         )  # fmt: skip
         return
@@ -177,7 +178,7 @@ def _read_layout(arguments: Arguments, layers: int, pp: int, split: Split) -> No
     if sum(counts) != layers:
         _refuse(
             split, arguments, "layout-layers",
-            f"--{_LAYOUT} has {sum(counts)} layers, --num-layers {layers}", _LAYOUT, "num-layers",
+            f"--{_LAYOUT} has {sum(counts)} layers, --{_LAYERS} {layers}", _LAYOUT, _LAYERS,
         )  # fmt: skip
         return
     if stages[0][:1] != "E" or stages[-1][-1:] != "L" or "E" in "".join(stages)[1:]:

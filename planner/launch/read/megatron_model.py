@@ -8,6 +8,7 @@ import re
 from pydantic import ValidationError
 
 from hardware.errors import first_error
+from planner.job.errors import CannotTellError
 from planner.job.specs import (
     AttentionKind,
     LayerKind,
@@ -16,9 +17,13 @@ from planner.job.specs import (
     MoeSpec,
     StateSpaceSpec,
 )
+from planner.launch import megatron_table as table
+from planner.launch.megatron_states import LINEAR_LAYERS
+from planner.launch.megatron_table import MEGATRON, option
+from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.read.found import Hints, Problem, model_unknown
 from planner.launch.read.megatron_arguments import Arguments
-from planner.launch.read.megatron_details import read_rope, read_router
+from planner.launch.read.megatron_details import plain_fields, read_rope, read_router
 from planner.launch.read.megatron_states import (
     hybrid_text,
     is_delta,
@@ -27,30 +32,32 @@ from planner.launch.read.megatron_states import (
     read_kinds,
     read_state_space,
 )
+from planner.launch.read.python_values import Frame, Reader
 
-# Words of what is wrong with a shape, and the option that they speak of.
-_SHAPING = (
-    ("kv_heads", "num-query-groups"), ("heads", "num-attention-heads"), ("hidden", "hidden-size"),
-    ("top", "moe-router-topk"), ("experts", "num-experts"), ("layer", "num-layers"),
-    ("vocab", "vocab-size"), ("ffn", "ffn-hidden-size"),
-)  # fmt: skip
+# Words of what is wrong with a shape, and the field that they speak of.
+_SHAPING = {
+    "kv_heads": "kv_heads", "heads": "heads", "hidden": "hidden", "top": "moe.top_k",
+    "experts": "moe.experts", "layer": "layers", "vocab": "vocab", "ffn": "ffn",
+}  # fmt: skip
 # GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
 _GPT2_VOCABULARY = 50257
-_LONGEST_PATTERN = 4096
-_NEEDED = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")
+_LAYERS, _SEQ = option("layers"), MEGATRON_OPTIONS["seq"].name
+_NEEDED = (_LAYERS, option("hidden"), option("heads"), _SEQ)
 # SwiGLU keeps the parameters of a 4h FFN: 8h/3, down to a multiple (megatron-core 0.19,
 # training/arguments.py, validate_args).
 _SWIGLU_MULTIPLE = 64
+# Read by functions of their own; experts that drop tokens are not modelled.
+_READ_ELSEWHERE = ("moe.score", "moe.aux_loss", "moe.bias_update_rate", "moe.capacity_factor")
 
 
 def read_model(
     arguments: Arguments, hints: Hints, assumed: list[str]
 ) -> tuple[ModelSpec | None, list[Problem]]:
     """The shape, None where options that it needs are missing; what is wrong with it."""
-    if arguments.has("use-checkpoint-args") and not arguments.has("num-layers"):
+    if arguments.has("use-checkpoint-args") and not arguments.has(_LAYERS):
         reason = "--use-checkpoint-args: the model is in the checkpoint"
         return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]
-    counted = ("num-layers",) if hybrid_text(arguments) else ()
+    counted = (_LAYERS,) if hybrid_text(arguments) else ()
     missing = [name for name in _NEEDED if name not in counted and arguments.number(name) is None]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
@@ -67,7 +74,7 @@ def read_model(
         return _spec(arguments, hints, assumed), []
     except ValidationError as error:
         field, text = first_error(error)
-        shaping = [name for words, name in _SHAPING if words in f"{field} {text}"]
+        shaping = [option(name) for words, name in _SHAPING.items() if words in f"{field} {text}"]
         text = f"{field}: {text}" if field else text
         return None, [arguments.problem("model-shape", text, *shaping)]
 
@@ -75,11 +82,11 @@ def read_model(
 def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     number = arguments.number
     layers, hidden, heads = (number(name) or 0 for name in _NEEDED[:3])
-    seq = hints.seq or number("seq-length") or 0
-    gated = arguments.has("swiglu") or arguments.has("quick-geglu")
-    bias = not arguments.has("disable-bias-linear")
-    rms = arguments.text("normalization") == "RMSNorm"
-    ffn = number("ffn-hidden-size") or _usual_ffn(hidden, gated)
+    seq = hints.seq or number(_SEQ) or 0
+    gated = _is_gated(arguments)
+    bias = not arguments.has(option("attention_out_bias"))
+    rms = arguments.text(option("norm")) == "RMSNorm"
+    ffn = number(option("ffn")) or _usual_ffn(hidden, gated)
     moe = _moe(arguments, ffn, bias)
     experts = _expert_layers(arguments, layers) if moe else []
     window, slides = _windows(arguments, layers)
@@ -91,7 +98,7 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     all_experts = moe is not None and all(experts)
     if hybrid:
         all_experts = all(kind.ffn != "dense" for kind in hybrid)
-    head_dim = number("kv-channels") or (hidden // heads if heads else 0)
+    head_dim = number(option("head_dim")) or (hidden // heads if heads else 0)
     return ModelSpec(
         name="from the arguments",
         layers=layers,
@@ -101,28 +108,28 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else head_dim,
         ffn=0 if all_experts else ffn,
         vocab=hints.vocab or _vocabulary(arguments, assumed),
-        max_positions=max(number("max-position-embeddings") or seq, 1),
+        max_positions=max(number(option("max_positions")) or seq, 1),
         pretraining_seq=seq,
         gated=gated,
         activation=_activation(arguments),
         norm="rmsnorm" if rms else "layernorm",
         norm_bias=not rms,
-        tied_embeddings=not arguments.has("untie-embeddings-and-output-weights"),
+        tied_embeddings=not arguments.has(option("tied_embeddings")),
         position=_position(arguments),
         rope=read_rope(arguments, mla),
-        rotary_share=arguments.real("rotary-percent") or 1.0,
-        norm_eps=arguments.real("norm-epsilon") or 1e-5,
-        init_std=arguments.real("init-method-std") or 0.02,
-        qkv_bias=bias or arguments.has("add-qkv-bias"),
+        rotary_share=arguments.real(option("rotary_share")) or 1.0,
+        norm_eps=arguments.real(option("norm_eps")) or 1e-5,
+        init_std=arguments.real(option("init_std")) or 0.02,
+        qkv_bias=bias or arguments.has(option("qkv_bias")),
         attention_out_bias=bias,
         mlp_bias=bias and not all_experts,
-        qk_norm="head" if arguments.has("qk-layernorm") and mla is None else "none",
-        attention_sinks=arguments.text("softmax-type") == "learnable",
+        qk_norm="head" if arguments.has(option("qk_norm")) and mla is None else "none",
+        attention_sinks=arguments.text(option("attention_sinks")) == "learnable",
         sliding_window=window,
         mla=mla,
         moe=moe,
         state_space=_state_space(arguments, hidden, kinds),
-        attention_gate=arguments.has("attention-output-gate"),
+        attention_gate=arguments.has(option("attention_gate")),
         layer_kinds=kinds,
         mtp_layers=predictors(arguments),
         source="Megatron-LM arguments",
@@ -136,16 +143,17 @@ def _usual_ffn(hidden: int, gated: bool) -> int:
 
 
 def _kv_heads(arguments: Arguments, heads: int) -> int:
-    if not arguments.has("group-query-attention") or arguments.has("multi-latent-attention"):
-        arguments.has("num-query-groups")
+    groups = option("kv_heads")
+    if not arguments.has(table.GROUPED.name) or arguments.has(table.LATENT.name):
+        arguments.has(groups)
         return heads
-    return arguments.number("num-query-groups") or 1
+    return arguments.number(groups) or 1
 
 
 def _position(arguments: Arguments) -> str:
     if arguments.has("use-rotary-position-embeddings"):
         return "rope"
-    kind = arguments.text("position-embedding-type")
+    kind = arguments.text(option("position"))
     if kind == "alibi":
         return "alibi"
     if arguments.has("no-position-embedding") and kind == "learned_absolute":
@@ -154,45 +162,30 @@ def _position(arguments: Arguments) -> str:
 
 
 def _mla(arguments: Arguments) -> MlaSpec | None:
-    if not arguments.has("multi-latent-attention"):
+    if not arguments.has(table.LATENT.name):
         return None
-    number = arguments.number
-    return MlaSpec(
-        q_lora_rank=number("q-lora-rank"),
-        kv_lora_rank=number("kv-lora-rank") or 0,
-        qk_nope_head_dim=number("qk-head-dim") or 0,
-        qk_rope_head_dim=number("qk-pos-emb-head-dim") or 0,
-        v_head_dim=number("v-head-dim") or 0,
-    )
+    return MlaSpec(**plain_fields(arguments, MEGATRON, MlaSpec, "mla"))
 
 
 def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
-    experts = arguments.number("num-experts")
-    if not experts:
+    if not arguments.number(option("moe.experts")):
         return None
-    number = arguments.number
-    return MoeSpec(
-        experts=experts,
-        top_k=number("moe-router-topk") or 2,
-        ffn=number("moe-ffn-hidden-size") or ffn,
-        latent=number("moe-latent-size"),
-        shared_ffn=number("moe-shared-expert-intermediate-size") or 0,
-        shared_gate=arguments.has("moe-shared-expert-gate"),
-        score_correction_bias=arguments.has("moe-router-enable-expert-bias"),
-        groups=number("moe-router-num-groups") or 1,
-        top_groups=number("moe-router-group-topk") or 1,
-        expert_bias=bias,
-        # router.py, TopKRouter: a bias where linear layers have one.
-        router_bias=bias,
-        **read_router(arguments),
-    )
+    rows = [entry for entry in MEGATRON if entry.fields[0] not in _READ_ELSEWHERE]
+    found = plain_fields(arguments, rows, MoeSpec, "moe") | read_router(arguments)
+    # router.py, TopKRouter: a bias where linear layers have one.
+    found |= {"ffn": found["ffn"] or ffn, "expert_bias": bias, "router_bias": bias}
+    return MoeSpec(**found)
+
+
+def _is_gated(arguments: Arguments) -> bool:
+    return arguments.has(table.SWIGLU.name) or arguments.has(table.QUICK_GEGLU.name)
 
 
 def _activation(arguments: Arguments) -> str:
     """The gate of quick-GEGLU is x·sigmoid(1.702x): a SiLU in cost."""
-    if arguments.has("swiglu") or arguments.has("quick-geglu"):
+    if _is_gated(arguments):
         return "silu"
-    return "relu2" if arguments.has("squared-relu") else "gelu"
+    return "relu2" if arguments.has(table.SQUARED_RELU.name) else "gelu"
 
 
 def _layer_kinds(
@@ -223,18 +216,20 @@ def _state_space(
 
 def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
     """`--linear-attention-freq`: all but every N-th layer, or a list of 0 and 1."""
-    text = arguments.text("linear-attention-freq") or ""
+    name = LINEAR_LAYERS.name
+    text = arguments.text(name) or ""
     if text.isdigit() and int(text) > 0:
         return [(at + 1) % int(text) != 0 for at in range(layers)]
-    return _marks(arguments, "linear-attention-freq", text, layers) or [True] * layers
+    return _marks(arguments, name, text, layers) or [True] * layers
 
 
 def _expert_layers(arguments: Arguments, layers: int) -> list[bool]:
     """`--moe-layer-freq`: every N-th layer from the first on, or a list of 0 and 1."""
-    text = arguments.text("moe-layer-freq") or "1"
+    name = table.EXPERT_LAYERS.name
+    text = arguments.text(name) or "1"
     if text.isdigit() and int(text) > 0:
         return [at % int(text) == 0 for at in range(layers)]
-    return _marks(arguments, "moe-layer-freq", text, layers) or [True] * layers
+    return _marks(arguments, name, text, layers) or [True] * layers
 
 
 def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]:
@@ -242,23 +237,22 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
 
     `--window-attn-skip-freq` N: every N-th layer sees all; a list: 1 for those that slide.
     """
-    text = arguments.text("window-size")
+    name = option("sliding_window")
+    text, skips = arguments.text(name), arguments.text(table.WINDOW_SKIPS.name)
     if text is None:
-        arguments.has("window-attn-skip-freq")
         return None, []
     match = re.fullmatch(r"\(?\s*(-?\d+)\s*,\s*(-?\d+)\s*\)?", text)
     if match is None or int(match[1]) < 0:
         if match is None:
-            reason = f"--window-size {text}: needs left,right"
-            arguments.problems.append(arguments.wrong(reason, "window-size"))
+            reason = f"--{name} {text}: needs left,right"
+            arguments.problems.append(arguments.wrong(reason, name))
         return None, []
-    skips = arguments.text("window-attn-skip-freq")
     if skips is None:
         slides = [True] * layers
     elif skips.isdigit() and int(skips) > 0:
         slides = [(at + 1) % int(skips) != 0 for at in range(layers)]
     else:
-        slides = _marks(arguments, "window-attn-skip-freq", skips, layers) or [True] * layers
+        slides = _marks(arguments, table.WINDOW_SKIPS.name, skips, layers) or [True] * layers
     return int(match[1]) + 1, slides
 
 
@@ -276,39 +270,22 @@ def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool
 def read_pattern(text: str) -> list[int] | None:
     """`([0]*3+[1]*58)` as a list of numbers; None if it is no such expression."""
     try:
-        return _listed(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError):
+        node = ast.parse(text.strip(), mode="eval").body
+        found = Frame(Reader().module(ast.Module([], []), ""), {}).value(node)
+    except (SyntaxError, ValueError, RecursionError, CannotTellError):
         return None
-
-
-def _listed(node: ast.expr) -> list[int]:
-    match node:
-        case ast.List(elts=elements):
-            return [_whole(element) for element in elements]
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _listed(left) + _listed(right)
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            times = _whole(right)
-            if times > _LONGEST_PATTERN:
-                raise ValueError(times)
-            return _listed(left) * times
-    raise ValueError(ast.dump(node))
-
-
-def _whole(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return int(node.value)
-    raise ValueError(ast.dump(node))
+    is_list = isinstance(found, list) and all(isinstance(item, int) for item in found)
+    return found if is_list else None
 
 
 def _vocabulary(arguments: Arguments, assumed: list[str]) -> int:
     """Vocabulary as given, else of the tokenizer, else an assumption that is named."""
-    for name in ("padded-vocab-size", "vocab-size"):
+    for name in ("padded-vocab-size", option("vocab")):
         stated = arguments.number(name)
         if stated:
             return stated
-    kind = arguments.text("tokenizer-type")
-    known = _named_vocabulary(arguments.text("tokenizer-model") or "")
+    kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name)
+    known = _named_vocabulary(arguments.text(MEGATRON_OPTIONS["tokenizer"].name) or "")
     if known is not None:
         return known
     why = "GPT2BPETokenizer" if kind == "GPT2BPETokenizer" else "assumed, no option states it"

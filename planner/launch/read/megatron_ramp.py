@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from planner.job.batch_ramp import read_ramp
 from planner.job.errors import UsageError
 from planner.job.tokens import parse_tokens
+from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
 
-_STEPS, _LINEAR, _BATCH = "step-batch-size-schedule", "rampup-batch-size", "global-batch-size"
+_STEPS, _BATCH = MEGATRON["batch_ramp"].name, MEGATRON["gbs"].name
+_LINEAR = "rampup-batch-size"
 RAMPS = (_STEPS, _LINEAR)
 _MAY_SHRINK = "decrease-batch-size-if-needed"
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from planner.launch.megatron_table import GROUPED, LATENT, option
 from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
+from planner.launch.read.megatron_offload import FINE_GRAINED, FRACTION, MODULES
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -62,24 +64,27 @@ _SHARDED, _FSDP, _GATHER, _REDUCE, _TENSOR, _SEQUENCE = (
     for ours in ("zero", "fsdp", "parameter-gather-exposed", "gradient-reduction-exposed",
                  "tp-overlap", "no-sequence-parallel")
 )  # fmt: skip
-_FSDP2, _AWARE = "use-torch-fsdp2", "use-precision-aware-optimizer"
+_FSDP2, _AWARE = "use-torch-fsdp2", MEGATRON["state-types"].name
+_WHOLE_LAYERS, _LOW_GATHER = "cpu-offloading-num-layers", "fp8-param-gather"
+_EXPERTS, _GROUPED_GEMM = option("moe.experts"), MEGATRON["grouped-gemm"].name
+_KERNELS, _CHECKPOINTS = MEGATRON["kernels"].name, MEGATRON["checkpoints"].name
+_POSITIONS, _SEQ = option("max_positions"), MEGATRON["seq"].name
 # Rule, option, and what it runs only beside: the first of them is what is missing.
 _NEEDS: Sequence[tuple[str, str, tuple[str, ...]]] = (
     (_GATHER, f"{_GATHER}-with-optimizer-step", (_GATHER,)),
     (_GATHER, _GATHER, (_SHARDED, _FSDP)),
     (_GATHER, _GATHER, (_REDUCE,)),
-    ("fp8-param-gather", "fp8-param-gather", (_SHARDED, _FSDP, _FSDP2)),
-    ("optimizer-offload", "optimizer-cpu-offload", (_AWARE,)),
+    (_LOW_GATHER, _LOW_GATHER, (_SHARDED, _FSDP, _FSDP2)),
+    ("optimizer-offload", MEGATRON["optimizer_offload"].name, (_AWARE,)),
     ("precision-aware-optimizer", _AWARE, (_SHARDED, _FSDP)),
     (_TENSOR, _TENSOR, (_SEQUENCE,)),
 )
 # Rule, two options of which there can be one, and which to leave out.
 _EXCLUSIVE: Sequence[tuple[str, str, str, str]] = (
     ("precision", "bf16", "fp16", "fp16"),
-    ("precision", "fp8-format", "fp4-format", ""),
-    ("mla-and-gqa", "multi-latent-attention", "group-query-attention",
-     "group-query-attention num-query-groups"),
-    ("activation-offload", "fine-grained-activation-offloading", "cpu-offloading-num-layers", ""),
+    ("precision", MEGATRON["fp8"].name, MEGATRON["fp4"].name, ""),
+    ("mla-and-gqa", LATENT.name, GROUPED.name, f"{GROUPED.name} {option('kv_heads')}"),
+    ("activation-offload", FINE_GRAINED, _WHOLE_LAYERS, ""),
 )  # fmt: skip
 
 
@@ -99,19 +104,19 @@ def _beside(facts: Facts) -> Iterator[Problem]:
 
 def _experts(facts: Facts) -> Iterator[Problem]:
     arguments = facts.arguments
-    if arguments.has("num-experts") and facts.tp > 1 and not arguments.has(_SEQUENCE):
+    if arguments.has(_EXPERTS) and facts.tp > 1 and not arguments.has(_SEQUENCE):
         yield arguments.problem(
             "moe-tensor-needs-sequence",
             "experts under tensor parallelism need --sequence-parallel (found out in the first "
             "forward pass: transformer/moe/moe_layer.py)",
-            "num-experts", "tensor-model-parallel-size", edits=_on(_SEQUENCE), late=True,
+            _EXPERTS, MEGATRON["tp"].name, edits=_on(_SEQUENCE), late=True,
         )  # fmt: skip
-    if arguments.has("num-experts") and not arguments.has("moe-grouped-gemm"):
+    if arguments.has(_EXPERTS) and not arguments.has(_GROUPED_GEMM):
         yield arguments.problem(
             "grouped-gemm",
-            "without --moe-grouped-gemm experts run one after another: the CPU's time for it is "
+            f"without --{_GROUPED_GEMM} experts run one after another: the CPU's time for it is "
             "costed, the slower products are not",
-            "num-experts", severity="warning", edits=_on("moe-grouped-gemm"),
+            _EXPERTS, severity="warning", edits=_on(_GROUPED_GEMM),
         )  # fmt: skip
 
 
@@ -164,7 +169,7 @@ def _connections(facts: Facts) -> Iterator[Problem]:
 
 
 def _interleaving(facts: Facts) -> Iterator[Problem]:
-    name = "no-overlap-p2p-communication"
+    name = MEGATRON["pipeline-exposed"].name
     if facts.vpp > 1 and facts.pp == 2 and facts.arguments.has(name):
         text = "interleaving without p2p overlap needs pp > 2"
         yield facts.arguments.problem("interleaving-p2p", text, name, edits=_gone(name))
@@ -172,7 +177,7 @@ def _interleaving(facts: Facts) -> Iterator[Problem]:
 
 def _optimizer(facts: Facts) -> Iterator[Problem]:
     arguments, aware = facts.arguments, _AWARE
-    types = ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
+    types = [MEGATRON[name].name for name in ("grad", "master", "exp_avg", "exp_avg_sq")]
     given = [name for name in types if arguments.has(name) and arguments.text(name) != "fp32"]
     if given and not arguments.has(aware):
         text = f"--{given[0]} {arguments.text(given[0])} needs --{aware}"
@@ -181,11 +186,11 @@ def _optimizer(facts: Facts) -> Iterator[Problem]:
 
 def _attention(facts: Facts) -> Iterator[Problem]:
     arguments = facts.arguments
-    seq, most = arguments.number("seq-length"), arguments.number("max-position-embeddings")
+    seq, most = arguments.number(_SEQ), arguments.number(_POSITIONS)
     if seq and most and seq > most:
-        text = f"--max-position-embeddings {most} is less than --seq-length {seq}"
-        names = ("max-position-embeddings", "seq-length")
-        yield arguments.problem("positions", text, *names, edits=_set(names[0], str(seq)))
+        text = f"--{_POSITIONS} {most} is less than --{_SEQ} {seq}"
+        edits = _set(_POSITIONS, str(seq))
+        yield arguments.problem("positions", text, _POSITIONS, _SEQ, edits=edits)
 
 
 def _tensor(facts: Facts) -> Iterator[Problem]:
@@ -196,8 +201,8 @@ def _tensor(facts: Facts) -> Iterator[Problem]:
 
 
 def _offload(facts: Facts) -> Iterator[Problem]:
-    arguments, layers = facts.arguments, "cpu-offloading-num-layers"
-    if arguments.has(_FINE_GRAINED):
+    arguments, layers = facts.arguments, _WHOLE_LAYERS
+    if arguments.has(FINE_GRAINED):
         yield from _fine_grained(facts)
     if not arguments.number(layers):
         return
@@ -209,23 +214,20 @@ def _offload(facts: Facts) -> Iterator[Problem]:
             yield arguments.problem("activation-offload", f"--{layers} excludes {other}", layers)
 
 
-_FINE_GRAINED = "fine-grained-activation-offloading"
-
-
 def _fine_grained(facts: Facts) -> Iterator[Problem]:
     """transformer_config.py and arguments.py, core 0.19."""
-    arguments, rule, which = facts.arguments, "activation-offload", "offload-modules"
+    arguments, rule, which = facts.arguments, "activation-offload", MODULES
     modules = arguments.many(which)
     if not modules:
         fix = f"--{which} core_attn attn_proj"
-        yield arguments.problem(rule, f"--{_FINE_GRAINED} needs --{which}", _FINE_GRAINED, fix=fix)
-    if arguments.text("transformer-impl") == "local":
-        text = f"--{_FINE_GRAINED} needs --transformer-impl transformer_engine"
-        edits = _set("transformer-impl", "transformer_engine")
-        yield arguments.problem(rule, text, _FINE_GRAINED, "transformer-impl", edits=edits)
-    share = "activation-offload-fraction"
-    if not 0.0 <= (fraction := arguments.real(share)) <= 1.0:
-        yield arguments.problem(share, f"--{share} {fraction:g}: Megatron takes 0 to 1", share)
+        yield arguments.problem(rule, f"--{FINE_GRAINED} needs --{which}", FINE_GRAINED, fix=fix)
+    if arguments.text(_KERNELS) == "local":
+        text = f"--{FINE_GRAINED} needs --{_KERNELS} transformer_engine"
+        edits = _set(_KERNELS, "transformer_engine")
+        yield arguments.problem(rule, text, FINE_GRAINED, _KERNELS, edits=edits)
+    if not 0.0 <= (fraction := arguments.real(FRACTION)) <= 1.0:
+        text = f"--{FRACTION} {fraction:g}: Megatron takes 0 to 1"
+        yield arguments.problem(FRACTION, text, FRACTION)
     delta = "delta-offload-bytes-across-pp-ranks"
     if arguments.number(delta) and facts.pp > 1:
         yield arguments.problem(
@@ -244,13 +246,13 @@ def _fine_grained(facts: Facts) -> Iterator[Problem]:
 def _fine_grained_effects(facts: Facts) -> Iterator[Problem]:
     """What runs, but not as it is meant to."""
     arguments = facts.arguments
-    if not arguments.has(_FINE_GRAINED):
+    if not arguments.has(FINE_GRAINED):
         return
     if facts.environment.get(OFFLOAD_V1) != "1":
         yield Problem(
             "activation-offload-weights",
             f"{OFFLOAD_V1} is not 1 in the files: from Transformer Engine 2.10 on Megatron refuses "
-            f"--{_FINE_GRAINED} without it, which would offload weights too",
+            f"--{FINE_GRAINED} without it, which would offload weights too",
             "warning",
             (facts.command_place,),
             fix=f"export {OFFLOAD_V1}=1",
@@ -263,23 +265,23 @@ def _fine_grained_effects(facts: Facts) -> Iterator[Problem]:
             "predicted where the host link limits"
         )
         more = {"severity": "warning", "edits": _set(cap, "1")}
-        yield arguments.problem("activation-offload-copies", text, _FINE_GRAINED, **more)
+        yield arguments.problem("activation-offload-copies", text, FINE_GRAINED, **more)
 
 
 def _sharding(facts: Facts) -> Iterator[Problem]:
     arguments, sharded = facts.arguments, _FSDP
-    if arguments.has(sharded) and arguments.text("ckpt-format") != "fsdp_dtensor":
-        text = f"--{sharded} needs --ckpt-format fsdp_dtensor"
-        edits = _set("ckpt-format", "fsdp_dtensor")
+    if arguments.has(sharded) and arguments.text(_CHECKPOINTS) != "fsdp_dtensor":
+        text = f"--{sharded} needs --{_CHECKPOINTS} fsdp_dtensor"
+        edits = _set(_CHECKPOINTS, "fsdp_dtensor")
         yield arguments.problem("fsdp-checkpoint", text, sharded, edits=edits)
     if not arguments.has(_FSDP2):
         return
     excluded = {
         f"--{_SHARDED}": arguments.has(_SHARDED),
         "pp > 1": facts.pp > 1,
-        "ep > 1": (arguments.number("expert-model-parallel-size") or 1) > 1,
-        "tied embeddings": not arguments.has("untie-embeddings-and-output-weights"),
-        "gradient accumulation fusion": not arguments.has("no-gradient-accumulation-fusion"),
+        "ep > 1": (arguments.number(MEGATRON["ep"].name) or 1) > 1,
+        "tied embeddings": not arguments.has(option("tied_embeddings")),
+        "gradient accumulation fusion": not arguments.has(MEGATRON["unfused-accumulation"].name),
     }
     if any(excluded.values()):
         words = ", ".join(name for name, is_on in excluded.items() if is_on)
@@ -289,10 +291,10 @@ def _sharding(facts: Facts) -> Iterator[Problem]:
 
 def _loss(facts: Facts) -> Iterator[Problem]:
     arguments, name = facts.arguments, "cross-entropy-fusion-impl"
-    if arguments.has("cross-entropy-loss-fusion") and arguments.text(name) == "te":
+    if arguments.has(MEGATRON["fused-cross-entropy"].name) and arguments.text(name) == "te":
         yield arguments.problem(
             "cross-entropy-fusion",
-            "--cross-entropy-fusion-impl te is refused with --cross-entropy-loss-fusion",
+            f"--{name} te is refused with {MEGATRON['fused-cross-entropy'].key}",
             name, edits=_set(name, "native"),
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
 
-_USE, _GROUP, _INSTANCES = "use-sharp", "sharp-enabled-group", MEGATRON["groups"].name
+_USE, _GROUP, _INSTANCES = (MEGATRON[ours].name for ours in ("sharp", "sharp-group", "groups"))
 COLLNET = "NCCL_COLLNET_ENABLE"
 
 

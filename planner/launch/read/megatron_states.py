@@ -5,28 +5,28 @@ from __future__ import annotations
 from planner.job.models.errors import ModelError
 from planner.job.models.layout import hybrid_kinds
 from planner.job.specs import LayerKind, StateSpaceSpec
-from planner.launch.megatron_states import PATTERN
+from planner.launch import megatron_states as states
+from planner.launch.megatron_table import option
 from planner.launch.read.found import Problem
 from planner.launch.read.megatron_arguments import Arguments
+from planner.launch.read.megatron_details import plain_fields
 
 _OLDER = "hybrid-override-pattern"
-_VARIANT = "experimental-attention-variant"
-_PREDICTORS = "/"
-_BLOCKS = "|"
+_VARIANT = option("state_space.kind")
 
 
 def hybrid_text(arguments: Arguments) -> str:
     """The pattern of a hybrid's layers with its pipes, without its predictions; empty if none."""
-    arguments.has("spec")
-    found = arguments.text(PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
-    return found.split(_PREDICTORS)[0]
+    arguments.has(states.SPEC)
+    found = arguments.text(states.PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
+    return found.split(states.PREDICTORS)[0]
 
 
 def predictors(arguments: Arguments) -> int:
     """Multi-token-prediction layers: an option, or the patterns behind those of the model."""
     arguments.has("mtp-hybrid-override-pattern")
-    stated = arguments.number("mtp-num-layers") or 0
-    return stated or (arguments.text(PATTERN) or "").count(_PREDICTORS)
+    stated = arguments.number(option("mtp_layers")) or 0
+    return stated or (arguments.text(states.PATTERN) or "").count(states.PREDICTORS)
 
 
 def _from_ratios(arguments: Arguments) -> str:
@@ -35,7 +35,7 @@ def _from_ratios(arguments: Arguments) -> str:
     shares = [arguments.real(f"hybrid-{part}-ratio") for part in ("attention", "mlp")]
     if not arguments.has("is-hybrid-model") and not any(shares):
         return ""
-    layers = arguments.number("num-layers") or 0
+    layers = arguments.number(option("layers")) or 0
     marks = ["M"] * layers
     for symbol, share, sections in (("*", shares[0], 1), ("-", shares[1], 0)):
         count = round(layers * share)
@@ -51,13 +51,13 @@ def _from_ratios(arguments: Arguments) -> str:
 
 def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
     """Kinds of a hybrid's layers; a pattern that cannot be read is a problem, and none."""
-    text = hybrid_text(arguments).replace(_BLOCKS, "")
+    text = hybrid_text(arguments).replace(states.BLOCKS, "")
     if not text:
         return ()
     try:
-        return hybrid_kinds(text, f"--{PATTERN}")
+        return hybrid_kinds(text, f"--{states.PATTERN}")
     except ModelError as error:
-        places = arguments.place(PATTERN, _OLDER)
+        places = arguments.place(states.PATTERN, _OLDER)
         arguments.problems.append(Problem("option-value", str(error), places=places))
         return ()
 
@@ -65,41 +65,32 @@ def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
 def read_blocks(arguments: Arguments) -> tuple[int, ...]:
     """Layers of each block of the pipeline where the pattern has pipes."""
     text = hybrid_text(arguments)
-    return tuple(map(len, text.split(_BLOCKS))) if _BLOCKS in text else ()
+    return tuple(map(len, text.split(states.BLOCKS))) if states.BLOCKS in text else ()
 
 
 def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
     """Mamba-2's numbers; by default heads for an inner width of twice the hidden one."""
-    number = arguments.number
-    head_dim = number("mamba-head-dim") or 64
+    found = plain_fields(arguments, states.MAMBA, StateSpaceSpec, "state_space")
     return StateSpaceSpec(
-        heads=number("mamba-num-heads") or max(1, 2 * hidden // head_dim),
-        head_dim=head_dim,
-        groups=number("mamba-num-groups") or 8,
-        state=number("mamba-state-dim") or 128,
+        **found | {"heads": found["heads"] or max(1, 2 * hidden // found["head_dim"])}
     )
 
 
 def is_delta(arguments: Arguments) -> bool:
     """Whether layers are gated delta nets; another variant of attention is not predicted."""
     variant = arguments.text(_VARIANT)
-    if variant not in (None, "gated_delta_net"):
+    if variant not in (None, states.DELTA_NET):
         text = f"--{_VARIANT} {variant}: sparse attention is not modelled"
         place = arguments.place(_VARIANT)
         arguments.problems.append(Problem("not-predictable", text, "warning", place))
-    return variant == "gated_delta_net"
+    return variant == states.DELTA_NET
 
 
 def read_delta(arguments: Arguments) -> StateSpaceSpec:
     """The numbers of gated delta nets."""
-    number = arguments.number
     return StateSpaceSpec(
+        **plain_fields(arguments, states.DELTA, StateSpaceSpec, "state_space"),
         kind="gated_delta",
-        heads=number("linear-num-value-heads") or 32,
-        head_dim=number("linear-value-head-dim") or 128,
-        groups=number("linear-num-key-heads") or 16,
-        state=number("linear-key-head-dim") or 128,
-        conv=number("linear-conv-kernel-dim") or 4,
         conv_bias=False,
-        chunk=64,
+        chunk=states.DELTA_CHUNK,
     )

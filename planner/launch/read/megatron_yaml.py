@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.errors import UsageError
-from planner.launch.read.beside import beside, text_of
+from planner.launch.megatron_table import option
+from planner.launch.options import MEGATRON
+from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
@@ -27,7 +29,8 @@ from planner.launch.read.text import HOLE, Files, Hole, Text, Word
 _ARGS, _ENV = "MODEL_ARGS", "ENV_VARS"
 _WITHOUT = meanings("megatron-without")
 # Attribute -> the option that sets it, where its name is another.
-_NAMES = {"fp8": "fp8-format", "fp4": "fp4-format", "turbo_deepep": "moe-enable-deepep"}
+_NAMES = {name: MEGATRON[name].name for name in ("fp8", "fp4")}
+_NAMES["turbo_deepep"] = MEGATRON["fused-dispatch"].name
 # Presets that extend each other.
 _DEEPEST_PRESET = 8
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-?([^}]*))?\}")
@@ -172,16 +175,14 @@ def _merged(
 
 def _preset(name: str, near: str, files: Files, depth: int) -> dict[str, Setting] | None:
     """A preset and what it extends; None where it is not beside the experiment."""
-    path = beside(name, Path(near).parent)
-    text = text_of(path) if path is not None else None
-    if path is None or text is None or depth > _DEEPEST_PRESET:
+    source = source_beside(name, Path(near).parent, files) if depth <= _DEEPEST_PRESET else None
+    if source is None:
         return None
-    source = files.add(str(path), text)
-    document = yaml_document(source.as_text(), str(path), files)
+    document = yaml_document(source.as_text(), source.path, files)
     settings: dict[str, Setting] = {}
     folder = str(Path(name).parent)
     for base in document.content.get("extends") or document.content.get("bases") or ():
-        settings |= _preset(f"{folder}/{base}", str(path), files, depth + 1) or {}
+        settings |= _preset(f"{folder}/{base}", source.path, files, depth + 1) or {}
     return settings | {k: s for k, s in document.settings.items() if k not in ("extends", "bases")}
 
 
@@ -225,7 +226,7 @@ class _PrimusReader(SettingsReader):
 
     def _shape(self) -> Any:
         """The model of the preset, which the catalogue may know where the file is not there."""
-        if self.missing and not self.hints.model and "num-layers" not in self.arguments.given:
+        if self.missing and not self.hints.model and option("layers") not in self.arguments.given:
             names = ", ".join(self.missing)
             text = f"the presets {names} of Primus are not beside the file"
             fix = "--model NAME, or read it inside Primus' folder"

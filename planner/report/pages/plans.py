@@ -171,10 +171,7 @@ def _job(entry: Entry) -> tuple[Job | None, str]:
         job = decided_request(entry.result.request, entry.plan).resolve()
     except UsageError as error:
         return None, str(error)
-    used = entry.result.job.used_gpus
-    if job.cluster.num_gpus != used:
-        job = replace(job, cluster=job.cluster.with_gpus(used))
-    return job, ""
+    return job.on_gpus(entry.result.job.used_gpus), ""
 
 
 def _explanation(entry: Entry, job: Job | None, reason: str) -> tuple[Block, ...]:

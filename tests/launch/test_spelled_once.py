@@ -1,0 +1,37 @@
+"""Megatron's options that its tables have are spelled in the tables alone."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import planner.launch
+from planner.launch.megatron_table import MEGATRON
+from planner.launch.options import MEGATRON as SETTINGS
+from planner.launch.options import MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
+
+FOLDER = Path(planner.launch.__file__).parent
+TABLES = ("megatron_table.py", "megatron_positions.py", "megatron_states.py", "options.py")
+OPTIONS = {**SETTINGS, **MEGATRON_LAYOUT, **MEGATRON_RECOMPUTE}
+# Names here that are Megatron's too say which row is meant.
+OURS = OPTIONS.keys() | {entry.fields[0].rpartition(".")[2] for entry in MEGATRON}
+
+
+def test_no_reader_and_no_writer_spells_an_option_again() -> None:
+    names = {option.name for option in OPTIONS.values()}
+    names |= {entry.name for entry in MEGATRON if entry.key}
+    files = [
+        *FOLDER.glob("megatron*.py"),
+        *FOLDER.glob("read/megatron*.py"),
+        *FOLDER.glob("check/*.py"),
+    ]
+    again = [
+        f"{file.name}:{node.lineno}: {node.value}"
+        for file in files
+        if file.name not in TABLES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.removeprefix("--") in names - OURS
+    ]
+    assert len(files) > 20 and not again
