@@ -75,6 +75,11 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "megatron-fsdp": (DENSE, {"framework": "megatron-fsdp"}),
     "torchtitan, experts": (EXPERTS, {"framework": "torchtitan"}),
     "hf-fsdp2": (DENSE, {"framework": "hf-fsdp2"}),
+    # Under ZeRO-2 and 3 the last stage may hold the one layer with experts alone.
+    "torchtitan, experts last": (
+        EXPERTS.replace("ffn = 8192", "ffn = 16384").replace("first_k_dense = 1", "first_k_dense = 5"),
+        {"framework": "torchtitan", "limits": LIMITS | {"pp": (2,), "zero": (2, 3)}},
+    ),
 }
 
 
