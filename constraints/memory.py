@@ -85,15 +85,15 @@ class _Held:
         if fewest > 1 or not phase.two_layers:
             return 0
         kinds, modes = range(self.ctx.kind_count), range(len(self.again))
-        nothing = [0] * self.ctx.kind_count
-        sizes = [
-            phase.size(self.index, layers, [layers if again == mode else nothing for again in modes])
-            for layers in [nothing, *([int(kind == one) for kind in kinds] for one in kinds)]
+        none = [0] * self.ctx.kind_count
+        most = max(
+            phase.size(self.index, layers, [layers if again == mode else none for again in modes])
+            for layers in [none, *([int(kind == one) for kind in kinds] for one in kinds)]
             for mode in (None, *modes)
-        ]
-        if max(sizes) <= limit:
+        )
+        if most <= limit:
             return 0
-        return (max(sizes) - limit) * (1 - self._present("second", 0, sum(self.layers) - 1))
+        return (most - limit) * (1 - self._present("second", 0, sum(self.layers) - 1))
 
     def _done(self, phase: PhaseNumbers) -> IntVar:
         """A variable that is at least what the first layer in backward leaves."""
