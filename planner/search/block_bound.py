@@ -33,9 +33,10 @@ from planner.search.terms import ShapeTerms
 MOST_OF_MEAN = 2.5
 # Stages at the start of the pipeline of which each may show most traffic at the end of a step.
 SHOWS = 6
-# Most starts of unlike runs, over the chunks of a stage: where the kinds of layers hardly repeat,
-# chunks may hold millions of sums together, which take minutes and gigabytes.
+# Starts of unlike runs: so many, over the chunks of a stage, with which this bound takes no more
+# than seconds, and in a chunk with which it takes milliseconds.
 _MOST_STARTS = 64
+_FEW_STARTS = 16
 # Most places that the layers of all stages may have together.
 _MOST_PLACES = 1 << 16
 # How often the weights of these stages are bettered, and what is near enough to the best.
@@ -48,15 +49,18 @@ _SAME = 1e-12
 
 
 def applies(ctx: LayoutContext) -> bool:
-    """Whether this bound holds for layouts of a shape, and looks at more than one."""
+    """Whether this bound holds for layouts of a shape, looks at more than one, and pays."""
+    shared = ctx.recomputation == "shared"
     plain = ctx.placement == "straight" and ctx.recomputation != "free"
-    choice = ctx.blocks > 1 or ctx.recomputation == "shared"
+    # Where kinds hardly repeat, chunks with some layers that recompute may hold millions of sums.
+    starts = sum(sequence(ctx.kinds).repeats) * ctx.vpp
+    choice = starts <= _MOST_STARTS if shared else ctx.blocks > 1
     return plain and choice and sequence(ctx.kinds).coded
 
 
 def is_quick(ctx: LayoutContext) -> bool:
     """Whether kinds of layers repeat enough for this bound to come before any other."""
-    return sum(sequence(ctx.kinds).repeats) * ctx.vpp <= _MOST_STARTS
+    return sum(sequence(ctx.kinds).repeats) <= _FEW_STARTS
 
 
 @dataclass(frozen=True)
