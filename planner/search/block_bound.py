@@ -33,10 +33,12 @@ from planner.search.terms import ShapeTerms
 MOST_OF_MEAN = 2.5
 # Stages at the start of the pipeline of which each may show most traffic at the end of a step.
 SHOWS = 6
-# Starts of unlike runs: so many, over the chunks of a stage, with which this bound takes no more
-# than seconds, and in a chunk with which it takes milliseconds.
+# Starts of unlike runs with which this bound takes no more than seconds, over the chunks of a stage,
+# and milliseconds, in a chunk.
 _MOST_STARTS = 64
 _FEW_STARTS = 16
+# Layers of a model with which it takes seconds, however they are mixed.
+_FEW_LAYERS = 64
 # Most places that the layers of all stages may have together.
 _MOST_PLACES = 1 << 16
 # How often the weights of these stages are bettered, and what is near enough to the best.
@@ -53,8 +55,8 @@ def applies(ctx: LayoutContext) -> bool:
     shared = ctx.recomputation == "shared"
     plain = ctx.placement == "straight" and ctx.recomputation != "free"
     # Where kinds hardly repeat, chunks with some layers that recompute may hold millions of sums.
-    starts = sum(sequence(ctx.kinds).repeats) * ctx.vpp
-    choice = starts <= _MOST_STARTS if shared else ctx.blocks > 1
+    few = ctx.layers <= _FEW_LAYERS or sum(sequence(ctx.kinds).repeats) * ctx.vpp <= _MOST_STARTS
+    choice = few if shared else ctx.blocks > 1
     return plain and choice and sequence(ctx.kinds).coded
 
 
