@@ -33,8 +33,8 @@ from planner.search.terms import ShapeTerms
 MOST_OF_MEAN = 2.5
 # Stages at the start of the pipeline of which each may show most traffic at the end of a step.
 SHOWS = 6
-# Starts of unlike runs with which this bound takes no more than seconds, over the chunks of a stage,
-# and milliseconds, in a chunk.
+# Starts of unlike runs with which this bound takes no more than seconds, over a stage's chunks, and
+# milliseconds, in a chunk.
 _MOST_STARTS = 64
 _FEW_STARTS = 16
 # Layers of a model with which it takes seconds, however they are mixed.
