@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +35,7 @@ class StagesThatHold:
         self._two_layers = np.array([phase.two_layers for phase in phases])
         self._ordered = any(phase.ordered for phase in phases)
 
-    @property
+    @cached_property
     def shares(self) -> tuple[Array, Array]:
         """([moment, stage] of what is pinned, [moment, stage, number of a holding] of one more of
         each) as shares of the limit, without what counts once however many there are; at moments
