@@ -46,7 +46,7 @@ OPTIMIZER = PhaseNumbers(
 )
 MEMORY = MemoryNumbers(unit_bytes=1, limit=30, phases=(BACKWARD, LOSS, OPTIMIZER))
 # What a stage holds while a second layer's backward runs, and a first layer's gradients go.
-SECOND = replace(BACKWARD, stage=(18, 21), two_layers=True)
+SECOND = replace(BACKWARD, stage=(18, 17), two_layers=True)
 
 
 def first_kind(phase_numbers: PhaseNumbers) -> PhaseNumbers:
