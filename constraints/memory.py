@@ -39,7 +39,8 @@ class StageMemory:
         for stage in range(ctx.pp):
             held = _Held(model, variables, ctx, stage)
             for phase in memory.phases:
-                constraint = model.add(held.size(phase) <= memory.limit)
+                size = held.size(phase) - held.spared(phase, memory.limit)
+                constraint = model.add(size <= memory.limit)
                 variables.hold(model, constraint, self.stage_name(stage))
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
@@ -76,6 +77,23 @@ class _Held:
         gather = [("layers", self.layers, phase.gather)]
         done = self._done(phase) if any(map(any, phase.done)) else 0
         return phase.stage[stage] + kept + self._largest(working) + self._largest(gather) + done
+
+    def spared(self, phase: PhaseNumbers, limit: int) -> Expression:
+        """Units by which a stage of one layer or none may exceed the limit at a moment that it does
+        not have."""
+        fewest = sum(map(self.ctx.least_layers, self.ctx.stage_blocks(self.index)))
+        if fewest > 1 or not phase.two_layers:
+            return 0
+        kinds, modes = range(self.ctx.kind_count), range(len(self.again))
+        none = [0] * self.ctx.kind_count
+        most = max(
+            phase.size(self.index, layers, [layers if again == mode else none for again in modes])
+            for layers in [none, *([int(kind == one) for kind in kinds] for one in kinds)]
+            for mode in (None, *modes)
+        )
+        if most <= limit:
+            return 0
+        return (most - limit) * (1 - self._present("second", 0, sum(self.layers) - 1))
 
     def _done(self, phase: PhaseNumbers) -> IntVar:
         """A variable that is at least what the first layer in backward leaves."""

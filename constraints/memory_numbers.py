@@ -20,7 +20,7 @@ class PhaseNumbers:
     the largest kind present. What the first layer in backward leaves (`done`: of plain layers, then
     of each mode) is the largest among the kinds and modes present, where kinds are `ordered` of the
     last kind present; a kind recomputes last, so its first mode leaves something only where none
-    of its layers is plain.
+    of its layers is plain. With `two_layers` stages of fewer do not have the moment.
     """
 
     stage: tuple[int, ...]
@@ -31,6 +31,7 @@ class PhaseNumbers:
     gather: tuple[int, ...]
     done: tuple[tuple[int, ...], ...] = ()
     ordered: bool = False
+    two_layers: bool = False
 
     def size(self, stage: int, layers: list[int], recomputed: Sequence[Sequence[int]]) -> int:
         """Units that one stage holds with `layers[kind]` and `recomputed[mode][kind]` layers."""
@@ -66,8 +67,9 @@ class PhaseNumbers:
         )
 
     def never_exceeds(self, other: PhaseNumbers) -> bool:
-        """Whether no layout holds more at this moment than at the other, term by term."""
-        return all(map(le, self._terms, other._terms))
+        """Whether no layout holds more at this moment than at the other, which it has if it has
+        this one; term by term."""
+        return self.two_layers >= other.two_layers and all(map(le, self._terms, other._terms))
 
     @cached_property
     def _terms(self) -> tuple[int, ...]:
@@ -106,4 +108,8 @@ class MemoryNumbers:
 
     def peak(self, stage: int, layers: list[int], recomputed: Sequence[Sequence[int]]) -> int:
         """Peak of one stage in units; counts as `PhaseNumbers.size`."""
-        return max(phase.size(stage, layers, recomputed) for phase in self.phases)
+        return max(
+            phase.size(stage, layers, recomputed)
+            for phase in self.phases
+            if sum(layers) > 1 or not phase.two_layers
+        )

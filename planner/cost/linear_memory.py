@@ -15,6 +15,8 @@ from planner.cost.layout import mirror, place_vocab_layers
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     GROUP_ROW,
+    LAYER_LAST,
+    LAYER_SECOND,
     OPTIMIZER,
     PASSES,
     PHASES,
@@ -22,13 +24,16 @@ from planner.cost.phase_records import (
     Pass,
     weighed_bytes,
 )
-from planner.cost.phases import at_rest, phase_terms
+from planner.cost.phases import at_rest, is_sharded, phase_terms
 from planner.cost.schedule import copies_of_model, held_microbatches
 from planner.cost.stage import fill_stage, layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
-# Phases of every pass, and the optimizer's.
-ROWS = PASSES * (PHASES - 1) + 1
+# Phases of every pass, and the optimizer's once. In its place in a pass stands LAYER_LAST of stages
+# of two layers and more: the layer before is being reduced.
+ROWS = PASSES * PHASES + 1
+# Those that only stages of two layers and more have.
+TWO_LAYERS = [i * PHASES + phase for i in range(PASSES) for phase in (LAYER_SECOND, OPTIMIZER)]
 
 
 class MemoryPhases(NamedTuple):
@@ -132,17 +137,18 @@ def once_done(most: LayerMaxima) -> LayerMaxima:
 
 @jit
 def fill_phase(
-    row: int, phase: int, one_pass: Pass, stage: int, holds: Rows, costs: Rows, key: Row,
-    grid: Row, job: JobInputs, framework: FrameworkInputs, out: MemoryPhases,
+    row: int, phase: int, one_pass: Pass, stage: int, holds: Rows, present: Row, costs: Rows,
+    key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, out: MemoryPhases,
 ) -> None:  # fmt: skip
-    """Coefficients of one phase of one stage; `holds`: `stage_layers`."""
-    empty, two = holds[0], holds[1]
-    if phase != OPTIMIZER and not exists(phase, two, one_pass, grid):
+    """Coefficients of one phase of one stage; `holds`: `stage_layers`, `present` of them what says
+    whether there is a second layer."""
+    empty = holds[0]
+    if phase != OPTIMIZER and not exists(phase, present, one_pass, grid):
         return
     zero = no_maxima()
     base = phase_bytes(phase, empty, zero, one_pass, key, grid, job, framework)
     out.stage[row, stage] = base
-    bare = phase_bytes(phase, two, zero, one_pass, key, grid, job, framework)
+    bare = phase_bytes(phase, present, zero, one_pass, key, grid, job, framework)
     for kind in range(job.kinds):
         plain, again = holds[2 + kind], holds[2 + job.kinds + kind]
         first = phase_bytes(phase, plain, zero, one_pass, key, grid, job, framework)
@@ -151,17 +157,17 @@ def fill_phase(
         out.freed[row, stage, kind] = first - second
         most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
         largest = LayerMaxima(most.largest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        gather = phase_bytes(phase, two, largest, one_pass, key, grid, job, framework)
+        gather = phase_bytes(phase, present, largest, one_pass, key, grid, job, framework)
         out.gather[row, kind] = gather - bare
-        size = phase_bytes(phase, two, at_work(most), one_pass, key, grid, job, framework)
+        size = phase_bytes(phase, present, at_work(most), one_pass, key, grid, job, framework)
         out.working[row, kind] = size - bare
-        size = phase_bytes(phase, two, once_done(most), one_pass, key, grid, job, framework)
+        size = phase_bytes(phase, present, once_done(most), one_pass, key, grid, job, framework)
         out.done[row, kind] = size - bare
         # As many layers as a checkpoint has bring back all that one does.
         remade = layer_maxima(costs[kind], 0.0, max(1.0, key.span), key, grid, framework)
-        size = phase_bytes(phase, two, at_work(remade), one_pass, key, grid, job, framework)
+        size = phase_bytes(phase, present, at_work(remade), one_pass, key, grid, job, framework)
         out.working_again[row, kind] = size - bare
-        size = phase_bytes(phase, two, once_done(remade), one_pass, key, grid, job, framework)
+        size = phase_bytes(phase, present, once_done(remade), one_pass, key, grid, job, framework)
         out.done_again[row, kind] = size - bare
 
 
@@ -182,21 +188,16 @@ def memory_phases(
         for index in range(PASSES):
             if one_passes[index].counts == 0.0:
                 continue
-            for phase in range(PHASES - 1):
-                row = index * (PHASES - 1) + phase
+            for phase in range(PHASES):
+                single = phase not in (LAYER_SECOND, OPTIMIZER)
+                if not (single or is_sharded(grid)):
+                    continue
                 fill_phase(
-                    row,
-                    phase,
-                    one_passes[index],
-                    stage,
-                    holds,
-                    costs,
-                    key,
-                    grid,
-                    job,
-                    framework,
-                    out,
-                )
+                    index * PHASES + phase, LAYER_LAST if phase == OPTIMIZER else phase,
+                    one_passes[index], stage, holds, holds[2] if single else holds[1], costs,
+                    key, grid, job, framework, out,
+                )  # fmt: skip
         fill_phase(
-            ROWS - 1, OPTIMIZER, one_passes[0], stage, holds, costs, key, grid, job, framework, out
-        )
+            ROWS - 1, OPTIMIZER, one_passes[0], stage, holds, holds[1], costs, key, grid, job,
+            framework, out,
+        )  # fmt: skip

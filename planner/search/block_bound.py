@@ -33,9 +33,14 @@ from planner.search.terms import ShapeTerms
 MOST_OF_MEAN = 2.5
 # Stages at the start of the pipeline of which each may show most traffic at the end of a step.
 SHOWS = 6
-# Most starts of unlike runs, over the chunks of a stage: where the kinds of layers hardly repeat,
-# chunks may hold millions of sums together, which take minutes and gigabytes.
+# Starts of unlike runs with which this bound takes no more than seconds, over a stage's chunks, and
+# milliseconds, in a chunk.
 _MOST_STARTS = 64
+_FEW_STARTS = 16
+# Layers of a model with which it takes seconds, however they are mixed.
+_FEW_LAYERS = 64
+# Most places that the layers of all stages may have together.
+_MOST_PLACES = 1 << 16
 # How often the weights of these stages are bettered, and what is near enough to the best.
 _TURNS = 6
 _NEAR = 2e-3
@@ -47,11 +52,17 @@ _SAME = 1e-12
 
 def applies(ctx: LayoutContext) -> bool:
     """Whether this bound holds for layouts of a shape, looks at more than one, and pays."""
+    shared = ctx.recomputation == "shared"
     plain = ctx.placement == "straight" and ctx.recomputation != "free"
-    model = sequence(ctx.kinds)
-    few = sum(model.repeats) * ctx.vpp <= _MOST_STARTS
-    choice = ctx.blocks > 1 or ctx.recomputation == "shared"
-    return plain and choice and model.coded and few
+    # Where kinds hardly repeat, chunks with some layers that recompute may hold millions of sums.
+    few = ctx.layers <= _FEW_LAYERS or sum(sequence(ctx.kinds).repeats) * ctx.vpp <= _MOST_STARTS
+    choice = few if shared else ctx.blocks > 1
+    return plain and choice and sequence(ctx.kinds).coded
+
+
+def is_quick(ctx: LayoutContext) -> bool:
+    """Whether kinds of layers repeat enough for this bound to come before any other."""
+    return sum(sequence(ctx.kinds).repeats) <= _FEW_STARTS
 
 
 @dataclass(frozen=True)
@@ -358,11 +369,20 @@ class BlockBound:
     def place(self, counts: Integers) -> Integers:
         """Numbers for so many layers of each kind; that of a sum is the sum of the numbers.
 
-        Kinds after the first count together: a relaxation where there are more than two.
+        Digits: layers of the rarest kind first, those of all kinds last. Where there would be too
+        many numbers common kinds have no digit: a relaxation.
         """
-        if self.ctx.kind_count == 1:
-            return counts[:, 0]
-        return np.asarray(counts[:, 0] * (self.ctx.layers + 1) + counts.sum(axis=1))
+        number = np.zeros(len(counts), dtype=np.int64)
+        for kind in self._rare_kinds:
+            number = number * (self.ctx.totals[kind] + 1) + counts[:, kind]
+        return np.asarray(number * (self.ctx.layers + 1) + counts.sum(axis=1))
+
+    @cached_property
+    def _rare_kinds(self) -> list[int]:
+        """Kinds but the most numerous, rarest first, as many as `_MOST_PLACES` allow."""
+        order = np.argsort(self.ctx.totals, kind="stable")[:-1]
+        places = (self.ctx.layers + 1) * np.cumprod(np.array(self.ctx.totals)[order] + 1)
+        return [int(kind) for kind in order[places <= _MOST_PLACES]]
 
     def options(self, cap_s: float) -> Options:
         """What every stage may hold within a time."""

@@ -128,14 +128,15 @@ def holdings(
     """[holding, number]: what a stage of at most `most_layers` layers may hold, and perhaps more:
     layers of each kind, then those of each kind that recompute."""
     limit = (most_layers + 1) * model.weights[-1]
-    found: set[int] = set()
+    found = [np.zeros(0, dtype=np.int64)]
     for sizes in _chunk_sizes(blocks, most_layers):
-        sums = {0}
+        sums = np.zeros(1, dtype=np.int64)
         for block, choices in zip(blocks, sizes, strict=True):
             runs = {code for size in choices for code in _runs(model, block, recompute, size)}
-            sums = {total for held in sums for code in runs if (total := held + code) < limit}
-        found |= sums
-    codes = np.array(sorted(found), dtype=np.int64)
+            totals = np.add.outer(sums, np.array(sorted(runs), dtype=np.int64))
+            sums = np.unique(totals[totals < limit])
+        found.append(sums)
+    codes = np.unique(np.concatenate(found))
     base = model.layers + 1
     return np.stack([codes // weight % base for weight in model.weights[:-1]], axis=1)
 

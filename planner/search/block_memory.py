@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,15 +32,18 @@ class StagesThatHold:
         self._gather = np.array([phase.gather for phase in phases], dtype=np.int64)
         none = ((0,) * self.kinds,) * 2
         self._done = np.array([(phase.done or none)[:2] for phase in phases], dtype=np.int64)
+        self._two_layers = np.array([phase.two_layers for phase in phases])
         self._ordered = any(phase.ordered for phase in phases)
 
-    @property
+    @cached_property
     def shares(self) -> tuple[Array, Array]:
         """([moment, stage] of what is pinned, [moment, stage, number of a holding] of one more of
-        each) as shares of the limit, without what counts once however many there are."""
+        each) as shares of the limit, without what counts once however many there are; at moments
+        that every stage has."""
         if self.memory is None:
             return np.zeros((0, self.pp)), np.zeros((0, self.pp, 2 * self.kinds))
-        return self._pinned / self.memory.limit, self._each / self.memory.limit
+        always = ~self._two_layers
+        return self._pinned[always] / self.memory.limit, self._each[always] / self.memory.limit
 
     def fits(self, stages: list[int], held: Integers) -> NDArray[np.bool_]:
         """[stage, holding]: whether the memory of each of some stages holds it."""
@@ -56,4 +61,5 @@ class StagesThatHold:
         left = np.concatenate([plain, there[:, self.kinds :] & ~plain], axis=1)
         done = np.where(left, self._done.reshape(len(self._done), 1, -1), 0).max(axis=2)
         sizes += (working + gather + done)[:, None]
-        return np.asarray((sizes <= self.memory.limit).all(axis=0))
+        spared = self._two_layers[:, None] & (held[:, : self.kinds].sum(axis=1) < 2)
+        return np.asarray((spared[:, None] | (sizes <= self.memory.limit)).all(axis=0))

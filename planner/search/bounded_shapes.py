@@ -264,12 +264,13 @@ class BoundedShapes:
         if wanted and not self.others[int(self.columns["recompute"][row])]:
             terms, ctx = self.linear(row, float(self.limits[index]))
             target_s = target * float(self.columns["gbs"][row])
-            if block_bound.applies(ctx):
-                each_s = self._tight_s(position, index)
-                found = block_bound.least_step(terms, ctx, target_s, each_s)
-            elif ctx.placement == "straight":
+            whole = block_bound.applies(ctx)
+            if ctx.placement == "straight" and not (whole and block_bound.is_quick(ctx)):
                 seconds, memory = StageSeconds(terms, ctx), StagesThatHold(ctx)
                 found = Bound(least_step_s(seconds, memory, target_s, self._prices))
+            if whole and found.step_s < target_s:
+                each_s = np.maximum(found.step_s, self._tight_s(position, index))
+                found = block_bound.least_step(terms, ctx, target_s, each_s).over(found)
         self._block_bounds[key] = found
         return found
 

@@ -19,6 +19,7 @@ from constraints.layout import LayoutContext
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
+from planner.predict.costed_plan import row_degrees
 from planner.predict.layouts import even_layout, plain_context
 from planner.predict.mixture import cost_layout
 from planner.search.block_bound import NO_BOUND, Bound
@@ -32,6 +33,7 @@ from planner.search.limit_results import (
     Spent,
     Stopped,
 )
+from planner.search.result import SolverBound
 
 # Rounding of floats: bounds that differ by less are the same.
 _SAME = 1e-12
@@ -54,8 +56,8 @@ class Explorer(BoundedShapes):
         self.effort = effort
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
-        # Row, memory limit and seconds per sequence that no layout beats: what CP-SAT proved.
-        self.solver_bounds: list[tuple[int, float, float]] = []
+        # What CP-SAT proved.
+        self.solver_bounds: list[SolverBound] = []
         # Rows that may still hold a better plan within some limit.
         self.undecided: set[int] = set()
         self.spent = Spent()
@@ -233,7 +235,16 @@ class Explorer(BoundedShapes):
         self.solved_rows.add(row)
         self._raise_bound(position, index, solution.bound_s / gbs)
         if solution.bound_s > bound_s:
-            self.solver_bounds.append((row, limit, solution.bound_s / gbs))
+            mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
+            self.solver_bounds.append(
+                SolverBound(
+                    choice=self.source,
+                    degrees=row_degrees(self.columns, row),
+                    recompute=mode.name,
+                    limit_bytes=limit,
+                    sample_s=solution.bound_s / gbs,
+                )
+            )
         if solution.layout is None:
             return None
         point = self.cost(row, solution.layout)

@@ -88,50 +88,78 @@ class FractionalBound:
 
     def best_prices(self, enough_s: float) -> Prices:
         """Those of the dual solution."""
+        programme = _Programme(self, enough_s)
+        for stage in range(self.seconds.ctx.pp):
+            held = programme.held(stage)
+            programme.add_layers(stage, held)
+            programme.add_limits(stage, held)
+        return programme.prices()
+
+
+class _Programme:
+    """The linear programme of a bound: the layers of each kind on each stage, then those of them
+    that recompute; seconds of the slowest stage; and shares by which any memory is exceeded."""
+
+    def __init__(self, bound: FractionalBound, enough_s: float) -> None:
         from ortools.linear_solver import pywraplp
 
-        seconds, ctx, (pinned, each) = self.seconds, self.seconds.ctx, self.memory.shares
-        solver = pywraplp.Solver.CreateSolver("GLOP")
-        goal = solver.Objective()
-        slowest, beyond = (solver.NumVar(0.0, solver.infinity(), "") for _ in range(2))
-        goal.SetCoefficient(slowest, seconds.weight)
-        goal.SetCoefficient(beyond, enough_s / _TOO_MUCH)
-        whole = [solver.Constraint(float(total), float(total)) for total in ctx.totals]
+        self.bound, self.ctx = bound, bound.seconds.ctx
+        self.solver = solver = pywraplp.Solver.CreateSolver("GLOP")
+        self.goal = solver.Objective()
+        self.slowest, self.beyond = (solver.NumVar(0.0, np.inf, "") for _ in range(2))
+        self.goal.SetCoefficient(self.slowest, bound.seconds.weight)
+        self.goal.SetCoefficient(self.beyond, enough_s / _TOO_MUCH)
+        self.whole = [solver.Constraint(float(total), float(total)) for total in self.ctx.totals]
+        self.in_time: list[Constraint] = []
+        self.in_memory: list[Constraint] = []
+        self.again: list[Constraint] = []
 
-        def row(
-            low: float, high: float, variables: Sequence[Variable], factors: Sequence[float]
-        ) -> Constraint:
-            """A weighted sum of variables between two ends."""
-            constraint = solver.Constraint(low, high)
-            for variable, factor in zip(variables, factors, strict=True):
-                constraint.SetCoefficient(variable, factor)
-            return constraint
+    def _row(
+        self, low: float, high: float, variables: Sequence[Variable], factors: Sequence[float]
+    ) -> Constraint:
+        """A weighted sum of variables between two ends."""
+        constraint = self.solver.Constraint(low, high)
+        for variable, factor in zip(variables, factors, strict=True):
+            constraint.SetCoefficient(variable, factor)
+        return constraint
 
-        in_time, in_memory, again = [], [], []
-        for stage in range(ctx.pp):
-            # Layers of each kind, then those of them that recompute.
-            held = [solver.NumVar(0.0, float(total), "") for total in (*ctx.totals, *ctx.totals)]
-            layers, recomputed = held[: ctx.kind_count], held[ctx.kind_count :]
-            number_s = seconds.number_s[stage].tolist()
-            for number, second_s in zip(held, number_s, strict=True):
-                goal.SetCoefficient(number, seconds.terms.bubble_share * second_s)
-            all_again, none_again = np.isinf(self.least[stage]), not self.most[stage]
-            least = 0.0 if all_again else float(self.least[stage])
-            counted = [float(not all_again)] * ctx.kind_count
-            again.append(row(least, solver.infinity(), [*recomputed, beyond], [*counted, 1.0]))
-            for kind, total in enumerate(ctx.totals):
-                whole[kind].SetCoefficient(layers[kind], 1.0)
-                least = 0.0 if all_again else -float(total)
-                row(least, 0.0, [recomputed[kind], layers[kind]], [1.0, -float(not none_again)])
-            most_s = -float(seconds.vocab_s[stage])
-            in_time.append(row(-solver.infinity(), most_s, [*held, slowest], [*number_s, -1.0]))
-            for taken, sizes in zip(pinned, each, strict=True):
-                most = 1.0 - float(taken[stage])
-                shares = [*sizes[stage].tolist(), -1.0]
-                in_memory.append(row(-solver.infinity(), most, [*held, beyond], shares))
-        if solver.Solve() != pywraplp.Solver.OPTIMAL:
-            return np.full(ctx.pp, 1.0 / ctx.pp), np.zeros_like(pinned), np.zeros(ctx.pp)
-        slow = np.maximum(1e-12, [-one.dual_value() for one in in_time])
-        prices = np.array([-one.dual_value() for one in in_memory])
-        byte_prices = np.maximum(0.0, prices.reshape(ctx.pp, -1).T)
-        return slow / slow.sum(), byte_prices, np.maximum(0.0, [one.dual_value() for one in again])
+    def held(self, stage: int) -> list[Variable]:
+        """What a stage holds, with the seconds that it adds to the step."""
+        totals, seconds = self.ctx.totals, self.bound.seconds
+        held = [self.solver.NumVar(0.0, float(total), "") for total in (*totals, *totals)]
+        for number, second_s in zip(held, seconds.number_s[stage].tolist(), strict=True):
+            self.goal.SetCoefficient(number, seconds.terms.bubble_share * second_s)
+        return held
+
+    def add_layers(self, stage: int, held: list[Variable]) -> None:
+        """All layers on some stage, and as many that recompute as must and may."""
+        layers, recomputed = held[: self.ctx.kind_count], held[self.ctx.kind_count :]
+        all_again, none_again = np.isinf(self.bound.least[stage]), not self.bound.most[stage]
+        least = 0.0 if all_again else float(self.bound.least[stage])
+        counted = [float(not all_again)] * self.ctx.kind_count
+        self.again.append(self._row(least, np.inf, [*recomputed, self.beyond], [*counted, 1.0]))
+        for kind, total in enumerate(self.ctx.totals):
+            self.whole[kind].SetCoefficient(layers[kind], 1.0)
+            least = 0.0 if all_again else -float(total)
+            self._row(least, 0.0, [recomputed[kind], layers[kind]], [1.0, -float(not none_again)])
+
+    def add_limits(self, stage: int, held: list[Variable]) -> None:
+        """No stage is slower than the slowest, or holds more than its memory at any moment."""
+        seconds = self.bound.seconds
+        most_s, factors = -float(seconds.vocab_s[stage]), seconds.number_s[stage].tolist()
+        self.in_time.append(self._row(-np.inf, most_s, [*held, self.slowest], [*factors, -1.0]))
+        for taken, sizes in zip(*self.bound.memory.shares, strict=True):
+            most, shares = 1.0 - float(taken[stage]), [*sizes[stage].tolist(), -1.0]
+            self.in_memory.append(self._row(-np.inf, most, [*held, self.beyond], shares))
+
+    def prices(self) -> Prices:
+        """The dual solution; without one any prices will do."""
+        pp = self.ctx.pp
+        if self.solver.Solve() != self.solver.OPTIMAL:
+            moments = len(self.bound.memory.shares[0])
+            return np.full(pp, 1.0 / pp), np.zeros((moments, pp)), np.zeros(pp)
+        slow = np.maximum(1e-12, [-row.dual_value() for row in self.in_time])
+        prices = np.array([-row.dual_value() for row in self.in_memory])
+        again = np.array([row.dual_value() for row in self.again])
+        byte_prices = np.maximum(0.0, prices.reshape(pp, -1).T)
+        return slow / slow.sum(), byte_prices, np.maximum(0.0, again)

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, TypedDict
 
 from planner._version import __version__
 from planner.job.job import Job
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.search.exact_front import AnyPoint, thin_points
-from planner.search.limit_results import LimitResult, Stopped
+from planner.search.exact_front import AnyPoint, thin_points, undominated
+from planner.search.limit_results import LimitResult, Point, Stopped
 from planner.search.ordering import recommended, sort_value
-from planner.search.result import JobSummary, LimitBound
+from planner.search.result import JobSummary, LimitBound, Proof, SolverBound
+
+
+class Found(TypedDict):
+    """The fields of a `SearchResult` that follow from its front."""
+
+    planner_version: str
+    plans: tuple[Plan, ...]
+    shown: tuple[int, ...]
+    recommended: int
+    complete: bool
+    proven: bool
+    gap: float
+    stopped: Stopped
+
+
+def front_points(limit_results: Sequence[LimitResult], stopped: Stopped) -> list[Point]:
+    """The undominated points, fastest first; KeyboardInterrupt if Ctrl-C came before there were
+    any."""
+    points = undominated([result.point for result in limit_results if result.point is not None])
+    if not points and stopped == "interrupted":
+        raise KeyboardInterrupt
+    return points
 
 
 def of_front(
@@ -24,7 +47,7 @@ def of_front(
     top: int | None,
     whole: bool,
     stopped: Stopped,
-) -> dict[str, Any]:
+) -> Found:
     """The plans of a front's points, the best `top` by `sort`, and how surely none is missing.
 
     `plan_of(point, gap)`: the plan of a point. `whole`: all of the front was searched.
@@ -57,11 +80,14 @@ def gap_of(limit_results: Sequence[LimitResult], point: AnyPoint) -> float:
     return min(limit_result.gap for limit_result in limit_results if limit_result.point == point)
 
 
-def limit_bounds(limit_results: Sequence[LimitResult]) -> tuple[LimitBound, ...]:
-    """What no plan beats within each memory limit."""
-    return tuple(
-        LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
-        for result in limit_results
+def proof_of(limit_results: Sequence[LimitResult], *solver_bounds: Iterable[SolverBound]) -> Proof:
+    """What no plan beats within each memory limit, and what of that is CP-SAT's word."""
+    return Proof(
+        limits=tuple(
+            LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
+            for result in limit_results
+        ),
+        by_solver=tuple(chain.from_iterable(solver_bounds)),
     )
 
 

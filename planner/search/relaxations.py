@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from constraints import ConstraintError
 from hardware import HardwareError, gpu_names, load_gpu
@@ -48,18 +49,19 @@ PROBE = replace(EFFORT, any_plan=True)
 _INDEPENDENT = ("condition", "limit")
 
 Make = Callable[[], Job]
+Make_co = TypeVar("Make_co", bound=Make, covariant=True)
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Generic[Make_co]):
     """One change of the job. `complete`: every smaller change of its kind comes before it."""
 
     text: str
-    make: Make
+    make: Make_co
     complete: bool = True
 
 
-Changes = Iterator[Change]
+Changes = Iterator[Change[Make]]
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class Outcome:
 
 def verify(
     at: Situation,
-    change: Change,
+    change: Change[Make],
     until: Until,
     same_gpus: bool = True,
     safe_only: bool = False,
@@ -299,14 +301,14 @@ def _batch(at: Situation, _until: Until) -> Changes:
             yield Change(f"--gbs-tolerance {tolerance:g}", at.asked(gbs_tolerance=tolerance))
 
 
-def smaller_optimizers(at: Situation, _until: Until) -> Changes:
+def smaller_optimizers(at: Situation, _until: Until) -> Iterator[Change[Asked]]:
     """Optimizers with less state."""
     for name in SMALLER_OPTIMIZERS:
         if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
             yield Change(f"--optimizer {name}", at.asked(optimizer=name))
 
 
-def larger_offloads(at: Situation, _until: Until) -> Changes:
+def larger_offloads(at: Situation, _until: Until) -> Iterator[Change[Asked]]:
     """More of the optimizer on the CPU."""
     if at.request.optimizer_offload == "search":
         return
@@ -332,7 +334,7 @@ def _dtype(at: Situation, _until: Until) -> Changes:
         yield Change("--dtype bf16", at.asked(dtype="bf16", precision=precision))
 
 
-def shorter_sequences(at: Situation, _until: Until) -> Changes:
+def shorter_sequences(at: Situation, _until: Until) -> Iterator[Change[Asked]]:
     """Halved sequences; the batch keeps its tokens."""
     if at.job.ramp and at.job.batch.exact:
         return  # each of its batches would have to follow

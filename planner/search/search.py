@@ -12,7 +12,6 @@ from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.predict.assumed_hardware import assumption_lines
-from planner.predict.costed_plan import row_degrees
 from planner.predict.device import half_precision
 from planner.predict.plan import Plan
 from planner.predict.threads import OutOfTimeError, until
@@ -20,15 +19,13 @@ from planner.search.costed import CostedJob, cost_job
 from planner.search.exact_front import front, thin_points, undominated
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
-from planner.search.limit_results import TIE, Effort, LimitResult, Point, Progress
+from planner.search.limit_results import TIE, Effort, Point, Progress
 from planner.search.ordering import SORT_KEYS, stop_notes
-from planner.search.outcome import gap_of, limit_bounds, of_front, summary_of
+from planner.search.outcome import front_points, gap_of, of_front, proof_of, summary_of
 from planner.search.result import (
     Counts,
     JobSummary,
-    Proof,
     SearchResult,
-    SolverBound,
 )
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
@@ -90,11 +87,7 @@ def find_plans(
             explorer, explorer.limit_bytes, fastest_only=fastest_only, short=short
         )
     ]
-    points = undominated(
-        [limit_result.point for limit_result in limit_results if limit_result.point is not None]
-    )
-    if not points and explorer.stopped == "interrupted":
-        raise KeyboardInterrupt
+    points = front_points(limit_results, explorer.stopped)
     riskier = () if fastest_only else _riskier(shares, explorer, points)
     if not points:
         from planner.search.infeasible import nothing_fits
@@ -116,29 +109,11 @@ def find_plans(
             *_notes(shares),
         ),
         rule_counts=shares.rule_counts,
-        proof=_proof(shares, explorer, limit_results),
+        proof=proof_of(
+            limit_results, *(one_explorer.solver_bounds for one_explorer in explorer.explorers)
+        ),
         **found,
     )
-
-
-def _proof(
-    shares: CostedShares, explorer: SharesExplorer, limit_results: Sequence[LimitResult]
-) -> Proof:
-    """By what the plans found are optimal."""
-    by_solver = (
-        SolverBound(
-            choice=choice,
-            degrees=row_degrees(costed_job.candidates.columns, row),
-            recompute=costed_job.job.recompute[
-                int(costed_job.candidates.columns["recompute"][row])
-            ].name,
-            limit_bytes=limit,
-            sample_s=sample_s,
-        )
-        for choice, costed_job in enumerate(shares.jobs)
-        for row, limit, sample_s in explorer.explorers[choice].solver_bounds
-    )
-    return Proof(limits=limit_bounds(limit_results), by_solver=tuple(by_solver))
 
 
 def _riskier(

@@ -19,7 +19,7 @@ from planner.cost import bounds, linear, schedule
 from planner.cost import fields as f
 from planner.cost._jit import rows
 from planner.cost.layout import place_vocab_layers
-from planner.cost.linear_memory import MemoryPhases
+from planner.cost.linear_memory import TWO_LAYERS, MemoryPhases
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import copies_table
 from planner.job.frameworks import RecomputeMode
@@ -190,6 +190,7 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
             gather=gather[row],
             done=tuple(mode[row] for mode in more),
             ordered=terms.ordered,
+            two_layers=row in TWO_LAYERS,
         )
         for row in range(len(memory.stage))
         if memory.stage[row].any() or memory.layer[row].any()

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from constraints.layout import LAYOUT_RULES, Recomputation
+from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout
 from planner.search.block_bound import StageSeconds, applies, least_step
 from planner.search.block_memory import StagesThatHold
@@ -48,7 +49,7 @@ def test_no_layout_beats_the_bound(
         *degrees,
         kinds,
         recomputation=recomputation,
-        memory=memory_numbers(terms, limit_gib * GIB),
+        memory=with_second_layer(memory_numbers(terms, limit_gib * GIB)),
         standalone_vocab=standalone_vocab,
         head_layers=1 + seed % 3,
     )
@@ -57,7 +58,8 @@ def test_no_layout_beats_the_bound(
     by_prices_s = least_step_s(seconds, memory, 1e3, prices)
     assert by_prices_s <= min(1e3, best * (1.0 + 1e-9))
     # Any prices will do: those of a shape with less memory.
-    less = StagesThatHold(replace(ctx, memory=memory_numbers(terms, 0.9 * limit_gib * GIB)))
+    tight = with_second_layer(memory_numbers(terms, 0.9 * limit_gib * GIB))
+    less = StagesThatHold(replace(ctx, memory=tight))
     least_step_s(seconds, less, 1e3, prices)
     assert least_step_s(seconds, memory, 1e3, prices) == pytest.approx(by_prices_s)
     assert least_step_s(seconds, memory, 0.9 * by_prices_s, prices) <= best
@@ -69,18 +71,27 @@ def test_no_layout_beats_the_bound(
     assert least_step(terms, ctx, enough).step_s == pytest.approx(min(enough, found.step_s))
 
 
+def with_second_layer(memory: MemoryNumbers) -> MemoryNumbers:
+    """The numbers with a moment that holds most, on stages of two layers and more."""
+    heavy = replace(memory.phases[0], stage=tuple(2 * size for size in memory.phases[0].stage))
+    return replace(memory, phases=(*memory.phases, replace(heavy, two_layers=True)))
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 4), min_size=4, max_size=4))
 def test_memory_of_all_stages_at_once_is_that_of_each(seed: int, counts: list[int]) -> None:
     layers, again = counts[:2], [min(pair) for pair in zip(counts[:2], counts[2:], strict=True)]
     terms = synthetic_terms(seed, 4, 2, 2)
     for limit_gib in (4.0, 7.0, 10.0, 20.0):
-        memory = memory_numbers(terms, limit_gib * GIB)
+        memory = with_second_layer(memory_numbers(terms, limit_gib * GIB))
         ctx = context(4, 2, (0, 1) * 4, recomputation="shared", memory=memory)
-        held, stages = np.array([[*layers, *again], [0] * 4]), [0, 1, 2, 3]
-        empty = ([0, 0], [[0, 0]])
+        held = np.array([[*layers, *again], [0] * 4, [1, 0, 0, 0], [0, 1, 0, 1]])
+        stages = [0, 1, 2, 3]
         expected = [
-            [memory.peak(stage, *layer) <= memory.limit for layer in ((layers, [again]), empty)]
+            [
+                memory.peak(stage, [*taken[:2]], [taken[2:]]) <= memory.limit
+                for taken in held.tolist()
+            ]
             for stage in stages
         ]
         assert StagesThatHold(ctx).fits(stages, held).tolist() == expected

@@ -45,6 +45,8 @@ OPTIMIZER = PhaseNumbers(
     gather=(0, 0),
 )
 MEMORY = MemoryNumbers(unit_bytes=1, limit=30, phases=(BACKWARD, LOSS, OPTIMIZER))
+# What a stage holds while a second layer's backward runs, and a first layer's gradients go.
+SECOND = replace(BACKWARD, stage=(18, 17), two_layers=True)
 
 
 def first_kind(phase_numbers: PhaseNumbers) -> PhaseNumbers:
@@ -72,6 +74,8 @@ def with_mode(phase_numbers: PhaseNumbers) -> PhaseNumbers:
     )
 
 
+# Alone each layer fits.
+SINGLE = replace(MEMORY, phases=(BACKWARD, SECOND))
 MIXED = replace(MEMORY, phases=tuple(with_mode(phase) for phase in MEMORY.phases), limit=20)
 MIXED_ONE_KIND = replace(
     ONE_KIND, phases=tuple(with_mode(phase) for phase in ONE_KIND.phases), limit=17
@@ -98,6 +102,8 @@ CONTEXTS = [
     context(1, 2, (0, 1, 1), "any", "free", MIXED, modes=("full", "mlp")),
     context(2, 1, (1, 0, 1), "any", "free", MIXED, modes=("full", "mlp")),
     context(2, 1, (0, 0, 0, 0), "any", "none", offload_modules=2),
+    context(2, 1, (0, 1, 1), "any", "free", SINGLE, standalone_vocab=True),
+    context(2, 1, (0, 1, 0), "any", "all", SINGLE),
     context(2, 2, (0,) * 6, "any", "none", offload_modules=3, standalone_vocab=True),
     context(3, 1, (0,) * 5, "any", "none", offload_modules=2, standalone_vocab=True),
 ]
@@ -316,6 +322,9 @@ def test_no_conflict_where_a_layout_exists() -> None:
         ((BACKWARD, LOSS, OPTIMIZER), (BACKWARD, LOSS, OPTIMIZER)),
         ((BACKWARD, replace(BACKWARD, stage=(4, 2))), (replace(BACKWARD, stage=(4, 2)),)),
         ((BACKWARD, replace(BACKWARD, working=(2, 1))), (BACKWARD,)),
+        # Not every stage has a second layer.
+        ((BACKWARD, SECOND), (BACKWARD, SECOND)),
+        ((BACKWARD, replace(BACKWARD, two_layers=True)), (BACKWARD,)),
         # It keeps less of a plain layer, but more of one that recomputes.
         (
             (BACKWARD, replace(BACKWARD, freed=(((4, 2), (3, -1)),))),

@@ -124,7 +124,7 @@ def test_solver_terms_of_a_mix_are_the_kernels(model: str) -> None:
 )
 def test_solver_counts_the_memory_of_every_sharded_mix(model: str, framework: str, pp: int) -> None:
     """ZeRO-2 and 3: what the first layer in backward gives back hangs on which others the stage
-    holds. Every split of five layers with two on each stage, every mix of the modes."""
+    holds, and on whether there is a second. Every split of five layers, every mix of the modes."""
     request = Request(
         model=model, gpus="4xB200", gbs=16, seq=4096, framework=framework,
         limits={"pp": (pp,), "mbs": (1,), "dp": (4 // pp,), "vpp": (1,), "zero": (2, 3)},
@@ -141,7 +141,7 @@ def test_solver_counts_the_memory_of_every_sharded_mix(model: str, framework: st
         for layout in every_layout(ctx):
             again = ctx.mode_counts(layout)
             legal = all(rule.check(layout, replace(ctx, memory=None)) for rule in LAYOUT_RULES)
-            if not legal or min(layout.stage_layers) < 2 or not np.any(again):
+            if not legal or not np.any(again):
                 continue
             stages = cost_layout(costed_job.cost_model, costed_job.costed, row, layout, ctx).stages
             for stage, layers in enumerate(ctx.counts(layout)):

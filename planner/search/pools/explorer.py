@@ -23,6 +23,7 @@ from planner.job.pool import Pool
 from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostedShapes
 from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.costed_plan import row_degrees
 from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.search.layout_model import solve_layout
 from planner.search.limit_results import (
@@ -39,6 +40,7 @@ from planner.search.limit_results import (
 from planner.search.pools.bounds import PartTerms, part_terms, pool_bound_s
 from planner.search.pools.cost import CostedPool, PoolModel
 from planner.search.pools.terms import pool_context, pool_terms
+from planner.search.result import SolverBound
 from planner.search.terms import recompute_code
 
 # Each limit of the ladder, from which the front is completed, is this share of the one above.
@@ -89,8 +91,8 @@ class PoolExplorer:
         # the memory.
         self._terms: dict[int, tuple[PartTerms, ...]] = {}
         self._proven: dict[tuple[int, Parts], list[tuple[float, float]]] = {}
-        # Row, order, memory limit and pace that no layout beats: what CP-SAT proved.
-        self.solver_bounds: list[tuple[int, Parts, float, float]] = []
+        # What CP-SAT proved.
+        self.solver_bounds: list[SolverBound] = []
 
     @cached_property
     def costed(self) -> CostedPool:
@@ -272,7 +274,16 @@ class PoolExplorer:
             point, solved = self._solve(row, parts, share, target, bound)
             solved = max(bound, solved)
             self.prove(row, parts, share, solved)
-            self.solver_bounds.append((row, parts, limit_bytes, solved))
+            mode = self.model.jobs[0].recompute[int(self.columns["recompute"][row])]
+            self.solver_bounds.append(
+                SolverBound(
+                    degrees=row_degrees(self.columns, row),
+                    recompute=mode.name,
+                    parts=parts,
+                    limit_bytes=limit_bytes,
+                    sample_s=solved,
+                )
+            )
             if point is not None and (best is None or point.sample_s < best.sample_s):
                 best = point
             left = min(left, solved)

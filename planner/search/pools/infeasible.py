@@ -41,8 +41,8 @@ _MOST_SOLVES, _MOST_EFFORT_S = 10, 0.5
 _DOUBLINGS = 2
 
 Search = Callable[[Request, Effort], Plan]
-Changes = Iterator[tuple[str, Asked]]
-_OF_THE_JOB: dict[RelaxationKind, Callable[[Situation, Until], Iterator[Change]]] = {
+Changes = Iterator[Change[Asked]]
+_OF_THE_JOB: dict[RelaxationKind, Callable[[Situation, Until], Changes]] = {
     "optimizer": smaller_optimizers,
     "offload": larger_offloads,
     "sequence": shorter_sequences,
@@ -117,7 +117,7 @@ def _smallest(
     """The first change that fits safely, and a smaller one that at least probably fits; `asked`:
     the probability with which a plan is safe."""
     found: list[Relaxation] = []
-    for text, change in changes:
+    for change in changes:
         if until.over(kind):
             break
         effort = Effort(
@@ -126,12 +126,12 @@ def _smallest(
             time_limit_s=until.seconds_left(),
         )
         try:
-            plan = search(change.request, effort)
+            plan = search(change.make.request, effort)
         except (NothingFitsError, UsageError, HardwareError, ConstraintError):
             continue
         safe = plan.fit_probability >= asked
         if safe or not found:
-            found.append(Relaxation(kind=kind, change=text, smallest=False, plan=plan))
+            found.append(Relaxation(kind=kind, change=change.text, smallest=False, plan=plan))
         if safe and kind != "condition":
             break
     return found
@@ -140,10 +140,9 @@ def _smallest(
 def _kinds(request: Request, until: Until) -> Iterator[tuple[RelaxationKind, Changes]]:
     at = Situation(request, first_job(request), 0)
     dropped = dropped_choices(request).items()
-    yield "condition", ((f"without {text}", Asked(left, {})) for text, left in dropped)
+    yield "condition", (Change(f"without {text}", Asked(left, {})) for text, left in dropped)
     for kind, changes in _OF_THE_JOB.items():
-        found = changes(at, until)
-        yield kind, ((one.text, one.make) for one in found if isinstance(one.make, Asked))
+        yield kind, changes(at, until)
     yield "gpus", _more_gpus(at)
 
 
@@ -156,4 +155,4 @@ def _more_gpus(at: Situation) -> Changes:
             f"{count}x{text.rpartition('x')[2]}"
             for count, text in zip(counts, pool.texts, strict=True)
         )
-        yield f"--gpus {gpus}", at.asked(gpus=gpus)
+        yield Change(f"--gpus {gpus}", at.asked(gpus=gpus))

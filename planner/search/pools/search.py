@@ -8,7 +8,7 @@ with what each part does alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -20,20 +20,19 @@ from planner.job.errors import UsageError
 from planner.job.pool import Pool
 from planner.job.recomputation import layer_modes
 from planner.job.request import Request
-from planner.predict.costed_plan import row_degrees
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
 from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
-from planner.search.exact_front import front, undominated
-from planner.search.limit_results import Effort, LimitResult, Progress
+from planner.search.exact_front import front
+from planner.search.limit_results import Effort, Progress
 from planner.search.ordering import stop_notes
-from planner.search.outcome import limit_bounds, of_front
+from planner.search.outcome import front_points, of_front, proof_of
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.plan import pool_plan, pool_summary
-from planner.search.result import Counts, Proof, SearchResult, SolverBound
+from planner.search.result import Counts, SearchResult
 from planner.search.trial import try_job
 
 
@@ -89,10 +88,8 @@ def search_pool(
     limits = [likely_limit_bytes(job, request.fit_probability) for job in jobs]
     explorer.search_within(limits)
     limit_results = front(explorer, explorer.limit_bytes, fastest_only=fastest_only, short=short)
-    solved = (limit_result.point for limit_result in limit_results)
-    points = undominated([point for point in solved if isinstance(point, PoolPoint)])
-    if not points and explorer.stopped == "interrupted":
-        raise KeyboardInterrupt
+    known = front_points(limit_results, explorer.stopped)
+    points = [point for point in known if isinstance(point, PoolPoint)]
     if not points:
         from planner.search.pools.infeasible import pool_nothing_fits
 
@@ -101,7 +98,6 @@ def search_pool(
         points, limit_results, partial(_plan, explorer), sort=sort, top=top,
         whole=short is None and not (fastest_only or explorer.tired), stopped=explorer.stopped,
     )  # fmt: skip
-    first: Plan = found["plans"][0]
     return SearchResult(
         request=request,
         job=pool_summary(pool, jobs, request),
@@ -117,28 +113,14 @@ def search_pool(
         notes=(
             *stop_notes(explorer.stopped, effort.time_limit_s),
             *_mix_notes(explorer),
-            *(() if fastest_only or explorer.stopped else alone_notes(request, pool, first)),
+            *(
+                ()
+                if fastest_only or explorer.stopped
+                else alone_notes(request, pool, found["plans"][0])
+            ),
         ),
-        proof=_proof(explorer, limit_results),
+        proof=proof_of(limit_results, explorer.solver_bounds),
         **found,
-    )
-
-
-def _proof(explorer: PoolExplorer, limit_results: Sequence[LimitResult]) -> Proof:
-    """By what the plans found are optimal."""
-    modes = explorer.model.jobs[0].recompute
-    return Proof(
-        limits=limit_bounds(limit_results),
-        by_solver=tuple(
-            SolverBound(
-                degrees=row_degrees(explorer.columns, row),
-                recompute=modes[int(explorer.columns["recompute"][row])].name,
-                parts=parts,
-                limit_bytes=limit,
-                sample_s=sample_s,
-            )
-            for row, parts, limit, sample_s in explorer.solver_bounds
-        ),
     )
 
 
