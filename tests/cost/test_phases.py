@@ -11,6 +11,7 @@ import pytest
 from planner.cost import phases as p
 from planner.cost.phase_passes import exists
 from planner.cost.phase_records import FORWARD_END, LAYER_SECOND, OPTIMIZER, LayerMaxima, Pass
+from planner.cost.phase_records import HEAD as HEAD_PHASE
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_H1
 from planner.cost.stage import fill_parameters, stage_maxima
 from tests.search.brute import framework_inputs
@@ -142,6 +143,19 @@ def test_what_a_phase_works_on(accumulates: float, sizes: list[float]) -> None:
         found = p.working_bytes(phase, HOLDS, MOST, one_pass(3.0, accumulates), *sharded)
         assert found == size - less, phase
         assert p.loss_bytes(phase, HOLDS, framework) == logits[phase - FORWARD_END], phase
+
+
+def test_a_loss_with_its_linear_has_logits_of_a_few_tokens() -> None:
+    """As many tokens as make logits as large as the hidden states; their gradient is gone before
+    the head's phase."""
+    job = SimpleNamespace(seq=10.0, hidden=6.0, vocab=100.0, vocabulary_multiple=1.0)
+    key = SimpleNamespace(mbs=1.0, cp=2.0, tp=1.0)
+    for linear, elements in ((0.0, 5.0 * 100.0), (1.0, 5.0 * 6.0)):
+        framework = framework_inputs(linear_loss=linear, activation_bytes=3.0)
+        assert p.logits_elements(key, job, framework) == elements
+        assert p.loss_bytes(HEAD_PHASE, HOLDS, framework) == (0.0 if linear else 30.0)
+    small = SimpleNamespace(seq=10.0, hidden=600.0, vocab=100.0, vocabulary_multiple=1.0)
+    assert p.logits_elements(key, small, framework_inputs(linear_loss=1.0)) == 500.0
 
 
 PIECES = [

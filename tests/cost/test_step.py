@@ -6,8 +6,9 @@ import pytest
 
 from planner.cost import compiled
 from planner.cost import fields as f
+from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_V, hideable_at_ends, passes_at_ends
 from planner.predict.cost_model import CostModel
-from tests.cost.jobs import cost, make_job, on_ideal_links
+from tests.cost.jobs import cost, make_job, on_ideal_links, with_table
 
 TIME_TERMS = range(f.STEP_COMPUTE, f.STEP_HOST + 1)
 SHAPES = [
@@ -71,3 +72,38 @@ def test_a_second_model_does_not_recompile(model: CostModel) -> None:
     for name, gpus in (("mixtral-8x7b", "8xB200"), ("deepseek-v3", "256xH800")):
         cost(CostModel(make_job(name, gpus)), dp=8, grad_acc=1)
     assert len(compiled.cost_shapes.functions) == signatures
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shape", "passes", "hideable"),
+    [
+        (SCHEDULE_1F1B, (4, 1, 8), 1.0, 1.0),
+        (SCHEDULE_1F1B, (4, 12, 8), 11 * 4 / 12, 11 / 12),
+        # Fewer micro-batches than stages.
+        (SCHEDULE_1F1B, (4, 2, 2), 1.0, 1 / 2),
+        (SCHEDULE_ZB_V, (4, 2, 8), 1.0, 1.0),
+    ],
+)
+def test_what_stands_beside_the_traffic_at_the_ends_of_a_step(
+    schedule: int, shape: tuple[int, int, int], passes: float, hideable: float
+) -> None:
+    assert passes_at_ends(schedule, *map(float, shape)) == pytest.approx(passes)
+    assert hideable_at_ends(schedule, float(shape[1])) == pytest.approx(hideable)
+
+
+def test_interleaved_chunks_hide_all_but_the_first_one_s_traffic() -> None:
+    """Nemotron-340B on 128 B200: gradients travel longer than a micro-batch's pass takes, shorter
+    than those of four; then a twelfth is left."""
+    job = make_job("nemotron-4-340b", "128xB200")
+    shown = {}
+    for hidden in (0.0, 1.0):
+        model = CostModel(
+            with_table(
+                job, "overlap", gradient_reduction=hidden, parameter_gather=hidden, contention=0.0
+            )
+        )
+        for vpp in (1, 12):
+            _, step = cost(model, tp=8, pp=4, vpp=vpp, dp=4, zero=1, grad_acc=8)
+            shown[hidden, vpp] = step[f.STEP_DP]
+    assert shown[1.0, 1] > 0.4 * shown[0.0, 1]
+    assert shown[0.0, 12] / 12 < shown[1.0, 12] < 0.15 * shown[0.0, 12]
