@@ -116,6 +116,6 @@ def test_cuda_graphs_free_a_small_model_of_the_cpu(run: Run) -> None:
 
 
 def test_cuda_graphs_where_there_are_none(run: Run) -> None:
-    result = run(*TINY, *GRAPHS, "--framework", "deepspeed")
+    result = run(*TINY, *GRAPHS, "--framework", "nanotron")
     assert result.exit_code == 2
-    assert "deepspeed has: none" in result.stderr
+    assert "nanotron has: none" in result.stderr

@@ -68,19 +68,14 @@ def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
 
 
 def common_ranges(by_source: Iterable[MeasuredRanges]) -> dict[str, Range]:
-    """Of each axis what two sources reach, or the only one does; what lies between two sources that
-    do not meet has one on either side."""
+    """Of each axis what two sources reach, or the only one does."""
     lows: dict[str, list[float]] = defaultdict(list)
     highs: dict[str, list[float]] = defaultdict(list)
     for measured in by_source:
         for axis, (low, high) in measured.items():
             lows[axis].append(low)
             highs[axis].append(high)
-    found = {}
-    for axis, values in lows.items():
-        ends = _second(values), -_second(-end for end in highs[axis])
-        found[axis] = (min(ends), max(ends))
-    return found
+    return {axis: (_second(lows[axis]), -_second(-end for end in highs[axis])) for axis in lows}
 
 
 def _second(values: Iterable[float]) -> float:

@@ -20,10 +20,6 @@ def test_an_axis_reaches_as_far_as_two_sources() -> None:
     assert common_ranges(sources) == {"gpus": (8.0, 64.0)}
     assert common_ranges(sources[:1]) == {"gpus": (8.0, 64.0)}
     assert common_ranges([]) == {}
-    # Two that do not meet have what lies between them on either side.
-    assert common_ranges([{"seq": (1024.0, 2048.0)}, {"seq": (65536.0, 65536.0)}]) == {
-        "seq": (2048.0, 65536.0)
-    }
 
 
 def test_ranges_leave_out_what_is_not_known() -> None:
