@@ -15,6 +15,7 @@ from planner.job.frameworks.names import (
     target_named,
 )
 from planner.job.frameworks.settings import TABLES, Setting, settings_of
+from planner.job.frameworks.techniques import Technique
 from planner.job.schedules import SCHEDULES
 from planner.report.tables import Column, Facts, Notes, Report, TableData, headings
 
@@ -112,6 +113,12 @@ def _launch_files(profile: str) -> str:
         return f"{written}, not read"
 
 
+def _scope(technique: Technique) -> str:
+    """What it does, and of which models."""
+    families = f" (models of {', '.join(technique.families)})" if technique.families else ""
+    return technique.words + families
+
+
 def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     """Techniques of a framework that has some."""
     if not profile.techniques:
@@ -123,7 +130,7 @@ def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
         "asked": "if asked",
     }
     rows = tuple(
-        (one.name, used[one.use], f"{one.words}: {one.flags}") for one in profile.techniques
+        (one.name, used[one.use], f"{_scope(one)}: {one.flags}") for one in profile.techniques
     )
     return (TableData(columns, rows, "Techniques"),)
 
