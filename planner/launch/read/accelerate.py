@@ -73,6 +73,7 @@ class _Reader(ScriptedReader):
             self.script.where,
             format="accelerate",
             framework=framework,
+            variations=self.script.variations(framework),
             model=self.hints.model,
             tp=tp,
             cp=cp,

@@ -60,6 +60,7 @@ class _Reader(ScriptedReader):
             self.script.where,
             format="deepspeed",
             framework="deepspeed",
+            variations=self.script.variations("deepspeed"),
             model=self.hints.model,
             tp=tp,
             zero=stage,

@@ -95,14 +95,3 @@ class ScriptedReader(DocumentReader):
             self.assumed.append("sequences as long as the model was pretrained with (give --seq)")
             why = "shorter sequences than the model was pretrained with: less memory than predicted"
             self.unmodelled += ((Setting(NO_LENGTH, None, document.path), why),)
-
-    def gathered(
-        self,
-        known: Callable[[str], bool],
-        keys: Mapping[str, str],
-        script: Mapping[str, Setting] | None = None,
-        **fields: Any,
-    ) -> Found:
-        """With the kernels that the script's arguments switch on."""
-        variations = self.script.variations(fields["framework"])
-        return super().gathered(known, keys, script, variations=variations, **fields)
