@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from planner.launch.read.command import IN_ENVIRONMENT, LaunchCommand, setting_of, whole_number
 from planner.launch.read.found import Count, CountKind, Found, Setting
+from planner.launch.read.slurm import slurm_options
 from planner.launch.read.text import Files, Text, Word
 
 if TYPE_CHECKING:
     from yaml.nodes import Node, ScalarNode
 
-_DIRECTIVE = re.compile(r"(?m)^[ \t]*#SBATCH[ \t]+(--?[\w-]+)(?:[= \t]+([^\s#]+))?")
 _SLURM: Mapping[str, CountKind] = {
     "--nodes": "nodes", "-N": "nodes",
     "--ntasks-per-node": "tasks a node", "--ntasks": "tasks", "-n": "tasks",
@@ -90,14 +90,11 @@ def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:
 
 
 def _directives(text: Text, files: Files) -> Iterator[Count]:
-    """`#SBATCH --nodes=8`; none of a job of several components."""
-    if "#SBATCH hetjob" in text.value or "#SBATCH packjob" in text.value:
-        return
-    for match in _DIRECTIVE.finditer(text.value):
-        kind = _SLURM.get(match[1])
-        if kind is not None and match[2]:
-            value = text[match.start(2) : match.end(2)]
-            yield from _count(kind, f"#SBATCH {match[1]}", value, None, files)
+    """`#SBATCH --nodes=8`."""
+    for option, value in slurm_options(text):
+        kind = _SLURM.get(option)
+        if kind is not None:
+            yield from _count(kind, f"#SBATCH {option}", value, None, files)
 
 
 def _of_words(words: Sequence[Word], files: Files) -> Iterator[Count]:

@@ -55,6 +55,12 @@ def words_of(text: str, **given: str) -> list[str]:
         ("run \"a\\\"b\" c\\ d", ["run", 'a"b', "c d"]),
         ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:a100:8\nrun $SLURM_NNODES $SLURM_GPUS_ON_NODE",
          ["run", "4", "8"]),
+        # An option without a value takes nothing of the next line.
+        ("#SBATCH --exclusive\n#SBATCH --nodes=4\nrun $SLURM_NNODES", ["run", "4"]),
+        ("#SBATCH -N4 --exclusive --ntasks-per-node 8 # all\nrun $SLURM_NNODES $SLURM_NTASKS",
+         ["run", "4", "32"]),
+        ("##SBATCH --nodes=4\nrun $SLURM_NNODES", ["run", "?"]),
+        ("#SBATCH --nodes=4\n#SBATCH hetjob\n#SBATCH --nodes=1\nrun $SLURM_NNODES", ["run", "?"]),
         ("run --n $(wc -l < hosts) $UNSET", ["run", "--n", "?", "?"]),
         ("for x in 1 2; do A=$x; done\nrun ${A:-none}", ["run", "1"]),
         ("C=deep.yaml\n[[ $C == *\"fsdp\"* ]] && A=1\n[[ $C == *'deep'* ]] && B=2\nrun $A $B",

@@ -45,6 +45,7 @@ def found_errors(read: Read, text: str, gpus: str = "16xH100") -> list[str]:
         slurm("accelerate launch --num_machines 2 --num_processes 16 pretrain_gpt.py"),
         slurm("torchrun --nnodes 1:2 --nproc-per-node=8 pretrain_gpt.py"),
         slurm(directives="#SBATCH -N 2\n#SBATCH --gres=gpu:h100:8\n#SBATCH --ntasks-per-node=1\n"),
+        slurm(directives="#SBATCH --exclusive\n#SBATCH -N2 --gpus-per-node 8 # whole nodes\n"),
         # One step of several on a part of the nodes.
         slurm(
             "srun -N 1 --ntasks-per-node=8 python pretrain_gpt.py",
@@ -67,6 +68,10 @@ def test_numbers_that_agree(read: Read, text: str) -> None:
         (
             slurm(directives="#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n"),
             "#SBATCH --nodes 4 and torchrun --nnodes 2 do not agree",
+        ),
+        (
+            slurm(directives="#SBATCH --exclusive\n#SBATCH -N4 --gpus-per-node 8\n"),
+            "#SBATCH -N 4 and torchrun --nnodes 2 do not agree",
         ),
         (slurm("torchrun --nnodes 7 --nproc-per-node 8 pretrain_gpt.py"), "--nnodes 7 do not"),
         (slurm("torchrun --nnodes 2 --nproc-per-node 4 pretrain_gpt.py"), "4 GPUs would stay idle"),
