@@ -55,6 +55,13 @@ def test_files_beside_are_read(folder: ReadFolder) -> None:
     assert {Path(path).name for path in found.files} == {"train.sh", "model.sh", "go.sh"}
 
 
+@pytest.mark.parametrize("end", ["\\", "\\\n", "\\ \n  \\\n\n"])
+def test_a_last_line_that_goes_on_nowhere(folder: ReadFolder, end: str) -> None:
+    found = folder({"a.sh": f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} {end}"})
+    assert (found.gbs, found.world) == (64, 8)
+    assert not [item for item in found.problems if item.rule == "shell-syntax"]
+
+
 def test_only_what_may_say_something_is_missed(folder: ReadFolder) -> None:
     """Not a virtual environment that a script activates."""
     sourced = "source ~/titan/.venv/bin/activate\n. ~/.bashrc\nsource conf/gone.sh\n"
