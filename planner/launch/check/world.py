@@ -27,6 +27,20 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
     return problems
 
 
+def stated_gpus(found: Found) -> int | None:
+    """GPUs that the files start processes on, where they agree on one number; None where not."""
+    if world_problems(found, None):
+        return None
+    counts = _as_nodes_and_processes(found.counts)
+    total, per_node, nodes = (
+        _first(counts, *kinds)
+        for kinds in (("processes", "gpus"), ("processes a node", "gpus a node"), ("nodes",))
+    )
+    if total is not None:
+        return total.number
+    return per_node.number * nodes.number if per_node and nodes else found.world
+
+
 def _wanted_nodes(counts: Sequence[Count], cluster: Cluster | None) -> int | None:
     """Nodes of the machine, where the files say what a node starts."""
     if cluster is None or _first(counts, "processes a node", "gpus a node") is None:

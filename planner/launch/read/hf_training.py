@@ -23,7 +23,7 @@ from planner.launch.read.document import Document, json_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, unresolved
 from planner.launch.read.hf_arguments import OPTIMIZERS, HfArguments, hf_arguments, optim_of
 from planner.launch.read.names import left_out
-from planner.launch.read.text import Files
+from planner.launch.read.text import Files, digits
 
 Program = Literal["llamafactory", "axolotl", "swift", "trainer"]
 # TrainingArguments' own micro-batch, and those of programs that have another.
@@ -313,7 +313,8 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
     setting = named.get("zero_stage")
     if setting is None or setting.unknown:
         return None
-    stage = int(str(setting.value)) if str(setting.value).isdigit() else setting.value
+    number = digits(str(setting.value))
+    stage = setting.value if number is None else number
     key = "zero_optimization.stage"
     settings = {key: replace(setting, key=key, value=stage)}
     device = named.get("offload")

@@ -30,7 +30,7 @@ from planner.launch.read.shell_syntax import (
 from planner.launch.read.shell_tests import Tests, matches
 from planner.launch.read.shell_words import Value, appended
 from planner.launch.read.slurm import slurm_variables
-from planner.launch.read.text import HOLE, Files, Text, Word, spaced
+from planner.launch.read.text import HOLE, Files, Text, Word, digits, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -104,8 +104,8 @@ class Shell:
         """A variable's value: as given by the user, else as set so far."""
         if name in self.given:
             return Text.made(self.given[name])
-        if name.isdigit():
-            at = int(name) - 1
+        if (number := digits(name)) is not None:
+            at = number - 1
             return self.positional[at] if 0 <= at < len(self.positional) else None
         value = self.variables.get(name)
         return Text.made(f"${name}") if value is None and name in _ALWAYS_SET else value
@@ -360,7 +360,9 @@ class _Walk(Tests):
             self._source(words[1:])
         elif name == "shift":
             count = words[1].text.value if len(words) > 1 else "1"
-            shell.positional = shell.positional[int(count) if count.isdigit() else 1 :]
+            shell.positional = shell.positional[
+                1 if (number := digits(count)) is None else number :
+            ]
         elif name == "unset":
             for word in words[1:]:
                 shell.variables.pop(word.text.value, None)

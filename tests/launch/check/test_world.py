@@ -103,6 +103,21 @@ def test_numbers_that_disagree(read: Read, text: str, says: str) -> None:
     assert says in error
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (slurm(), "--gpus 16xH100"),
+        (slurm("srun python pretrain_gpt.py", DIRECTIVES), "--gpus 16xH100"),
+        (slurm("torchrun --nnodes 4 --nproc-per-node 8 pretrain_gpt.py"), "--gpus 64xH100"),
+    ],
+)
+def test_gpus_that_are_counted_and_not_named(read: Read, text: str, says: str) -> None:
+    """The option to give has their number; 64 where the files do not agree on one."""
+    problems = assess(read(text, "launch.sh")).problems
+    (missing,) = [problem for problem in problems if problem.rule == "gpus-unknown"]
+    assert missing.fix.startswith(says)
+
+
 def test_places_are_file_and_line(read: Read) -> None:
     found = read(slurm("torchrun --nnodes 7 --nproc-per-node 8 pretrain_gpt.py"), "launch.sh")
     (problem,) = assess(found, "16xH100").errors

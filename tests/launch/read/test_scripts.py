@@ -62,6 +62,38 @@ def test_a_last_line_that_goes_on_nowhere(folder: ReadFolder, end: str) -> None:
     assert not [item for item in found.problems if item.rule == "shell-syntax"]
 
 
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "9" * 30])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--window-size 9,0 --window-attn-skip-freq",
+        "--num-experts 8 --moe-layer-freq",
+        "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2",
+        "--cp-comm-type a2a+p2p --context-parallel-size",
+        "--pipeline-model-parallel-layout t*",
+        "--pipeline-model-parallel-layout (t)*",
+    ],
+)
+def test_numbers_that_are_none(folder: ReadFolder, option: str, number: str) -> None:
+    """Digits that no integer has, and more of them than any setting: said, without a crash."""
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} {option} {number}\n"
+    found = folder({"a.sh": text.replace("* ", "*")})
+    assert found.problems or judged(found).problems
+
+
+def test_a_trainers_number_that_is_none(folder: ReadFolder) -> None:
+    command = "torchrun --nproc_per_node 8 train.py --model_name_or_path gpt2 --output_dir x"
+    batch = "--learning_rate 1e-5 --per_device_train_batch_size 2 --max_seq_length"
+    assert folder({"a.sh": f"{command} {batch} {'9' * 5000}\n"}).mbs == 2
+
+
+def test_a_layout_of_layouts_is_no_memory(folder: ReadFolder) -> None:
+    nested = "t" + ")*4000".join([""] * 6)
+    words = f"--pipeline-model-parallel-layout '{'(' * 5}{nested}'"
+    found = folder({"a.sh": f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} {words}\n"})
+    assert judged(found).problems
+
+
 def test_only_what_may_say_something_is_missed(folder: ReadFolder) -> None:
     """Not a virtual environment that a script activates."""
     sourced = "source ~/titan/.venv/bin/activate\n. ~/.bashrc\nsource conf/gone.sh\n"
