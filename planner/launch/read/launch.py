@@ -58,6 +58,8 @@ class _Read:
     kinds: dict[str, Kind] = field(default_factory=dict)
     texts: dict[str, Text] = field(default_factory=dict)
     commands: list[LaunchCommand] = field(default_factory=list)
+    # Files that a script starts or reads.
+    opened: set[Path] = field(default_factory=set)
     # Where a launcher starts a program whose name is not known, and why it is not.
     hidden: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -73,6 +75,7 @@ class _Read:
         if path is None or len(self.files.by_path) >= _MOST_FILES:
             return None
         text = self.contents.get(str(path)) or text_of(path)
+        self.opened.add(path.resolve())
         return None if text is None else self.files.add(str(path), text).as_text()
 
     def of_kind(self, *kinds: Kind) -> list[str]:
@@ -181,15 +184,26 @@ def _read_shells(read: _Read, hints: Hints) -> None:
 
 def _walked(read: _Read, hints: Hints, *, hopeful: bool = False) -> Shell:
     """One shell that has read all scripts; `hopeful`: tests beyond reading are taken as met."""
-    shell = Shell(read.files, hints.environment, open_file=read.open_beside, hopeful=hopeful)
-    for path in read.of_kind("shell"):
-        shell.read(read.texts[path])
+    given = read.of_kind("shell")
+    shell = _shell_of(given, read, hints, hopeful=hopeful)
+    # One that another starts is read there, with what it is given there, and only there.
+    first = [path for path in given if Path(path).resolve() not in read.opened]
+    if first and len(first) < len(given):
+        shell = _shell_of(first, read, hints, hopeful=hopeful)
     for path in read.of_kind("job"):
         for embedded_text in embedded_texts(read.texts[path]):
             if embedded_text.name:
                 shell.written[embedded_text.name] = embedded_text.text
             else:
                 shell.read(embedded_text.text)
+    return shell
+
+
+def _shell_of(paths: Sequence[str], read: _Read, hints: Hints, *, hopeful: bool) -> Shell:
+    """One shell that has read scripts one after another."""
+    shell = Shell(read.files, hints.environment, open_file=read.open_beside, hopeful=hopeful)
+    for path in paths:
+        shell.read(read.texts[path])
     return shell
 
 

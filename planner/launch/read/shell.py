@@ -418,22 +418,24 @@ class _Walk(Tests):
         return True
 
     def _source(self, words: list[Word]) -> None:
-        """`source config.sh`: a file that was given too has been read already."""
+        """`source config.sh`; one that is not where it is named may have been given, and read."""
         if not words:
             return
         shown = words[0].text.known or self._as_written(words[0])
         name = shown.rsplit("/", 1)[-1]
-        if any(path.rsplit("/", 1)[-1] == name for path in self.shell.files.by_path):
-            return
         origin = words[0].text.first()
         script = words[0].used.file if words[0].used else origin[0] if origin else ""
         text = self.shell.open_file(words[0].text.value, script)
+        file = f"the script {shown}"
         if text is None:
-            if name not in ENVIRONMENTS:
+            given = (path.rsplit("/", 1)[-1] for path in self.shell.files.by_path)
+            if name not in (*ENVIRONMENTS, *given):
                 self.shell.note(f"source {shown}: not read; give that file too, before this one")
-            return
-        with self.shell.limits.call(f"the script {shown}"):
-            self.shell.read(text)
+        elif file not in self.shell.active:
+            self.shell.active.add(file)
+            with self.shell.limits.call(file):
+                self.shell.read(text)
+            self.shell.active.remove(file)
 
     def _as_written(self, word: Word) -> str:
         """A word as its script spells it."""

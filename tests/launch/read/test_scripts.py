@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.job.errors import CannotTellError
+from planner.launch.read.folder import folder_files
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from tests.launch.check.conftest import OVERLAPPED, SMALL
@@ -92,6 +93,36 @@ def test_a_layout_of_layouts_is_no_memory(folder: ReadFolder) -> None:
     words = f"--pipeline-model-parallel-layout '{'(' * 5}{nested}'"
     found = folder({"a.sh": f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} {words}\n"})
     assert judged(found).problems
+
+
+@pytest.mark.parametrize("order", ["job.sh train.sh", "train.sh job.sh", "."])
+def test_a_script_that_another_starts_is_read_there(tmp_path: Path, order: str) -> None:
+    """Once, and with the variables that it is given, whichever is named first; a folder, too."""
+    (tmp_path / "job.sh").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2\nbash runs/train.sh 8  # train.sh\n"
+    )
+    (tmp_path / "train.sh").write_text(
+        f"source ./sizes.sh\ntorchrun --nnodes 2 --nproc_per_node $1 pretrain_gpt.py $N {ARGS}\n"
+    )
+    (tmp_path / "sizes.sh").write_text("N='--tensor-model-parallel-size 2'\n")
+    paths = [tmp_path / name for name in order.split()]
+    given = folder_files(tmp_path).paths if order == "." else paths
+    found = read_launch(given)
+    assert (found.world, found.tp) == (16, 2)
+    assert not [item for item in found.problems if item.rule == "several-commands"]
+
+
+def test_sourced_files_of_one_name(folder: ReadFolder) -> None:
+    """Both are read, in their order."""
+    run = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} $MORE\n"
+    found = folder(
+        {
+            "a.sh": f"source cluster/env.sh\nsource model/env.sh\n{run}",
+            "cluster/env.sh": "MORE=\n",
+            "model/env.sh": "MORE='--tensor-model-parallel-size 4'\n",
+        }
+    )
+    assert found.tp == 4
 
 
 def test_only_what_may_say_something_is_missed(folder: ReadFolder) -> None:
