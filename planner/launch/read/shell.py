@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from planner.launch.read.limits import Limits
 from planner.launch.read.shell_calls import (
+    ScriptCall,
+    counts_processes,
     inline_script,
     reads_a_script,
     script_call,
@@ -370,18 +372,22 @@ class _Walk(Tests):
             self._call(name, words[1:], *shell.functions[name])
         elif (inner := inline_script(words)) is not None:
             before, script = inner
-            first = len(shell.commands)
-            self._nested(script)
-            # srun's options count what the script starts.
-            if any(word.text.value == "srun" for word in before):
-                for place, each in enumerate(shell.commands[first:], first):
-                    shell.commands[place] = replace(each, words=(*before, *each.words))
-        elif (call := script_call(words)) is None or not self._read_file(
-            call.name.value, call.arguments, node
-        ):
+            with self._started_by(before):
+                self._nested(script)
+        elif (call := script_call(words)) is None or not self._read_file(call, node):
             at = self.piece(node).first()
             file = at[0] if at else ""
             shell.commands.append(Command(tuple(words), environment, file, shell.files.line(at)))
+
+    @contextmanager
+    def _started_by(self, before: Sequence[Word]) -> Iterator[None]:
+        """Commands of a script with the srun or mpirun before it, whose options count them."""
+        shell = self.shell
+        first = len(shell.commands)
+        yield
+        if counts_processes(before):
+            for place, each in enumerate(shell.commands[first:], first):
+                shell.commands[place] = replace(each, words=(*before, *each.words))
 
     def _nested(self, script: Text) -> None:
         """A script in a word: `eval`, `bash -c`."""
@@ -400,9 +406,9 @@ class _Walk(Tests):
             _Walk(shell, source).run(body)
         shell.active.remove(name)
 
-    def _read_file(self, name: str, arguments: Sequence[Text], node: Node) -> bool:
+    def _read_file(self, call: ScriptCall, node: Node) -> bool:
         """Read another file in this shell; whether it was there."""
-        shell = self.shell
+        shell, name = self.shell, call.name.value
         place = self.piece(node).first()
         text = shell.written.get(name) or shell.open_file(name, place[0] if place else "")
         if text is None:
@@ -412,7 +418,8 @@ class _Walk(Tests):
             shell.note(f"{file} calls itself: not followed")
             return True
         shell.active.add(file)
-        with shell.limits.call(file), shell.called(arguments):
+        reading = shell.limits.call(file)
+        with reading, shell.called(call.arguments), self._started_by(call.before):
             shell.read(text)
         shell.active.remove(file)
         return True

@@ -45,6 +45,9 @@ def found_errors(read: Read, text: str, gpus: str = "16xH100") -> list[str]:
         slurm("accelerate launch --num_machines 2 --num_processes 16 pretrain_gpt.py"),
         slurm("torchrun --nnodes 1:2 --nproc-per-node=8 pretrain_gpt.py"),
         slurm(directives="#SBATCH -N 2\n#SBATCH --gres=gpu:h100:8\n#SBATCH --ntasks-per-node=1\n"),
+        # One process of MPI a node, around torchrun; MPI's own number in place of Slurm's.
+        slurm(f"mpirun -np 2 -npernode 1 bash -c '{TORCHRUN} {SMALL}' #"),
+        slurm("mpirun -np 16 -N 8 python pretrain_gpt.py", f"{DIRECTIVES}#SBATCH --ntasks=2\n"),
         # One step of several on a part of the nodes.
         slurm(
             "srun -N 1 --ntasks-per-node=8 python pretrain_gpt.py",

@@ -112,6 +112,15 @@ def test_a_script_that_another_starts_is_read_there(tmp_path: Path, order: str) 
     assert not [item for item in found.problems if item.rule == "several-commands"]
 
 
+@pytest.mark.parametrize("launcher", ["srun -N 2 --ntasks-per-node=8", "mpirun -np 16 -x A=1"])
+def test_what_starts_a_script_counts_its_processes(folder: ReadFolder, launcher: str) -> None:
+    found = folder(
+        {"a.sh": f"{launcher} bash go.sh\n", "go.sh": f"python pretrain_gpt.py {ARGS}\n"}
+    )
+    (problem,) = [one for one in judged(found).problems if one.rule == "launched-processes"]
+    assert "16 processes" in problem.text
+
+
 def test_sourced_files_of_one_name(folder: ReadFolder) -> None:
     """Both are read, in their order."""
     run = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} $MORE\n"
