@@ -74,6 +74,10 @@ class Shell:
     hopeful: bool = False
     # Arguments of the script or function that is read.
     positional: list[Text] = field(default_factory=list)
+    # How many of them `shift` has taken away that nobody gave.
+    shifted: int = 0
+    # A sourced file that was not there: it may have set any variable.
+    missed: str = ""
     # The text of a file that a script names, by that name and the script's own path.
     open_file: Callable[[str, str], Text | None] = lambda _name, _script: None
 
@@ -104,22 +108,26 @@ class Shell:
 
     def lookup(self, name: str) -> Value | None:
         """A variable's value: as given by the user, else as set so far."""
-        if name in self.given:
-            return Text.made(self.given[name])
         if (number := digits(name)) is not None:
             at = number - 1
-            return self.positional[at] if 0 <= at < len(self.positional) else None
+            if 0 <= at < len(self.positional):
+                return self.positional[at]
+            name = str(number + self.shifted)
+            return Text.made(self.given[name]) if name in self.given else None
+        if name in self.given:
+            return Text.made(self.given[name])
         value = self.variables.get(name)
         return Text.made(f"${name}") if value is None and name in _ALWAYS_SET else value
 
     @contextmanager
     def called(self, arguments: Sequence[Text]) -> Iterator[None]:
         """Inside a script or function with these arguments."""
-        before, self.positional = self.positional, list(arguments)
+        before = self.positional, self.shifted
+        self.positional, self.shifted = list(arguments), 0
         try:
             yield
         finally:
-            self.positional = before
+            self.positional, self.shifted = before
 
     def environment(self) -> dict[str, Text]:
         """What a command started now would see."""
@@ -283,7 +291,11 @@ class _Walk(Tests):
             return name
         value: Value = self._assigned(value_node[0]) if value_node else Text("")
         if appends:
-            value = appended(self.shell.variables.get(name), value)
+            before = self.shell.variables.get(name)
+            if before is None and self.shell.missed:
+                why = f"${name}, which {self.shell.missed} may set, and that was not read"
+                before = Text.not_known(why)
+            value = appended(before, value)
             self.shell.limits.step(0 if isinstance(value, list) else len(value.value))
         self.shell.limits.grown(value)
         self.shell.variables[name] = value
@@ -362,9 +374,10 @@ class _Walk(Tests):
             self._source(words[1:])
         elif name == "shift":
             count = words[1].text.value if len(words) > 1 else "1"
-            shell.positional = shell.positional[
-                1 if (number := digits(count)) is None else number :
-            ]
+            number = digits(count)
+            number = 1 if number is None else number
+            shell.shifted += max(0, number - len(shell.positional))
+            shell.positional = shell.positional[number:]
         elif name == "unset":
             for word in words[1:]:
                 shell.variables.pop(word.text.value, None)
@@ -428,7 +441,8 @@ class _Walk(Tests):
         """`source config.sh`; one that is not where it is named may have been given, and read."""
         if not words:
             return
-        shown = words[0].text.known or self._as_written(words[0])
+        named, written = words[0].text, self._as_written(words[0])
+        shown = (written if named.unknown else "") or named.known or written
         name = shown.rsplit("/", 1)[-1]
         origin = words[0].text.first()
         script = words[0].used.file if words[0].used else origin[0] if origin else ""
@@ -438,6 +452,7 @@ class _Walk(Tests):
             given = (path.rsplit("/", 1)[-1] for path in self.shell.files.by_path)
             if name not in (*ENVIRONMENTS, *given):
                 self.shell.note(f"source {shown}: not read; give that file too, before this one")
+                self.shell.missed = shown
         elif file not in self.shell.active:
             self.shell.active.add(file)
             with self.shell.limits.call(file):

@@ -11,7 +11,7 @@ from planner.launch.read.folder import folder_files
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from tests.launch.check.conftest import OVERLAPPED, SMALL
-from tests.launch.read.conftest import ReadFolder, judged
+from tests.launch.read.conftest import ReadFolder, judged, refusals
 
 ARGS = f"{SMALL} {OVERLAPPED}"
 
@@ -119,6 +119,32 @@ def test_what_starts_a_script_counts_its_processes(folder: ReadFolder, launcher:
     )
     (problem,) = [one for one in judged(found).problems if one.rule == "launched-processes"]
     assert "16 processes" in problem.text
+
+
+def test_arguments_after_shift(folder: ReadFolder) -> None:
+    """`--env 2=` is the script's second argument, wherever it is used; never a function's."""
+    script = f"go() {{ torchrun --nproc_per_node $1 pretrain_gpt.py {ARGS} $2; }}\n"
+    script += "A=$1; shift\nTP=$1; shift\ngo 8 --tensor-model-parallel-size=$TP\n"
+    assert folder({"a.sh": script}, environment={"1": "x", "2": "4"}).tp == 4
+    asked = folder({"a.sh": script})
+    assert "--env 2=VALUE" in refusals(asked)
+
+
+def test_what_a_missing_file_may_have_set(folder: ReadFolder) -> None:
+    """Options are added to others that nobody can see: none of them is missing for sure."""
+    found = folder(
+        {
+            "a.sh": "source $HERE/params.sh\nPARAMS+=(--use-distributed-optimizer)\n"
+            "torchrun --nproc_per_node 8 pretrain_gpt.py ${PARAMS[@]}\n"
+        }
+    )
+    assert judged(found).verdict == "cannot tell"
+    assert any("params.sh: not read" in problem.text for problem in found.problems)
+
+
+def test_options_without_a_command(folder: ReadFolder) -> None:
+    with pytest.raises(CannotTellError, match="give the script that does, too"):
+        folder({"params.sh": f"PARAMS=({ARGS} --tensor-model-parallel-size 2)\n"})
 
 
 def test_sourced_files_of_one_name(folder: ReadFolder) -> None:
