@@ -255,7 +255,7 @@ class _Walk(Tests):
         word, *items = node.named_children
         value = self.value(word)
         if value.unknown:
-            self._note(node, "a case that reading cannot decide; skipped")
+            self._note(node, f"a case that reading cannot decide ({value.unknown}); skipped")
             return
         for item in items:
             patterns = item.children_by_field_name("value")
