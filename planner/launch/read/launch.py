@@ -347,6 +347,7 @@ def _open_named(read: _Read, launch: LaunchCommand, named: list[str]) -> str | N
 
 
 _OPTION = re.compile(r"--(tensor-model-parallel-size|num-layers|micro-batch-size)[ =]")
+_PROGRAM = re.compile(r"\.py\b|\btorchrun\b|\bpython")
 _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
 
 
@@ -369,7 +370,8 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
         return f"{names}: it starts {', '.join(called)}, which was not given; give it too"
     if launch is None:
         first = f"{names}: no command that starts a training program; readable are {READABLE}"
-        if any(_OPTION.search(text.value) for text in read.texts.values()):
+        texts = [text.value for text in read.texts.values()]
+        if any(map(_OPTION.search, texts)) and not any(map(_PROGRAM.search, texts)):
             first = f"{names}: options of a training program, and no command that starts it; "
             first += "give the script that does, too, after it"
         return "\n  - ".join([first, *missing])

@@ -22,7 +22,7 @@ from planner.launch.read.shell_calls import (
     reads_a_script,
     script_call,
 )
-from planner.launch.read.shell_heredocs import heredoc_body, heredoc_text, kept_in
+from planner.launch.read.shell_heredocs import heredoc_body, heredoc_text, kept_in, piped_to
 from planner.launch.read.shell_syntax import (
     ENVIRONMENTS,
     broken_nodes,
@@ -327,7 +327,9 @@ class _Walk(Tests):
             return
         if words and words[0].text.value == "read":
             self.shell.variables[words[-1].text.value] = heredoc_text(node, body, self)
-        elif reads_a_script(words):
+        elif reads_a_script(words) or any(
+            reads_a_script(self._words_of(command)) for command in piped_to(node)
+        ):
             self._nested(heredoc_text(node, body, self))
         elif file is not None:
             self.shell.written[self.value(file).value] = heredoc_text(node, body, self)

@@ -25,6 +25,8 @@ ARGS = f"{SMALL} {OVERLAPPED}"
         f'run_cmd="torchrun --nproc_per_node 8 $REPO/pretrain_gpt.py {ARGS}"\neval ${{run_cmd}}',
         f"train() {{ torchrun --nproc_per_node $1 pretrain_gpt.py ${{@:2}} {ARGS}; }}\ntrain 8",
         f'run() {{ "$@"; }}\nrun torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}',
+        f"cat <<'EOF' | sbatch --parsable\n#!/bin/bash\ntorchrun --nproc_per_node 8 "
+        f"pretrain_gpt.py {ARGS}\nEOF",
         "sbatch <<EOF\n#!/bin/bash\nsrun --container-image=/x.sqsh --nodes=1 bash -c "
         f'"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}"\nEOF',
         f'ARGS=$(echo "{ARGS}")\nG=$(expr 2 \\* 4)\n'
