@@ -30,6 +30,7 @@ from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
+from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.megatron_swift import is_swift_megatron, read_swift_megatron
@@ -39,6 +40,8 @@ from planner.launch.read.world import accelerate_counts, stated_counts
 
 _REGISTRY = "torchtitan/{}/{}/config_registry.py"
 _MEGATRON_SIGNS = (f"--{option('heads')}", MEGATRON["tp"].key, MEGATRON["mbs"].key)
+# Options that no Megatron is known to have: a fork's parser adds a few, another program many.
+_FOREIGN = 5
 # Arguments that name a configuration file.
 _CONFIG_OPTIONS = (
     "--job.config_file", "--job.config-file", "--config-file", "--config_file", "--deepspeed",
@@ -269,7 +272,18 @@ def _is_megatron(launch: LaunchCommand) -> bool:
     if is_swift_megatron(launch):
         return False
     named = "pretrain_" in name or "megatron" in name
-    return any(sign in words for sign in _MEGATRON_SIGNS) or (named and bool(words))
+    if named:
+        return bool(words)
+    signs = [sign for sign in _MEGATRON_SIGNS if sign in words]
+    # The last is a name that other programs have, too.
+    return bool(signs) and (signs != [_MEGATRON_SIGNS[-1]] or not _has_foreign_options(words))
+
+
+def _has_foreign_options(words: Sequence[str]) -> bool:
+    """Whether several options are those of no Megatron."""
+    known = options().keys() | other_options().keys()
+    names = {word[2:] for word in words if re.fullmatch(r"--[a-z][a-z0-9-]+", word)}
+    return len(names - known) >= _FOREIGN
 
 
 def _choose_command(read: _Read) -> LaunchCommand | None:

@@ -144,6 +144,19 @@ def test_what_a_missing_file_may_have_set(folder: ReadFolder) -> None:
     assert any("params.sh: not read" in problem.text for problem in found.problems)
 
 
+def test_another_program_with_micro_batches(folder: ReadFolder) -> None:
+    """Named as Megatron names a few settings, with many that no Megatron has."""
+    words = "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --lr 1e-5 --bf16"
+    others = "--base-model x --low-cpu-fsdp --sharding-strategy FULL_SHARD --mixed-precision"
+    script = f"mpirun -np 8 python examples/tune.py {words} {others} --checkpoint-type local\n"
+    with pytest.raises(CannotTellError, match="no framework that can be read"):
+        folder({"a.sh": script})
+    own = (
+        f"torchrun --nproc_per_node 8 mine.py {ARGS} --ours-a --ours-b --ours-c --ours-d --ours-e\n"
+    )
+    assert folder({"b.sh": own}).gbs == 64
+
+
 def test_options_without_a_command(folder: ReadFolder) -> None:
     with pytest.raises(CannotTellError, match="give the script that does, too"):
         folder({"params.sh": f"PARAMS=({ARGS} --tensor-model-parallel-size 2)\n"})
