@@ -13,7 +13,7 @@ from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.launch.check.request import as_request
-from planner.launch.check.world import world_problems
+from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
 from planner.launch.read.document_reader import NO_LENGTH
 from planner.launch.read.found import Found, Problem
@@ -82,7 +82,7 @@ def assess(
 ) -> Assessment:
     """Problems and prediction of a launch. `ignored`: rules whose breach is only noted."""
     problems = list(found.problems)
-    unknown = [] if (gpus or cluster or found.plan_gpus) else [_no_machine()]
+    unknown = [] if (gpus or cluster or found.plan_gpus) else [_no_machine(found)]
     if unknown or (found.shape is None and found.model is None):
         problems = [_eased(problem) for problem in problems] if unknown else problems
         problems += [*unknown, *world_problems(found, None)]
@@ -114,9 +114,14 @@ def assess(
     return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
 
 
-def _no_machine() -> Problem:
-    fix = "--gpus 64xH100, or --cluster FILE.toml"
-    return Problem("gpus-unknown", "the files do not say on what they run", "missing", fix=fix)
+def _no_machine(found: Found) -> Problem:
+    """Files count GPUs; which GPUs these are, they seldom say."""
+    number = stated_gpus(found)
+    text = "the files do not say on what they run"
+    if number:
+        text = f"the files start {number:,} processes, and do not say on which GPUs"
+    fix = f"--gpus {number or 64}xH100, or --cluster FILE.toml"
+    return Problem("gpus-unknown", text, "missing", fix=fix)
 
 
 def _eased(problem: Problem) -> Problem:

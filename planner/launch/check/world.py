@@ -27,6 +27,20 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
     return problems
 
 
+def stated_gpus(found: Found) -> int | None:
+    """GPUs that the files start processes on, where they agree on one number; None where not."""
+    if world_problems(found, None):
+        return None
+    counts = _as_nodes_and_processes(found.counts)
+    total, per_node, nodes = (
+        _first(counts, *kinds)
+        for kinds in (("processes", "gpus"), ("processes a node", "gpus a node"), ("nodes",))
+    )
+    if total is not None:
+        return total.number
+    return per_node.number * nodes.number if per_node and nodes else found.world
+
+
 def _wanted_nodes(counts: Sequence[Count], cluster: Cluster | None) -> int | None:
     """Nodes of the machine, where the files say what a node starts."""
     if cluster is None or _first(counts, "processes a node", "gpus a node") is None:
@@ -45,7 +59,7 @@ def processes(counts: Sequence[Count]) -> int | None:
 
 
 def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
-    """Counts with Slurm's tasks as what they are: processes, or nodes around torchrun."""
+    """Counts with tasks of Slurm and MPI as what they are: processes, or nodes around torchrun."""
     inner = any(count.who.startswith(_PER_GPU) for count in counts)
     kinds: dict[CountKind, CountKind] = {"tasks": "processes", "tasks a node": "processes a node"}
     result = []
@@ -60,11 +74,11 @@ def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
 
 
 def _is_overridden(count: Count, counts: Sequence[Count]) -> bool:
-    """A directive in whose place srun says it again; of nodes, for a step on fewer of them."""
+    """A directive that srun or mpirun says again; of nodes, for a step on fewer of them."""
     directive = count.who.startswith("#SBATCH")
     return directive and any(
         other.kind == count.kind
-        and other.who.startswith("srun")
+        and other.who.startswith(("srun", "mpirun"))
         and (count.kind != "nodes" or other.number < count.number)
         for other in counts
     )

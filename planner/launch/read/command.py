@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from planner.launch.read.found import Setting
 from planner.launch.read.shell import Command
-from planner.launch.read.text import Files, Span, Text, Word
+from planner.launch.read.text import Files, Span, Text, Word, digits
 
 # Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
 _NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")
@@ -63,7 +63,7 @@ def whole_number(setting: Setting | None) -> int | None:
     if setting is None or setting.unknown:
         return None
     match = re.fullmatch(r"(?:\d+:)?(\d+)", str(setting.value).strip())
-    return int(match[1]) if match else None
+    return digits(match[1]) if match else None
 
 
 def split_command(command: Command, files: Files) -> LaunchCommand | None:

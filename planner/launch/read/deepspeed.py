@@ -54,6 +54,9 @@ class _Reader(ScriptedReader):
         sequences = self._number("sequence_parallel_size") or 1
         if sequences > 1:
             self._unmodelled("Ulysses sequence parallelism", "sequence_parallel_size")
+        mics = self.document.get(f"{_Z}.mics_shard_size", -1)
+        if stage == 3 and mics != -1:
+            self._unmodelled("MiCS (replicas of shards)", f"{_Z}.mics_shard_size")
         return self.gathered(
             partial(is_known, {"": TOP_KEYS, _Z: ZERO_KEYS}),
             {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": f"{_Z}.stage"},

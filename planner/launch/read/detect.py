@@ -71,7 +71,7 @@ def _plain_kind(text: str) -> Kind | None:
     shebang = text.startswith("#!") and re.match(r"#!.*\b(ba|z|k|da)?sh\b", text) is not None
     runs = re.search(
         r"\b(torchrun|accelerate|deepspeed|srun|python[\d.]*|swift|megatron|llamafactory-cli|axolotl)\b"
-        r"|\.py\b|run_train\.sh",
+        r"|\b(mpirun|mpiexec|sbatch)\b|\bbash +\S+\.sh\b|\.py\b|run_train\.sh",
         code,
     )
     assigns = re.search(r"^\s*(export\s+)?[A-Za-z_]\w*\+?=", code, re.MULTILINE)

@@ -9,7 +9,7 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting, unresolved
 from planner.launch.read.hf_arguments import HfArguments
-from planner.launch.read.text import Files
+from planner.launch.read.text import Files, digits
 
 # Stands for a sequence length that nobody states.
 NO_LENGTH = "no --seq"
@@ -46,8 +46,9 @@ class DocumentReader:
     def whole(self, key: str, default: int, least: int = 1) -> int:
         """A whole number; anything else, or less, is a problem, and the default."""
         value = self.document.get(key, default)
-        if self.quoted_numbers and isinstance(value, str) and value.isdigit():
-            value = int(value)
+        if self.quoted_numbers and isinstance(value, str):
+            number = digits(value)
+            value = value if number is None else number
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             text = f"{key}: {value!r} is not a whole number of at least {least}"
             self.problems.append(self.document.wrong(text, key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,8 @@ def folder_files(folder: Path) -> FolderFiles:
             f"({', '.join(path.name for path in configurations)}): name the files to check"
         )
     if len(scripts) > 1 and not _are_one_job(scripts, kinds):
+        scripts = _started_first(scripts)
+    if len(scripts) > 1 and not _are_one_job(scripts, kinds):
         raise UsageError(
             f"{folder} holds several scripts ({', '.join(path.name for path in scripts)}): name "
             "the files to check"
@@ -71,6 +74,21 @@ def _names_inside(job: Path) -> list[str]:
     """Files that a job makes on its nodes."""
     text = SourceFile(str(job), read_text(job, MOST_BYTES)).as_text()
     return [embedded_text.name for embedded_text in embedded_texts(text) if embedded_text.name]
+
+
+def _started_first(scripts: list[Path]) -> list[Path]:
+    """The one script that starts or reads the others, by their names in it; else all of them."""
+    texts = {path: read_text(path, MOST_BYTES) for path in scripts}
+    first = [
+        path
+        for path in scripts
+        if not any(
+            re.search(rf"(?m)^[^#\n]*(?<![\w.-]){re.escape(path.name)}(?![\w.-])", text)
+            for other, text in texts.items()
+            if other != path
+        )
+    ]
+    return first if len(first) == 1 else scripts
 
 
 def _are_one_job(scripts: Sequence[Path], kinds: dict[Path, Kind]) -> bool:

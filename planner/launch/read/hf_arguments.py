@@ -14,7 +14,7 @@ from planner.launch.hf_train import LIGER
 from planner.launch.read.command import setting_of
 from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings
-from planner.launch.read.text import Files, Word
+from planner.launch.read.text import Files, Word, digits
 
 _NAMES = meanings("trainer-names")
 # Switches of Liger's kernels: those that mean all of them, axolotl's, which mean one each.
@@ -80,7 +80,7 @@ def hf_arguments(given: dict[str, Setting], folder: Path, hints: Hints) -> HfArg
         if field_name is None or setting.unknown or setting.value is None:
             continue
         text = str(setting.value)
-        number = int(text) if text.isdigit() else None
+        number = digits(text)
         if field_name != "model":
             if number is not None:
                 values.setdefault(field_name, number)

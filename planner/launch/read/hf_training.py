@@ -23,7 +23,7 @@ from planner.launch.read.document import Document, json_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, unresolved
 from planner.launch.read.hf_arguments import OPTIMIZERS, HfArguments, hf_arguments, optim_of
 from planner.launch.read.names import left_out
-from planner.launch.read.text import Files
+from planner.launch.read.text import Files, digits
 
 Program = Literal["llamafactory", "axolotl", "swift", "trainer"]
 # TrainingArguments' own micro-batch, and those of programs that have another.
@@ -48,7 +48,9 @@ _STAGES = ("sft", "pt", "none", "")
 _HARMLESS = ("use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
              "use_liger_kernel")  # fmt: skip
 # Settings of adapters that mean nothing where none is asked for.
-_LEFT_OVER = ("lora_r", "lora_dim")
+_LEFT_OVER = ("lora_r", "lora_rank", "lora_dim")
+# Switches of a Trainer's own scripts that say whether adapters are asked for.
+_ASKS = ("use_lora", "use_peft", "lora_enable", "train_mode")
 
 
 def read_hf_training(
@@ -222,12 +224,14 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
     kinds = {
         "finetuning_type": _FULL, "adapter": _FULL, "stage": _STAGES, "rl": _STAGES,
         "train_type": ("full", ""), "tuner_type": ("full", ""), "sft_type": ("full", ""),
-        "rlhf_type": ("",), "task_type": ("causal_lm", ""),
+        "rlhf_type": ("",), "task_type": ("causal_lm", "pretrain", "sft", ""),
     }  # fmt: skip
     for name, allowed in kinds.items():
         value = _value(named, name).lower()
         if value and value not in allowed:
             yield _refusal(_place(named, name), f"{name}: {value}")
+    if (mode := _value(named, "train_mode").lower()) in ("lora", "qlora"):
+        yield _refusal(_place(named, "train_mode"), f"train_mode: {mode}")
     optimizer = optim_of(named)
     if optimizer not in ("", "none", *OPTIMIZERS) and (program == "axolotl" or "optim" in named):
         yield _refusal(named.get("optim") or named["optimizer"], f"optimizer {optimizer}")
@@ -235,7 +239,7 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
         if _switched(named, name):
             yield _refusal(named[name], f"{name}: quantised weights")
     for name, why in left_out("trainer", "refused").items():
-        if name in _LEFT_OVER and (program != "trainer" or "use_lora" in named):
+        if name in _LEFT_OVER and (program != "trainer" or any(key in named for key in _ASKS)):
             continue  # what these programs pass over where nothing asks for adapters
         sizes = name.endswith(("_size", "_degree"))
         if _is_on(named, name) if sizes else _switched(named, name):
@@ -313,7 +317,8 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
     setting = named.get("zero_stage")
     if setting is None or setting.unknown:
         return None
-    stage = int(str(setting.value)) if str(setting.value).isdigit() else setting.value
+    number = digits(str(setting.value))
+    stage = setting.value if number is None else number
     key = "zero_optimization.stage"
     settings = {key: replace(setting, key=key, value=stage)}
     device = named.get("offload")

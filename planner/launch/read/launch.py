@@ -30,6 +30,7 @@ from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
+from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.megatron_swift import is_swift_megatron, read_swift_megatron
@@ -39,6 +40,8 @@ from planner.launch.read.world import accelerate_counts, stated_counts
 
 _REGISTRY = "torchtitan/{}/{}/config_registry.py"
 _MEGATRON_SIGNS = (f"--{option('heads')}", MEGATRON["tp"].key, MEGATRON["mbs"].key)
+# Options that no Megatron is known to have: a fork's parser adds a few, another program many.
+_FOREIGN = 5
 # Arguments that name a configuration file.
 _CONFIG_OPTIONS = (
     "--job.config_file", "--job.config-file", "--config-file", "--config_file", "--deepspeed",
@@ -58,6 +61,8 @@ class _Read:
     kinds: dict[str, Kind] = field(default_factory=dict)
     texts: dict[str, Text] = field(default_factory=dict)
     commands: list[LaunchCommand] = field(default_factory=list)
+    # Files that a script starts or reads.
+    opened: set[Path] = field(default_factory=set)
     # Where a launcher starts a program whose name is not known, and why it is not.
     hidden: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -73,6 +78,7 @@ class _Read:
         if path is None or len(self.files.by_path) >= _MOST_FILES:
             return None
         text = self.contents.get(str(path)) or text_of(path)
+        self.opened.add(path.resolve())
         return None if text is None else self.files.add(str(path), text).as_text()
 
     def of_kind(self, *kinds: Kind) -> list[str]:
@@ -181,15 +187,26 @@ def _read_shells(read: _Read, hints: Hints) -> None:
 
 def _walked(read: _Read, hints: Hints, *, hopeful: bool = False) -> Shell:
     """One shell that has read all scripts; `hopeful`: tests beyond reading are taken as met."""
-    shell = Shell(read.files, hints.environment, open_file=read.open_beside, hopeful=hopeful)
-    for path in read.of_kind("shell"):
-        shell.read(read.texts[path])
+    given = read.of_kind("shell")
+    shell = _shell_of(given, read, hints, hopeful=hopeful)
+    # One that another starts is read there, with what it is given there, and only there.
+    first = [path for path in given if Path(path).resolve() not in read.opened]
+    if first and len(first) < len(given):
+        shell = _shell_of(first, read, hints, hopeful=hopeful)
     for path in read.of_kind("job"):
         for embedded_text in embedded_texts(read.texts[path]):
             if embedded_text.name:
                 shell.written[embedded_text.name] = embedded_text.text
             else:
                 shell.read(embedded_text.text)
+    return shell
+
+
+def _shell_of(paths: Sequence[str], read: _Read, hints: Hints, *, hopeful: bool) -> Shell:
+    """One shell that has read scripts one after another."""
+    shell = Shell(read.files, hints.environment, open_file=read.open_beside, hopeful=hopeful)
+    for path in paths:
+        shell.read(read.texts[path])
     return shell
 
 
@@ -255,7 +272,18 @@ def _is_megatron(launch: LaunchCommand) -> bool:
     if is_swift_megatron(launch):
         return False
     named = "pretrain_" in name or "megatron" in name
-    return any(sign in words for sign in _MEGATRON_SIGNS) or (named and bool(words))
+    if named:
+        return bool(words)
+    signs = [sign for sign in _MEGATRON_SIGNS if sign in words]
+    # The last is a name that other programs have, too.
+    return bool(signs) and (signs != [_MEGATRON_SIGNS[-1]] or not _has_foreign_options(words))
+
+
+def _has_foreign_options(words: Sequence[str]) -> bool:
+    """Whether several options are those of no Megatron."""
+    known = options().keys() | other_options().keys()
+    names = {word[2:] for word in words if re.fullmatch(r"--[a-z][a-z0-9-]+", word)}
+    return len(names - known) >= _FOREIGN
 
 
 def _choose_command(read: _Read) -> LaunchCommand | None:
@@ -332,6 +360,8 @@ def _open_named(read: _Read, launch: LaunchCommand, named: list[str]) -> str | N
     return None
 
 
+_OPTION = re.compile(r"--(tensor-model-parallel-size|num-layers|micro-batch-size)[ =]")
+_PROGRAM = re.compile(r"\.py\b|\btorchrun\b|\bpython")
 _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
 
 
@@ -354,6 +384,10 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
         return f"{names}: it starts {', '.join(called)}, which was not given; give it too"
     if launch is None:
         first = f"{names}: no command that starts a training program; readable are {READABLE}"
+        texts = [text.value for text in read.texts.values()]
+        if any(map(_OPTION.search, texts)) and not any(map(_PROGRAM.search, texts)):
+            first = f"{names}: options of a training program, and no command that starts it; "
+            first += "give the script that does, too, after it"
         return "\n  - ".join([first, *missing])
     configs = ", ".join(_named_configs(launch))
     if configs:

@@ -6,13 +6,15 @@ Rules: megatron-core 0.19, training/arguments.py (validate_args) and parallel_st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 from typing import get_args
 
 from constraints.context_kinds import ContextKind
+from planner.job.bounds import LARGEST_DEGREE
 from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Problem, Setting
 from planner.launch.read.megatron_arguments import Arguments
+from planner.launch.read.text import digits
 
 _TYPE, _SIZES = MEGATRON["cp_comm_type"].name, MEGATRON["cp_sizes"].name
 _KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
@@ -56,10 +58,10 @@ def _sizes(
             return (), ()
         text = f"--{_TYPE} a2a+p2p: --{_SIZES} is missing, the ranks of its two levels"
         return _levels_problem(text, arguments, cp)
-    if not all(text.isdigit() and int(text) > 0 for text in texts):
+    sizes = tuple(digits(text) or 0 for text in texts)
+    if 0 in sizes:
         text = f"--{_SIZES} {' '.join(texts)}: whole numbers of at least 1"
         return (), (arguments.wrong(text, _SIZES),)
-    sizes = tuple(int(text) for text in texts)
     if prod(sizes) != cp:
         text = f"--{_SIZES} {' '.join(texts)} make {prod(sizes)} ranks, not cp = {cp}"
         return _levels_problem(text, arguments, cp)
@@ -73,9 +75,8 @@ def _levels_problem(
     text: str, arguments: Arguments, cp: int
 ) -> tuple[tuple[int, ...], tuple[Problem, ...]]:
     """The problem, and the nearest levels: what else is wrong is looked for with them."""
-    inner = min(
-        (index for index in range(1, cp + 1) if cp % index == 0 and index * index >= cp), default=1
-    )
+    most = min(isqrt(max(cp, 1)), isqrt(LARGEST_DEGREE))
+    inner = max(cp, 1) // max(index for index in range(1, most + 1) if max(cp, 1) % index == 0)
     edits = (Edit(f"--{_SIZES}", f"{inner} {cp // inner}"),)
     problem = arguments.problem("context-levels", text, _SIZES, _TYPE, edits=edits)
     return (inner, cp // inner), (problem,)

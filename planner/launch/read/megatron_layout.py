@@ -15,6 +15,7 @@ from planner.launch.options import MEGATRON, MEGATRON_LAYOUT
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
 from planner.launch.read.megatron_states import read_blocks
+from planner.launch.read.text import digits
 
 _NAMES = {name: option.name for name, option in MEGATRON_LAYOUT.items()}
 _PER_STAGE, _STAGES, _LAYOUT = _NAMES["chunk-layers"], _NAMES["chunks"], _NAMES["blocks"]
@@ -244,11 +245,12 @@ def expand_layout(text: str) -> list[str] | None:
     """
     plain = text.replace(",", "").replace(" ", "")
     while (match := re.search(r"\(([^()]*)\)\*(\d+)", plain)) is not None:
-        if int(match[2]) > _MOST_BLOCKS:
+        times = digits(match[2])
+        if times is None or times * max(len(match[1]), 1) > _MOST_BLOCKS:
             return None
-        plain = plain[: match.start()] + match[1] * int(match[2]) + plain[match.end() :]
+        plain = plain[: match.start()] + match[1] * times + plain[match.end() :]
     plain = re.sub(
-        r"([EtmL|])\*(\d+)", lambda item: item[1] * min(int(item[2]), _MOST_BLOCKS), plain
+        r"([EtmL|])\*(\d+)", lambda item: item[1] * min(int(item[2][:9]), _MOST_BLOCKS), plain
     )
     return None if re.search(r"[^EtmL|]", plain) else plain.split("|")
 

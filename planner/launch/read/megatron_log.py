@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from planner.launch.read.found import Setting
 from planner.launch.read.megatron_arguments import options
 from planner.launch.read.megatron_yaml import flags_of, words_of
-from planner.launch.read.text import Files
+from planner.launch.read.text import Files, digits
 
 _BEGIN, _END = "- arguments -", "- end of arguments -"
 _ARGUMENT = re.compile(r"\s(\w+) \.{2,} ?(.*)$")
@@ -40,7 +40,8 @@ def logged_arguments(lines: Iterable[str]) -> tuple[str, int] | None:
             found["vocab_size"] = match[1]
             break
         inside = (inside or _BEGIN in line) and _END not in line
-    if not found.get("world_size", "").isdigit():
+    world = digits(found.get("world_size", ""))
+    if world is None:
         return None
     settings = {
         name: Setting(name, _PRINTED.get(text, _ENUM.sub("", text)))
@@ -49,7 +50,7 @@ def logged_arguments(lines: Iterable[str]) -> tuple[str, int] | None:
     }
     chosen = {name: one for name, one in flags_of(settings) if not _is_default(name, one)}
     words = [word.text.value for word in words_of(chosen, Files())]
-    return shlex.join(words), int(found["world_size"])
+    return shlex.join(words), world
 
 
 def _is_default(name: str, setting: Setting) -> bool:

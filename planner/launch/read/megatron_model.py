@@ -33,6 +33,7 @@ from planner.launch.read.megatron_states import (
     read_state_space,
 )
 from planner.launch.read.python_values import Frame, Reader
+from planner.launch.read.text import digits
 
 # Words of what is wrong with a shape, and the field that they speak of.
 _SHAPING = {
@@ -218,8 +219,8 @@ def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
     """`--linear-attention-freq`: all but every N-th layer, or a list of 0 and 1."""
     name = LINEAR_LAYERS.name
     text = arguments.text(name) or ""
-    if text.isdigit() and int(text) > 0:
-        return [(at + 1) % int(text) != 0 for at in range(layers)]
+    if every := digits(text):
+        return [(at + 1) % every != 0 for at in range(layers)]
     return _marks(arguments, name, text, layers) or [True] * layers
 
 
@@ -227,8 +228,8 @@ def _expert_layers(arguments: Arguments, layers: int) -> list[bool]:
     """`--moe-layer-freq`: every N-th layer from the first on, or a list of 0 and 1."""
     name = table.EXPERT_LAYERS.name
     text = arguments.text(name) or "1"
-    if text.isdigit() and int(text) > 0:
-        return [at % int(text) == 0 for at in range(layers)]
+    if every := digits(text):
+        return [at % every == 0 for at in range(layers)]
     return _marks(arguments, name, text, layers) or [True] * layers
 
 
@@ -241,7 +242,7 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
     text, skips = arguments.text(name), arguments.text(table.WINDOW_SKIPS.name)
     if text is None:
         return None, []
-    match = re.fullmatch(r"\(?\s*(-?\d+)\s*,\s*(-?\d+)\s*\)?", text)
+    match = re.fullmatch(r"\(?\s*(-?\d{1,18})\s*,\s*(-?\d{1,18})\s*\)?", text)
     if match is None or int(match[1]) < 0:
         if match is None:
             reason = f"--{name} {text}: needs left,right"
@@ -249,8 +250,8 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
         return None, []
     if skips is None:
         slides = [True] * layers
-    elif skips.isdigit() and int(skips) > 0:
-        slides = [(at + 1) % int(skips) != 0 for at in range(layers)]
+    elif every := digits(skips):
+        slides = [(at + 1) % every != 0 for at in range(layers)]
     else:
         slides = _marks(arguments, table.WINDOW_SKIPS.name, skips, layers) or [True] * layers
     return int(match[1]) + 1, slides

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 from planner.launch.read.limits import Limits
 from planner.launch.read.shell_calls import (
+    ScriptCall,
+    counts_processes,
     inline_script,
     reads_a_script,
     script_call,
 )
-from planner.launch.read.shell_heredocs import heredoc_body, heredoc_text, kept_in
+from planner.launch.read.shell_heredocs import heredoc_body, heredoc_text, kept_in, piped_to
 from planner.launch.read.shell_syntax import (
     ENVIRONMENTS,
     broken_nodes,
@@ -30,7 +32,7 @@ from planner.launch.read.shell_syntax import (
 from planner.launch.read.shell_tests import Tests, matches
 from planner.launch.read.shell_words import Value, appended
 from planner.launch.read.slurm import slurm_variables
-from planner.launch.read.text import HOLE, Files, Text, Word, spaced
+from planner.launch.read.text import HOLE, Files, Text, Word, digits, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -72,6 +74,10 @@ class Shell:
     hopeful: bool = False
     # Arguments of the script or function that is read.
     positional: list[Text] = field(default_factory=list)
+    # How many of them `shift` has taken away that nobody gave.
+    shifted: int = 0
+    # A sourced file that was not there: it may have set any variable.
+    missed: str = ""
     # The text of a file that a script names, by that name and the script's own path.
     open_file: Callable[[str, str], Text | None] = lambda _name, _script: None
 
@@ -102,22 +108,26 @@ class Shell:
 
     def lookup(self, name: str) -> Value | None:
         """A variable's value: as given by the user, else as set so far."""
+        if (number := digits(name)) is not None:
+            at = number - 1
+            if 0 <= at < len(self.positional):
+                return self.positional[at]
+            name = str(number + self.shifted)
+            return Text.made(self.given[name]) if name in self.given else None
         if name in self.given:
             return Text.made(self.given[name])
-        if name.isdigit():
-            at = int(name) - 1
-            return self.positional[at] if 0 <= at < len(self.positional) else None
         value = self.variables.get(name)
         return Text.made(f"${name}") if value is None and name in _ALWAYS_SET else value
 
     @contextmanager
     def called(self, arguments: Sequence[Text]) -> Iterator[None]:
         """Inside a script or function with these arguments."""
-        before, self.positional = self.positional, list(arguments)
+        before = self.positional, self.shifted
+        self.positional, self.shifted = list(arguments), 0
         try:
             yield
         finally:
-            self.positional = before
+            self.positional, self.shifted = before
 
     def environment(self) -> dict[str, Text]:
         """What a command started now would see."""
@@ -245,7 +255,7 @@ class _Walk(Tests):
         word, *items = node.named_children
         value = self.value(word)
         if value.unknown:
-            self._note(node, "a case that reading cannot decide; skipped")
+            self._note(node, f"a case that reading cannot decide ({value.unknown}); skipped")
             return
         for item in items:
             patterns = item.children_by_field_name("value")
@@ -281,7 +291,11 @@ class _Walk(Tests):
             return name
         value: Value = self._assigned(value_node[0]) if value_node else Text("")
         if appends:
-            value = appended(self.shell.variables.get(name), value)
+            before = self.shell.variables.get(name)
+            if before is None and self.shell.missed:
+                why = f"${name}, which {self.shell.missed} may set, and that was not read"
+                before = Text.not_known(why)
+            value = appended(before, value)
             self.shell.limits.step(0 if isinstance(value, list) else len(value.value))
         self.shell.limits.grown(value)
         self.shell.variables[name] = value
@@ -313,7 +327,9 @@ class _Walk(Tests):
             return
         if words and words[0].text.value == "read":
             self.shell.variables[words[-1].text.value] = heredoc_text(node, body, self)
-        elif reads_a_script(words):
+        elif reads_a_script(words) or any(
+            reads_a_script(self._words_of(command)) for command in piped_to(node)
+        ):
             self._nested(heredoc_text(node, body, self))
         elif file is not None:
             self.shell.written[self.value(file).value] = heredoc_text(node, body, self)
@@ -360,7 +376,10 @@ class _Walk(Tests):
             self._source(words[1:])
         elif name == "shift":
             count = words[1].text.value if len(words) > 1 else "1"
-            shell.positional = shell.positional[int(count) if count.isdigit() else 1 :]
+            number = digits(count)
+            number = 1 if number is None else number
+            shell.shifted += max(0, number - len(shell.positional))
+            shell.positional = shell.positional[number:]
         elif name == "unset":
             for word in words[1:]:
                 shell.variables.pop(word.text.value, None)
@@ -368,18 +387,22 @@ class _Walk(Tests):
             self._call(name, words[1:], *shell.functions[name])
         elif (inner := inline_script(words)) is not None:
             before, script = inner
-            first = len(shell.commands)
-            self._nested(script)
-            # srun's options count what the script starts.
-            if any(word.text.value == "srun" for word in before):
-                for place, each in enumerate(shell.commands[first:], first):
-                    shell.commands[place] = replace(each, words=(*before, *each.words))
-        elif (call := script_call(words)) is None or not self._read_file(
-            call.name.value, call.arguments, node
-        ):
+            with self._started_by(before):
+                self._nested(script)
+        elif (call := script_call(words)) is None or not self._read_file(call, node):
             at = self.piece(node).first()
             file = at[0] if at else ""
             shell.commands.append(Command(tuple(words), environment, file, shell.files.line(at)))
+
+    @contextmanager
+    def _started_by(self, before: Sequence[Word]) -> Iterator[None]:
+        """Commands of a script with the srun or mpirun before it, whose options count them."""
+        shell = self.shell
+        first = len(shell.commands)
+        yield
+        if counts_processes(before):
+            for place, each in enumerate(shell.commands[first:], first):
+                shell.commands[place] = replace(each, words=(*before, *each.words))
 
     def _nested(self, script: Text) -> None:
         """A script in a word: `eval`, `bash -c`."""
@@ -398,9 +421,9 @@ class _Walk(Tests):
             _Walk(shell, source).run(body)
         shell.active.remove(name)
 
-    def _read_file(self, name: str, arguments: Sequence[Text], node: Node) -> bool:
+    def _read_file(self, call: ScriptCall, node: Node) -> bool:
         """Read another file in this shell; whether it was there."""
-        shell = self.shell
+        shell, name = self.shell, call.name.value
         place = self.piece(node).first()
         text = shell.written.get(name) or shell.open_file(name, place[0] if place else "")
         if text is None:
@@ -410,28 +433,33 @@ class _Walk(Tests):
             shell.note(f"{file} calls itself: not followed")
             return True
         shell.active.add(file)
-        with shell.limits.call(file), shell.called(arguments):
+        reading = shell.limits.call(file)
+        with reading, shell.called(call.arguments), self._started_by(call.before):
             shell.read(text)
         shell.active.remove(file)
         return True
 
     def _source(self, words: list[Word]) -> None:
-        """`source config.sh`: a file that was given too has been read already."""
+        """`source config.sh`; one that is not where it is named may have been given, and read."""
         if not words:
             return
-        shown = words[0].text.known or self._as_written(words[0])
+        named, written = words[0].text, self._as_written(words[0])
+        shown = (written if named.unknown else "") or named.known or written
         name = shown.rsplit("/", 1)[-1]
-        if any(path.rsplit("/", 1)[-1] == name for path in self.shell.files.by_path):
-            return
         origin = words[0].text.first()
         script = words[0].used.file if words[0].used else origin[0] if origin else ""
         text = self.shell.open_file(words[0].text.value, script)
+        file = f"the script {shown}"
         if text is None:
-            if name not in ENVIRONMENTS:
+            given = (path.rsplit("/", 1)[-1] for path in self.shell.files.by_path)
+            if name not in (*ENVIRONMENTS, *given):
                 self.shell.note(f"source {shown}: not read; give that file too, before this one")
-            return
-        with self.shell.limits.call(f"the script {shown}"):
-            self.shell.read(text)
+                self.shell.missed = shown
+        elif file not in self.shell.active:
+            self.shell.active.add(file)
+            with self.shell.limits.call(file):
+                self.shell.read(text)
+            self.shell.active.remove(file)
 
     def _as_written(self, word: Word) -> str:
         """A word as its script spells it."""

@@ -22,10 +22,11 @@ _LOOK_ON = (
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """A script by the name that a command gives it, and its arguments."""
+    """A script by the name that a command gives it, its arguments, and what starts it."""
 
     name: Text
     arguments: tuple[Text, ...]
+    before: tuple[Word, ...] = ()
 
 
 def inline_script(words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:
@@ -57,8 +58,15 @@ def script_call(words: Sequence[Word]) -> ScriptCall | None:
         # The value of an option of a launcher: `--prolog x.sh`.
         if at and values[at - 1].startswith("--") and "=" not in values[at - 1]:
             continue
-        return ScriptCall(words[at].text, tuple(word.text for word in words[at + 1 :]))
+        first = next((i for i in range(at) if _base(words[i]) in _SHELLS), at)
+        arguments = tuple(word.text for word in words[at + 1 :])
+        return ScriptCall(words[at].text, arguments, tuple(words[:first]))
     return None
+
+
+def counts_processes(words: Sequence[Word]) -> bool:
+    """Whether what stands before a script starts it several times, and says how often."""
+    return any(_base(word) in ("srun", "mpirun", "mpiexec") for word in words)
 
 
 def reads_a_script(words: Sequence[Word]) -> bool:

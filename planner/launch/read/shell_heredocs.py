@@ -30,5 +30,11 @@ def kept_in(node: Node) -> Node | None:
     return None if target is None else target.named_children[-1]
 
 
+def piped_to(node: Node) -> list[Node]:
+    """The commands after the mark: `cat <<EOF | sbatch`."""
+    pipeline = _first(node.named_children, "pipeline")
+    return [] if pipeline is None else [c for c in pipeline.named_children if c.type == "command"]
+
+
 def _first(nodes: list[Node], kind: str) -> Node | None:
     return next((item for item in nodes if item.type == kind), None)

@@ -23,7 +23,11 @@ def parse_shell(text: str) -> Node:
 
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
     # One byte a character, so that offsets agree; nothing outside ASCII is syntax.
-    return parser.parse(re.sub(r"[^\x00-\x7f]", "?", text).encode()).root_node
+    plain = re.sub(r"[^\x00-\x7f]", "?", text)
+    # A last command that goes on on no line: bash runs it, the grammar knows no end of it.
+    end = len(plain.rstrip(" \t\n\\"))
+    plain = plain[:end] + plain[end:].replace("\\", " ")
+    return parser.parse(plain.encode()).root_node
 
 
 def broken_nodes(tree: Node) -> Iterator[Node]:

@@ -25,6 +25,7 @@ class Variables(Protocol):
     limits: Limits
     # Arguments of the script or function that is read.
     positional: list[Text]
+    shifted: int
 
     def lookup(self, name: str) -> Value | None:
         """A variable's value; None where nothing sets it."""
@@ -173,7 +174,8 @@ class Words:
             return Text.made(str(len(self.state.positional)))
         value = self.state.lookup(name)
         if value is None and name.isdigit():
-            return Text.not_known(f"${name}, {NO_ARGUMENT} (--env {name}=VALUE)")
+            number = int(name[:9]) + self.state.shifted
+            return Text.not_known(f"${number}, {NO_ARGUMENT} (--env {number}=VALUE)")
         if value is None:
             return Text.not_known(f"${name}, which the files do not set")
         if isinstance(value, list):

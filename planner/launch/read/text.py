@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 # Stands in a text for a part that is not known; its origin says why.
 HOLE = "\ue000"
+
+
+def digits(text: str) -> int | None:
+    """A whole number in plain digits; None for other text, and beyond what a setting can be."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown, nearest
 from planner.launch.read.hf_arguments import given_arguments
 from planner.launch.read.names import left_out, meanings
-from planner.launch.read.text import Files
+from planner.launch.read.text import Files, digits
 from planner.launch.read.torchtitan_keys import is_known, is_known_in_0_3, unknown_keys
 from planner.launch.read.torchtitan_layout import (
     SCHEDULES,
@@ -253,8 +253,8 @@ class TorchtitanReader(DocumentReader):
         mode = str(self.document.get(TORCHTITAN["recompute"].key, "selective"))
         option = str(self.document.get(f"{_A}.selective_ac_option", "2"))
         if mode == "selective":
-            if option.isdigit() and int(option) > 0:
-                return f"full/{option}" if int(option) > 1 else "full"
+            if every := digits(option):
+                return f"full/{every}" if every > 1 else "full"
             if option != "op":
                 key = f"{_A}.selective_ac_option"
                 text = f"{key} {option!r}: op, or a number (every n-th layer)"

@@ -19,6 +19,7 @@ _RENAMED = {
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
     "checkpoint.enable_checkpoint": "checkpoint.enable",
     "validation.enabled": "validation.enable",
+    "memory_estimation.enabled": "memory_estimation.enable",
     "model.tokenizer_path": "model.hf_assets_path",
     "float8": "quantize.linear.float8",
 }

@@ -28,9 +28,8 @@ _OPTIONS: Mapping[str, Mapping[str, CountKind]] = {
     "torchrun": _TORCHRUN,
     "torch.distributed.run": _TORCHRUN,
     "torch.distributed.launch": _TORCHRUN,
-    "mpirun": {"-np": "processes", "-n": "processes", "--np": "processes", "-N": "processes a node",
-               "-npernode": "processes a node", "--npernode": "processes a node",
-               "-ppn": "processes a node"},
+    "mpirun": {"-np": "tasks", "-n": "tasks", "--np": "tasks", "-N": "tasks a node",
+               "-npernode": "tasks a node", "--npernode": "tasks a node", "-ppn": "tasks a node"},
     "deepspeed": {"--num_nodes": "nodes", "--num_gpus": "processes a node"},
     "accelerate": {"--num_machines": "nodes", "--num_processes": "processes"},
 }  # fmt: skip

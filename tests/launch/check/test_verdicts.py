@@ -40,7 +40,7 @@ CASES = {
     "options in a variable that no file sets": (
         ("a.sh", HIDDEN, GPUS), (3, "CANNOT TELL", "--env NAME=VALUE"),
     ),
-    "GPUs unknown": (("a.sh", script(SMALL), ()), (3, "CANNOT TELL", "--gpus 64xH100")),
+    "GPUs unknown": (("a.sh", script(SMALL), ()), (3, "CANNOT TELL", "--gpus 8xH100")),
     "an error, whatever the GPUs": (
         ("a.sh", script(f"{SMALL} --global-batch-sise 12"), ()),
         (1, "WILL NOT RUN", "[unknown-option]"),

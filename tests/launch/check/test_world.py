@@ -46,6 +46,9 @@ def found_errors(read: Read, text: str, gpus: str = "16xH100") -> list[str]:
         slurm("torchrun --nnodes 1:2 --nproc-per-node=8 pretrain_gpt.py"),
         slurm(directives="#SBATCH -N 2\n#SBATCH --gres=gpu:h100:8\n#SBATCH --ntasks-per-node=1\n"),
         slurm(directives="#SBATCH --exclusive\n#SBATCH -N2 --gpus-per-node 8 # whole nodes\n"),
+        # One process of MPI a node, around torchrun; MPI's own number in place of Slurm's.
+        slurm(f"mpirun -np 2 -npernode 1 bash -c '{TORCHRUN} {SMALL}' #"),
+        slurm("mpirun -np 16 -N 8 python pretrain_gpt.py", f"{DIRECTIVES}#SBATCH --ntasks=2\n"),
         # One step of several on a part of the nodes.
         slurm(
             "srun -N 1 --ntasks-per-node=8 python pretrain_gpt.py",
@@ -106,6 +109,21 @@ def test_numbers_that_agree(read: Read, text: str) -> None:
 def test_numbers_that_disagree(read: Read, text: str, says: str) -> None:
     (error,) = [e for e in found_errors(read, text) if e.startswith("world-size")]
     assert says in error
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (slurm(), "--gpus 16xH100"),
+        (slurm("srun python pretrain_gpt.py", DIRECTIVES), "--gpus 16xH100"),
+        (slurm("torchrun --nnodes 4 --nproc-per-node 8 pretrain_gpt.py"), "--gpus 64xH100"),
+    ],
+)
+def test_gpus_that_are_counted_and_not_named(read: Read, text: str, says: str) -> None:
+    """The option to give has their number; 64 where the files do not agree on one."""
+    problems = assess(read(text, "launch.sh")).problems
+    (missing,) = [problem for problem in problems if problem.rule == "gpus-unknown"]
+    assert missing.fix.startswith(says)
 
 
 def test_places_are_file_and_line(read: Read) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from planner.job.errors import CannotTellError
+from planner.launch.read.folder import folder_files
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from tests.launch.check.conftest import OVERLAPPED, SMALL
-from tests.launch.read.conftest import ReadFolder, judged
+from tests.launch.read.conftest import ReadFolder, judged, refusals
 
 ARGS = f"{SMALL} {OVERLAPPED}"
 
@@ -24,6 +25,8 @@ ARGS = f"{SMALL} {OVERLAPPED}"
         f'run_cmd="torchrun --nproc_per_node 8 $REPO/pretrain_gpt.py {ARGS}"\neval ${{run_cmd}}',
         f"train() {{ torchrun --nproc_per_node $1 pretrain_gpt.py ${{@:2}} {ARGS}; }}\ntrain 8",
         f'run() {{ "$@"; }}\nrun torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}',
+        f"cat <<'EOF' | sbatch --parsable\n#!/bin/bash\ntorchrun --nproc_per_node 8 "
+        f"pretrain_gpt.py {ARGS}\nEOF",
         "sbatch <<EOF\n#!/bin/bash\nsrun --container-image=/x.sqsh --nodes=1 bash -c "
         f'"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}"\nEOF',
         f'ARGS=$(echo "{ARGS}")\nG=$(expr 2 \\* 4)\n'
@@ -53,6 +56,123 @@ def test_files_beside_are_read(folder: ReadFolder) -> None:
     )
     assert (found.mbs, found.gbs, found.world) == (1, 64, 8)
     assert {Path(path).name for path in found.files} == {"train.sh", "model.sh", "go.sh"}
+
+
+@pytest.mark.parametrize("end", ["\\", "\\\n", "\\ \n  \\\n\n"])
+def test_a_last_line_that_goes_on_nowhere(folder: ReadFolder, end: str) -> None:
+    found = folder({"a.sh": f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} {end}"})
+    assert (found.gbs, found.world) == (64, 8)
+    assert not [item for item in found.problems if item.rule == "shell-syntax"]
+
+
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "9" * 30])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--window-size 9,0 --window-attn-skip-freq",
+        "--num-experts 8 --moe-layer-freq",
+        "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2",
+        "--cp-comm-type a2a+p2p --context-parallel-size",
+        "--pipeline-model-parallel-layout t*",
+        "--pipeline-model-parallel-layout (t)*",
+    ],
+)
+def test_numbers_that_are_none(folder: ReadFolder, option: str, number: str) -> None:
+    """Digits that no integer has, and more of them than any setting: said, without a crash."""
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} {option} {number}\n"
+    found = folder({"a.sh": text.replace("* ", "*")})
+    assert found.problems or judged(found).problems
+
+
+def test_a_trainers_number_that_is_none(folder: ReadFolder) -> None:
+    command = "torchrun --nproc_per_node 8 train.py --model_name_or_path gpt2 --output_dir x"
+    batch = "--learning_rate 1e-5 --per_device_train_batch_size 2 --max_seq_length"
+    assert folder({"a.sh": f"{command} {batch} {'9' * 5000}\n"}).mbs == 2
+
+
+def test_a_layout_of_layouts_is_no_memory(folder: ReadFolder) -> None:
+    nested = "t" + ")*4000".join([""] * 6)
+    words = f"--pipeline-model-parallel-layout '{'(' * 5}{nested}'"
+    found = folder({"a.sh": f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} {words}\n"})
+    assert judged(found).problems
+
+
+@pytest.mark.parametrize("order", ["job.sh train.sh", "train.sh job.sh", "."])
+def test_a_script_that_another_starts_is_read_there(tmp_path: Path, order: str) -> None:
+    """Once, and with the variables that it is given, whichever is named first; a folder, too."""
+    (tmp_path / "job.sh").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2\nbash runs/train.sh 8  # train.sh\n"
+    )
+    (tmp_path / "train.sh").write_text(
+        f"source ./sizes.sh\ntorchrun --nnodes 2 --nproc_per_node $1 pretrain_gpt.py $N {ARGS}\n"
+    )
+    (tmp_path / "sizes.sh").write_text("N='--tensor-model-parallel-size 2'\n")
+    paths = [tmp_path / name for name in order.split()]
+    given = folder_files(tmp_path).paths if order == "." else paths
+    found = read_launch(given)
+    assert (found.world, found.tp) == (16, 2)
+    assert not [item for item in found.problems if item.rule == "several-commands"]
+
+
+@pytest.mark.parametrize("launcher", ["srun -N 2 --ntasks-per-node=8", "mpirun -np 16 -x A=1"])
+def test_what_starts_a_script_counts_its_processes(folder: ReadFolder, launcher: str) -> None:
+    found = folder(
+        {"a.sh": f"{launcher} bash go.sh\n", "go.sh": f"python pretrain_gpt.py {ARGS}\n"}
+    )
+    (problem,) = [one for one in judged(found).problems if one.rule == "launched-processes"]
+    assert "16 processes" in problem.text
+
+
+def test_arguments_after_shift(folder: ReadFolder) -> None:
+    """`--env 2=` is the script's second argument, wherever it is used; never a function's."""
+    script = f"go() {{ torchrun --nproc_per_node $1 pretrain_gpt.py {ARGS} $2; }}\n"
+    script += "A=$1; shift\nTP=$1; shift\ngo 8 --tensor-model-parallel-size=$TP\n"
+    assert folder({"a.sh": script}, environment={"1": "x", "2": "4"}).tp == 4
+    asked = folder({"a.sh": script})
+    assert "--env 2=VALUE" in refusals(asked)
+
+
+def test_what_a_missing_file_may_have_set(folder: ReadFolder) -> None:
+    """Options are added to others that nobody can see: none of them is missing for sure."""
+    found = folder(
+        {
+            "a.sh": "source $HERE/params.sh\nPARAMS+=(--use-distributed-optimizer)\n"
+            "torchrun --nproc_per_node 8 pretrain_gpt.py ${PARAMS[@]}\n"
+        }
+    )
+    assert judged(found).verdict == "cannot tell"
+    assert any("params.sh: not read" in problem.text for problem in found.problems)
+
+
+def test_another_program_with_micro_batches(folder: ReadFolder) -> None:
+    """Named as Megatron names a few settings, with many that no Megatron has."""
+    words = "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --lr 1e-5 --bf16"
+    others = "--base-model x --low-cpu-fsdp --sharding-strategy FULL_SHARD --mixed-precision"
+    script = f"mpirun -np 8 python examples/tune.py {words} {others} --checkpoint-type local\n"
+    with pytest.raises(CannotTellError, match="no framework that can be read"):
+        folder({"a.sh": script})
+    own = (
+        f"torchrun --nproc_per_node 8 mine.py {ARGS} --ours-a --ours-b --ours-c --ours-d --ours-e\n"
+    )
+    assert folder({"b.sh": own}).gbs == 64
+
+
+def test_options_without_a_command(folder: ReadFolder) -> None:
+    with pytest.raises(CannotTellError, match="give the script that does, too"):
+        folder({"params.sh": f"PARAMS=({ARGS} --tensor-model-parallel-size 2)\n"})
+
+
+def test_sourced_files_of_one_name(folder: ReadFolder) -> None:
+    """Both are read, in their order."""
+    run = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} $MORE\n"
+    found = folder(
+        {
+            "a.sh": f"source cluster/env.sh\nsource model/env.sh\n{run}",
+            "cluster/env.sh": "MORE=\n",
+            "model/env.sh": "MORE='--tensor-model-parallel-size 4'\n",
+        }
+    )
+    assert found.tp == 4
 
 
 def test_only_what_may_say_something_is_missed(folder: ReadFolder) -> None:
