@@ -82,10 +82,13 @@ def assess(
 ) -> Assessment:
     """Problems and prediction of a launch. `ignored`: rules whose breach is only noted."""
     problems = list(found.problems)
-    unknown = [] if (gpus or cluster or found.plan_gpus) else [_no_machine(found)]
+    unknown = not (gpus or cluster or found.plan_gpus)
     if unknown or (found.shape is None and found.model is None):
-        problems = [_eased(problem) for problem in problems] if unknown else problems
-        problems += [*unknown, *world_problems(found, None)]
+        disagreements = world_problems(found, None)
+        if unknown:
+            number = None if disagreements else stated_gpus(found)
+            problems = [*map(_eased, problems), _no_machine(number)]
+        problems += disagreements
         return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
     setup = as_request(found, gpus, cluster)
     problems += world_problems(found, setup.request.find_cluster())
@@ -114,9 +117,8 @@ def assess(
     return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
 
 
-def _no_machine(found: Found) -> Problem:
-    """Files count GPUs; which GPUs these are, they seldom say."""
-    number = stated_gpus(found)
+def _no_machine(number: int | None) -> Problem:
+    """Files count GPUs, `number` if they agree; which GPUs these are, they seldom say."""
     text = "the files do not say on what they run"
     if number:
         text = f"the files start {number:,} processes, and do not say on which GPUs"

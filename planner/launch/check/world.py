@@ -28,17 +28,10 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
 
 
 def stated_gpus(found: Found) -> int | None:
-    """GPUs that the files start processes on, where they agree on one number; None where not."""
-    if world_problems(found, None):
-        return None
+    """GPUs that files without disagreement start processes on; None where they do not say."""
     counts = _as_nodes_and_processes(found.counts)
-    total, per_node, nodes = (
-        _first(counts, *kinds)
-        for kinds in (("processes", "gpus"), ("processes a node", "gpus a node"), ("nodes",))
-    )
-    if total is not None:
-        return total.number
-    return per_node.number * nodes.number if per_node and nodes else found.world
+    stated = _in_all(counts, ("processes", "gpus"), ("processes a node", "gpus a node"))
+    return found.world if stated is None else stated
 
 
 def _wanted_nodes(counts: Sequence[Count], cluster: Cluster | None) -> int | None:
@@ -50,9 +43,15 @@ def _wanted_nodes(counts: Sequence[Count], cluster: Cluster | None) -> int | Non
 
 def processes(counts: Sequence[Count]) -> int | None:
     """Processes in all, where the files state them; None where not."""
-    total, per_node, nodes = (
-        _first(counts, kind) for kind in ("processes", "processes a node", "nodes")
-    )
+    return _in_all(counts, ("processes",), ("processes a node",))
+
+
+def _in_all(
+    counts: Sequence[Count], whole: Sequence[CountKind], of_a_node: Sequence[CountKind]
+) -> int | None:
+    """The number of the whole, else that of a node times the nodes."""
+    total, per_node = _first(counts, *whole), _first(counts, *of_a_node)
+    nodes = _first(counts, "nodes")
     if total is not None:
         return total.number
     return per_node.number * nodes.number if per_node and nodes else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.launch.read.found import Setting
-from planner.launch.read.shell import Command
+from planner.launch.read.shell_state import Command
 from planner.launch.read.text import Files, Span, Text, Word, digits
 
 # Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.

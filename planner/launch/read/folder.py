@@ -54,11 +54,11 @@ def folder_files(folder: Path) -> FolderFiles:
         )
     if len(scripts) > 1 and not _are_one_job(scripts, kinds):
         scripts = _started_first(scripts)
-    if len(scripts) > 1 and not _are_one_job(scripts, kinds):
-        raise UsageError(
-            f"{folder} holds several scripts ({', '.join(path.name for path in scripts)}): name "
-            "the files to check"
-        )
+        if len(scripts) > 1:
+            raise UsageError(
+                f"{folder} holds several scripts ({', '.join(path.name for path in scripts)}): "
+                "name the files to check"
+            )
     if not configurations and not scripts:
         if len(plans) == 1:
             return FolderFiles((plans[0],))

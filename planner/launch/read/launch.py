@@ -34,7 +34,8 @@ from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.megatron_swift import is_swift_megatron, read_swift_megatron
-from planner.launch.read.shell import Shell
+from planner.launch.read.shell import read_script
+from planner.launch.read.shell_state import Shell
 from planner.launch.read.text import Files, Text
 from planner.launch.read.world import accelerate_counts, stated_counts
 
@@ -198,7 +199,7 @@ def _walked(read: _Read, hints: Hints, *, hopeful: bool = False) -> Shell:
             if embedded_text.name:
                 shell.written[embedded_text.name] = embedded_text.text
             else:
-                shell.read(embedded_text.text)
+                read_script(shell, embedded_text.text)
     return shell
 
 
@@ -206,7 +207,7 @@ def _shell_of(paths: Sequence[str], read: _Read, hints: Hints, *, hopeful: bool)
     """One shell that has read scripts one after another."""
     shell = Shell(read.files, hints.environment, open_file=read.open_beside, hopeful=hopeful)
     for path in paths:
-        shell.read(read.texts[path])
+        read_script(shell, read.texts[path])
     return shell
 
 
@@ -360,7 +361,7 @@ def _open_named(read: _Read, launch: LaunchCommand, named: list[str]) -> str | N
     return None
 
 
-_OPTION = re.compile(r"--(tensor-model-parallel-size|num-layers|micro-batch-size)[ =]")
+_OPTION = re.compile(rf"(?:{'|'.join(_MEGATRON_SIGNS)}|--{option('layers')})[ =]")
 _PROGRAM = re.compile(r"\.py\b|\btorchrun\b|\bpython")
 _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
 

@@ -75,8 +75,9 @@ def _levels_problem(
     text: str, arguments: Arguments, cp: int
 ) -> tuple[tuple[int, ...], tuple[Problem, ...]]:
     """The problem, and the nearest levels: what else is wrong is looked for with them."""
-    most = min(isqrt(max(cp, 1)), isqrt(LARGEST_DEGREE))
-    inner = max(cp, 1) // max(index for index in range(1, most + 1) if max(cp, 1) % index == 0)
+    ranks = max(cp, 1)
+    most = isqrt(min(ranks, LARGEST_DEGREE))
+    inner = ranks // max(index for index in range(1, most + 1) if ranks % index == 0)
     edits = (Edit(f"--{_SIZES}", f"{inner} {cp // inner}"),)
     problem = arguments.problem("context-levels", text, _SIZES, _TYPE, edits=edits)
     return (inner, cp // inner), (problem,)

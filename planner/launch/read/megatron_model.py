@@ -218,7 +218,11 @@ def _state_space(
 def _linear_layers(arguments: Arguments, layers: int) -> list[bool]:
     """`--linear-attention-freq`: all but every N-th layer, or a list of 0 and 1."""
     name = LINEAR_LAYERS.name
-    text = arguments.text(name) or ""
+    return _all_but_every_nth(arguments, name, arguments.text(name) or "", layers)
+
+
+def _all_but_every_nth(arguments: Arguments, name: str, text: str, layers: int) -> list[bool]:
+    """The marks of an option's text: a number N, or a list of 0 and 1."""
     if every := digits(text):
         return [(at + 1) % every != 0 for at in range(layers)]
     return _marks(arguments, name, text, layers) or [True] * layers
@@ -248,12 +252,9 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
             reason = f"--{name} {text}: needs left,right"
             arguments.problems.append(arguments.wrong(reason, name))
         return None, []
-    if skips is None:
-        slides = [True] * layers
-    elif every := digits(skips):
-        slides = [(at + 1) % every != 0 for at in range(layers)]
-    else:
-        slides = _marks(arguments, table.WINDOW_SKIPS.name, skips, layers) or [True] * layers
+    slides = [True] * layers
+    if skips is not None:
+        slides = _all_but_every_nth(arguments, table.WINDOW_SKIPS.name, skips, layers)
     return int(match[1]) + 1, slides
 
 

@@ -23,7 +23,7 @@ from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_dialects import CORE, Dialect, other_model
 from planner.launch.read.names import meanings
-from planner.launch.read.shell import Command
+from planner.launch.read.shell_state import Command
 from planner.launch.read.text import HOLE, Files, Hole, Text, Word
 
 _ARGS, _ENV = "MODEL_ARGS", "ENV_VARS"

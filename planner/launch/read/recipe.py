@@ -23,7 +23,7 @@ from planner.launch.read.megatron_bridge import read_megatron_bridge
 from planner.launch.read.python_names import chosen_words, python_module
 from planner.launch.read.python_records import Record
 from planner.launch.read.python_values import Function, Reader, call_function
-from planner.launch.read.shell import Command
+from planner.launch.read.shell_state import Command
 from planner.launch.read.text import Files, Text, Word
 
 # The environment variable of the reading that names one of several recipes in a file.

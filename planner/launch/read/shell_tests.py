@@ -22,8 +22,8 @@ class Tests(Words):
 
     def test(self, node: Node) -> bool | None:
         """Outcome of a condition; None where reading cannot tell."""
-        self.state.limits.step()
-        with self.state.limits.deeper():
+        self.shell.limits.step()
+        with self.shell.limits.deeper():
             return self._test(node)
 
     def _test(self, node: Node) -> bool | None:

@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from planner.launch.read.arithmetic import evaluate_arithmetic
-from planner.launch.read.limits import Limits
 from planner.launch.read.shell_output import output_of
-from planner.launch.read.text import HOLE, Text, Word, join, spaced
+from planner.launch.read.shell_state import Shell, Value
+from planner.launch.read.text import HOLE, Text, Word, digits, join, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-Value = Text | list[Text]
 # Why an argument that nobody gives is not known.
 NO_ARGUMENT = "an argument of the script"
-
-
-class Variables(Protocol):
-    """Where values come from and defaults go."""
-
-    variables: dict[str, Value]
-    limits: Limits
-    # Arguments of the script or function that is read.
-    positional: list[Text]
-    shifted: int
-
-    def lookup(self, name: str) -> Value | None:
-        """A variable's value; None where nothing sets it."""
 
 
 class Words:
     """Expansion of one script's nodes. `source`: its text."""
 
-    def __init__(self, variables: Variables, source: Text) -> None:
-        self.state, self.source = variables, source
+    def __init__(self, shell: Shell, source: Text) -> None:
+        self.shell, self.source = shell, source
 
     def piece(self, node: Node) -> Text:
         """A node's text as written."""
@@ -45,7 +31,7 @@ class Words:
         """What a node becomes when the shell expands it: none, one or several words."""
         words = self._split(node)
         for word in words:
-            self.state.limits.step(len(word.text.value))
+            self.shell.limits.step(len(word.text.value))
         return words
 
     def _split(self, node: Node) -> list[Word]:
@@ -77,7 +63,7 @@ class Words:
         match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}|\$(@|\*)", self.piece(inner).value)
         if not match:
             return None
-        value = self.state.lookup(match[1]) if match[1] else self.state.positional
+        value = self.shell.lookup(match[1]) if match[1] else self.shell.positional
         if value is None:
             return []
         listed = value if isinstance(value, list) else [value]
@@ -88,9 +74,9 @@ class Words:
 
     def value(self, node: Node) -> Text:
         """A node's text once expanded, as one word."""
-        with self.state.limits.deeper():
+        with self.shell.limits.deeper():
             value = self._value(node)
-        self.state.limits.step(len(value.value))
+        self.shell.limits.step(len(value.value))
         return value
 
     def _value(self, node: Node) -> Text:
@@ -155,7 +141,7 @@ class Words:
             return value
         default = self._between(node, at)
         if operator.endswith("="):
-            self.state.variables[name] = default
+            self.shell.variables[name] = default
         return default
 
     def _between(self, node: Node, start: int) -> Text:
@@ -169,12 +155,12 @@ class Words:
 
     def _variable(self, name: str) -> Text:
         if name in ("@", "*"):
-            return spaced(self.state.positional)
+            return spaced(self.shell.positional)
         if name == "#":
-            return Text.made(str(len(self.state.positional)))
-        value = self.state.lookup(name)
-        if value is None and name.isdigit():
-            number = int(name[:9]) + self.state.shifted
+            return Text.made(str(len(self.shell.positional)))
+        value = self.shell.lookup(name)
+        if value is None and (number := digits(name)) is not None:
+            number += self.shell.shifted
             return Text.not_known(f"${number}, {NO_ARGUMENT} (--env {number}=VALUE)")
         if value is None:
             return Text.not_known(f"${name}, which the files do not set")
@@ -183,7 +169,7 @@ class Words:
         return value
 
     def _element(self, name: str, index: str) -> Text:
-        value = self.state.lookup(name)
+        value = self.shell.lookup(name)
         if value is None:
             return Text.not_known(f"${name}, which the files do not set")
         if isinstance(value, Text):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.launch.read.arithmetic import evaluate_arithmetic
-from planner.launch.read.shell import Shell
+from planner.launch.read.shell import read_script
+from planner.launch.read.shell_state import Shell
 from planner.launch.read.text import Files, Span
 
 
@@ -13,7 +14,7 @@ def shell_of(text: str, **given: str) -> Shell:
     """A script walked."""
     files = Files()
     shell = Shell(files, given)
-    shell.read(files.add("x.sh", text).as_text())
+    read_script(shell, files.add("x.sh", text).as_text())
     return shell
 
 

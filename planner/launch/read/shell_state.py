@@ -1,0 +1,100 @@
+"""What a script has done so far while it is read: variables, functions, commands, files, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from planner.launch.read.limits import Limits
+from planner.launch.read.text import Files, Text, Word, digits
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+Value = Text | list[Text]
+# What every shell sets: paths and names, without effect on a launch.
+_ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
+# More of a kind tell no more.
+MOST_NOTES = 50
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that would run, with the variables that it would see."""
+
+    words: tuple[Word, ...]
+    environment: Mapping[str, Text]
+    file: str
+    line: int
+
+
+@dataclass
+class Shell:
+    """The state of a script while it is read; scripts may follow each other in one shell."""
+
+    files: Files
+    given: Mapping[str, str]
+    variables: dict[str, Value] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    functions: dict[str, tuple[Text, Node]] = field(default_factory=dict)
+    commands: list[Command] = field(default_factory=list)
+    # Files that the script would write: path -> content.
+    written: dict[str, Text] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    errors: list[tuple[str, int, str]] = field(default_factory=list)
+    limits: Limits = field(default_factory=Limits)
+    # Functions and scripts that are being read.
+    active: set[str] = field(default_factory=set)
+    # Whether tests that reading cannot decide are taken as met.
+    hopeful: bool = False
+    # Arguments of the script or function that is read.
+    positional: list[Text] = field(default_factory=list)
+    # How many of them `shift` has taken away that nobody gave.
+    shifted: int = 0
+    # A sourced file that was not there: it may have set any variable.
+    missed: str = ""
+    # The text of a file that a script names, by that name and the script's own path.
+    open_file: Callable[[str, str], Text | None] = lambda _name, _script: None
+
+    def note(self, text: str) -> None:
+        """Remember what is not followed."""
+        if len(self.notes) < MOST_NOTES:
+            self.notes.append(text)
+
+    def lookup(self, name: str) -> Value | None:
+        """A variable's value: as given by the user, else as set so far."""
+        if (number := digits(name)) is not None:
+            at = number - 1
+            if 0 <= at < len(self.positional):
+                return self.positional[at]
+            name = str(number + self.shifted)
+            return Text.made(self.given[name]) if name in self.given else None
+        if name in self.given:
+            return Text.made(self.given[name])
+        value = self.variables.get(name)
+        return Text.made(f"${name}") if value is None and name in _ALWAYS_SET else value
+
+    @contextmanager
+    def called(self, arguments: Sequence[Text]) -> Iterator[None]:
+        """Inside a script or function with these arguments."""
+        before = self.positional, self.shifted
+        self.positional, self.shifted = list(arguments), 0
+        try:
+            yield
+        finally:
+            self.positional, self.shifted = before
+
+    @contextmanager
+    def reading(self, name: str, what: str) -> Iterator[None]:
+        """Inside a function or file, by the name under which it is active."""
+        self.active.add(name)
+        with self.limits.call(what):
+            yield
+        self.active.remove(name)
+
+    def environment(self) -> dict[str, Text]:
+        """What a command started now would see."""
+        seen = {name: self.lookup(name) for name in (*self.exported, *self.given)}
+        return {name: item for name, item in seen.items() if isinstance(item, Text)}
