@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import yaml
-from yaml.nodes import MappingNode
+from yaml.nodes import MappingNode, Node, SequenceNode
 
 from hardware import HardwareError
 from hardware.files import DEEPEST, demand_bounded, number_error
@@ -15,6 +15,7 @@ from hardware.files import DEEPEST, demand_bounded, number_error
 # PyYAML reads about a tenth of a megabyte a second.
 MOST_CHARACTERS = 2**18
 _MOST_MERGED = 10_000
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class YamlError(ValueError):
@@ -22,12 +23,32 @@ class YamlError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Merges (`<<: *base`) may not multiply without end."""
+    """Merges (`<<: *base`) may not multiply without end.
+
+    Counted as written: PyYAML drops repeated keys from 6.0.4 on, and before, it does not.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        # Entries of a table with all that it merges, by the identity of its node.
+        self._entries: dict[int, int] = {}
 
     def flatten_mapping(self, node: MappingNode) -> None:
-        super().flatten_mapping(node)
-        if len(node.value) > _MOST_MERGED:
+        if self._count(node) > _MOST_MERGED:
             raise YamlError(f"merges make more than {_MOST_MERGED:,} entries of a table")
+        super().flatten_mapping(node)
+
+    def _count(self, node: Node) -> int:
+        if isinstance(node, SequenceNode):
+            return sum(map(self._count, node.value))
+        if not isinstance(node, MappingNode):
+            return 0
+        if id(node) not in self._entries:
+            self._entries[id(node)] = 0  # what merges itself ends here
+            self._entries[id(node)] = sum(
+                self._count(value) if key.tag == _MERGE else 1 for key, value in node.value
+            )
+        return self._entries[id(node)]
 
 
 @dataclass(frozen=True)
