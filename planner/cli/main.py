@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import gc
 import importlib
+import itertools
 import os
+import re
 import sys
 from typing import Any, NoReturn, TextIO
 
@@ -45,6 +47,7 @@ COMMANDS = {
 }
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
+_ONE_DASH = re.compile(r"-[^\W\d_][\w-]+")
 
 _STATUSES = "\n".join(f"  {status:3d}  {status.meaning}" for status in ExitStatus)
 _EPILOG = f"""\b
@@ -82,7 +85,10 @@ class LazyGroup(click.Group):
             raise click.UsageError(
                 f"unknown command {name!r}.{meant} (commands: {', '.join(COMMANDS)})", ctx
             )
-        return super().resolve_command(ctx, args)
+        found, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            _demand_two_dashes(command, rest)
+        return found, command, rest
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands with their lines, importing none of them."""
@@ -116,12 +122,30 @@ class LazyGroup(click.Group):
                 if text.startswith("--"):
                     option = text.partition("=")[0]
                     refuse_unmodelled(option, option)
-            return super().make_context(info_name, args, parent, **more)
+            try:
+                return super().make_context(info_name, list(args), parent, **more)
+            except click.NoSuchOption as error:
+                given = next(text for text in args if text.startswith(error.option_name))
+                raise click.UsageError(
+                    f"{given} is no option of planner itself (--help lists them); a command's "
+                    f"options come after its name: planner search {given} ...",
+                    error.ctx,
+                ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand; what goes wrong is a refusal."""
         with refusing():
             return super().invoke(ctx)
+
+
+def _demand_two_dashes(command: click.Command, args: list[str]) -> None:
+    """Refusal of `-model`: click would name `-m` alone, and take `-output` for `-o utput`."""
+    options = [name for param in command.params for name in param.opts]
+    for text in itertools.takewhile(lambda text: text != "--", args):
+        name = text.partition("=")[0]
+        meant = [f"-{name}"] if f"-{name}" in options else options
+        if _ONE_DASH.fullmatch(name) and (meant != options or name[:2] not in options):
+            raise click.NoSuchOption(name, possibilities=meant)
 
 
 def _demand_text(argument: str) -> None:

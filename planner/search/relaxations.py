@@ -412,9 +412,10 @@ def _gpu_type(at: Situation, _until: Until) -> Changes:
     """GPUs with more memory that are no step back otherwise, the smallest first.
 
     Of the same vendor, in NVLink domains at least as large, at least as fast in the precision.
+    Of equals a part at its full power comes before the same part held below it.
     """
     cluster, precision = at.job.cluster, at.job.precision
-    known = sorted((load_gpu(name) for name in gpu_names()), key=lambda gpu: gpu.hbm_usable_bytes)
+    known = sorted(map(load_gpu, gpu_names()), key=lambda gpu: (gpu.hbm_usable_bytes, -gpu.tdp_w))
     for gpu in known:
         better = (
             gpu.vendor == cluster.gpu.vendor

@@ -81,6 +81,32 @@ def test_unknown_option_is_met_with_the_nearest(run: Run) -> None:
     assert "'--model'" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("search", "-model", "70b"), "No such option '-model'. Did you mean '--model'?"),
+        (("search", "-gpus=8xH100"), "No such option '-gpus'. Did you mean '--gpus'?"),
+        (("search", "-modle", "70b"), "No such option '-modle'. Did you mean '--model'?"),
+        # Not `-o utput`: a file of that name.
+        (("search", "-output", "plans.json"), "No such option '-output'. Did you mean '--output'?"),
+        (("completion", "-inf"), "No such option '-inf'."),
+        (("--model", "70b"), "planner search --model ..."),
+        (("-model", "70b"), "planner search -model ..."),
+    ],
+)
+def test_one_dash_or_no_command_is_told_as_it_was_given(
+    run: Run, arguments: tuple[str, ...], said: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_words_after_two_dashes_and_short_options_stay_as_they_are(run: Run) -> None:
+    assert "-model does not exist" in run("check", "--", "-model").stderr
+    assert "x.sh does not exist" in run("check", "-qq", "x.sh").stderr
+
+
 def test_a_bug_is_told_in_three_lines_and_traced_on_demand() -> None:
     code = (
         "import sys\n"

@@ -154,6 +154,14 @@ def test_relaxations_are_ordered_and_of_many_kinds(tight: WhyNothingFits) -> Non
     assert {"recompute", "gpus", "gpu-type", "optimizer", "offload", "sequence"} <= kinds
 
 
+def test_a_part_at_full_power_is_named_before_the_same_part_below_it() -> None:
+    """B200 are sold at 1,000 W; some systems hold the same part at 750 W."""
+    why = explained(Request(model="7b", gpus="1xRTX4090", gbs=8))
+    changes = [relaxation.change for relaxation in why.relaxations]
+    assert "--gpus 1xB200-SXM-180GB" in changes
+    assert not [change for change in changes if "750W" in change]
+
+
 def changed(request: Request, change: str) -> Request:
     """The request after a change that is printed as options."""
     words = change.split()
