@@ -375,21 +375,12 @@ def _called_scripts(read: _Read) -> list[str]:
 
 def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     names = ", ".join(read.kinds)
-    slips = [problem for problem in read.problems if problem.rule == "shell-syntax"]
-    if launch is None and slips:
-        return f"{slips[0].places[0]}: {slips[0].text}; no command that starts a training program"
-    if launch is None and read.hidden:
-        return f"{names}: {read.hidden[-1]} (--env NAME=VALUE sets a variable)"
     missing = [problem.text for problem in read.problems if problem.rule == "shell-not-followed"]
-    if launch is None and (called := _called_scripts(read)):
-        return f"{names}: it starts {', '.join(called)}, which was not given; give it too"
     if launch is None:
-        first = f"{names}: no command that starts a training program; readable are {READABLE}"
-        texts = [text.value for text in read.texts.values()]
-        if any(map(_OPTION.search, texts)) and not any(map(_PROGRAM.search, texts)):
-            first = f"{names}: options of a training program, and no command that starts it; "
-            first += "give the script that does, too, after it"
-        return "\n  - ".join([first, *missing])
+        return "\n  - ".join(_no_command(read, names, missing))
+    if "pretrain_" in launch.program and not launch.arguments:
+        first = f"{names}: the command at line {launch.command.line} starts {launch.program}"
+        return "\n  - ".join([f"{first} with no argument that is known", *missing])
     configs = ", ".join(_named_configs(launch))
     if configs:
         return (
@@ -405,3 +396,24 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
         f"{names}: the command at line {launch.command.line} runs {launch.program}, which is no "
         f"framework that can be read; readable are {READABLE}"
     )
+
+
+def _no_command(read: _Read, names: str, missing: list[str]) -> list[str]:
+    """Why scripts start nothing that trains; what was not followed, where that may be why."""
+    slips = [problem for problem in read.problems if problem.rule == "shell-syntax"]
+    if slips:
+        place, what = slips[0].places[0], slips[0].text
+        return [f"{place}: {what}; no command that starts a training program"]
+    if read.hidden:
+        return [f"{names}: {read.hidden[-1]} (--env NAME=VALUE sets a variable)"]
+    if called := _called_scripts(read):
+        return [f"{names}: it starts {', '.join(called)}, which was not given; give it too"]
+    texts = [text.value for text in read.texts.values()]
+    if any(map(_OPTION.search, texts)) and not any(map(_PROGRAM.search, texts)):
+        return [
+            f"{names}: options of a training program, and no command that starts it; give the "
+            "script that does, too, after it",
+            *missing,
+        ]
+    first = f"{names}: no command that starts a training program; readable are {READABLE}"
+    return [first, *missing]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from planner.launch.read.directives import scheduler_variables
 from planner.launch.read.shell_calls import (
     ScriptCall,
     counts_processes,
@@ -29,7 +30,6 @@ from planner.launch.read.shell_syntax import (
     parse_shell,
     without_placeholders,
 )
-from planner.launch.read.slurm import slurm_variables
 from planner.launch.read.text import HOLE, Text, Word, digits, spaced
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_script(shell: Shell, source: Text, *, nested: bool = False) -> None:
     CannotTellError for a script that goes beyond the limits of reading.
     """
     if not nested:
-        shell.variables |= slurm_variables(source)
+        shell.variables |= scheduler_variables(source)
         source = without_placeholders(source)
     tree = parse_shell(source.value)
     if tree.has_error:

@@ -33,6 +33,8 @@ _BLANKS = re.compile(
     r"xargs|tr\s+-s\s.*|tr\s+(-d\s+)?['\"]?\\n['\"]?.*|sed\s+(-e\s+)?['\"]s/ +\*?/ ?/g['\"]"
 )
 _FIELDS = re.compile(r"awk\s+-F\s*(['\"]?)(.)\1\s+'\{\s*print NF\s*\}'")
+# `wc -l < $PBS_NODEFILE`, which names a node once for each of its processes.
+_COUNTED = re.compile(r"\$\(.*\bPBS_NODEFILE\b.*\bwc -l\s*\)|\$\(.*\bwc -l\b.*\bPBS_NODEFILE\b.*\)")
 _CALCULATOR = re.compile(r"bc(\s+-l)?")
 
 
@@ -40,6 +42,10 @@ def output_of(node: Node, words: Words) -> Text:
     """What `$(...)` stands for; not known where only running it could tell."""
     written = words.piece(node).value
     unknown = Text.not_known(f"output of {written}")
+    if _COUNTED.fullmatch(written):
+        once = re.search(r"\buniq\b|\bsort -u\b", written)
+        lines = words.calculated("PBS_NUM_NODES" if once else "PBS_NP")
+        return unknown if lines.unknown else lines
     inside = [child for child in node.named_children if child.type != "comment"]
     if len(inside) != 1:
         return unknown

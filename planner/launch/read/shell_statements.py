@@ -36,14 +36,14 @@ class Statements(Tests):
             for child in node.named_children:
                 self.run(child)
         elif node.type in _LOOPS:
-            self._note(node, "a loop is not followed")
+            self._skip_loop(node)
 
     def _run_for_statement(self, node: Node) -> None:
         """The first round: sweeps train once for each word."""
         variable, *rest = node.named_children
         listed = [word.text for item in rest[:-1] for word in self.words(item)]
         if not listed:
-            self._note(node, "a loop is not followed")
+            self._skip_loop(node)
             return
         if len(listed) > 1:
             self._note(node, f"a loop over {len(listed)} words: its first round is read")
@@ -57,7 +57,21 @@ class Statements(Tests):
         if met or (met is None and self.shell.hopeful):
             self.run(body)
         elif met is None:
-            self._note(node, "a loop is not followed")
+            self._skip_loop(node)
+
+    def _skip_loop(self, node: Node) -> None:
+        """What is assigned in a loop that is not followed is not known after it."""
+        self._note(node, "a loop is not followed")
+        line = self.shell.files.line(self.piece(node).first())
+        below = [node]
+        while below:
+            self.shell.limits.step()
+            one = below.pop()
+            below += one.named_children
+            if one.type == "variable_assignment" and one.named_children[0].type == "variable_name":
+                name = self.piece(one.named_children[0]).value
+                why = f"${name}, which a loop at line {line} sets that is not followed"
+                self.shell.variables[name] = Text.not_known(why)
 
     def _note(self, node: Node, what: str) -> None:
         place = self.piece(node).first()

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from planner.launch.read.command import IN_ENVIRONMENT, LaunchCommand, setting_of, whole_number
+from planner.launch.read.directives import PBS_NODES, pbs_resources, slurm_options
 from planner.launch.read.found import Count, CountKind, Found, Setting
-from planner.launch.read.slurm import slurm_options
 from planner.launch.read.text import Files, Text, Word
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ _SLURM: Mapping[str, CountKind] = {
     "--ntasks-per-node": "tasks a node", "--ntasks": "tasks", "-n": "tasks",
     "--gpus-per-node": "gpus a node", "--gres": "gpus a node",
     "--gpus": "gpus", "-G": "gpus",
+}  # fmt: skip
+_PBS: Mapping[str, CountKind] = {
+    **dict.fromkeys(PBS_NODES, "nodes"), "ngpus": "gpus a node", "gpus": "gpus a node",
 }  # fmt: skip
 _TORCHRUN: Mapping[str, CountKind] = {
     "--nnodes": "nodes", "--nproc_per_node": "processes a node",
@@ -89,11 +92,16 @@ def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:
 
 
 def _directives(text: Text, files: Files) -> Iterator[Count]:
-    """`#SBATCH --nodes=8`."""
+    """`#SBATCH --nodes=8`, `#PBS -l select=8`."""
     for option, value in slurm_options(text):
         kind = _SLURM.get(option)
         if kind is not None:
             yield from _count(kind, f"#SBATCH {option}", value, None, files)
+    for resource, value in pbs_resources(text):
+        kind = _PBS.get(resource)
+        if kind is not None:
+            sign = "#$" if resource.startswith("rt_") else "#PBS"
+            yield from _count(kind, f"{sign} -l {resource}", value, None, files)
 
 
 def _of_words(words: Sequence[Word], files: Files) -> Iterator[Count]:

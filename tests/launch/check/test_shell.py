@@ -62,6 +62,19 @@ def words_of(text: str, **given: str) -> list[str]:
          ["run", "4", "32"]),
         ("##SBATCH --nodes=4\nrun $SLURM_NNODES", ["run", "?"]),
         ("#SBATCH --nodes=4\n#SBATCH hetjob\n#SBATCH --nodes=1\nrun $SLURM_NNODES", ["run", "?"]),
+        # A file of nodes names each once for each of its processes.
+        ("#PBS -l select=4:ncpus=32:mpiprocs=8:ngpus=8 -q x\nN=$(wc -l < \"$PBS_NODEFILE\")\n"
+         "M=$(sort -u $PBS_NODEFILE | wc -l)\nrun $N $M", ["run", "32", "4"]),
+        ("#PBS -l nodes=2:ppn=4\nrun $(cat ${PBS_NODEFILE} | wc -l) $PBS_NUM_PPN",
+         ["run", "8", "4"]),
+        ("#$ -l rt_AF=16\n#$ -l h_rt=1:00:00\nrun $NHOSTS", ["run", "16"]),
+        ("#PBS -l select=2:ngpus=8+1:ngpus=4\nrun $(wc -l < $PBS_NODEFILE)", ["run", "?"]),
+        ("run $(wc -l < $PBS_NODEFILE)", ["run", "?"]),
+        # What a loop that is not followed sets is not known after it.
+        ("A=1\nB=2\nfor x in \"${NONE[@]}\"; do A=$x; done\nrun $A $B", ["run", "?", "2"]),
+        ("A=()\nwhile read -r x; do if [ $x ]; then A+=($x); fi; done\nrun ${A[@]} 1",
+         ["run", "?", "1"]),
+        ("A=1\nfor ((i=0; i<4; i++)); do A=$((A+i)); done\nrun $A", ["run", "?"]),
         ("run --n $(wc -l < hosts) $UNSET", ["run", "--n", "?", "?"]),
         ("for x in 1 2; do A=$x; done\nrun ${A:-none}", ["run", "1"]),
         ("C=deep.yaml\n[[ $C == *\"fsdp\"* ]] && A=1\n[[ $C == *'deep'* ]] && B=2\nrun $A $B",

@@ -46,6 +46,8 @@ def found_errors(read: Read, text: str, gpus: str = "16xH100") -> list[str]:
         slurm("torchrun --nnodes 1:2 --nproc-per-node=8 pretrain_gpt.py"),
         slurm(directives="#SBATCH -N 2\n#SBATCH --gres=gpu:h100:8\n#SBATCH --ntasks-per-node=1\n"),
         slurm(directives="#SBATCH --exclusive\n#SBATCH -N2 --gpus-per-node 8 # whole nodes\n"),
+        slurm(directives="#PBS -l select=2:ncpus=96:mpiprocs=8:ngpus=8\n"),
+        slurm(directives="#PBS -l walltime=1:00:00 -l nodes=2:ppn=1\n"),
         # One process of MPI a node, around torchrun; MPI's own number in place of Slurm's.
         slurm(f"mpirun -np 2 -npernode 1 bash -c '{TORCHRUN} {SMALL}' #"),
         slurm("mpirun -np 16 -N 8 python pretrain_gpt.py", f"{DIRECTIVES}#SBATCH --ntasks=2\n"),
@@ -76,6 +78,11 @@ def test_numbers_that_agree(read: Read, text: str) -> None:
             slurm(directives="#SBATCH --exclusive\n#SBATCH -N4 --gpus-per-node 8\n"),
             "#SBATCH -N 4 and torchrun --nnodes 2 do not agree",
         ),
+        (
+            slurm(directives="#PBS -l select=4:ncpus=96:ngpus=8\n"),
+            "#PBS -l select 4 and torchrun --nnodes 2 do not agree",
+        ),
+        (slurm(directives="#$ -l rt_AF=4\n"), "#$ -l rt_AF 4 and torchrun --nnodes 2 do not"),
         (slurm("torchrun --nnodes 7 --nproc-per-node 8 pretrain_gpt.py"), "--nnodes 7 do not"),
         (slurm("torchrun --nnodes 2 --nproc-per-node 4 pretrain_gpt.py"), "4 GPUs would stay idle"),
         (

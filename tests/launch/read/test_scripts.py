@@ -114,6 +114,19 @@ def test_a_script_that_another_starts_is_read_there(tmp_path: Path, order: str) 
     assert not [item for item in found.problems if item.rule == "several-commands"]
 
 
+def test_options_in_a_file_that_was_not_read_are_asked_for(folder: ReadFolder) -> None:
+    script = "source $WHERE/params.sh\npython pretrain_gpt.py ${ALL[@]}\n"
+    with pytest.raises(CannotTellError, match=r"(?s)no argument that is known.*params\.sh: not"):
+        folder({"a.sh": script})
+
+
+def test_options_chosen_in_a_loop_that_is_not_followed_may_be_there(folder: ReadFolder) -> None:
+    """The verdict is "cannot tell", not that the micro-batch is missing."""
+    loop = 'source params.sh\nKEPT=()\nfor one in "${ALL[@]}"; do KEPT+=("$one"); done\n'
+    found = folder({"a.sh": f'{loop}python pretrain_gpt.py --bf16 "${{KEPT[@]}}"\n'})
+    assert not [one for one in judged(found).problems if one.severity == "error"]
+
+
 @pytest.mark.parametrize("launcher", ["srun -N 2 --ntasks-per-node=8", "mpirun -np 16 -x A=1"])
 def test_what_starts_a_script_counts_its_processes(folder: ReadFolder, launcher: str) -> None:
     found = folder(
