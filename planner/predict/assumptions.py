@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from constraints.rule import Layout
 from planner.job.job import Job
+from planner.job.models.hf_config import supported_model_types
 from planner.job.schedules import schedule_named
 from planner.predict.links import link_inputs
 from planner.predict.ops import parameter_count
@@ -107,14 +108,21 @@ def schedule_assumptions(job: Job) -> list[str]:
 
 
 def framework_assumptions(job: Job) -> tuple[str, ...]:
-    """What the framework's profile says, and which kernels it needs for the model's layers."""
-    if not job.model.has_states:
-        return job.framework.assumptions
-    kernels = (
-        "state-space layers run in fused kernels: mamba_ssm and causal_conv1d, or "
-        "flash-linear-attention; in plain torch they keep many times as much, which is not modelled"
-    )
-    return (*job.framework.assumptions, kernels)
+    """What the framework's profile says, and what is taken for granted of the model's layers."""
+    notes = job.framework.assumptions
+    if job.model.has_states:
+        notes += (
+            "state-space layers run in fused kernels: mamba_ssm and causal_conv1d, or "
+            "flash-linear-attention; in plain torch they keep many times as much, which is not "
+            "modelled",
+        )
+    # A framework that trains each family's own class has rules for some.
+    family = job.model.family
+    if job.framework.families and family not in supported_model_types():
+        notes += (
+            f"what transformers keeps of {family} models was not counted; taken as a plain layer",
+        )
+    return notes
 
 
 def plan_assumptions(job: Job, probability: float) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ from planner.job.unmodelled import refuse_unmodelled
 _FOLDER = Path(__file__).parent
 _ALIAS_FILE = _FOLDER / "aliases.toml"
 # Endings of Hugging Face names that change weights, not shape.
-_SHAPELESS_SUFFIXES = ("instruct", "chat", "it", "base", "hf")
+_SHAPELESS_SUFFIXES = ("instruct", "chat", "it", "base", "hf", "thinking")
+_RELEASE = re.compile(r"\d{4}")
 
 
 class ResolvedModel(BaseModel):
@@ -95,6 +96,9 @@ def _spellings(asked: str) -> list[str]:
     """Keys to look up, most literal first: as typed, without the organisation, without suffix."""
     repository = asked.rsplit("/", maxsplit=1)[-1]
     words = re.split(r"[-_ ]", repository.lower())
+    # Qwen3-4B-Instruct-2507.
+    if len(words) > 2 and _RELEASE.fullmatch(words[-1]) and words[-2] in _SHAPELESS_SUFFIXES:
+        words.pop()
     while len(words) > 1 and words[-1] in _SHAPELESS_SUFFIXES:
         words.pop()
     keys = [_key(asked), _key(repository), _key("-".join(words))]
