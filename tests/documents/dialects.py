@@ -89,9 +89,17 @@ def _catalogue() -> str:
     models = [load_model(name).spec for name in model_names()]
     lines = ["\n## Models of the catalogue\n\n| target | has |\n|---|---|\n"]
     for target, table in DIALECTS.items():
-        has = [model.name for model in models if not refusals(table(model), model, "", "")]
-        lines.append(f"| {target} | {len(has)} of {len(models)}: {', '.join(has)} |\n")
+        refused = {model.name: bool(refusals(table(model), model, "", "")) for model in models}
+        lines.append(f"| {target} | {_shorter_list(refused)} |\n")
     return "".join((*lines, "\n### What departs\n\n", *_departures(models)))
+
+
+def _shorter_list(refused: dict[str, bool]) -> str:
+    """How many a target takes, and which: or those it refuses, where they are fewer."""
+    has = [name for name, no in refused.items() if not no]
+    without = [name for name, no in refused.items() if no]
+    named = "all but " + ", ".join(without) if len(without) < len(has) else ", ".join(has)
+    return f"{len(has)} of {len(refused)}: {named}"
 
 
 def _departures(models: list[ModelSpec]) -> Iterator[str]:
