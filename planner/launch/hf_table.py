@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from planner.job.models.hf_fields import SPELLINGS
 from planner.job.models.hf_rope import FULL, SCALING_KEYS, SLIDING
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import MlaSpec, ModelSpec
@@ -25,8 +26,12 @@ _NORM_EPS = {
     "nemotron_h": "layer_norm_epsilon",
     "mamba": "layer_norm_epsilon",
     "mamba2": "layer_norm_epsilon",
-    # OlmoLayerNorm: fixed.
+    "gpt_bigcode": "layer_norm_epsilon",
+    "stablelm": "layer_norm_eps",
+    "starcoder2": "norm_epsilon",
+    # OlmoLayerNorm, torch's in OPT: fixed.
     "olmo": "",
+    "opt": "",
 }
 # Types that add the router's loss to the model's, where output_router_logits asks for it.
 _LOSS_TYPES = (
@@ -42,14 +47,22 @@ _QWENS = ("qwen2", "qwen3", *_QWEN_EXPERTS)
 _GROUPED = (*_DEEPSEEKS, "nemotron_h")
 _MAMBAS = ("nemotron_h", "mamba2")
 _GEMMAS = ("gemma2", "gemma3_text")
+_GPT2S = ("gpt2", "gpt_bigcode")
+_USE_BIAS = ("starcoder2", "ernie4_5")
 _BIAS_ELSEWHERE = (
-    "mixtral", "deepseek_v2", "deepseek_v3", "falcon", "gpt2", "mamba2", "llama4_text",
+    *_GPT2S, *_USE_BIAS, "mixtral", "deepseek_v2", "deepseek_v3", "falcon", "mamba2", "llama4_text",
+    "opt", "stablelm",
 )  # fmt: skip
 _NO_MLP_BIAS = (
-    *_MIXTRALS, *_DEEPSEEKS, *_QWENS, "gemma", *_GEMMAS, "falcon", "gpt2", "gpt_neox", "mamba2",
+    *_MIXTRALS, *_DEEPSEEKS, *_QWENS, *_GPT2S, *_USE_BIAS, "gemma", *_GEMMAS, "falcon", "gpt_neox",
+    "mamba2", "opt", "stablelm", "glm", "glm4",
 )  # fmt: skip
-_NO_WINDOW = (*_DEEPSEEKS, *_MAMBAS, "gemma", "falcon", "llama4_text", "gpt2", "gpt_neox")
-_NO_HEAD_DIM = ("gpt2", "gpt_neox", "falcon", "phi", "phi3")
+_NO_WINDOW = (
+    *_DEEPSEEKS, *_MAMBAS, *_GPT2S, "gemma", "falcon", "llama4_text", "gpt_neox", "opt", "stablelm",
+)  # fmt: skip
+_NO_HEAD_DIM = (*_GPT2S, "gpt_neox", "falcon", "phi", "phi3", "opt", "stablelm")
+# Rotary positions of their own in layers with windows.
+_ROPE_BY_KIND = ("gemma3_text", "olmo3")
 _LAYER_TYPES = {
     "full": "full_attention", "sliding": "sliding_attention", "state": "linear_attention",
 }  # fmt: skip
@@ -90,7 +103,7 @@ def _rope(model: ModelSpec) -> dict[str, Value]:
         }
     if model.rotary_share < 1.0:
         table["partial_rotary_factor"] = model.rotary_share
-    if model.family == "gemma3_text":
+    if model.family in _ROPE_BY_KIND:
         local = rope.local_theta or rope.theta
         return {FULL: table, SLIDING: {"rope_type": "default", "rope_theta": local}}
     return table
@@ -163,7 +176,7 @@ def _layer_types(model: ModelSpec) -> list[str]:
 def _has_layer_types(model: ModelSpec) -> bool:
     if model.family in ("gpt_oss", "minimax_m2"):
         return bool(model.moe and model.sliding_window)
-    return model.family in (*_GEMMAS, "qwen3_next")
+    return model.family in (*_GEMMAS, "qwen3_next", "olmo3")
 
 
 _SHAPE = (
@@ -172,7 +185,7 @@ _SHAPE = (
     row("heads", "num_attention_heads"),
     row("kv_heads", "num_key_value_heads"),
     row("vocab", "vocab_size"),
-    row("max_positions", "max_position_embeddings"),
+    row("max_positions", "max_position_embeddings", when=_but("opt")),
     row("activation", "hidden_act"),
     row("tied_embeddings", "tie_word_embeddings"),
     row("ffn moe.ffn", "intermediate_size", _block_width, 0),
@@ -180,6 +193,9 @@ _SHAPE = (
     row("mtp_layers", "num_nextn_predict_layers", when=_of(*_GROUPED)),
     row("qkv_bias", "attention_bias", when=_but(*_BIAS_ELSEWHERE)),
     row("qkv_bias", "attention_bias", default=False, when=_experts_of("llama4_text")),
+    row("qkv_bias", "use_bias", when=_of(*_USE_BIAS)),
+    row("qkv_bias", "use_qkv_bias", when=_of("stablelm")),
+    row("attention_out_bias", "attention_out_bias", when=_of("seed_oss")),
     row("mlp_bias", "mlp_bias", when=_but(*_NO_MLP_BIAS)),
     row("activation", "hidden_activation", when=_of("gemma", *_GEMMAS)),
     row("activation", "mlp_hidden_act", when=_of("nemotron_h")),
@@ -193,16 +209,35 @@ _SHAPE = (
               "logits_softcap final_logit_softcapping"),
     row("qk_norm", "use_qk_norm", lambda m: m.qk_norm == "head", when=_of("glm4_moe")),
     row("qk_l2_norm", "use_qk_norm", when=_of("llama4_text")),
-    row("block", "use_parallel_residual", lambda m: m.block == "parallel", when=_of("gpt_neox")),
-    # The class has a tenth: plans are costed without.
+    row("block", "use_parallel_residual", lambda m: m.block != "pre",
+        when=_of("gpt_neox", "stablelm")),
+    # The classes have a tenth: plans are costed without.
     *(
-        row("", key, lambda _: 0.0, when=_of("gpt2"))
+        row("", key, lambda _: 0.0, when=_of(*_GPT2S))
         for key in ("embd_pdrop", "resid_pdrop", "attn_pdrop")
     ),
+    *(
+        row("", key, lambda _: 0.0, when=_of("seed_oss"))
+        for key in ("residual_dropout", "attention_dropout")
+    ),
 )  # fmt: skip
-_GPT2 = _renamed(
-    _of("gpt2"), "hidden n_embd", "layers n_layer", "heads n_head", "ffn n_inner",
-    "max_positions n_positions", "activation activation_function",
+_GPT2 = (
+    *_renamed(
+        _of(*_GPT2S), "hidden n_embd", "layers n_layer", "heads n_head", "ffn n_inner",
+        "max_positions n_positions", "activation activation_function",
+    ),
+    row("kv_heads", "multi_query", lambda m: m.kv_heads == 1, when=_of("gpt_bigcode")),
+)  # fmt: skip
+_OPT = (
+    *_renamed(
+        _of("opt"), "ffn ffn_dim", "activation activation_function", "init_std init_std",
+        "hidden word_embed_proj_dim", "qkv_bias enable_bias",
+        "norm_weight layer_norm_elementwise_affine",
+    ),
+    # Its table has two rows of no position.
+    row("max_positions", "max_position_embeddings", lambda m: m.max_positions - 2,
+        when=_of("opt")),
+    row("", "dropout", lambda _: 0.0, when=_of("opt")),
 )  # fmt: skip
 _FALCON = (
     *_renamed(_of("falcon"), "kv_heads num_kv_heads", "qkv_bias bias", "ffn ffn_hidden_size"),
@@ -274,7 +309,7 @@ _STATES = (
 _DETAILS = (
     *(
         row("norm_eps", key, when=lambda m, key=key: _eps_key(m) == key)  # type: ignore[misc]
-        for key in ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
+        for key in SPELLINGS["norm_eps"]
     ),
     row("init_std", "initializer_range"),
     row(
@@ -301,7 +336,7 @@ _DETAILS = (
 )  # fmt: skip
 
 
-KEYS: tuple[Row, ...] = (*_SHAPE, *_GPT2, *_FALCON, *_LATENT, *_EXPERTS, *_STATES, *_DETAILS)
+KEYS: tuple[Row, ...] = (*_SHAPE, *_GPT2, *_OPT, *_FALCON, *_LATENT, *_EXPERTS, *_STATES, *_DETAILS)
 
 
 def hf_table(differences: Callable[[ModelSpec], Collection[str]]) -> tuple[Row, ...]:

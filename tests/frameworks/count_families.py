@@ -190,14 +190,14 @@ def count_parameters(spec: ModelSpec) -> Row:
         return sum(counts[name] for name in named if re.search(pattern, name))
 
     total, embedding = sum(counts.values()), having("embed_tokens|wte|embed_in|embeddings")
-    positions, head = having("wpe"), having("lm_head|embed_out")
+    positions, head = having("wpe|embed_positions"), having("lm_head|embed_out")
     experts = having(r"\.experts\.")
     chosen = spec.moe.top_k / spec.moe.experts if spec.moe else 0.0
     active = total - round(experts * (1 - chosen))
     body = total - embedding - positions - head
     last = f".{spec.layers - 1}."
     attention = having(r"\.(self_)?(attn|attention)\.", last)
-    block = having(r"\.(mlp|feed_forward)\.", last)
+    block = having(r"\.(mlp|feed_forward|fc\d)\.", last)
     blocks: Row = {
         "last_layer_attention": attention, "last_layer_mlp": block,
         "last_layer_other": having("", last) - attention - block,

@@ -25,8 +25,10 @@ from transformers.masking_utils import AttentionMaskInterface
 # Types that call torch's fused attention themselves.
 _EAGER_ONLY = ("falcon",)
 _TYPES = {"bf16": torch.bfloat16, "amp": torch.float32, "fp32": torch.float32}
-_NO_DROPOUT = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "hidden_dropout": 0.0,
-               "attention_dropout": 0.0}  # fmt: skip
+_NO_DROPOUT = dict.fromkeys(
+    ("attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout", "attention_dropout",
+     "residual_dropout", "embedding_dropout"), 0.0
+)  # fmt: skip
 _EXPERTS = "grouped_mm"
 _FLASH = "counted_fused"
 _CUDA, _META = 1, 14

@@ -78,7 +78,7 @@ _DDP_SWITCHES = ("gradient_as_bucket_view", "zero_grad_set_to_none")
 _DDP_LARGEST_SHARE = 0.0647
 # The count calls a tensor saved if an operation of the graph holds it; these are handed to
 # checkpointed layers as arguments instead.
-_ARGUMENTS = frozenset({"layers/rotary", "layers/mask"})
+_ARGUMENTS = frozenset({"layers/rotary", "layers/angles", "layers/mask"})
 
 
 @dataclass(frozen=True, slots=True)

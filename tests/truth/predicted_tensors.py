@@ -41,7 +41,7 @@ class Rule:
     last row taking those that remain, or, if `joint`, for all of them together.
 
     `trailing`: only shapes that end so, in the letters of `_sizes`; `dimensions`: only shapes of
-    so many; `dtype`: only this type; `is_cast`: only low-precision copies of weights, which
+    so many; `dtype`: only this type; `family`: only such models; `is_cast`: only low-precision copies of weights, which
     autocast makes; `once`: only the first tensor that fits.
     """
 
@@ -53,6 +53,7 @@ class Rule:
     joint: bool = False
     dimensions: int = 0
     once: bool = False
+    family: str = ""
 
     def fits(self, tensor: Tensor, context: OpContext) -> bool:
         """Whether the rule is about this tensor."""
@@ -62,6 +63,7 @@ class Rule:
             tensor.is_cast == self.is_cast
             and re.fullmatch(self.module, tensor.module) is not None
             and self.dtype in ("", tensor.dtype)
+            and self.family in ("", context.model.family)
             and self.dimensions in (0, len(tensor.shape))
             and (not vocab_layers or tensor.shape[-len(vocab_layers) :] == vocab_layers)
         )
@@ -69,12 +71,13 @@ class Rule:
 
 def _sizes(context: OpContext) -> dict[str, int]:
     """Letters of shapes: a heads, e experts, f their width (x: if it is h), h hidden, k choices of
-    the router, s the sequence, t one more, 1 one."""
+    the router, r what rotary positions turn, s the sequence, t one more, 1 one."""
     model = context.model
     moe = model.moe
     return {
         "a": model.heads,
         "h": model.hidden,
+        "r": model.rotary_width,
         "s": context.seq,
         "t": context.seq + 1,
         "1": 1,
@@ -85,18 +88,18 @@ def _sizes(context: OpContext) -> dict[str, int]:
     }
 
 
-def _norm(module: str, *rows: str) -> tuple[Rule, ...]:
+def _norm(module: str, *rows: str, family: str = "") -> tuple[Rule, ...]:
     """fp32 statistics of each token or head, then the input and, unfused, the normalised one, and
     copies of the weights; `rows` name the norm, the first that the layer has."""
     return tuple(
         rule
         for row in rows
         for rule in (
-            Rule(module, (f"{row}/statistics",), "1"),
-            Rule(module, (f"{row}/weight",), dimensions=1),
-            Rule(module, (f"{row}/weight",), is_cast=True),
-            Rule(module, (f"{row}/input", f"{row}/normalised")),
-            Rule(module, (f"{row}/normalised",)),
+            Rule(module, (f"{row}/statistics",), "1", family=family),
+            Rule(module, (f"{row}/weight",), dimensions=1, family=family),
+            Rule(module, (f"{row}/weight",), is_cast=True, family=family),
+            Rule(module, (f"{row}/input", f"{row}/normalised"), family=family),
+            Rule(module, (f"{row}/normalised",), family=family),
         )
     )
 
@@ -124,7 +127,7 @@ def _mlp(module: str, row: str) -> tuple[Rule, ...]:
 
 _ATTENTION = r"(?:attn|self_attn|attention|self_attention)"
 _QKV = rf"{_ATTENTION}\.(c_attn|q_proj|k_proj|v_proj|qkv_proj|query_key_value)"
-_OUT = rf"{_ATTENTION}\.(c_proj|o_proj|dense)"
+_OUT = rf"{_ATTENTION}\.(c_proj|o_proj|out_proj|dense)"
 _ROUTER = r"mlp\.(gate|router)|feed_forward\.router"
 _EXPERTS = r"mlp\.experts|feed_forward|feed_forward\.experts"
 _SHARED = r"(?:mlp|feed_forward)\.shared_experts?"
@@ -153,9 +156,11 @@ RULES = (
     _cast(_ROUTER, "moe/router"),
     _cast(_EXPERTS, "moe/experts_up", "moe/experts_down"),
     _cast(r"mlp\.shared_expert_gate", "shared_experts/gate"),
-    *_norm(r"ln_1|ln_attn|input_layernorm", "attention/norm"),
-    *_norm(r"pre_feedforward_layernorm|ln_2|ln_mlp", "ffn/norm"),
-    *_norm(r"post_feedforward_layernorm", "ffn/post_norm"),
+    *_norm(r"ln_1|ln_attn|input_layernorm|self_attn_layer_norm", "attention/norm"),
+    *_norm(r"pre_feedforward_layernorm|ln_2|ln_mlp|final_layer_norm", "ffn/norm"),
+    *_norm(r"post_feedforward_layernorm|post_mlp_layernorm", "ffn/post_norm"),
+    *_norm(r"post_self_attn_layernorm", "attention/post_norm"),
+    *_norm(r"post_attention_layernorm", "ffn/norm", family="glm4"),
     *_norm(r"post_attention_layernorm", "attention/post_norm", "ffn/norm"),
     *_norm(r"self_attn\.(q_norm|q_a_layernorm)", "attention/q_norm"),
     *_norm(r"self_attn\.(k_norm|qk_norm)", "attention/k_norm"),
@@ -166,6 +171,7 @@ RULES = (
     Rule(r"self_attn\.kv_b_proj", ("attention/kv_up/input",)),
     Rule(_QKV, ("attention/qkv/input",)),
     Rule(_OUT, ("attention/output",)),
+    Rule(_ATTENTION, ("attention/rotary",), "1sr"),
     Rule(r"attn\.resid_dropout", ("attention/residual/dropout_mask",)),
     # Scores, their masks and copies: squares of the sequence, or with a column for the sink.
     Rule(rf"attn\.attn_dropout|{_ATTENTION}", ("attention/capped_scores",), "ss", once=True),
@@ -180,6 +186,11 @@ RULES = (
     *_mlp(_SHARED, "shared_experts"),
     *_mlp("mlp", "mlp"),
     *_mlp("feed_forward", "mlp"),
+    # OPT's block is no module, and its activation saves what the second product reads.
+    _cast("fc1", "mlp/up"),
+    _cast("fc2", "mlp/down"),
+    Rule("fc1", ("mlp/up/input",)),
+    Rule("activation_fn|fc2", ("mlp/down/input",)),
     Rule(r"mlp\.dropout", ("ffn/residual/dropout_mask",)),
     Rule(_ROUTER, ("moe/router/weight",), "he", once=True),
     Rule(_ROUTER, ("moe/router/input",), "h"),
@@ -216,7 +227,11 @@ def saved_runs(rows: Sequence[Row]) -> list[tuple[Row, list[Tensor]]]:
 
 def _tensor(row: Row) -> Tensor:
     return Tensor(
-        re.sub(r"^(transformer\.|model\.|gpt_neox\.)?(h|layers)\.\d+\.", "", row["module"]),
+        re.sub(
+            r"^(transformer\.|model\.|model\.decoder\.|gpt_neox\.)?(h|layers)\.\d+\.",
+            "",
+            row["module"],
+        ),
         tuple(int(size) for size in row["shape"].split("x") if size),
         row["dtype"],
         int(row["bytes"]),

@@ -61,7 +61,7 @@ class SavedTensors(Frozen):
     """Bytes per position and unit of head width of cosines and sines in tables shared by all
     layers."""
     rotary_layer_bytes: ElementBytes = 0
-    """The same of tables made and kept by each layer."""
+    """The same of all tables that each layer makes and keeps, of what its rotary turns."""
     rotary_per_kind: bool = False
     """Each kind of attention has tables of its own."""
     keeps_gathered_inputs: bool = False

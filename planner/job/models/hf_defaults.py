@@ -36,6 +36,10 @@ _YARN_GPT_OSS: dict[str, object] = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
+_GLM = _shape(
+    40, 4096, 32, 13696, 151552, 131072, num_key_value_heads=2, head_dim=128,
+    partial_rotary_factor=0.5, attention_bias=True, norm_eps=1.5625e-7,
+)  # fmt: skip
 _QWEN2 = _shape(32, 4096, 32, 22016, 151936, 32768, num_key_value_heads=32, max_window_layers=28,
                 norm_eps=1e-6)  # fmt: skip
 _DEEPSEEK_V3 = _shape(
@@ -55,8 +59,8 @@ _MAMBA2_HYBRID: dict[str, object] = {
 # unasked unless `CLASS_DEFAULTS` says otherwise.
 CONSTANTS: dict[str, object] = {
     **dict.fromkeys(
-        ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
-         "router_jitter_noise", "z_loss_coefficient"), 0.0
+        ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "residual_dropout",
+         "embedding_dropout", "router_jitter_noise", "z_loss_coefficient"), 0.0
     ),
     **dict.fromkeys(
         ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier",
@@ -76,6 +80,39 @@ CONSTANTS: dict[str, object] = {
 
 CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     "llama": _LLAMA,
+    "granite": _LLAMA,
+    "arcee": _shape(32, 2560, 32, 18432, 32000, 4096, head_dim=80, hidden_act="relu2"),
+    "ernie4_5": _shape(
+        18, 1024, 16, 3072, 103424, 131072, num_key_value_heads=2, head_dim=128, rope_theta=5e5,
+        tie_word_embeddings=True,
+    ),
+    "seed_oss": _shape(
+        64, 4096, 80, 27648, 155136, 524288, num_key_value_heads=8, head_dim=128,
+        attention_bias=True, attention_dropout=None, residual_dropout=None, norm_eps=1e-6,
+    ),
+    "glm": _GLM,
+    "glm4": _GLM,
+    "olmo3": _shape(
+        32, 4096, 32, 11008, 50304, 2048, rope_theta=5e5, sliding_window=4096,
+        sliding_window_pattern=4,
+    ),
+    "gpt_bigcode": _shape(
+        12, 768, 12, None, 50257, 1024, hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True,
+        multi_query=True, resid_pdrop=None, embd_pdrop=None,
+    ),
+    "opt": _shape(
+        12, 768, 12, 3072, 50272, 2048, hidden_act="relu", tie_word_embeddings=True,
+        word_embed_proj_dim=768, do_layer_norm_before=True, enable_bias=True,
+        layer_norm_elementwise_affine=True,
+    ),
+    "starcoder2": _shape(
+        30, 3072, 24, 12288, 49152, 4096, num_key_value_heads=2, hidden_act="gelu_pytorch_tanh",
+        tie_word_embeddings=True, use_bias=True, initializer_range=0.018042,
+        attention_dropout=None, residual_dropout=None, embedding_dropout=None,
+    ),
+    "stablelm": _shape(
+        32, 2560, 32, 6912, 50304, 4096, num_key_value_heads=32, partial_rotary_factor=0.25,
+    ),
     "mistral": _shape(
         32, 4096, 32, 14336, 32000, 131072, num_key_value_heads=8, sliding_window=4096,
         norm_eps=1e-6,
@@ -143,7 +180,7 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     ),
     "gpt2": _shape(
         12, 768, 12, None, 50257, 1024, hidden_act="gelu_new", tie_word_embeddings=True,
-        # Any: GPT-2's tenth of dropout is a switch of the job.
+        # Any: its tenth of dropout is a switch of the job, here and where else None stands.
         resid_pdrop=None, embd_pdrop=None,
     ),
     "gpt_neox": _shape(

@@ -46,6 +46,24 @@ def llama(fields: Fields) -> SpecFields:
     }
 
 
+def ernie4_5(fields: Fields) -> SpecFields:
+    bias = fields.flag("use_bias")
+    return {**trunk(fields), "qkv_bias": bias, "attention_out_bias": bias, "mlp_bias": bias}
+
+
+def seed_oss(fields: Fields) -> SpecFields:
+    return {
+        **trunk(fields),
+        "qkv_bias": fields.flag("attention_bias"),
+        "attention_out_bias": fields.flag("attention_out_bias"),
+        "mlp_bias": fields.flag("mlp_bias"),
+    }
+
+
+def arcee(fields: Fields) -> SpecFields:
+    return {**llama(fields), "gated": False}
+
+
 def mistral(fields: Fields) -> SpecFields:
     return {**trunk(fields), **window_everywhere(fields)}
 
@@ -162,6 +180,14 @@ def glm4_moe(fields: Fields) -> SpecFields:
     }
 
 
+def glm(fields: Fields) -> SpecFields:
+    return {**trunk(fields), "qkv_bias": fields.flag("attention_bias")}
+
+
+def glm4(fields: Fields) -> SpecFields:
+    return {**glm(fields), "block": "sandwich"}
+
+
 def minimax_m2(fields: Fields) -> SpecFields:
     moe = experts(
         fields,
@@ -234,6 +260,10 @@ def olmo2(fields: Fields) -> SpecFields:
     }
 
 
+def olmo3(fields: Fields) -> SpecFields:
+    return {**olmo2(fields), **window_pattern(fields)}
+
+
 def olmoe(fields: Fields) -> SpecFields:
     read = mixtral(fields)
     moe = read["moe"].model_copy(update={"normalised": fields.flag("norm_topk_prob")})
@@ -272,6 +302,57 @@ def _falcon_block(fields: Fields) -> str:
 def gpt2(fields: Fields) -> SpecFields:
     fields.refuse("add_cross_attention", "only decoder-only models are planned")
     return {**trunk(fields), **layernorm_with_biases(), "position": "learned"}
+
+
+def gpt_bigcode(fields: Fields) -> SpecFields:
+    """GPT-2 with one key and value head for all queries, unless `multi_query` is false."""
+    shape = gpt2(fields)
+    return shape | {"kv_heads": 1 if fields.flag("multi_query") else shape["heads"]}
+
+
+def opt(fields: Fields) -> SpecFields:
+    fields.refuse("_remove_final_layer_norm", "only models with a final norm are planned")
+    if not fields.flag("do_layer_norm_before"):
+        raise fields.error("do_layer_norm_before=false is not supported: norms come before a block")
+    shape = trunk(fields)
+    if fields.positive("word_embed_proj_dim") != shape["hidden"]:
+        raise fields.error("word_embed_proj_dim must be hidden_size: embeddings are not projected")
+    bias = fields.flag("enable_bias")
+    return {
+        **shape,
+        **layernorm_with_biases(),
+        "position": "learned",
+        # Two rows of its table are of no position (OPTLearnedPositionalEmbedding).
+        "max_positions": shape["max_positions"] + 2,
+        "norm_bias": fields.flag("layer_norm_elementwise_affine"),
+        "norm_weight": fields.flag("layer_norm_elementwise_affine"),
+        "qkv_bias": bias,
+        "attention_out_bias": bias,
+        "mlp_bias": bias,
+    }
+
+
+def starcoder2(fields: Fields) -> SpecFields:
+    bias = fields.flag("use_bias")
+    return {
+        **trunk(fields),
+        **layernorm_with_biases(),
+        **window_everywhere(fields),
+        "qkv_bias": bias,
+        "attention_out_bias": bias,
+        "mlp_bias": bias,
+    }
+
+
+def stablelm(fields: Fields) -> SpecFields:
+    fields.refuse("qk_layernorm", "its per-head LayerNorms are not planned")
+    return {
+        **trunk(fields),
+        "norm": "layernorm",
+        "norm_bias": True,
+        "qkv_bias": fields.flag("use_qkv_bias"),
+        "block": "single" if fields.flag("use_parallel_residual") else "pre",
+    }
 
 
 def gpt_neox(fields: Fields) -> SpecFields:
@@ -352,6 +433,10 @@ def nemotron(fields: Fields) -> SpecFields:
 
 READERS: dict[str, Callable[[Fields], SpecFields]] = {
     "llama": llama,
+    "granite": llama,
+    "arcee": arcee,
+    "ernie4_5": ernie4_5,
+    "seed_oss": seed_oss,
     "mistral": mistral,
     "mixtral": mixtral,
     "qwen2": qwen2,
@@ -368,12 +453,19 @@ READERS: dict[str, Callable[[Fields], SpecFields]] = {
     "phi3": phi3,
     "olmo": olmo,
     "olmo2": olmo2,
+    "olmo3": olmo3,
     "olmoe": olmoe,
     "falcon": falcon,
     "gpt2": gpt2,
+    "gpt_bigcode": gpt_bigcode,
+    "opt": opt,
+    "starcoder2": starcoder2,
+    "stablelm": stablelm,
     "gpt_neox": gpt_neox,
     "gpt_oss": gpt_oss,
     "llama4_text": llama4,
+    "glm": glm,
+    "glm4": glm4,
     "glm4_moe": glm4_moe,
     "minimax_m2": minimax_m2,
     "nemotron": nemotron,

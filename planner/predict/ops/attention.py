@@ -86,7 +86,14 @@ def output_norm(context: OpContext) -> tuple[Op, ...]:
     if context.model.block not in ("sandwich", "post"):
         return ()
     return (
-        norm(context, "attention/post_norm", context.model.hidden, Shard.SEQUENCE, Module.NOTHING),
+        norm(
+            context,
+            "attention/post_norm",
+            context.model.hidden,
+            Shard.SEQUENCE,
+            Module.NOTHING,
+            of_product=True,
+        ),
     )
 
 
@@ -262,14 +269,13 @@ def _with_parameters(op: Op, count: float, shard: ParamShard) -> Op:
 def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
     """Rotary embedding: one read and one write of queries and keys each way.
 
-    It keeps nothing of them, but cosines and sines where each layer makes its own, one set for
-    queries and one for keys.
+    It keeps nothing of them, but cosines and sines where each layer makes its own.
     """
     if context.model.position != "rope":
         return ()
     passes = 2.0 * context.profile.kernels.rotary_traffic
     row = elementwise(context, "attention/rope", width, Shard.TP, passes, passes)
-    tables = 4.0 * context.saved.rotary_layer_bytes * context.model.head_dim
+    tables = context.saved.rotary_layer_bytes * context.model.rotary_width
     if not tables:
         return (row,)
     kept = Saved("attention/rotary", 0.0, Shard.NONE, WHOLE_LAYER, fixed_bytes=tables * context.seq)

@@ -39,7 +39,9 @@ def _input_norm(context: OpContext) -> tuple[Op, ...]:
 def _output_norm(context: OpContext) -> tuple[Op, ...]:
     if context.model.block not in ("sandwich", "post"):
         return ()
-    return (norm(context, "ffn/post_norm", context.model.hidden, Shard.SEQUENCE, Module.NOTHING),)
+    hidden = context.model.hidden
+    nothing = Module.NOTHING
+    return (norm(context, "ffn/post_norm", hidden, Shard.SEQUENCE, nothing, of_product=True),)
 
 
 def _dense_rows(context: OpContext) -> tuple[Op, ...]:

@@ -55,7 +55,7 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
         tables = 2.0 * sets * rules.rotary_table_bytes * model.rotary_width * context.seq
         rows.append(Saved("layers/rotary", 0.0, Shard.NONE, nothing, fixed_bytes=tables))
         # Layers that make their own tables are handed fp32 angles, kept by a checkpoint.
-        angles = 4.0 * model.head_dim * context.seq if rules.rotary_layer_bytes else 0.0
+        angles = 4.0 * model.rotary_width * context.seq if rules.rotary_layer_bytes else 0.0
         rows.append(
             Saved("layers/angles", 0.0, Shard.NONE, nothing, Module.FULL, fixed_bytes=angles)
         )
