@@ -36,13 +36,14 @@ _NORM_EPS = {
 # Types that add the router's loss to the model's, where output_router_logits asks for it.
 _LOSS_TYPES = (
     "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "minimax_m2", "qwen3_next", "jamba",
-    "granitemoehybrid", "minimax",
+    "granitemoehybrid", "qwen3_5_moe_text", "minimax",
 )  # fmt: skip
 # Types by what their configs have in common.
 _MIXTRALS = ("mixtral", "gpt_oss", "minimax_m2", "olmoe", "llama4_text")
 _DEEPSEEKS = ("deepseek_v2", "deepseek_v3", "glm4_moe")
-_QWEN_EXPERTS = ("qwen2_moe", "qwen3_moe", "qwen3_next")
-_QWENS = ("qwen2", "qwen3", *_QWEN_EXPERTS)
+_QWEN_EXPERTS = ("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
+_DELTA_NETS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+_QWENS = ("qwen2", "qwen3", "qwen3_5_text", *_QWEN_EXPERTS)
 # Their latent width and groups of experts have the names of DeepSeek's.
 _GROUPED = (*_DEEPSEEKS, "nemotron_h")
 _MAMBAS = ("nemotron_h", "mamba2")
@@ -176,7 +177,7 @@ def _layer_types(model: ModelSpec) -> list[str]:
 def _has_layer_types(model: ModelSpec) -> bool:
     if model.family in ("gpt_oss", "minimax_m2"):
         return bool(model.moe and model.sliding_window)
-    return model.family in (*_GEMMAS, "qwen3_next", "olmo3")
+    return model.family in (*_GEMMAS, *_DELTA_NETS, "olmo3")
 
 
 _SHAPE = (
@@ -301,7 +302,7 @@ _STATES = (
         lambda m: max(1, m.state_space.inner // m.hidden) if m.state_space else None,
         when=_states_of(*_MAMBAS)),
     *_renamed(
-        _states_of("qwen3_next"), "state_space.heads linear_num_value_heads",
+        _states_of(*_DELTA_NETS), "state_space.heads linear_num_value_heads",
         "state_space.head_dim linear_value_head_dim", "state_space.groups linear_num_key_heads",
         "state_space.state linear_key_head_dim", "state_space.conv linear_conv_kernel_dim",
     ),

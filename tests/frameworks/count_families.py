@@ -67,6 +67,8 @@ def _of_class(spec: ModelSpec, kinds: Sequence[LayerKind]) -> dict[str, Any]:
         "bamba": {"attn_layer_indices": [i for i, kind in enumerate(kinds) if _attends(kind)]},
         "granitemoehybrid": {"layer_types": types},
         "minimax": {"layer_types": types},
+        "qwen3_5_text": {"layer_types": types},
+        "qwen3_5_moe_text": {"layer_types": types},
         # Read of the class, which derives them from periods.
         "jamba": {
             "of_class": {

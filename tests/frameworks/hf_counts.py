@@ -151,7 +151,7 @@ _KERNELS = {
 }
 _HYBRIDS = (
     "mamba", "mamba2", "jamba", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h",
-    "qwen3_next",
+    "qwen3_next", "qwen3_5", "qwen3_5_moe",
 )  # fmt: skip
 
 

@@ -41,8 +41,8 @@ class Rule:
     last row taking those that remain, or, if `joint`, for all of them together.
 
     `trailing`: only shapes that end so, in the letters of `_sizes`; `dimensions`: only shapes of
-    so many; `dtype`: only this type; `family`: only such models; `is_cast`: only low-precision copies of weights, which
-    autocast makes; `once`: only the first tensor that fits.
+    so many; `dtype`: only this type; `family`: only such models; `is_cast`: only low-precision
+    copies of weights, which autocast makes; `once`: only the first tensor that fits.
     """
 
     module: str
@@ -227,11 +227,7 @@ def saved_runs(rows: Sequence[Row]) -> list[tuple[Row, list[Tensor]]]:
 
 def _tensor(row: Row) -> Tensor:
     return Tensor(
-        re.sub(
-            r"^(transformer\.|model\.|model\.decoder\.|gpt_neox\.)?(h|layers)\.\d+\.",
-            "",
-            row["module"],
-        ),
+        re.sub(r"^(.*\.)?(h|layers)\.\d+\.", "", row["module"]),
         tuple(int(size) for size in row["shape"].split("x") if size),
         row["dtype"],
         int(row["bytes"]),

@@ -62,6 +62,8 @@ class SavedTensors(Frozen):
     layers."""
     rotary_layer_bytes: ElementBytes = 0
     """The same of all tables that each layer makes and keeps, of what its rotary turns."""
+    rotary_per_sequence: bool = False
+    """Each sequence has shared tables of its own, as positions of text and images differ."""
     rotary_per_kind: bool = False
     """Each kind of attention has tables of its own."""
     keeps_gathered_inputs: bool = False

@@ -16,7 +16,12 @@ from planner.job.specs import ModelSpec
 from planner.job.unmodelled import refuse_unmodelled
 
 # Multimodal wrappers whose language model sits in text_config, and its type where unstated.
-_WRAPPERS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+_WRAPPERS = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 # A config does not say how long the pretraining sequences were; longer contexts than this come
 # from later stages in the models whose reports tell (Llama 3, Qwen 2.5, DeepSeek-V3).
 _LONGEST_ASSUMED_SEQ = 8192

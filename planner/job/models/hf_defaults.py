@@ -36,6 +36,11 @@ _YARN_GPT_OSS: dict[str, object] = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
+_DELTA_NETS: dict[str, object] = {
+    "head_dim": 256, "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "norm_eps": 1e-6,
+}  # fmt: skip
 _GLM = _shape(
     40, 4096, 32, 13696, 151552, 131072, num_key_value_heads=2, head_dim=128,
     partial_rotary_factor=0.5, attention_bias=True, norm_eps=1.5625e-7,
@@ -255,12 +260,17 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
         32, 4096, 32, 14336, 32000, 131072, num_key_value_heads=8, num_experts=8,
         num_experts_per_tok=2, rope_theta=1e6, block_size=256, aux_loss=0.001,
     ),
+    "qwen3_5_text": _shape(
+        32, 4096, 16, 12288, 248320, 32768, num_key_value_heads=4, **_DELTA_NETS,
+    ),
+    "qwen3_5_moe_text": _shape(
+        40, 2048, 16, None, 248320, 32768, num_key_value_heads=2, **_DELTA_NETS,
+        decoder_sparse_step=1, moe_intermediate_size=512, shared_expert_intermediate_size=512,
+        num_experts=256, num_experts_per_tok=8, norm_topk_prob=True, aux_loss=0.001,
+    ),
     "qwen3_next": _shape(
-        48, 2048, 16, 5632, 151936, 32768, num_key_value_heads=2, head_dim=256,
-        partial_rotary_factor=0.25, full_attention_interval=4, linear_conv_kernel_dim=4,
-        linear_key_head_dim=128, linear_value_head_dim=128, linear_num_key_heads=16,
-        linear_num_value_heads=32, decoder_sparse_step=1, moe_intermediate_size=512,
-        shared_expert_intermediate_size=512, num_experts=512, num_experts_per_tok=10,
-        norm_topk_prob=True, norm_eps=1e-6, aux_loss=0.001,
+        48, 2048, 16, 5632, 151936, 32768, num_key_value_heads=2, **_DELTA_NETS,
+        decoder_sparse_step=1, moe_intermediate_size=512, shared_expert_intermediate_size=512,
+        num_experts=512, num_experts_per_tok=10, norm_topk_prob=True, aux_loss=0.001,
     ),
 }  # fmt: skip

@@ -124,7 +124,17 @@ def qwen3_moe(fields: Fields) -> SpecFields:
 
 
 def qwen3_next(fields: Fields) -> SpecFields:
-    """Gated delta nets, in every fourth layer attention with a gate; experts with a shared one."""
+    """Delta nets of Qwen 3.5; experts with a shared one."""
+    shared = fields.non_negative("shared_expert_intermediate_size")
+    return {**_qwen_moe(fields, shared), **_delta_nets(fields)}
+
+
+def qwen3_5(fields: Fields) -> SpecFields:
+    return {**trunk(fields), **_delta_nets(fields)}
+
+
+def _delta_nets(fields: Fields) -> SpecFields:
+    """Gated delta nets, in every fourth layer attention with a gate."""
     layers = fields.positive("num_hidden_layers")
     period = fields.positive("full_attention_interval")
     stated = fields.strings("layer_types", layers)
@@ -132,7 +142,6 @@ def qwen3_next(fields: Fields) -> SpecFields:
     if stated is not None:
         full = [name == "full_attention" for name in stated]
     return {
-        **_qwen_moe(fields, fields.non_negative("shared_expert_intermediate_size")),
         **attention_bias(fields),
         "attention": ["full" if one else "state" for one in full],
         "attention_gate": True,
@@ -478,6 +487,8 @@ READERS: dict[str, Callable[[Fields], SpecFields]] = {
     "falcon_h1": falcon_h1,
     "minimax": minimax,
     "qwen3_next": qwen3_next,
+    "qwen3_5_text": qwen3_5,
+    "qwen3_5_moe_text": qwen3_next,
 }
 
 

@@ -19,6 +19,8 @@ CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.json"))
 # Counts with nothing but model_type given (transformers 5.23.0, torch meta device).
 CLASS_DEFAULTS = {
     "granite": 6738415616,
+    "qwen3_5_text": 8953803264,
+    "qwen3_5_moe_text": 34660610688,
     "arcee": 4022766080,
     "ernie4_5": 360748032,
     "seed_oss": 28921040896,
@@ -84,6 +86,10 @@ def test_the_configs_cover_every_family() -> None:
         "arcee",
         "ernie4_5",
         "glm4",
+        "qwen3_5",
+        "qwen3_5_text",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
         "bamba",
         "falcon_h1",
         "granitemoehybrid",
