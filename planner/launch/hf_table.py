@@ -36,11 +36,11 @@ _NORM_EPS = {
 # Types that add the router's loss to the model's, where output_router_logits asks for it.
 _LOSS_TYPES = (
     "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "minimax_m2", "qwen3_next", "jamba",
-    "granitemoehybrid", "qwen3_5_moe_text", "minimax",
+    "granitemoehybrid", "granitemoe", "qwen3_5_moe_text", "minimax",
 )  # fmt: skip
 # Types by what their configs have in common.
-_MIXTRALS = ("mixtral", "gpt_oss", "minimax_m2", "olmoe", "llama4_text")
-_DEEPSEEKS = ("deepseek_v2", "deepseek_v3", "glm4_moe")
+_MIXTRALS = ("mixtral", "granitemoe", "gpt_oss", "minimax_m2", "olmoe", "llama4_text")
+_DEEPSEEKS = ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
 _QWEN_EXPERTS = ("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
 _DELTA_NETS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 _QWENS = ("qwen2", "qwen3", "qwen3_5_text", *_QWEN_EXPERTS)
@@ -51,12 +51,12 @@ _GEMMAS = ("gemma2", "gemma3_text")
 _GPT2S = ("gpt2", "gpt_bigcode")
 _USE_BIAS = ("starcoder2", "ernie4_5")
 _BIAS_ELSEWHERE = (
-    *_GPT2S, *_USE_BIAS, "mixtral", "deepseek_v2", "deepseek_v3", "falcon", "mamba2", "llama4_text",
-    "opt", "stablelm",
+    *_GPT2S, *_USE_BIAS, "mixtral", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "falcon",
+    "mamba2", "llama4_text", "opt", "stablelm",
 )  # fmt: skip
 _NO_MLP_BIAS = (
     *_MIXTRALS, *_DEEPSEEKS, *_QWENS, *_GPT2S, *_USE_BIAS, "gemma", *_GEMMAS, "falcon", "gpt_neox",
-    "mamba2", "opt", "stablelm", "glm", "glm4",
+    "mamba2", "opt", "stablelm", "glm", "glm4", "exaone4", "hunyuan_v1_dense",
 )  # fmt: skip
 _NO_WINDOW = (
     *_DEEPSEEKS, *_MAMBAS, *_GPT2S, "gemma", "falcon", "llama4_text", "gpt_neox", "opt", "stablelm",
@@ -177,7 +177,7 @@ def _layer_types(model: ModelSpec) -> list[str]:
 def _has_layer_types(model: ModelSpec) -> bool:
     if model.family in ("gpt_oss", "minimax_m2"):
         return bool(model.moe and model.sliding_window)
-    return model.family in (*_GEMMAS, *_DELTA_NETS, "olmo3")
+    return model.family in (*_GEMMAS, *_DELTA_NETS, "olmo3", "exaone4")
 
 
 _SHAPE = (
@@ -272,7 +272,10 @@ _EXPERTS = (
     row("moe.shared_ffn", "moe_shared_expert_intermediate_size",
         lambda m: experts(m).shared_ffn or experts(m).ffn, when=_experts_of("nemotron_h")),
     row("layer_kinds", "first_k_dense_replace", lambda m: leading_dense(m) or 0,
-        when=_experts_of(*_DEEPSEEKS)),
+        when=_experts_of("deepseek_v2", "deepseek_v3", "glm4_moe")),
+    row("layer_kinds", "mlp_layer_types",
+        lambda m: ["sparse" if kind.ffn == "moe" else "dense" for kind in m.kind_sequence],
+        when=_experts_of("glm4_moe_lite")),
     row("moe.groups", "n_group", when=_experts_of(*_GROUPED)),
     row("moe.top_groups", "topk_group", when=_experts_of(*_GROUPED)),
     row("moe.normalised", "norm_topk_prob", when=_experts_of(*_QWEN_EXPERTS, *_GROUPED, "olmoe")),
@@ -337,7 +340,16 @@ _DETAILS = (
 )  # fmt: skip
 
 
-KEYS: tuple[Row, ...] = (*_SHAPE, *_GPT2, *_OPT, *_FALCON, *_LATENT, *_EXPERTS, *_STATES, *_DETAILS)
+KEYS: tuple[Row, ...] = (
+    *_SHAPE,
+    *_GPT2,
+    *_OPT,
+    *_FALCON,
+    *_LATENT,
+    *_EXPERTS,
+    *_STATES,
+    *_DETAILS,
+)
 
 
 def hf_table(differences: Callable[[ModelSpec], Collection[str]]) -> tuple[Row, ...]:

@@ -39,6 +39,9 @@ ATTENTION = ("flash", "eager")
 CHECKPOINTING = ("none", "full")
 
 
+_TYPES = {"full": "full_attention", "sliding": "sliding_attention"}
+
+
 def config_of(spec: ModelSpec, kinds: Sequence[LayerKind]) -> dict[str, Any]:
     """transformers' config of a model with the given layers, without the router's loss, as it is
     off in released configs; ValueError if it has none."""
@@ -61,13 +64,19 @@ def config_of(spec: ModelSpec, kinds: Sequence[LayerKind]) -> dict[str, Any]:
 
 def _of_class(spec: ModelSpec, kinds: Sequence[LayerKind]) -> dict[str, Any]:
     """The defaults of a type's class with the given layers, each type's way of naming them."""
-    types = ["full_attention" if _attends(kind) else "linear_attention" for kind in kinds]
+    types = [_TYPES.get(kind.attention, "linear_attention") for kind in kinds]
     experts = [spec.moe.experts if spec.moe and kind.ffn == "moe" else 1 for kind in kinds]
     named: dict[str, dict[str, Any]] = {
         "bamba": {"attn_layer_indices": [i for i, kind in enumerate(kinds) if _attends(kind)]},
         "granitemoehybrid": {"layer_types": types},
         "minimax": {"layer_types": types},
         "qwen3_5_text": {"layer_types": types},
+        "exaone4": {"layer_types": types},
+        "glm4_moe_lite": {
+            "mlp_layer_types": ["sparse" if kind.ffn == "moe" else "dense" for kind in kinds]
+        },
+        # The class cannot be built without.
+        "hunyuan_v1_dense": {"head_dim": spec.head_dim},
         "qwen3_5_moe_text": {"layer_types": types},
         # Read of the class, which derives them from periods.
         "jamba": {
@@ -199,7 +208,7 @@ def count_parameters(spec: ModelSpec) -> Row:
     body = total - embedding - positions - head
     last = f".{spec.layers - 1}."
     attention = having(r"\.(self_)?(attn|attention)\.", last)
-    block = having(r"\.(mlp|feed_forward|fc\d)\.", last)
+    block = having(r"\.(mlp|feed_forward|block_sparse_moe|fc\d)\.", last)
     blocks: Row = {
         "last_layer_attention": attention, "last_layer_mlp": block,
         "last_layer_other": having("", last) - attention - block,

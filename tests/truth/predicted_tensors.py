@@ -162,8 +162,8 @@ RULES = (
     *_norm(r"post_self_attn_layernorm", "attention/post_norm"),
     *_norm(r"post_attention_layernorm", "ffn/norm", family="glm4"),
     *_norm(r"post_attention_layernorm", "attention/post_norm", "ffn/norm"),
-    *_norm(r"self_attn\.(q_norm|q_a_layernorm)", "attention/q_norm"),
-    *_norm(r"self_attn\.(k_norm|qk_norm)", "attention/k_norm"),
+    *_norm(r"self_attn\.(q_norm|q_a_layernorm|query_layernorm)", "attention/q_norm"),
+    *_norm(r"self_attn\.(k_norm|qk_norm|key_layernorm)", "attention/k_norm"),
     *_norm(r"self_attn\.kv_a_layernorm", "attention/kv_norm"),
     Rule(r"self_attn\.(q_proj|kv_a_proj_with_mqa)", ("attention/q/input",)),
     Rule(r"self_attn\.(q_a_proj|kv_a_proj_with_mqa)", ("attention/q_down/input",)),
@@ -227,7 +227,7 @@ def saved_runs(rows: Sequence[Row]) -> list[tuple[Row, list[Tensor]]]:
 
 def _tensor(row: Row) -> Tensor:
     return Tensor(
-        re.sub(r"^(.*\.)?(h|layers)\.\d+\.", "", row["module"]),
+        re.sub(r"^(.*\.)?(h|layers)\.\d+\.", "", row["module"]).replace("block_sparse_moe", "mlp"),
         tuple(int(size) for size in row["shape"].split("x") if size),
         row["dtype"],
         int(row["bytes"]),

@@ -80,12 +80,29 @@ CONSTANTS: dict[str, object] = {
     "attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1, "time_step_scale": 1.0,
     "swiglu_alpha": 1.702, "rope_interleave": True,
     "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
-    "use_bidirectional_attention": False,
+    "use_bidirectional_attention": False, "no_rope_layer_interval": 4,
 }  # fmt: skip
 
 CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     "llama": _LLAMA,
     "granite": _LLAMA,
+    "granitemoe": {
+        **_LLAMA, "num_experts": 8, "num_experts_per_tok": 2, "aux_loss": 0.001,
+    },
+    "hunyuan_v1_dense": _shape(32, 4096, 32, 11008, 290943, 2048),
+    "exaone4": _shape(
+        32, 4096, 32, 16384, 102400, 2048, sliding_window=4096, sliding_window_pattern=4,
+    ),
+    "smollm3": _shape(
+        36, 2048, 16, 11008, 128256, 32768, num_key_value_heads=4, rope_theta=2e6, norm_eps=1e-6,
+        tie_word_embeddings=True,
+    ),
+    "glm4_moe_lite": _shape(
+        47, 2048, 20, 10240, 154880, 202752, head_dim=256, moe_intermediate_size=1536,
+        n_shared_experts=1, num_experts=64, num_experts_per_tok=4, n_group=1, topk_group=1,
+        norm_topk_prob=True, routed_scaling_factor=1.8, q_lora_rank=768, kv_lora_rank=512,
+        qk_nope_head_dim=192, qk_rope_head_dim=64, v_head_dim=256, first_k_dense_replace=1,
+    ),
     "arcee": _shape(32, 2560, 32, 18432, 32000, 4096, head_dim=80, hidden_act="relu2"),
     "ernie4_5": _shape(
         18, 1024, 16, 3072, 103424, 131072, num_key_value_heads=2, head_dim=128, rope_theta=5e5,

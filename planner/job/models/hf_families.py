@@ -68,6 +68,26 @@ def mistral(fields: Fields) -> SpecFields:
     return {**trunk(fields), **window_everywhere(fields)}
 
 
+def granitemoe(fields: Fields) -> SpecFields:
+    moe = experts(fields, ffn=fields.positive("intermediate_size"))
+    return {**trunk(fields), **attention_bias(fields), "moe": moe}
+
+
+def hunyuan_v1_dense(fields: Fields) -> SpecFields:
+    return {**trunk(fields), **attention_bias(fields), "qk_norm": "head"}
+
+
+def exaone4(fields: Fields) -> SpecFields:
+    """Layers without a window have no positions, where others have one: costed as with."""
+    return {**trunk(fields), **window_pattern(fields), "block": "post", "qk_norm": "head"}
+
+
+def smollm3(fields: Fields) -> SpecFields:
+    """Every fourth layer has no positions, and is costed as with."""
+    fields.refuse("use_sliding_window", "no released model uses it")
+    return llama(fields)
+
+
 def mixtral(fields: Fields) -> SpecFields:
     moe = experts(fields, ffn=fields.positive("intermediate_size"))
     return {**trunk(fields), **window_everywhere(fields), "moe": moe}
@@ -178,6 +198,13 @@ def deepseek_v2(fields: Fields) -> SpecFields:
 
 def deepseek_v3(fields: Fields) -> SpecFields:
     return _deepseek(fields, correction_bias=True)
+
+
+def glm4_moe_lite(fields: Fields) -> SpecFields:
+    """DeepSeek-V3's layers; `mlp_layer_types` says which have experts."""
+    read = deepseek_v3(fields)
+    stated = fields.strings("mlp_layer_types", read["layers"])
+    return read if stated is None else read | {"moe_layers": [one == "sparse" for one in stated]}
 
 
 def glm4_moe(fields: Fields) -> SpecFields:
@@ -443,7 +470,11 @@ def nemotron(fields: Fields) -> SpecFields:
 READERS: dict[str, Callable[[Fields], SpecFields]] = {
     "llama": llama,
     "granite": llama,
+    "granitemoe": granitemoe,
     "arcee": arcee,
+    "exaone4": exaone4,
+    "hunyuan_v1_dense": hunyuan_v1_dense,
+    "smollm3": smollm3,
     "ernie4_5": ernie4_5,
     "seed_oss": seed_oss,
     "mistral": mistral,
@@ -476,6 +507,7 @@ READERS: dict[str, Callable[[Fields], SpecFields]] = {
     "glm": glm,
     "glm4": glm4,
     "glm4_moe": glm4_moe,
+    "glm4_moe_lite": glm4_moe_lite,
     "minimax_m2": minimax_m2,
     "nemotron": nemotron,
     "nemotron_h": nemotron_h,

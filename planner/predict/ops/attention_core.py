@@ -68,7 +68,7 @@ def _core_saved(
         )
         if context.saved.fused_expands_kv_heads and _copies_heads(context, kv_heads):
             kv_heads = float(model.heads)
-        if model.mla and context.saved.fused_pads_values:
+        if model.mla and context.saved.fused_pads_values and v_dim < qk_dim:
             padded = Saved("attention/v", query.bytes_per_token, Shard.TP, freed)
             key, _ = _key_value(context, qk_dim, v_dim, kv_heads, freed)
             return (query, key, padded, lse)

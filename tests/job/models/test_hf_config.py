@@ -19,6 +19,11 @@ CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.json"))
 # Counts with nothing but model_type given (transformers 5.23.0, torch meta device).
 CLASS_DEFAULTS = {
     "granite": 6738415616,
+    "glm4_moe_lite": 29943390976,
+    "hunyuan_v1_dense": 8859684864,
+    "granitemoe": 37039116288,
+    "smollm3": 3075098624,
+    "exaone4": 9429069824,
     "qwen3_5_text": 8953803264,
     "qwen3_5_moe_text": 34660610688,
     "arcee": 4022766080,
@@ -86,6 +91,11 @@ def test_the_configs_cover_every_family() -> None:
         "arcee",
         "ernie4_5",
         "glm4",
+        "glm4_moe_lite",
+        "exaone4",
+        "granitemoe",
+        "hunyuan_v1_dense",
+        "smollm3",
         "qwen3_5",
         "qwen3_5_text",
         "qwen3_5_moe",
