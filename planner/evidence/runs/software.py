@@ -123,6 +123,8 @@ _PLAIN_RULES: Rules = (
     (says("state_precision", "^bf16"), "torchtune"),
     # Whole models in plain fp16, without autocast, were Megatron's too.
     *((lambda row, of=of: row.says("precision", "^fp16$") and of(row), to) for of, to in _OF_2022),
+    # Its stages are no compiled model's.
+    (lambda row: _zero(row) == 1 and row.says("compile", "^y"), "nanogpt"),
     (lambda row: _zero(row) > 0, "deepspeed"),
 )
 
