@@ -45,6 +45,15 @@ def gradient_per_parameter(framework: FrameworkInputs) -> float:
 
 
 @jit
+def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
+    """Bytes of a gradient that no rank has a share of yet: where they wait for the last
+    micro-batch's reduction, of the type in which they add up until then."""
+    if is_sharded(grid) and framework.unreduced_gradients > 0.0:
+        return framework.unreduced_gradient_bytes + framework.extra_gradient_bytes
+    return gradient_per_parameter(framework)
+
+
+@jit
 def sharded_gradients(dense: float, expert: float, grid: Row, framework: FrameworkInputs) -> float:
     """Gradients divided by the ZeRO groups."""
     return framework.gradient_bytes * (dense / grid.shards + expert / grid.expert_shards)
@@ -197,7 +206,7 @@ def made_gradients(phase: int, holds: Row, grid: Row, framework: FrameworkInputs
     if reduces_at_once(grid, framework):
         return sharded_gradients(dense, expert, grid, framework)
     tied = holds.head_made - holds.head_parameters
-    return gradient_per_parameter(framework) * (dense + expert + tied)
+    return whole_gradient_bytes(grid, framework) * (dense + expert + tied)
 
 
 @jit
@@ -210,7 +219,7 @@ def held_gradients(
     if one_pass.before == 0.0 and phase <= FORWARD:
         return 0.0
     if is_sharded(grid) and framework.unreduced_gradients > 0.0:
-        return gradient_per_parameter(framework) * (holds.dense + holds.expert)
+        return whole_gradient_bytes(grid, framework) * (holds.dense + holds.expert)
     return settled
 
 

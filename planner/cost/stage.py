@@ -30,6 +30,7 @@ from planner.cost.phases import (
     phase_terms,
     reduces_at_once,
     sharded_gradients,
+    whole_gradient_bytes,
 )
 from planner.cost.schedule import Held, held_microbatches
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -57,7 +58,7 @@ def new_gradients(dense: float, expert: float, grid: Row, framework: FrameworkIn
     """Gradients that a piece leaves behind in a pass that makes them."""
     if reduces_at_once(grid, framework):
         return sharded_gradients(dense, expert, grid, framework)
-    return gradient_per_parameter(framework) * (dense + expert)
+    return whole_gradient_bytes(grid, framework) * (dense + expert)
 
 
 @jit

@@ -148,6 +148,8 @@ class FrameworkInputs(NamedTuple):
     """What the GPU's context takes."""
     workspace_bytes: float
     """The setting, or torch's on the job's GPU."""
+    unreduced_gradient_bytes: float
+    """The setting, or `gradient_bytes` where it is none."""
     gradients_on_gpu: float
     """Share of the settled gradients that stays on the GPU while the optimizer is offloaded."""
     offload_s: float

@@ -295,6 +295,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "schedule": schedule_named(job.schedule).code,
         "context_bytes": job.cluster.gpu.context_bytes,
         "workspace_bytes": job.workspace_bytes,
+        "unreduced_gradient_bytes": _unreduced_gradient(profile),
         "gradients_on_gpu": gradients_on_gpu(profile, setting),
         "offload_s": offload_seconds_per_parameter(
             job.framework,
@@ -329,6 +330,12 @@ def _live_gathered(job: Job, profile: FrameworkProfile) -> float:
     if not live:
         return 0.0
     return profile.state.weight_bytes * min(live, float(parameter_count(job.model).total))
+
+
+def _unreduced_gradient(profile: FrameworkProfile) -> float:
+    """Bytes of a gradient that is kept whole until it is reduced."""
+    size = profile.state.unreduced_gradient_bytes
+    return profile.state.gradient_bytes if size is None else size
 
 
 def _unfused_tensors(job: Job) -> float:

@@ -188,6 +188,10 @@ class TrainingState(Frozen):
     unreduced_gradients: bool = False
     """ZeRO-2 and 3 reduce gradients once a step, after the last micro-batch, and keep them whole
     until then (FSDP without gradient sync while it accumulates)."""
+    unreduced_gradient_bytes: ParameterBytes | None = None
+    """Such a whole gradient: FSDP1 leaves it as backward made it (torch/distributed/fsdp,
+    _runtime_utils.py, _post_backward_hook). None: `gradient_bytes`, as FSDP2, which casts it to the
+    type that it reduces in (_fsdp_param.py, to_accumulated_grad_if_needed)."""
     gradients_at_backward: bool = False
     """All gradients exist from the start of a backward pass on, as the textbooks' account has
     it."""
