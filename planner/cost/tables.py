@@ -101,7 +101,6 @@ class FrameworkInputs(NamedTuple):
     accumulation_traffic_bytes: float
     gradient_communication_bytes: float
     parameter_communication_bytes: float
-    communicator_bytes: float
     tensor_buffer_bytes: float
     fragmentation: float
     weight_gradient_bytes: float
@@ -146,6 +145,8 @@ class FrameworkInputs(NamedTuple):
     """SCHEDULE_* of `planner.cost.schedule`."""
     context_bytes: float
     """What the GPU's context takes."""
+    communicator_bytes: float
+    """NCCL buffers of one communicator: `channel_bytes` of each of its channels."""
     workspace_bytes: float
     """The setting, or torch's on the job's GPU."""
     unreduced_gradient_bytes: float

@@ -22,7 +22,7 @@ from planner.job.job import Job
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.device import gpu_inputs
-from planner.predict.links import link_inputs
+from planner.predict.links import channels, link_inputs
 from planner.predict.ops import Op, OpKind, ParamShard, Piece, Saved, pieces
 from planner.predict.ops.attention_core import score_parts
 from planner.predict.ops.context import OpContext
@@ -293,7 +293,8 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "optimizer_traffic_bytes": traffic_bytes(setting) + kernels.update_traffic_bytes,
         "host_step_s": profile.outside.host_step_s / job.cluster.host_speed,
         "schedule": schedule_named(job.schedule).code,
-        "context_bytes": job.cluster.gpu.context_bytes,
+        "context_bytes": job.cluster.gpu.context_bytes + profile.outside.kernels_bytes,
+        "communicator_bytes": profile.outside.channel_bytes * channels(job.cluster),
         "workspace_bytes": job.workspace_bytes,
         "unreduced_gradient_bytes": _unreduced_gradient(profile),
         "gradients_on_gpu": gradients_on_gpu(profile, setting),
