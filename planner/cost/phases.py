@@ -74,11 +74,14 @@ def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
 
 @jit
 def bucket_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """DDP's flat copies of the gradients, or the bucket of ZeRO-2."""
-    if grid.zero == 0 and grid.shards > 1.0:
-        value = framework.gradient_bytes * (holds.dense + holds.expert)
-        return framework.ddp_bucket_copies * value
-    return framework.bucket_bytes if is_sharded(grid) and grid.zero == 2 else 0.0
+    """DDP's flat copies of the gradients, or the buckets of ZeRO-1 and 2: no larger than the
+    gradients and weights that pass through them."""
+    parameters = holds.dense + holds.expert
+    if grid.zero == 0:
+        copies = framework.ddp_bucket_copies if grid.shards > 1.0 else 0.0
+        return copies * framework.gradient_bytes * parameters
+    passing = (framework.gradient_bytes + framework.weight_bytes) * parameters
+    return min(framework.bucket_bytes, passing) if grid.zero < 3 else 0.0
 
 
 @jit

@@ -215,4 +215,4 @@ class TrainingState(Frozen):
     update_cast_bytes: ParameterBytes = 0
     """fp32 copy of a rank's share of the gradients, which the update makes whatever its kernel."""
     bucket_bytes: Bytes = 0
-    """ZeRO-2: the bucket of gradients on their way."""
+    """ZeRO-1 and 2: buckets of gradients, and of updated weights, on their way."""
