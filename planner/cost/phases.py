@@ -73,15 +73,14 @@ def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
 
 
 @jit
-def bucket_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
+def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) -> float:
     """DDP's flat copies of the gradients, or the buckets of ZeRO-1 and 2: no larger than the
-    gradients and weights that pass through them."""
-    parameters = holds.dense + holds.expert
-    if grid.zero == 0:
-        copies = framework.ddp_bucket_copies if grid.shards > 1.0 else 0.0
-        return copies * framework.gradient_bytes * parameters
-    passing = (framework.gradient_bytes + framework.weight_bytes) * parameters
-    return min(framework.bucket_bytes, passing) if grid.zero < 3 else 0.0
+    gradients and weights of an even stage, which pass through them."""
+    if grid.zero == 0 and grid.shards > 1.0:
+        value = framework.gradient_bytes * (holds.dense + holds.expert)
+        return framework.ddp_bucket_copies * value
+    buckets = min(framework.bucket_bytes, framework.passing_bytes / (key.tp * grid.pp))
+    return buckets if 0 < grid.zero < 3 else 0.0
 
 
 @jit
@@ -367,7 +366,7 @@ def at_rest(
         weight_bytes(dense, expert, zero, shards, expert_shards, framework),
         shared_bytes(framework.master_bytes, 1, *sharing),
         holds.extra_state + shared_bytes(framework.optimizer_bytes, 1, *sharing),
-        bucket_bytes(holds, grid, framework),
+        bucket_bytes(holds, key, grid, framework),
         holds.layers * framework.mask_buffer_bytes,
         framework.input_bytes * local_tokens(key, job),
         framework.workspace_bytes,

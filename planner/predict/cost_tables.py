@@ -279,6 +279,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
+        "passing_bytes": (state.gradient_bytes + state.weight_bytes) * _parameters(job),
         "live_gathered_bytes": _live_gathered(job, profile),
         "logits_transient_bytes": _logits_transient(profile),
         "issue_s": kernels.issue_s / job.cluster.host_speed,
@@ -330,7 +331,12 @@ def _live_gathered(job: Job, profile: FrameworkProfile) -> float:
     live = profile.state.live_parameters
     if not live:
         return 0.0
-    return profile.state.weight_bytes * min(live, float(parameter_count(job.model).total))
+    return profile.state.weight_bytes * min(live, _parameters(job))
+
+
+def _parameters(job: Job) -> float:
+    """Parameters of the whole model."""
+    return float(parameter_count(job.model).total)
 
 
 def _unreduced_gradient(profile: FrameworkProfile) -> float:

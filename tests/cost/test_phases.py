@@ -101,17 +101,17 @@ def test_gradients_made_along_the_way(changes: dict[str, float], made: list[floa
 
 @pytest.mark.parametrize(
     ("zero", "limit", "size"),
-    [(0, 9.0, 3 * 2 * 1200), (1, 9e9, 5 * 1200), (2, 9e9, 5 * 1200), (2, 700.0, 700.0),
-     (3, 9.0, 0.0)],
-)  # fmt: skip
+    [(0, 9.0, 3 * 2 * 1200), (1, 9e9, 1000.0), (2, 9e9, 1000.0), (2, 700.0, 700.0), (3, 9.0, 0.0)],
+)
 def test_buckets_are_no_larger_than_what_passes_through_them(
     zero: int, limit: float, size: float
 ) -> None:
-    """Gradients of two bytes and weights of three; DDP's three copies of the gradients."""
+    """8,000 bytes of a model on two tensor-parallel ranks and four stages; DDP's three copies."""
     framework = framework_inputs(
-        gradient_bytes=2.0, weight_bytes=3.0, ddp_bucket_copies=3.0, bucket_bytes=limit
+        gradient_bytes=2.0, ddp_bucket_copies=3.0, bucket_bytes=limit, passing_bytes=8000.0
     )
-    assert p.bucket_bytes(HOLDS, grid(zero=zero, **SHARDED), framework) == size
+    key = SimpleNamespace(tp=2.0)
+    assert p.bucket_bytes(HOLDS, key, grid(zero=zero, **SHARDED), framework) == size
 
 
 ROOT = [0, 407, 407, 400, *5 * [414], 0]
