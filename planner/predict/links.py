@@ -143,8 +143,8 @@ def placed_domain_gpus(num_gpus: int, domain_gpus: int, gpus_per_node: int) -> i
 
 
 # Two rings over each link of 25 GB/s of a scale-up domain: 12 channels on V100, 24 on A100, 16 on
-# H800 (8 links), 24 on H100 (18 links): logs in NVIDIA/nccl issues 713 and 892, nccl-tests issue 100
-# and vllm issue 10453 on GitHub.
+# H800 (8 links), 24 on H100 (18 links). Logs: issues 713 and 892 of NVIDIA/nccl, 100 of
+# nccl-tests, 10453 of vllm-project/vllm.
 _CHANNEL_BYTES_PER_S = 12.5e9
 _MOST_CHANNELS = 24
 _LEAST_CHANNELS = 2
