@@ -79,7 +79,8 @@ def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) ->
     if grid.zero == 0 and grid.shards > 1.0:
         value = framework.gradient_bytes * (holds.dense + holds.expert)
         return framework.ddp_bucket_copies * value
-    buckets = min(framework.bucket_bytes, framework.passing_bytes / (key.tp * grid.pp))
+    passing = (framework.gradient_bytes + framework.weight_bytes) * framework.model_parameters
+    buckets = min(framework.bucket_bytes, passing / (key.tp * grid.pp))
     return buckets if 0 < grid.zero < 3 else 0.0
 
 

@@ -124,8 +124,11 @@ class FrameworkInputs(NamedTuple):
     least_offload_bytes: float
     optimizer_bytes: float
     """Bytes per parameter of the optimizer's moments."""
-    passing_bytes: float
-    """Gradients and weights of the whole model: what passes through the buckets of ZeRO."""
+    update_group_parameters: float
+    model_parameters: float
+    """Parameters of the whole model."""
+    flat_update_bytes: float
+    """The setting, of the part of the optimizer that is on the GPU."""
     live_gathered_bytes: float
     """Weights that ZeRO-3 keeps gathered whatever the layer: `live_parameters`, of a model that has
     as many."""

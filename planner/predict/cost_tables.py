@@ -279,7 +279,8 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
-        "passing_bytes": (state.gradient_bytes + state.weight_bytes) * _parameters(job),
+        "model_parameters": _parameters(job),
+        "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
         "live_gathered_bytes": _live_gathered(job, profile),
         "logits_transient_bytes": _logits_transient(profile),
         "issue_s": kernels.issue_s / job.cluster.host_speed,

@@ -106,10 +106,12 @@ def test_gradients_made_along_the_way(changes: dict[str, float], made: list[floa
 def test_buckets_are_no_larger_than_what_passes_through_them(
     zero: int, limit: float, size: float
 ) -> None:
-    """8,000 bytes of a model on two tensor-parallel ranks and four stages; DDP's three copies."""
+    """5 bytes of 1,600 parameters on two tensor-parallel ranks and four stages; DDP's three
+    copies."""
     framework = framework_inputs(
-        gradient_bytes=2.0, ddp_bucket_copies=3.0, bucket_bytes=limit, passing_bytes=8000.0
-    )
+        gradient_bytes=2.0, weight_bytes=3.0, ddp_bucket_copies=3.0, bucket_bytes=limit,
+        model_parameters=1600.0,
+    )  # fmt: skip
     key = SimpleNamespace(tp=2.0)
     assert p.bucket_bytes(HOLDS, key, grid(zero=zero, **SHARDED), framework) == size
 

@@ -214,5 +214,12 @@ class TrainingState(Frozen):
     """Optimizer temporaries, in bytes per (sharded) parameter: foreach makes a copy."""
     update_cast_bytes: ParameterBytes = 0
     """fp32 copy of a rank's share of the gradients, which the update makes whatever its kernel."""
+    flat_update_bytes: ParameterBytes = 0
+    """Temporaries of an update that joins a rank's share of the gradients in one tensor and casts
+    it to fp32: blocks that the allocator keeps beside all others
+    (`planner.cost.memory.set_aside_bytes`)."""
+    update_group_parameters: Annotated[float, unit("parameters")] = 1e9
+    """ZeRO-3: how many parameters of a rank's share are updated at a time (DeepSpeed's
+    sub_group_size)."""
     bucket_bytes: Bytes = 0
     """ZeRO-1 and 2: buckets of gradients, and of updated weights, on their way."""
