@@ -63,8 +63,29 @@ def communicator_sizes(
 
 @jit
 def outside_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """What lies outside torch's allocator: context and communication."""
-    return framework.context_bytes + communication_bytes(key, grid, job, framework)
+    """What lies beside live tensors whatever the phase: context and communication, outside torch's
+    allocator, and blocks that it keeps for the update."""
+    outside = framework.context_bytes + communication_bytes(key, grid, job, framework)
+    return outside + set_aside_bytes(key, grid, framework)
+
+
+@jit
+def set_aside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
+    """Blocks of an update that works on a rank's whole share of an even stage's parameters as one
+    tensor (ZeRO-3: on a group of them at a time).
+
+    b·min(P/(tp·pp·shards), group). Nothing that backward gives back is as large, and the allocator
+    joins no segments: it asks for new ones in the first step and keeps them, so they stand beside
+    all that the passes hold. Source: DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py, step;
+    torch, c10/cuda/CUDACachingAllocator.cpp. (Where the room for both is missing, DeepSpeed warns
+    of "cache flushes since last step".)
+    """
+    share = framework.model_parameters / (key.tp * grid.pp)
+    if grid.zero > 0:
+        share /= grid.shards
+    if grid.zero > 2:
+        share = min(share, framework.update_group_parameters)
+    return framework.flat_update_bytes * share
 
 
 @jit

@@ -100,3 +100,10 @@ def group_bytes(
     )
     inputs = framework.input_bytes * local_tokens(key, job)
     return float(group.resting_bytes + inputs + moving)
+
+
+@jit
+def updating_bytes(group: Row, key: Row, job: JobInputs, framework: FrameworkInputs) -> float:
+    """Live bytes of a stage of a group in the optimizer's phase, `set_aside_bytes` apart."""
+    inputs = framework.input_bytes * local_tokens(key, job)
+    return float(group.resting_bytes + inputs + group.update_moving_bytes)

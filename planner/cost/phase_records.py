@@ -209,6 +209,30 @@ def total_bytes(terms: PhaseTerms) -> float:
 
 
 @jit
+def in_update(rest: PhaseTerms, aside: float) -> PhaseTerms:
+    """The optimizer's phase, `rest`, with the blocks that stand aside for it in other phases."""
+    return PhaseTerms(
+        rest.weights,
+        rest.master_weights,
+        rest.optimizer_state,
+        rest.gradient_buckets,
+        rest.buffers,
+        rest.inputs,
+        rest.workspaces,
+        rest.gradients,
+        rest.activations,
+        rest.weight_casts,
+        rest.recomputed,
+        rest.logits,
+        rest.working,
+        rest.gathered_weights,
+        rest.unsharded_gradients,
+        rest.reduction,
+        rest.optimizer_temporaries + aside,
+    )
+
+
+@jit
 def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
     """What a stage holds from step to step, `rest` being its resting terms: made once, side by
     side, and so without gaps. Gradients too where they have buffers of their own; not inputs."""

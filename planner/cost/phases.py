@@ -45,6 +45,15 @@ def gradient_per_parameter(framework: FrameworkInputs) -> float:
 
 
 @jit
+def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
+    """Bytes of a gradient that no rank has a share of yet: where they wait for the last
+    micro-batch's reduction, of the type in which they add up until then."""
+    if is_sharded(grid) and framework.unreduced_gradients > 0.0:
+        return framework.unreduced_gradient_bytes + framework.extra_gradient_bytes
+    return gradient_per_parameter(framework)
+
+
+@jit
 def sharded_gradients(dense: float, expert: float, grid: Row, framework: FrameworkInputs) -> float:
     """Gradients divided by the ZeRO groups."""
     return framework.gradient_bytes * (dense / grid.shards + expert / grid.expert_shards)
@@ -64,12 +73,15 @@ def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
 
 
 @jit
-def bucket_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """DDP's flat copies of the gradients, or the bucket of ZeRO-2."""
+def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) -> float:
+    """DDP's flat copies of the gradients, or the buckets of ZeRO-1 and 2: no larger than the
+    gradients and weights of an even stage, which pass through them."""
     if grid.zero == 0 and grid.shards > 1.0:
         value = framework.gradient_bytes * (holds.dense + holds.expert)
         return framework.ddp_bucket_copies * value
-    return framework.bucket_bytes if is_sharded(grid) and grid.zero == 2 else 0.0
+    passing = (framework.gradient_bytes + framework.weight_bytes) * framework.model_parameters
+    buckets = min(framework.bucket_bytes, passing / (key.tp * grid.pp))
+    return buckets if 0 < grid.zero < 3 else 0.0
 
 
 @jit
@@ -197,7 +209,7 @@ def made_gradients(phase: int, holds: Row, grid: Row, framework: FrameworkInputs
     if reduces_at_once(grid, framework):
         return sharded_gradients(dense, expert, grid, framework)
     tied = holds.head_made - holds.head_parameters
-    return gradient_per_parameter(framework) * (dense + expert + tied)
+    return whole_gradient_bytes(grid, framework) * (dense + expert + tied)
 
 
 @jit
@@ -210,7 +222,7 @@ def held_gradients(
     if one_pass.before == 0.0 and phase <= FORWARD:
         return 0.0
     if is_sharded(grid) and framework.unreduced_gradients > 0.0:
-        return gradient_per_parameter(framework) * (holds.dense + holds.expert)
+        return whole_gradient_bytes(grid, framework) * (holds.dense + holds.expert)
     return settled
 
 
@@ -355,7 +367,7 @@ def at_rest(
         weight_bytes(dense, expert, zero, shards, expert_shards, framework),
         shared_bytes(framework.master_bytes, 1, *sharing),
         holds.extra_state + shared_bytes(framework.optimizer_bytes, 1, *sharing),
-        bucket_bytes(holds, grid, framework),
+        bucket_bytes(holds, key, grid, framework),
         holds.layers * framework.mask_buffer_bytes,
         framework.input_bytes * local_tokens(key, job),
         framework.workspace_bytes,

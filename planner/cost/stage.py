@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.memory import communication_bytes
+from planner.cost.memory import communication_bytes, set_aside_bytes
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     FORWARD,
@@ -16,6 +16,7 @@ from planner.cost.phase_records import (
     LayerMaxima,
     LayerParts,
     PhaseTerms,
+    in_update,
     moving_bytes,
     packed_bytes,
     total_bytes,
@@ -30,6 +31,7 @@ from planner.cost.phases import (
     phase_terms,
     reduces_at_once,
     sharded_gradients,
+    whole_gradient_bytes,
 )
 from planner.cost.schedule import Held, held_microbatches
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -57,7 +59,7 @@ def new_gradients(dense: float, expert: float, grid: Row, framework: FrameworkIn
     """Gradients that a piece leaves behind in a pass that makes them."""
     if reduces_at_once(grid, framework):
         return sharded_gradients(dense, expert, grid, framework)
-    return gradient_per_parameter(framework) * (dense + expert)
+    return whole_gradient_bytes(grid, framework) * (dense + expert)
 
 
 @jit
@@ -366,14 +368,18 @@ def stage_memory(
     held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     phase, _, terms = heaviest_phase(holds, most, held, key, grid, job, framework)
+    rest, aside = at_rest(holds, key, grid, job, framework), set_aside_bytes(key, grid, framework)
+    most_live = total_bytes(terms)
+    gaps = framework.fragmentation * (most_live - packed_bytes(rest, framework))
+    reserved = most_live + gaps + aside
+    if total_bytes(rest) + aside > most_live:
+        phase, terms = OPTIMIZER, in_update(rest, aside)
     fill_terms(terms, out)
     out.phase = 1.0 if phase == OPTIMIZER else 2.0 if phase == FORWARD else 0.0
-    allocated = total_bytes(terms)
-    out.allocated = allocated
-    rest = at_rest(holds, key, grid, job, framework)
-    out.fragmentation = framework.fragmentation * (allocated - packed_bytes(rest, framework))
+    out.allocated = total_bytes(terms)
+    out.fragmentation = reserved - out.allocated
     out.context = framework.context_bytes
     out.communication = communication_bytes(key, grid, job, framework)
-    out.peak = allocated + out.fragmentation + out.context + out.communication
+    out.peak = reserved + out.context + out.communication
     out.in_flight = held.full
     out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)

@@ -20,6 +20,7 @@ from planner.cost.inputs import GpuInputs
 from planner.cost.memory import (
     gradient_bytes,
     outside_bytes,
+    set_aside_bytes,
     shared_bytes,
     weight_bytes,
 )
@@ -27,7 +28,7 @@ from planner.cost.passes import (
     pipeline_traffic_seconds,
     table_reduction_seconds,
 )
-from planner.cost.peak import group_bytes
+from planner.cost.peak import group_bytes, updating_bytes
 from planner.cost.phase_passes import fullest_pass
 from planner.cost.pipeline import (
     all_forward_first_s,
@@ -300,7 +301,8 @@ def evaluate_step(
         gaps = framework.fragmentation * (allocated - groups[stage].packed_bytes)
         if allocated + gaps > most:
             most, out.peak_stage = allocated + gaps, groups[stage].first
-            out.allocated_bytes = allocated
+            updating = updating_bytes(groups[stage], key, job, framework)
+            out.allocated_bytes = max(allocated, updating + set_aside_bytes(key, grid, framework))
     out.peak_bytes = most + outside_bytes(key, grid, job, framework)
 
 

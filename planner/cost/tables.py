@@ -101,7 +101,6 @@ class FrameworkInputs(NamedTuple):
     accumulation_traffic_bytes: float
     gradient_communication_bytes: float
     parameter_communication_bytes: float
-    communicator_bytes: float
     tensor_buffer_bytes: float
     fragmentation: float
     weight_gradient_bytes: float
@@ -125,6 +124,11 @@ class FrameworkInputs(NamedTuple):
     least_offload_bytes: float
     optimizer_bytes: float
     """Bytes per parameter of the optimizer's moments."""
+    update_group_parameters: float
+    model_parameters: float
+    """Parameters of the whole model."""
+    flat_update_bytes: float
+    """The setting, of the part of the optimizer that is on the GPU."""
     live_gathered_bytes: float
     """Weights that ZeRO-3 keeps gathered whatever the layer: `live_parameters`, of a model that has
     as many."""
@@ -146,8 +150,12 @@ class FrameworkInputs(NamedTuple):
     """SCHEDULE_* of `planner.cost.schedule`."""
     context_bytes: float
     """What the GPU's context takes."""
+    communicator_bytes: float
+    """NCCL buffers of one communicator: `channel_bytes` of each of its channels."""
     workspace_bytes: float
     """The setting, or torch's on the job's GPU."""
+    unreduced_gradient_bytes: float
+    """The setting, or `gradient_bytes` where it is none."""
     gradients_on_gpu: float
     """Share of the settled gradients that stays on the GPU while the optimizer is offloaded."""
     offload_s: float

@@ -22,7 +22,7 @@ from planner.job.job import Job
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.device import gpu_inputs
-from planner.predict.links import link_inputs
+from planner.predict.links import channels, link_inputs
 from planner.predict.ops import Op, OpKind, ParamShard, Piece, Saved, pieces
 from planner.predict.ops.attention_core import score_parts
 from planner.predict.ops.context import OpContext
@@ -279,6 +279,8 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
+        "model_parameters": _parameters(job),
+        "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
         "live_gathered_bytes": _live_gathered(job, profile),
         "logits_transient_bytes": _logits_transient(profile),
         "issue_s": kernels.issue_s / job.cluster.host_speed,
@@ -293,8 +295,10 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "optimizer_traffic_bytes": traffic_bytes(setting) + kernels.update_traffic_bytes,
         "host_step_s": profile.outside.host_step_s / job.cluster.host_speed,
         "schedule": schedule_named(job.schedule).code,
-        "context_bytes": job.cluster.gpu.context_bytes,
+        "context_bytes": job.cluster.gpu.context_bytes + profile.outside.kernels_bytes,
+        "communicator_bytes": profile.outside.channel_bytes * channels(job.cluster),
         "workspace_bytes": job.workspace_bytes,
+        "unreduced_gradient_bytes": _unreduced_gradient(profile),
         "gradients_on_gpu": gradients_on_gpu(profile, setting),
         "offload_s": offload_seconds_per_parameter(
             job.framework,
@@ -328,7 +332,18 @@ def _live_gathered(job: Job, profile: FrameworkProfile) -> float:
     live = profile.state.live_parameters
     if not live:
         return 0.0
-    return profile.state.weight_bytes * min(live, float(parameter_count(job.model).total))
+    return profile.state.weight_bytes * min(live, _parameters(job))
+
+
+def _parameters(job: Job) -> float:
+    """Parameters of the whole model."""
+    return float(parameter_count(job.model).total)
+
+
+def _unreduced_gradient(profile: FrameworkProfile) -> float:
+    """Bytes of a gradient that is kept whole until it is reduced."""
+    size = profile.state.unreduced_gradient_bytes
+    return profile.state.gradient_bytes if size is None else size
 
 
 def _unfused_tensors(job: Job) -> float:

@@ -142,6 +142,27 @@ def placed_domain_gpus(num_gpus: int, domain_gpus: int, gpus_per_node: int) -> i
     return domain_gpus
 
 
+# Two rings over each link of 25 GB/s of a scale-up domain: 12 channels on V100, 24 on A100, 16 on
+# H800 (8 links), 24 on H100 (18 links). Logs: issues 713 and 892 of NVIDIA/nccl, 100 of
+# nccl-tests, 10453 of vllm-project/vllm.
+_CHANNEL_BYTES_PER_S = 12.5e9
+_MOST_CHANNELS = 24
+_LEAST_CHANNELS = 2
+
+
+def channels(cluster: Cluster) -> int:
+    """Channels of a communicator (NCCL, RCCL): as many as the links inside a node can use."""
+    links = int(_scale_up_bytes_per_s(cluster) / _CHANNEL_BYTES_PER_S)
+    return min(_MOST_CHANNELS, max(_LEAST_CHANNELS, links))
+
+
+def _scale_up_bytes_per_s(cluster: Cluster) -> float:
+    """Link rate of a GPU inside its node; without a scale-up domain over all of it, PCIe's."""
+    if is_pcie_box(cluster):
+        return cluster.gpu.host_link_bytes_per_s_per_direction
+    return cluster.scale_up_bytes_per_s_per_gpu_per_direction
+
+
 def link_inputs(cluster: Cluster) -> LinkInputs:
     """Link inputs of `cluster`.
 
@@ -161,9 +182,7 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
                 cluster.num_gpus, cluster.scale_up_domain_gpus, cluster.gpus_per_node
             )
         ),
-        scale_up_bytes_per_s=(
-            host_bytes_per_s if pcie else cluster.scale_up_bytes_per_s_per_gpu_per_direction
-        ),
+        scale_up_bytes_per_s=_scale_up_bytes_per_s(cluster),
         scale_out_bytes_per_s=(
             cluster.scale_out_bytes_per_s_per_gpu_per_direction / cluster.oversubscription
         ),

@@ -11,6 +11,8 @@ from planner.cost.keys import shard_factor
 from planner.cost.memory import (
     communicator_bytes,
     gradient_bytes,
+    outside_bytes,
+    set_aside_bytes,
     tensor_buffer_bytes,
     weight_bytes,
 )
@@ -92,3 +94,19 @@ def test_blocks_of_a_folded_pipeline_come_back() -> None:
 @pytest.mark.parametrize(("tp", "share"), [(2, 0.5), (4, 0.25), (8, 0.25)])
 def test_key_value_heads_are_copied_where_ranks_outnumber_them(tp: int, share: float) -> None:
     assert shard_factor(f.SHARD_KV, SimpleNamespace(tp=tp), 4.0) == share
+
+
+@pytest.mark.parametrize(
+    ("zero", "aside"), [(0, 6 * 1000.0), (1, 6 * 250.0), (2, 6 * 250.0), (3, 6 * 100.0)]
+)
+def test_blocks_of_a_flat_update(zero: int, aside: float) -> None:
+    """Six bytes of a rank's 1,000 parameters, divided over four by ZeRO, at most 100 at a time
+    under ZeRO-3; they stand beside whatever phase decides."""
+    framework = framework_inputs(
+        flat_update_bytes=6.0, model_parameters=8000.0, update_group_parameters=100.0,
+        context_bytes=7.0,
+    )  # fmt: skip
+    key = SimpleNamespace(tp=2.0, cp=1.0, ep=1.0, mbs=1.0)
+    grid = SimpleNamespace(zero=zero, shards=4.0, pp=4.0, dp=4.0)
+    assert set_aside_bytes(key, grid, framework) == aside
+    assert outside_bytes(key, grid, SimpleNamespace(), framework) == 7.0 + aside

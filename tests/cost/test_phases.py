@@ -92,9 +92,28 @@ def test_gradients_made_along_the_way(changes: dict[str, float], made: list[floa
         makes, adds = one_pass(accumulates=0.0), one_pass()
         assert p.held_gradients(phase, 9.0, HOLDS, makes, grid(**changes), framework) == size, phase
         assert p.held_gradients(phase, 9.0, HOLDS, adds, grid(**changes), framework) == 9.0
-    late = framework._replace(unreduced_gradients=1.0)
+    late = framework._replace(unreduced_gradients=1.0, unreduced_gradient_bytes=4.0)
     whole = p.held_gradients(8, 9.0, HOLDS, one_pass(), grid(**changes), late)
-    assert whole == (3 * 1200 if changes else 9.0)
+    assert whole == (5 * 1200 if changes else 9.0)
+    first = p.held_gradients(8, 9.0, HOLDS, one_pass(accumulates=0.0), grid(**changes), late)
+    assert first == (5 if changes else 3) * 930
+
+
+@pytest.mark.parametrize(
+    ("zero", "limit", "size"),
+    [(0, 9.0, 3 * 2 * 1200), (1, 9e9, 1000.0), (2, 9e9, 1000.0), (2, 700.0, 700.0), (3, 9.0, 0.0)],
+)
+def test_buckets_are_no_larger_than_what_passes_through_them(
+    zero: int, limit: float, size: float
+) -> None:
+    """5 bytes of 1,600 parameters on two tensor-parallel ranks and four stages; DDP's three
+    copies."""
+    framework = framework_inputs(
+        gradient_bytes=2.0, weight_bytes=3.0, ddp_bucket_copies=3.0, bucket_bytes=limit,
+        model_parameters=1600.0,
+    )  # fmt: skip
+    key = SimpleNamespace(tp=2.0)
+    assert p.bucket_bytes(HOLDS, key, grid(zero=zero, **SHARDED), framework) == size
 
 
 ROOT = [0, 407, 407, 400, *5 * [414], 0]

@@ -40,7 +40,10 @@ from planner.predict.layouts import plan_layout
 from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
-_UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022", "hf-transformers")
+_UNSHARDED = (
+    UNFUSED_MEGATRON, "megatron-deepspeed", "megatron-deepspeed-bf16", "nemo-2022",
+    "hf-transformers",
+)  # fmt: skip
 
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2

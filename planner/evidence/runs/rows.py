@@ -129,8 +129,12 @@ class MeasuredRow:
         return yes_or_no(text.removesuffix(".0") if text else None)
 
     def measurement(self, column: str) -> float | None:
-        """A measured figure, None when empty or in doubt."""
-        return None if MEASURED_COLUMNS[column] in self.doubted else self.number(column)
+        """A measured figure, None when empty or in doubt; what a run held that ran out of memory
+        is no peak: it never got there."""
+        figure = MEASURED_COLUMNS[column]
+        if figure in self.doubted or (figure == "memory" and self.ran_out):
+            return None
+        return self.number(column)
 
     @property
     def source(self) -> str:

@@ -152,10 +152,15 @@ class Outside(Frozen):
     set, logits, gathered weights. What is held from step to step is made once and leaves no gaps.
     Source: three SimuMax runs on B200 reserve 2.8 to 6.5 % more than they allocate, 23 of
     nanotron 2.3 %."""
-    communicator_bytes: Bytes = 1.5e8
-    """NCCL buffers of one communicator. Source: assumption: a ring of 16 channels, each with a
-    receiving connection of 4 MiB (NCCL_BUFFSIZE, NCCL's documentation), 4.7 MiB (LL128) and 0.5 MiB
-    (LL)."""
+    channel_bytes: Bytes = 3.0e7
+    """NCCL buffers of one channel of a communicator (`planner.predict.links.channels` counts
+    them). Source: 688 MiB for each group of 3 or 4 A100 that has reduced something, 544 for
+    those of two (github NVIDIA/nccl, issue 964), and 0.65 GiB for each on MI250X
+    (Lumi-supercomputer/LUMI-AI-Guide, issue 111), over 24 channels: about 2.7 connections of a ring
+    and a tree with 10 MiB each, the size that issue 1685 traces."""
+    kernels_bytes: Bytes = 0
+    """Code of kernels that a process holds beyond the GPU's context, which was measured where CUDA
+    loads each at its first use: before CUDA 11.7 (2022) it loaded all of torch's at once."""
     workspace_bytes: Bytes | None = None
     """cuBLAS workspaces and other library scratch, allocated like tensors; None: torch's two, of
     the size that it has on the GPU (`planner.job.frameworks.workspaces`)."""

@@ -190,6 +190,10 @@ class TrainingState(Frozen):
     unreduced_gradients: bool = False
     """ZeRO-2 and 3 reduce gradients once a step, after the last micro-batch, and keep them whole
     until then (FSDP without gradient sync while it accumulates)."""
+    unreduced_gradient_bytes: ParameterBytes | None = None
+    """Such a whole gradient: FSDP1 leaves it as backward made it (torch/distributed/fsdp,
+    _runtime_utils.py, _post_backward_hook). None: `gradient_bytes`, as FSDP2, which casts it to the
+    type that it reduces in (_fsdp_param.py, to_accumulated_grad_if_needed)."""
     gradients_at_backward: bool = False
     """All gradients exist from the start of a backward pass on, as the textbooks' account has
     it."""
@@ -212,5 +216,12 @@ class TrainingState(Frozen):
     """Optimizer temporaries, in bytes per (sharded) parameter: foreach makes a copy."""
     update_cast_bytes: ParameterBytes = 0
     """fp32 copy of a rank's share of the gradients, which the update makes whatever its kernel."""
+    flat_update_bytes: ParameterBytes = 0
+    """Temporaries of an update that joins a rank's share of the gradients in one tensor and casts
+    it to fp32: blocks that the allocator keeps beside all others
+    (`planner.cost.memory.set_aside_bytes`)."""
+    update_group_parameters: Annotated[float, unit("parameters")] = 1e9
+    """ZeRO-3: how many parameters of a rank's share are updated at a time (DeepSpeed's
+    sub_group_size)."""
     bucket_bytes: Bytes = 0
-    """ZeRO-2: the bucket of gradients on their way."""
+    """ZeRO-1 and 2: buckets of gradients, and of updated weights, on their way."""

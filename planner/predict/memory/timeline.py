@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import get_args, get_type_hints
 
+from planner.cost.memory import set_aside_bytes
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     EMBEDDING,
@@ -23,6 +24,7 @@ from planner.cost.phase_records import (
     KeptCopies,
     Pass,
     PhaseTerms,
+    in_update,
     total_bytes,
 )
 from planner.cost.phases import kept_copies, on_their_way
@@ -106,7 +108,8 @@ def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
     if late.counts:
         yield from _backward(stage, late, " (weight gradients deferred)", kinds)
     yield _phase("gradient reduction", settled)
-    yield _phase("optimizer", stage.rest)
+    aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
+    yield _phase("optimizer", in_update(stage.rest, aside))
 
 
 def _warm_up(stage: Stage, one_pass: Pass) -> Iterator[PhaseMemory]:

@@ -85,6 +85,14 @@ def test_a_doubt_keeps_out_the_figures_that_it_touches(doubt: str, figures: set[
     assert (found.ran_out is None) == ("fit" in figures)
 
 
+def test_memory_of_a_run_that_ran_out_is_no_peak() -> None:
+    """It is what the run held until then: a peak would be higher."""
+    cells = {"step_time_s": "2", "peak_mem_gib": "3"}
+    ran_out, ran = row(oom="1", **cells), row(oom="0", **cells)
+    assert (ran_out.measurement("step_time_s"), ran_out.measurement("peak_mem_gib")) == (2.0, None)
+    assert ran.measurement("peak_mem_gib") == 3.0
+
+
 def test_doubted_figures_are_looked_at_alone() -> None:
     cells = {"step_time_s": "2", "peak_mem_gib": "3"}
     doubted = row(doubt="time: rounded", **cells).at_its_word

@@ -420,3 +420,11 @@ def test_pax_of_2023_gathered_within_an_iteration() -> None:
         for version in ("2023-10", "2024 (latest)")
     ]
     assert prefetched == [0.75, 1.0]
+
+
+@pytest.mark.parametrize(("stated", "sums"), [("bf16", 0.0), ("fp32", 4.0), ("", 4.0)])
+def test_bf16_gradients_of_deepspeed_have_no_fp32_sums(stated: str, sums: float) -> None:
+    found = map_row(row(framework="Megatron-DeepSpeed", precision="bf16", grad_precision=stated))
+    state = found.job.framework.in_precision("bf16").state
+    assert state.extra_gradient_bytes == sums
+    assert state.master_bytes == 8.0 - sums

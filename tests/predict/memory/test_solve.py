@@ -63,7 +63,7 @@ def _border(solution: Solution, probability: float) -> Border:
 
 
 def test_seq_equals_brute_force_around_the_border() -> None:
-    degrees = Degrees(tp=2, cp=2)
+    degrees = Degrees(tp=2, cp=2, zero=1)
     solution = solve(_configuration(degrees, "full"), "seq", batch_is_fixed=False)
     assert solution.step == 4
     best = _value(solution.even)
@@ -87,7 +87,7 @@ def test_layers_equal_brute_force() -> None:
 
 
 def test_a_fixed_batch_leaves_its_divisors() -> None:
-    degrees = Degrees(tp=2, mbs=1, grad_acc=24)
+    degrees = Degrees(tp=4, mbs=1, grad_acc=24)
     solution = solve(_configuration(degrees, "full"), "mbs", batch_is_fixed=True)
     best, beyond = solution.even.largest, solution.even.beyond
     assert best is not None
