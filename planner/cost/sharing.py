@@ -149,18 +149,18 @@ def outlasting_seconds(window: Window, stream: Stream) -> float:
 def beside_seconds(window: Window, stream: Stream, share: float, contention: float) -> float:
     """Seconds that a stream adds to a pass beside which the share `share` of it may run.
 
-    What may not, what finds no room, what it delays the pass's own traffic by, and `contention`
-    for each second of compute that it runs beside. Without other traffic and contention:
-    max(W, h·T) - W + (1 - h) T. Never less with a longer stream, or with more traffic or compute
-    in the pass (pass included).
+    What may not, what it delays the pass's own traffic by, and the longer of two: what finds no
+    room, and `contention` for each second of compute that it runs beside, for compute that has
+    to wait for the stream may as well be slowed by it. Without other traffic:
+    max(W + c·min(W, h·T), h·T) - W + (1 - h) T. Never less with a longer stream, or with more
+    traffic or compute in the pass (pass included).
     """
     run = times(stream, share)
     computing = min(1.0, window.compute / window.seconds) if window.seconds > 0.0 else 0.0
-    beside = min(run.seconds, window.seconds) * computing
+    slowed = contention * min(run.seconds, window.seconds) * computing
     return (
         stream.seconds
         - run.seconds
-        + outlasting_seconds(window, run)
         + shared_seconds(window, run)
-        + contention * beside
+        + max(outlasting_seconds(window, run), slowed)
     )

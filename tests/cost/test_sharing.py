@@ -61,6 +61,13 @@ def test_compute_alone_is_slowed_by_what_runs_beside_it() -> None:
     assert beside_seconds(found, stream(0.0, 0.8), 1.0, 0.1) == pytest.approx(0.1 * 0.8 * 0.5)
 
 
+def test_compute_that_waits_for_a_stream_may_be_slowed_by_it() -> None:
+    """max(W + c·W, T) - W: a stream that outlasts the slowed pass sets the pace alone."""
+    found = window(1.0, 0.0, 0.0, (0.0, 0.0))
+    assert beside_seconds(found, stream(0.0, 1.1), 1.0, 0.3) == pytest.approx(0.3)
+    assert beside_seconds(found, stream(0.0, 1.5), 1.0, 0.3) == pytest.approx(0.5)
+
+
 @given(times, times, times, st.tuples(times, times), times, times)
 def test_no_link_carries_more_than_its_time(
     compute: float, inside: float, between: float, hidden: tuple[float, float], a: float, b: float
