@@ -410,6 +410,8 @@ def test_ranks_of_latent_attention_are_no_lora() -> None:
         ({"framework": "torchtitan", "tp": "1", "variant": "eager"}, 14.0),
         ({"framework": "torchtitan", "tp": "1", "variant": "compile"}, 6.0),
         ({"framework": "torchtitan FSDP2", "tp": "8", "variant": "compile"}, 14.0),
+        ({"framework": "torchtitan", "software": "torchtitan 2025-03", "compile": "y"}, 14.0),
+        ({"framework": "torchtitan", "software": "torchtitan 2025-04", "compile": "y"}, 6.0),
     ],
 )
 def test_the_loss_is_compiled_where_torchtitan_compiles_it(
