@@ -35,8 +35,8 @@ from planner.cost.update import stage_update_seconds
 # together delay the piece's compute and exposed traffic (`planner.cost.boundary_traffic`).
 TRAFFIC_ROW = record_of(*(
     (name, 1) for name in (
-        "reduce_s", "reduce_inside", "reduce_between",
-        "gather_s", "gather_inside", "gather_between",
+        "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
+        "gather_s", "gather_inside", "gather_between", "gather_engaged",
         "forward_s", "backward_s", "recompute_s", "sharded_s", "sharded_again_s",
         "taken_forward_s", "taken_backward_s", "shared_s",
     )
@@ -53,10 +53,12 @@ def fill_traffic(
         one_traffic = traffic[piece]
         size = framework.gradient_communication_bytes
         stream = reduce_stream(dense, expert, size, key, grid, network)
-        one_traffic.reduce_s, one_traffic.reduce_inside, one_traffic.reduce_between = stream
+        one_traffic.reduce_s, one_traffic.reduce_engaged = stream.seconds, stream.engaged
+        one_traffic.reduce_inside, one_traffic.reduce_between = stream.inside, stream.between
         size = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
         stream = gather_stream(dense, expert, size, key, grid, network)
-        one_traffic.gather_s, one_traffic.gather_inside, one_traffic.gather_between = stream
+        one_traffic.gather_s, one_traffic.gather_engaged = stream.seconds, stream.engaged
+        one_traffic.gather_inside, one_traffic.gather_between = stream.inside, stream.between
 
 
 @jit

@@ -22,7 +22,7 @@ from planner.cost._jit import Rows, jit
 from planner.cost.communication import reduction_gain, ring_rate_bytes_per_s, transfer_time_s
 from planner.cost.inputs import LinkInputs
 from planner.cost.piece_traffic import collective_stream, group_of
-from planner.cost.sharing import Stream
+from planner.cost.sharing import Stream, on_links
 
 
 @jit
@@ -100,7 +100,7 @@ def in_network_stream(
     between = value / links.in_network_bytes_per_s
     outer = transfer_time_s(value, links.in_network_bytes_per_s, links.scale_out_half_bytes)
     seconds = links.collective_launch_s + latency_s + max(inner, outer)
-    return Stream(seconds, min(inside, seconds), min(between, seconds))
+    return on_links(seconds, inside, between, max(inner_bytes, value), links)
 
 
 @jit

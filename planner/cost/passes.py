@@ -19,6 +19,8 @@ from planner.cost.sharing import (
     beside_seconds,
     met_share,
     no_stream,
+    piece_gather,
+    piece_reduction,
     times,
 )
 from planner.cost.tables import FrameworkInputs, JobInputs
@@ -103,9 +105,9 @@ def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tupl
         return no_stream(), no_stream()
     gather = no_stream()
     if grid.zero == 3:
-        gather = Stream(traffic.gather_s, traffic.gather_inside, traffic.gather_between)
-    scatter = Stream(traffic.reduce_s, traffic.reduce_inside, traffic.reduce_between)
-    return gather, after(gather, times(scatter, reduced_share(grid, framework)))
+        gather = piece_gather(traffic)
+    scatter = times(piece_reduction(traffic), reduced_share(grid, framework))
+    return gather, after(gather, scatter)
 
 
 @jit

@@ -25,7 +25,7 @@ from planner.cost.keys import shard_factor
 from planner.cost.leaf import group_links
 from planner.cost.piece_compute import ComputeTerms
 from planner.cost.placement import Group, place_group
-from planner.cost.sharing import Stream, exchange_stream, no_stream, ring_stream
+from planner.cost.sharing import Stream, exchange_stream, no_stream, on_links, ring_stream
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
@@ -93,11 +93,10 @@ def ring_exchange_stream(
     the domain waits for the step that does."""
     value = size_bytes / size
     seconds = (size - 1.0) * point_to_point_time_s(value, same_domain, links)
+    wire = (size - 1.0) * value
     if same_domain:
-        busy = (size - 1.0) * value / links.scale_up_bytes_per_s
-        return Stream(seconds, min(busy, seconds), 0.0)
-    busy = (size - 1.0) * value / links.scale_out_bytes_per_s
-    return Stream(seconds, 0.0, min(busy, seconds))
+        return on_links(seconds, wire / links.scale_up_bytes_per_s, 0.0, wire, links)
+    return on_links(seconds, 0.0, wire / links.scale_out_bytes_per_s, wire, links)
 
 
 @jit
@@ -182,7 +181,12 @@ def row_stream(
     seconds = one_collective_stream.seconds + 0.5 * size_bytes * framework.tensor_copy_s
     if key.tp > network[0].scale_up_domain:
         seconds += (key.tp - 1.0) * framework.outer_tensor_step_s
-    return Stream(seconds, one_collective_stream.inside, one_collective_stream.between)
+    return Stream(
+        seconds,
+        one_collective_stream.inside,
+        one_collective_stream.between,
+        one_collective_stream.engaged,
+    )
 
 
 @jit

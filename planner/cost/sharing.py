@@ -24,18 +24,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from planner.cost._jit import jit
+from planner.cost._jit import Row, jit
 from planner.cost.communication import exchange_rate_bytes_per_s, ring_rate_bytes_per_s
 from planner.cost.inputs import LinkInputs
 
 
 class Stream(NamedTuple):
     """Collectives one after the other: `seconds` alone, and how long they keep each class of
-    links busy: bytes over rate, without latencies, so at most `seconds`."""
+    links busy: bytes over rate, without latencies, so at most `seconds`. `engaged`: how long their
+    kernels hold as much of the GPU as at the rate of a domain's links: their bytes at that rate,
+    and latencies. NCCL opens as many channels as the slowest link carries, each on an SM of its own
+    (16 on a node of eight NICs, two for each: NVIDIA/nccl issues 320 and 1424)."""
 
     seconds: float
     inside: float
     between: float
+    engaged: float
 
 
 class Window(NamedTuple):
@@ -66,7 +70,7 @@ def passes(window: Window, count: float) -> Window:
 @jit
 def no_stream() -> Stream:
     """Nothing to send."""
-    return Stream(0.0, 0.0, 0.0)
+    return Stream(0.0, 0.0, 0.0, 0.0)
 
 
 @jit
@@ -76,13 +80,30 @@ def after(first: Stream, second: Stream) -> Stream:
         first.seconds + second.seconds,
         first.inside + second.inside,
         first.between + second.between,
+        first.engaged + second.engaged,
     )
 
 
 @jit
 def times(stream: Stream, factor: float) -> Stream:
     """A stream `factor` times."""
-    return Stream(factor * stream.seconds, factor * stream.inside, factor * stream.between)
+    return Stream(
+        factor * stream.seconds,
+        factor * stream.inside,
+        factor * stream.between,
+        factor * stream.engaged,
+    )
+
+
+@jit
+def on_links(
+    seconds: float, inside: float, between: float, wire_bytes: float, links: LinkInputs
+) -> Stream:
+    """A stream of `seconds` that sends `wire_bytes` and keeps links busy for no longer."""
+    busy = max(inside, between)
+    held = max(inside, wire_bytes / links.scale_up_bytes_per_s)
+    waits = max(0.0, seconds - busy)
+    return Stream(seconds, min(inside, seconds), min(between, seconds), min(held + waits, seconds))
 
 
 @jit
@@ -93,14 +114,14 @@ def ring_stream(
     """A ring's collective that takes `seconds` and sends `wire_bytes` over each link: x/B inside
     a domain, x/(m B) by the NICs of a group's m members there. `planner.cost.communication`."""
     if size <= 1.0 or seconds <= 0.0:
-        return Stream(0.0, 0.0, 0.0)
+        return no_stream()
     member = min(members, size)
     inside = between = 0.0
     if member > 1.0:
         inside = wire_bytes / ring_rate_bytes_per_s(member, links, root_groups)
     if size > member:
         between = wire_bytes / member / links.scale_out_bytes_per_s
-    return Stream(seconds, min(inside, seconds), min(between, seconds))
+    return on_links(seconds, inside, between, wire_bytes, links)
 
 
 @jit
@@ -113,7 +134,23 @@ def exchange_stream(
     if members > 1.0:
         inside = inner_bytes / exchange_rate_bytes_per_s(members, links, root_groups)
     between = outer_bytes / links.scale_out_bytes_per_s
-    return Stream(seconds, min(inside, seconds), min(between, seconds))
+    return on_links(seconds, inside, between, inner_bytes + outer_bytes, links)
+
+
+@jit
+def piece_gather(traffic: Row) -> Stream:
+    """The gather of a piece's weights (`planner.cost.frame.TRAFFIC_ROW`)."""
+    return Stream(
+        traffic.gather_s, traffic.gather_inside, traffic.gather_between, traffic.gather_engaged
+    )
+
+
+@jit
+def piece_reduction(traffic: Row) -> Stream:
+    """The reduction of a piece's gradients (`planner.cost.frame.TRAFFIC_ROW`)."""
+    return Stream(
+        traffic.reduce_s, traffic.reduce_inside, traffic.reduce_between, traffic.reduce_engaged
+    )
 
 
 @jit
@@ -149,18 +186,18 @@ def outlasting_seconds(window: Window, stream: Stream) -> float:
 def beside_seconds(window: Window, stream: Stream, share: float, contention: float) -> float:
     """Seconds that a stream adds to a pass beside which the share `share` of it may run.
 
-    What may not, what finds no room, what it delays the pass's own traffic by, and `contention`
-    for each second of compute that it runs beside. Without other traffic and contention:
-    max(W, h·T) - W + (1 - h) T. Never less with a longer stream, or with more traffic or compute
-    in the pass (pass included).
+    What may not, what it delays the pass's own traffic by, and the longer of two: what finds no
+    room, and `contention` for each second that it holds beside compute (`engaged`, G), for compute
+    that has to wait for the stream may as well be slowed by it. Without other traffic:
+    max(W + c·min(W, h·G), h·T) - W + (1 - h) T. Never less with a longer stream, or with more
+    traffic or compute in the pass (pass included).
     """
     run = times(stream, share)
     computing = min(1.0, window.compute / window.seconds) if window.seconds > 0.0 else 0.0
-    beside = min(run.seconds, window.seconds) * computing
+    slowed = contention * min(run.engaged, window.seconds) * computing
     return (
         stream.seconds
         - run.seconds
-        + outlasting_seconds(window, run)
         + shared_seconds(window, run)
-        + contention * beside
+        + max(outlasting_seconds(window, run), slowed)
     )

@@ -25,8 +25,12 @@ def window(compute: float, inside: float, between: float, hidden: tuple[float, f
     return Window(compute + inside + between, compute, inside, between, *taken)
 
 
-def stream(inside: float, between: float, latency: float = 0.0) -> Stream:
-    return Stream(max(inside, between) + latency, inside, between)
+def stream(
+    inside: float, between: float, latency: float = 0.0, engaged: float | None = None
+) -> Stream:
+    """`engaged`: as long as it takes, unless told."""
+    seconds = max(inside, between) + latency
+    return Stream(seconds, inside, between, seconds if engaged is None else engaged)
 
 
 def test_alone_it_hides_behind_compute() -> None:
@@ -61,6 +65,31 @@ def test_compute_alone_is_slowed_by_what_runs_beside_it() -> None:
     assert beside_seconds(found, stream(0.0, 0.8), 1.0, 0.1) == pytest.approx(0.1 * 0.8 * 0.5)
 
 
+def test_compute_that_waits_for_a_stream_may_be_slowed_by_it() -> None:
+    """max(W + c·W, T) - W: a stream that outlasts the slowed pass sets the pace alone."""
+    found = window(1.0, 0.0, 0.0, (0.0, 0.0))
+    assert beside_seconds(found, stream(0.0, 1.1), 1.0, 0.3) == pytest.approx(0.3)
+    assert beside_seconds(found, stream(0.0, 1.5), 1.0, 0.3) == pytest.approx(0.5)
+
+
+def test_a_ring_of_one_nic_takes_less_of_the_gpu() -> None:
+    """Eight members of a node send over as many NICs, at the rate of the links between them; one
+    alone has one NIC, and fewer channels for longer."""
+    found = window(1.0, 0.0, 0.0, (0.0, 0.0))
+    assert beside_seconds(found, stream(0.0, 0.8, engaged=0.1), 1.0, 0.3) == pytest.approx(0.03)
+    for gpus, degrees, share in (
+        ("64xH100", {"dp": 64}, 0.9),
+        ("64xH100", {"tp": 8, "dp": 8}, 0.2),
+    ):
+        model = CostModel(make_job("llama-3-8b", gpus, "torchtitan"))
+        costed, _ = cost(model, zero=3, **degrees)
+        pieces, traffic = rows(costed.piece_costs(0), f.PIECE_ROW), np.zeros(3, TRAFFIC_ROW)
+        links, grid = model.network, grid_of(costed)
+        fill_traffic(pieces, key_of(costed), grid, model.framework_inputs, links, traffic)
+        held = traffic[0].gather_engaged / traffic[0].gather_s
+        assert held > share if share > 0.5 else held < share
+
+
 @given(times, times, times, st.tuples(times, times), times, times)
 def test_no_link_carries_more_than_its_time(
     compute: float, inside: float, between: float, hidden: tuple[float, float], a: float, b: float
@@ -76,7 +105,7 @@ def test_no_link_carries_more_than_its_time(
         assert whole >= busy - 1e-9
     # Fair sharing costs the layers' own traffic no more than its time again.
     assert shared_seconds(found, background) <= inside + between + 1e-9
-    assert outlasting_seconds(found, Stream(0.0, 0.0, 0.0)) == 0.0
+    assert outlasting_seconds(found, Stream(0.0, 0.0, 0.0, 0.0)) == 0.0
 
 
 @given(

@@ -22,7 +22,7 @@ from hardware.curves import load_compute_curves
         ("B200-750w", "blackwell-750w"),
         ("GB200", "blackwell-gb200"),
         ("GB300", "blackwell-gb300"),
-        ("B300", "blackwell"),
+        ("B300", "blackwell-b300"),
     ],
 )
 def test_table_of_a_gpu(gpu: str, table: str) -> None:
@@ -38,10 +38,17 @@ def test_a_power_limit_lowers_the_rate_of_products_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "less", "watts"), [("GB300", "GB200", 1400 / 1200), ("B200", "B200-750w", 1000 / 750)]
+    ("more", "less", "watts", "dtypes"),
+    [
+        ("GB300", "GB200", 1400 / 1200, ("bf16", "fp8")),
+        ("B200", "B200-750w", 1000 / 750, ("bf16", "fp8")),
+        ("B300", "B200", 1100 / 1000, ("bf16",)),
+    ],
 )
-def test_sustained_products_follow_the_power(more: str, less: str, watts: float) -> None:
-    for dtype in ("bf16", "fp8"):
+def test_sustained_products_follow_the_power(
+    more: str, less: str, watts: float, dtypes: tuple[str, ...]
+) -> None:
+    for dtype in dtypes:
         rates = []
         for name in (more, less):
             gpu = parse_gpus(f"8x{name}").gpu

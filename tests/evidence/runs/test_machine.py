@@ -113,6 +113,11 @@ def test_attention_kernel_of_gpu_and_framework(gpu: str, framework: str, kernel:
         ("torchtitan", "torchtitan 2026-03", "flash3_or_cudnn"),
         ("HF transformers", "torch 2.9, 2026-02", "flash2"),
         ("HF transformers", "torch 2.14, 2026-10", "flash3_or_cudnn"),
+        ("HF transformers", "torch 2.11", "flash3_or_cudnn"),
+        ("HF transformers", "", "flash2"),
+        ("PyTorch FSDP2", "2026-03", "flash2"),
+        ("PyTorch FSDP2", "2026-06", "flash3_or_cudnn"),
+        ("torchtune", "2024-11", "flash2"),
     ],
 )
 def test_torch_took_cudnn_on_hopper_in_2026(framework: str, software: str, kernel: str) -> None:

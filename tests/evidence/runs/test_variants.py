@@ -207,6 +207,25 @@ def test_torchtitan_compiles_if_told_to(cells: dict[str, str], eager: bool) -> N
 
 
 @pytest.mark.parametrize(
+    ("software", "compiled", "passes"),
+    [
+        ("torchtitan 2025-06", "n", 9.0),
+        ("torchtitan 2026-01", "n", 1.0),
+        ("torchtitan 2026-01", "", 1.0),
+        ("torchtitan 2026-01", "y", 2.0),
+    ],
+)
+def test_torch_has_a_kernel_for_rms_norms_since_2_9(
+    software: str, compiled: str, passes: float
+) -> None:
+    """Traffic of a norm over that of one kernel: 36 bytes an element of 4 before, uncompiled."""
+    cells = TITAN | {"framework": "torchtitan", "software": software, "compile": compiled}
+    profile = map_row(row(**cells)).job.framework
+    assert profile.kernels.norm_traffic * profile.kernels.memory_traffic == passes
+    assert (profile.saved.norm_input_bytes == 4.0) == (passes == 9.0)
+
+
+@pytest.mark.parametrize(
     ("recipe", "gather", "gathers", "casts", "parameters"),
     [
         ("tensorwise", "", True, 4.0, 2.0),
@@ -391,6 +410,8 @@ def test_ranks_of_latent_attention_are_no_lora() -> None:
         ({"framework": "torchtitan", "tp": "1", "variant": "eager"}, 14.0),
         ({"framework": "torchtitan", "tp": "1", "variant": "compile"}, 6.0),
         ({"framework": "torchtitan FSDP2", "tp": "8", "variant": "compile"}, 14.0),
+        ({"framework": "torchtitan", "software": "torchtitan 2025-03", "compile": "y"}, 14.0),
+        ({"framework": "torchtitan", "software": "torchtitan 2025-04", "compile": "y"}, 6.0),
     ],
 )
 def test_the_loss_is_compiled_where_torchtitan_compiles_it(
