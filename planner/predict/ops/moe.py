@@ -274,8 +274,8 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
 
 def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
     """A plain GELU's output, kept to differentiate the weights that are multiplied with it: SwiGLU,
-    quick GEGLU and squared ReLU have kernels that multiply and keep their input alone (Megatron-Core
-    0.13, transformer/moe/experts.py, `bias_act_func`)."""
+    quick GEGLU and squared ReLU have kernels that multiply and keep their input alone
+    (Megatron-Core 0.13, transformer/moe/experts.py, `bias_act_func`)."""
     plain_gelu = context.model.activation.startswith("gelu") and not context.model.gated
     if context.saved.moe_keeps_expert_output or not plain_gelu:
         return ()
