@@ -9,7 +9,20 @@ from pathlib import Path
 
 from tests.cli.conftest import Run, lines_are_short
 
-TINY = ("--model", "llama-3.2-1b", "--gbs", "64", "--tp", "1", "--zero", "1", "--mbs", "1")
+TINY = (
+    "--model",
+    "llama-3.2-1b",
+    "--gbs",
+    "64",
+    "--tp",
+    "1",
+    "--cp",
+    "1",
+    "--zero",
+    "1",
+    "--mbs",
+    "1",
+)
 
 
 def test_a_range_gives_one_front_that_explain_reads(run: Run, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         max_positions=seq,
         pretraining_seq=seq,
         gated=gated,
-        activation="silu" if gated else "gelu",
+        activation="silu" if gated else "relu2" if "squared" in activation else "gelu",
         norm="rmsnorm" if gated else "layernorm",
         norm_bias=not gated,
         qkv_bias=biased or in_attention,

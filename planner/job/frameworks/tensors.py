@@ -46,6 +46,10 @@ class SavedTensors(Frozen):
     """Input of a linear layer."""
     linear_inputs_shared: bool = True
     """Linears that read one tensor keep it once; otherwise each keeps a cast of it (autocast)."""
+    norms_in_linears: bool = False
+    """The norm before a fused query, key and value projection, a dense block or a state-space mixer
+    is part of the product's module, which keeps the normalised input: recomputing norms holds for
+    the others alone (of a mixture, and before latent attention)."""
     weight_cast_bytes: ElementBytes = 0
     """Bytes per weight of the casts that autocast makes and the graph keeps."""
     fused_qkv_families: tuple[str, ...] = ()
@@ -114,7 +118,8 @@ class SavedTensors(Frozen):
     """The per-op policy keeps the down projection's output, which nothing in backward reads: eager
     torch does as it is told, a compiled block drops it."""
     moe_keeps_expert_output: bool = True
-    """MoE: the combine step keeps expert outputs to differentiate the gate weights."""
+    """MoE: the combine step keeps expert outputs to differentiate the gate weights; otherwise these
+    weigh the activation, whose fused kernels (all but a plain GELU's) keep its input alone."""
     shared_experts_share_input: bool = False
     """Router and shared experts keep one input between them."""
     experts_see_all_tokens: bool = False

@@ -73,7 +73,8 @@ def input_norm(context: OpContext) -> tuple[Op, ...]:
     if model.block == "post":
         keeper = elementwise(context, "attention/input", 0.0, Shard.SEQUENCE, 0, 0)
         return (_with_saved(keeper, (checkpoint,)),)
-    row = norm(context, "attention/norm", model.hidden, Shard.SEQUENCE, Module.NOTHING)
+    alone = Module.LAYERNORM if model.mla else context.norm_in_linear
+    row = norm(context, "attention/norm", model.hidden, Shard.SEQUENCE, Module.NOTHING, alone=alone)
     return (_with_saved(row, (*row.saved, checkpoint)),)
 
 
@@ -196,7 +197,7 @@ def _qkv_rows(context: OpContext) -> tuple[Op, ...]:
                 hidden,
                 Shard.SEQUENCE,
                 1 if context.applies(context.saved.fused_qkv_families) else 3,
-                Module.LAYERNORM,
+                context.norm_in_linear,
             ),
             Saved("attention/q_output", 2 * width_q, Shard.TP, Module.NOTHING, only_with=_POLICY),
             Saved("attention/v_output", 2 * width_kv, Shard.KV, Module.NOTHING, only_with=_POLICY),
@@ -382,7 +383,7 @@ def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
         out_shard=Shard.TP,
         in_width=rank,
         parameters=((width * rank, ParamShard.TP),),
-        saved=linear_inputs(context, name, rank, Shard.SEQUENCE, 1, Module.LAYERNORM),
+        saved=linear_inputs(context, name, rank, Shard.SEQUENCE, 1, context.norm_in_linear),
         collectives=tp_entry(context, name, rank, WHOLE_LAYER),
         rerun_with=WHOLE_LAYER | Module.MLA_UP_PROJ,
     )

@@ -62,6 +62,11 @@ class OpContext:
         return size if size < self.saved.activation_bytes else 0.0
 
     @property
+    def norm_in_linear(self) -> Module:
+        """What frees the normalised input of a product whose module may compute its norm."""
+        return Module.NOTHING if self.saved.norms_in_linears else Module.LAYERNORM
+
+    @property
     def norm_parameters(self) -> float:
         """Parameters of one norm per unit of width: scale, and shift where there is one."""
         return float(self.model.norm_weight) + float(self.model.norm_bias)
@@ -104,13 +109,15 @@ def norm(
     of_product: bool = False,
     of_stream: bool = False,
     viewed: float = 0.0,
+    alone: Module = Module.NOTHING,
 ) -> Op:
     """A norm over `width`: one read and one write forward; backward reads x, dy and writes dx.
 
     Its output is the input of the next linear and is listed there. What it keeps beside the output
     of a product (`of_product`) has that one's type unless it scales in fp32, beside the stream
     itself (`of_stream`) at least the stream's; an input that is a part of a wider tensor keeps
-    `viewed` more elements alive where norms make no copy.
+    `viewed` more elements alive where norms make no copy. `alone`: the mode that runs it again by
+    itself.
     """
     saved = context.saved
     copies = context.norm_input_bytes != saved.activation_bytes or not context.norm_extra_bytes
@@ -143,7 +150,7 @@ def norm(
         backward_kernels=2,
         parameters=((context.norm_parameters * width, ParamShard.NONE),),
         saved=present((kept, statistics, extra, copy)),
-        rerun_with=WHOLE_LAYER | Module.LAYERNORM | owner,
+        rerun_with=WHOLE_LAYER | alone | owner,
     )
 
 

@@ -17,18 +17,21 @@ def ffn_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     moe = context.model.moe
     body = moe_rows(context, moe) if kind.ffn == "moe" and moe else _dense_rows(context)
     return (
-        *_input_norm(context),
+        *_input_norm(context, kind),
         *body,
         *_output_norm(context),
         residual(context, "ffn/residual", Module.NOTHING),
     )
 
 
-def _input_norm(context: OpContext) -> tuple[Op, ...]:
+def _input_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     """Norm before the block; none when one norm feeds both branches or norms come after."""
     if context.model.block in ("single", "post"):
         return ()
-    row = norm(context, "ffn/norm", context.model.hidden, Shard.SEQUENCE, Module.NOTHING)
+    hidden, alone = context.model.hidden, context.norm_in_linear
+    if kind.ffn == "moe":
+        alone = Module.LAYERNORM
+    row = norm(context, "ffn/norm", hidden, Shard.SEQUENCE, Module.NOTHING, alone=alone)
     copies = context.norm_input_bytes != context.saved.residual_bytes
     if context.model.block == "parallel" and not copies:
         # Both norms of parallel branches keep the same input.

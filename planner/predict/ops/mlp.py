@@ -23,15 +23,18 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
     # Recomputing the norm as well brings its output back, which else is the checkpoint; inside
     # a recomputed MoE layer the shared experts need none of their own.
     value = owner & ~Module.MOE
-    freed = WHOLE_LAYER | Module.LAYERNORM | (owner & Module.MOE)
-    checkpoint = Saved(f"{name}/checkpoint", 2 * hidden, Shard.SEQUENCE, freed, only_with=value)
+    norm_freed = context.norm_in_linear if name == "mlp" else Module.LAYERNORM
+    freed = WHOLE_LAYER | norm_freed | (owner & Module.MOE)
+    # A norm that is part of the block runs again with it, from the input that it keeps.
+    inputs_kept = 0.0 if norm_freed is Module.NOTHING else 2 * hidden
+    checkpoint = Saved(f"{name}/checkpoint", inputs_kept, Shard.SEQUENCE, freed, only_with=value)
     # torchtitan's policy keeps every second matmul's output: the gate's of gate and up.
     kept_output = Saved(
         f"{name}/up_output", 2 * width, Shard.TP, Module.NOTHING, only_with=Module.SELECTIVE_OP
     )
     products = 1 if context.applies(context.saved.fused_gate_up_families) else int(gates)
     inputs = linear_inputs(
-        context, f"{name}/up", hidden, Shard.SEQUENCE, products, Module.LAYERNORM | owner
+        context, f"{name}/up", hidden, Shard.SEQUENCE, products, norm_freed | owner
     )
     if context.saved.linear_inputs_shared and _input_is_kept_elsewhere(context, name):
         inputs = ()

@@ -82,8 +82,10 @@ def _router(context: OpContext, moe: MoeSpec) -> Op:
     bias = experts if moe.router_bias else 0.0
     saved = context.saved
     type_bytes = saved.router_input_bytes
+    # Recomputed experts keep the same tensor as their checkpoint.
+    freed = Module.LAYERNORM | (Module.MOE if type_bytes is None else Module.NOTHING)
     inputs = linear_inputs(
-        context, "moe/router", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM, low_precision=False
+        context, "moe/router", hidden, Shard.SEQUENCE, 1, freed, low_precision=False
     )
     if type_bytes is not None:
         inputs = (replace(inputs[0], bytes_per_token=type_bytes * hidden),)
@@ -237,7 +239,7 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     forward_bytes, backward_bytes = _clamping_bytes(context, moe)
     activation = replace(
         activation,
-        saved=_in_expert_type(context, activation.saved),
+        saved=_in_expert_type(context, (*activation.saved, *_unweighted(context, width * copies))),
         forward_bytes=activation.forward_bytes + forward_bytes,
         backward_bytes=activation.backward_bytes + backward_bytes,
     )
@@ -268,6 +270,18 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
     return (up, activation, down, *_expert_bias(context, moe))
+
+
+def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
+    """A plain GELU's output, kept to differentiate the weights that are multiplied with it: SwiGLU,
+    quick GEGLU and squared ReLU have kernels that multiply and keep their input alone
+    (Megatron-Core 0.13, transformer/moe/experts.py, `bias_act_func`)."""
+    plain_gelu = context.model.activation.startswith("gelu") and not context.model.gated
+    if context.saved.moe_keeps_expert_output or not plain_gelu:
+        return ()
+    size = context.saved.activation_bytes * width
+    owner = WHOLE_LAYER | Module.MOE | Module.ACTIVATION
+    return (Saved("moe/activation_output", size, Shard.ROUTED_TP, owner),)
 
 
 def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved, ...]:

@@ -92,7 +92,8 @@ def _in_projection(context: OpContext, space: StateSpaceSpec, *, beside: bool) -
     """Column-parallel projection; what it puts out is kept, convolution and scan run again."""
     hidden, width = float(context.model.hidden), projected_width(space)
     bias = width if space.projection_bias else 0.0
-    inputs = linear_inputs(context, "state/in_proj", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM)
+    freed = context.norm_in_linear
+    inputs = linear_inputs(context, "state/in_proj", hidden, Shard.SEQUENCE, 1, freed)
     kept = Saved("state/projected", context.saved.activation_bytes * width, Shard.TP, WHOLE_LAYER)
     return Op(
         name="state/in_proj",

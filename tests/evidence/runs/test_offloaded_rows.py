@@ -66,7 +66,7 @@ def test_megatrons_own_runs(mtp_layers: str, measured: float) -> None:
     found, predicted, without = both(fields)
     assert found.mapped is not None
     assert len(found.mapped.job.activation_offload) == 7
-    assert predicted == pytest.approx(measured, rel=0.13)
+    assert predicted == pytest.approx(measured, rel=0.15)
     assert without > 1.5 * measured
 
 

@@ -267,6 +267,16 @@ def test_weights_of_16_bits_have_no_other_copy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("software", "kept"),
+    [("NeMo 24.07", 2.0), ("dgxc-benchmarking v24.11.1", 2.0), ("NeMo 25.04", 4.0), ("", 4.0)],
+)
+def test_nemo_1_keeps_remainders_of_master_weights(software: str, kept: float) -> None:
+    """Apex's distributed Adam has 16 of the 32 bits in the bf16 weight."""
+    mapped = map_row(row(framework="NeMo/Megatron-Core", software=software))
+    assert mapped.job.framework.state.master_bytes == kept
+
+
+@pytest.mark.parametrize(
     ("framework", "variant", "once"),
     [("NeMo AutoModel", "", True), ("NeMo AutoModel", "sync_each_batch", False),
      ("torchtitan", "", False), ("torchtitan", "no_sync", True)],

@@ -240,7 +240,7 @@ def test_a_typo_names_the_module_that_was_meant() -> None:
 def test_recompute_modes_that_do_not_work_with_it_are_not_searched() -> None:
     modes = [mode.name for mode in request("core_attn").resolve().recompute]
     assert "full" not in modes
-    assert "layernorm" in modes
+    assert "mlp" in modes
     experts = request(EXPERTS, "mixtral-8x7b").resolve().recompute
     assert all(not mode.mask & (Module.MOE | Module.FULL) for mode in experts)
 
