@@ -13,8 +13,6 @@ from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes
 
 GIB = 2.0**30
-# Plans that fit with less probability than this carry a warning.
-SAFE_FIT = 0.9
 
 
 def choice_notes(
@@ -45,7 +43,7 @@ def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
     return (
         f"offloaded optimizer: {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory; "
         f"CPU-Adam at {CPU_ADAM_BYTES_PER_S_PER_NODE / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
-        f"{hidden:.0%} of the way down beside backward, the way back exposed",
+        f"{hidden * 100:.0f} % of the way down beside backward, the way back exposed",
     )
 
 
@@ -125,13 +123,12 @@ def framework_assumptions(job: Job) -> tuple[str, ...]:
     return notes
 
 
-def plan_assumptions(job: Job, probability: float) -> tuple[str, ...]:
+def plan_assumptions(job: Job) -> tuple[str, ...]:
     """What the prediction takes for granted."""
     notes = [*framework_assumptions(job), *schedule_assumptions(job)]
     if job.model.moe is not None:
-        notes.append(f"the busiest expert rank gets {job.expert_imbalance:g} times the mean load")
-    if probability < SAFE_FIT:
-        notes.append(
-            f"fits with probability {probability:.0%} only; --hbm-reserve keeps more memory free"
-        )
+        load = "the mean load"
+        if job.expert_imbalance != 1.0:
+            load = f"{job.expert_imbalance:g} times {load}"
+        notes.append(f"the busiest expert rank gets {load}")
     return tuple(notes)

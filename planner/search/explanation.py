@@ -16,6 +16,7 @@ from constraints import ConstraintError
 from planner.job.errors import UsageError
 from planner.job.job import Job, offered_exchanges
 from planner.predict.assumed_hardware import Assumption, hardware_assumptions
+from planner.predict.assumptions import unmeasured_notes
 from planner.predict.plan import Degrees, Plan, StageMemory
 from planner.search.neighbours import Neighbour, neighbours
 from planner.search.result import JobSummary, SearchResult
@@ -249,12 +250,13 @@ def stage_groups(plan: Plan) -> tuple[StageGroup, ...]:
 
 
 def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
-    """What the plan, the framework profile and the hardware catalogue take for granted."""
+    """What the plan, the framework profile and the hardware catalogue take for granted; not how far
+    it lies outside what was measured, which stands with the error bar."""
     return (
         *(
             Assumption(about="plan", text=text)
             for text in plan.assumptions
-            if text not in job.framework.assumptions
+            if text not in (*job.framework.assumptions, *unmeasured_notes(plan.step_time))
         ),
         *(Assumption(about=job.framework.name, text=text) for text in job.framework.assumptions),
         *hardware_assumptions(job),
