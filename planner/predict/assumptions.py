@@ -11,6 +11,7 @@ from planner.predict.ops import parameter_count
 from planner.predict.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
 from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes
+from planner.predict.techniques import used_techniques
 
 GIB = 2.0**30
 
@@ -105,9 +106,13 @@ def schedule_assumptions(job: Job) -> list[str]:
     return notes
 
 
-def framework_assumptions(job: Job) -> tuple[str, ...]:
-    """What the framework's profile says, and what is taken for granted of the model's layers."""
-    notes = job.framework.assumptions
+def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
+    """What the framework's profile says, but for techniques that do not work with the degrees, and
+    what is taken for granted of the model's layers."""
+    unused = set(job.techniques) - set(used_techniques(job, degrees))
+    notes = tuple(
+        text for text in job.framework.assumptions if text.partition(":")[0] not in unused
+    )
     if job.model.has_states:
         notes += (
             "state-space layers run in fused kernels: mamba_ssm and causal_conv1d, or "
@@ -123,9 +128,9 @@ def framework_assumptions(job: Job) -> tuple[str, ...]:
     return notes
 
 
-def plan_assumptions(job: Job) -> tuple[str, ...]:
+def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """What the prediction takes for granted."""
-    notes = [*framework_assumptions(job), *schedule_assumptions(job)]
+    notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job)]
     if job.model.moe is not None:
         load = "the mean load"
         if job.expert_imbalance != 1.0:

@@ -19,6 +19,7 @@ from planner.predict.plan_text import (
     batch_text,
     degrees_text,
     error_text,
+    fit_text,
     layers_text,
     optimizer_text,
     ramp_rows,
@@ -131,11 +132,7 @@ def peak_sentence(plan: Plan) -> str:
     """Peak memory against what is there, and how likely it fits."""
     error = error_text(plan.peak_bytes, plan.peak_interval)
     limit = limit_text(plan.limit_bytes, plan.usable_bytes)
-    verdict = (
-        f"fits (probability {percent_sure(plan.fit_probability)})"
-        if plan.fits
-        else f"DOES NOT FIT: {gib(plan.peak_bytes - plan.limit_bytes)} GiB too much"
-    )
+    verdict = fit_text(plan.peak_bytes, plan.limit_bytes, plan.fit_probability)
     return f"{gib(plan.peak_bytes)} GiB {error} {limit}: {verdict}"
 
 

@@ -87,8 +87,8 @@ class NeighbourReport(_Frozen):
     """What became of a neighbour. `faster_by`: tokens/s over the plan's, minus one.
 
     `reason` is the term of the step that explains the difference most (its name in TIME_TERMS)
-    and `reason_s` by how many seconds, at the plan's batch; `slowest_stage`: forward and backward of
-    the slowest pipeline stage over the mean of all; `text` the rule that it breaks, or
+    and `reason_s` by how many seconds, at the plan's batch; `slowest_stage`: forward and backward
+    of the slowest pipeline stage over the mean of all; `text` the rule that it breaks, or
     the user's conditions that it does not obey.
     """
 
@@ -189,8 +189,8 @@ def job_evaluator(job: Job, plan: Plan) -> Evaluator:
 def _layout(
     plan: Plan, degrees: Degrees, cost_model: CostModel, costed: CostedShapes, columns: Columns
 ) -> Layout:
-    """Layout of a neighbour, see `job_evaluator`: the fastest that fits as surely as was asked, else
-    the fastest that fits, else the fastest."""
+    """Layout of a neighbour, see `job_evaluator`: the fastest that fits as surely as was asked,
+    else the fastest that fits, else the fastest."""
     from planner.predict.layouts import even_layout, in_mode
     from planner.search.costed import likely_limit_bytes
     from planner.search.explorer import Explorer
@@ -267,7 +267,11 @@ def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
             for text in plan.assumptions
             if text not in (*job.framework.assumptions, *unmeasured_notes(plan.step_time))
         ),
-        *(Assumption(about=job.framework.name, text=text) for text in job.framework.assumptions),
+        *(
+            Assumption(about=job.framework.name, text=text)
+            for text in job.framework.assumptions
+            if text in plan.assumptions
+        ),
         *hardware_assumptions(job),
     )
 
