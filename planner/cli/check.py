@@ -63,7 +63,9 @@ Example: planner check pretrain.sh --gpus 64xH100
     multiple=True,
     help="A shell variable.",
 )
-@click.option("--plan", type=types.PLAN_NUMBER, default=1, help="Which plan of a plan file.")
+@click.option(
+    "--plan", type=types.PLAN_NUMBER, help="Which plan of a plan file. [default: the recommended]"
+)
 @click.option(
     "--ignore", "ignored", multiple=True, metavar="RULE", help="Only note breaches of a rule."
 )

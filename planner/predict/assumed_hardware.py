@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict
 from hardware import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
 from planner.job.job import Job
 
+# Facts of a cluster that a job on one node does not use; how many GPUs the node has, the job says.
+_BETWEEN_NODES = ("gpus_per_node", "nics_per_node", "nic_rate", "oversubscription")
+
 
 class Assumption(BaseModel):
     """Something taken for granted, and by what part of the prediction."""
@@ -22,7 +25,12 @@ def hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
     gpu, cluster = job.cluster.gpu.name, job.cluster.name
     facts = [(gpu, fact) for fact in (gpu_facts(gpu) if gpu in gpu_names() else ())]
     if cluster in cluster_names():
-        facts += [(cluster, fact) for fact in cluster_facts(cluster)]
+        inside = job.cluster.num_nodes == 1
+        facts += [
+            (cluster, fact)
+            for fact in cluster_facts(cluster)
+            if not (inside and fact.name in _BETWEEN_NODES)
+        ]
     return tuple(
         Assumption(about=about, text=_fact_text(fact)) for about, fact in facts if fact.assumption
     )
@@ -30,7 +38,8 @@ def hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
 
 def _fact_text(fact: Fact) -> str:
     unit = "" if fact.unit == "1" else f" {fact.unit}"
-    return f"{fact.name} {fact.value:g}{unit}: {fact.note}"
+    note = f": {fact.note}" if fact.note else ""
+    return f"{fact.name} {fact.value:g}{unit}{note}"
 
 
 def assumption_lines(jobs: tuple[Job, ...]) -> tuple[str, ...]:

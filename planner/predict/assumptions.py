@@ -11,10 +11,9 @@ from planner.predict.ops import parameter_count
 from planner.predict.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
 from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes
+from planner.predict.techniques import used_techniques
 
 GIB = 2.0**30
-# Plans that fit with less probability than this carry a warning.
-SAFE_FIT = 0.9
 
 
 def choice_notes(
@@ -45,7 +44,7 @@ def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
     return (
         f"offloaded optimizer: {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory; "
         f"CPU-Adam at {CPU_ADAM_BYTES_PER_S_PER_NODE / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
-        f"{hidden:.0%} of the way down beside backward, the way back exposed",
+        f"{hidden * 100:.0f} % of the way down beside backward, the way back exposed",
     )
 
 
@@ -107,9 +106,13 @@ def schedule_assumptions(job: Job) -> list[str]:
     return notes
 
 
-def framework_assumptions(job: Job) -> tuple[str, ...]:
-    """What the framework's profile says, and what is taken for granted of the model's layers."""
-    notes = job.framework.assumptions
+def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
+    """What the framework's profile says, but for techniques that do not work with the degrees, and
+    what is taken for granted of the model's layers."""
+    unused = set(job.techniques) - set(used_techniques(job, degrees))
+    notes = tuple(
+        text for text in job.framework.assumptions if text.partition(":")[0] not in unused
+    )
     if job.model.has_states:
         notes += (
             "state-space layers run in fused kernels: mamba_ssm and causal_conv1d, or "
@@ -125,13 +128,12 @@ def framework_assumptions(job: Job) -> tuple[str, ...]:
     return notes
 
 
-def plan_assumptions(job: Job, probability: float) -> tuple[str, ...]:
+def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """What the prediction takes for granted."""
-    notes = [*framework_assumptions(job), *schedule_assumptions(job)]
+    notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job)]
     if job.model.moe is not None:
-        notes.append(f"the busiest expert rank gets {job.expert_imbalance:g} times the mean load")
-    if probability < SAFE_FIT:
-        notes.append(
-            f"fits with probability {probability:.0%} only; --hbm-reserve keeps more memory free"
-        )
+        load = "the mean load"
+        if job.expert_imbalance != 1.0:
+            load = f"{job.expert_imbalance:g} times {load}"
+        notes.append(f"the busiest expert rank gets {load}")
     return tuple(notes)

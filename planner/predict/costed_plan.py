@@ -151,7 +151,7 @@ def job_plan(
             fits=peak <= limit,
             fit_probability=probability,
             assumptions=(
-                *plan_assumptions(job, probability),
+                *plan_assumptions(job, degrees),
                 *unmeasured_notes(interval),
                 *waiting_notes(job, at),
                 *full_memory_notes(risk),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.job.job import Job
+from planner.job.quantities import share
 from planner.predict.uncertainty.measured_range import Conditions
 
 # From this share of a step on, waiting is worth a line.
@@ -17,7 +18,7 @@ def waiting_notes(job: Job, at: Conditions) -> tuple[str, ...]:
     graphs = job.framework.technique("cuda-graphs")
     cure = "; CUDA graphs (--with cuda-graphs) avoid that" if graphs else ""
     return (
-        f"the GPU waits for the CPU to issue kernels in {at.waiting:.0%} of the step, on a host "
-        f"core {job.cluster.host_speed:g} times as fast as a DGX A100's (host_speed of a cluster "
-        f"file){cure}",
+        f"the GPU waits for the CPU to issue kernels in {share(at.waiting, 0)} of the step, on a "
+        f"host core {job.cluster.host_speed:g} times as fast as a DGX A100's (host_speed of a "
+        f"cluster file){cure}",
     )

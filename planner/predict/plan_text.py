@@ -8,6 +8,7 @@ from itertools import groupby
 from planner.job.quantities import (
     gib,
     number_ranges,
+    percent_sure,
     run_lengths,
     seconds,
     share,
@@ -18,6 +19,8 @@ from planner.predict.plan import Degrees, Interval, Plan
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9
+# A verdict on memory that is less probable says so; as searches recommend plans.
+SURE_TO_FIT = 0.8
 # Batches of a ramp that are listed one by one.
 _MOST_SHOWN = 4
 _DAY_S = 86400.0
@@ -192,6 +195,14 @@ def error_text(value: float, interval: Interval) -> str:
     small, large = sorted((below, above))
     alike = large - small <= _ALIKE or large <= 1.5 * small
     return f"±{large} %" if alike else f"-{below}/+{above} %"
+
+
+def fit_text(peak_bytes: float, limit_bytes: float, probability: float) -> str:
+    """`fits (probability 98 %)`, `MAY NOT FIT (…)`, `DOES NOT FIT: 21.3 GiB too much (…)`."""
+    verdict = "fits" if probability >= SURE_TO_FIT else "MAY NOT FIT"
+    if peak_bytes > limit_bytes:
+        verdict = f"DOES NOT FIT: {gib(peak_bytes - limit_bytes)} GiB too much"
+    return f"{verdict} (probability {percent_sure(probability)})"
 
 
 def step_time_text(plan: Plan) -> str:

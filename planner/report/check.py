@@ -13,6 +13,7 @@ from planner.launch.check.measured import Explanation as GapExplanation
 from planner.launch.check.variations import variation
 from planner.launch.read.found import Found, Problem
 from planner.predict.plan_text import (
+    SURE_TO_FIT,
     activations_text,
     batch_sentence,
     batch_text,
@@ -65,10 +66,6 @@ def check_report(
     return Report(tuple(blocks))
 
 
-# A verdict on memory that is less probable says so; as searches recommend plans.
-SURE_PROBABILITY = 0.8
-
-
 def verdict(assessment: Assessment) -> str:
     """One sentence: whether it will run, and fit."""
     plan, errors = assessment.plan, assessment.errors
@@ -84,12 +81,17 @@ def verdict(assessment: Assessment) -> str:
         )
         return f"CANNOT TELL: no error found, and no prediction: {reasons}"
     sure = percent_sure(plan.fit_probability)
+    if assessment.verdict == "cannot tell":
+        return (
+            f"CANNOT TELL: as predicted it would not fit (probability {sure}), but something that "
+            "saves memory is left out: see Problems"
+        )
     if not plan.fits:
-        unsure = "PROBABLY " if plan.fit_probability > 1.0 - SURE_PROBABILITY else ""
+        unsure = "PROBABLY " if plan.fit_probability > 1.0 - SURE_TO_FIT else ""
         return f"{unsure}WILL NOT FIT (probability to fit {sure})"
     warned = sum(problem.severity == "warning" for problem in assessment.problems)
     also = f"; {plural(warned, 'warning')}" if warned else ""
-    if plan.fit_probability < SURE_PROBABILITY:
+    if plan.fit_probability < SURE_TO_FIT:
         return f"runs, MAY NOT FIT (probability to fit {sure}){also}"
     return f"runs and fits (probability {sure}){also}"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planner.compare.choice import Decision, Taken
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import percent_sure, plural
+from planner.job.quantities import percent_sure, plural, share
 from planner.report.comparison_trace import money
 from planner.report.tables import Facts
 
@@ -30,7 +30,7 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
             alone = decision.alone.get(name)
             yield f"{_LIMIT_NAMES[name]} needed", _least_text(name, value, alone, currency)
         return
-    sure = f"each figure with {decision.limits.certainty:.0%} certainty"
+    sure = f"each figure with {share(decision.limits.certainty, 0)} certainty"
     yield "take", taken_text(best)
     for cluster, basis, provider in dict.fromkeys(
         (one.cluster, one.basis, one.provider) for one in best.choices if one.cost is not None

@@ -17,9 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.report.tables import Block, Facts, Notes, Report, TableData
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
 PIPE_COLUMNS = 80
+# Stands for the blank between a number and its unit, where a line is not broken.
+_JOINT = "\ue000"
 # A column of words too long for the page keeps so much, and cuts them.
 _LEAST_CUT = 10
 # Widths that a page can have; COLUMNS may say anything.
@@ -57,8 +59,17 @@ def draw(report: Report, onto: Console, wide: bool = False) -> None:
             if index:
                 onto.print()
             _draw_block(block, onto, wide)
-    lines = captured.get().splitlines()
+    lines = captured.get().replace(_JOINT, " ").splitlines()
     onto.file.write("".join(f"{line.rstrip()}\n" for line in lines))
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Words that keep a number and its unit on one line."""
+    return Text(_joined(words), style=style)
+
+
+def _joined(words: str) -> str:
+    return re.sub(r"(?<=\d) (?=%|[KMGT]i?B\b|m?s\b)", _JOINT, words)
 
 
 def _draw_block(block: Block, onto: Console, wide: bool) -> None:
@@ -78,7 +89,7 @@ def _draw_facts(facts: Facts, onto: Console) -> None:
     grid.add_column(style="" if facts.title else "bold", no_wrap=True)
     grid.add_column(overflow="fold")
     for label, text in facts.rows:
-        grid.add_row(label, Text(text))
+        grid.add_row(label, _text(text))
     onto.print(grid)
 
 
@@ -103,7 +114,7 @@ def _least_width(data: TableData, place: int, whole: bool) -> int:
     """Characters that a column takes at least: words are never cut; if `whole`, no lines either."""
     if whole or not data.columns[place].wrap:
         return _width(data, place)
-    texts = (data.columns[place].title, *(row[place] for row in data.rows))
+    texts = (data.columns[place].title, *(_joined(row[place]) for row in data.rows))
     return max(cell_len(word) for text in texts for word in (text.split() or " "))
 
 
@@ -122,14 +133,27 @@ def _hyphens_broken(data: TableData, columns: int) -> TableData:
 
 
 def _narrowed(data: TableData, places: Sequence[int], page: int) -> tuple[TableData, list[int]]:
-    """A table too wide for the page: with words broken at hyphens, in columns at least so wide."""
-    broken = [place for place in places if data.columns[place].wrap]
-    fixed = sum(_width(data, place) + 1 for place in places if place not in broken)
-    data = _hyphens_broken(data, (page + 1 - fixed) // max(1, len(broken)) - 1)
-    least = {place: _least_width(data, place, whole=False) for place in places}
-    if sum(least.values()) + len(least) - 1 > page:
-        least |= {place: min(least[place], _LEAST_CUT) for place in broken}
+    """A table too wide for the page, in columns at least so wide: with words broken at hyphens,
+    and where that does not do with titles broken at spaces."""
+    for table in (data, _stacked(data)):
+        broken = [place for place in places if table.columns[place].wrap]
+        fixed = sum(_width(table, place) + 1 for place in places if place not in broken)
+        data = _hyphens_broken(table, (page + 1 - fixed) // max(1, len(broken)) - 1)
+        least = {place: _least_width(data, place, whole=False) for place in places}
+        if sum(least.values()) + len(least) - 1 <= page:
+            return data, list(least.values())
+    least |= {place: min(least[place], _LEAST_CUT) for place in broken}
     return data, list(least.values())
+
+
+def _stacked(data: TableData) -> TableData:
+    """The same with the words of a title that is wider than its cells below each other."""
+
+    def column(place: int, one: Column) -> Column:
+        wide = _width(data, place) > max((cell_len(row[place]) for row in data.rows), default=0)
+        return replace(one, title=one.title.replace(" ", "\n")) if wide else one
+
+    return replace(data, columns=tuple(column(*pair) for pair in enumerate(data.columns)))
 
 
 def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
@@ -152,7 +176,7 @@ def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
         )
     for row in data.rows:
         style = "bold" if row[0].startswith("→") else ""
-        table.add_row(*(Text(row[place], style=style) for place in places))
+        table.add_row(*(_text(row[place], style) for place in places))
     page = onto.width
     onto.width = max(page, sum(least) + len(least) - 1)
     onto.print(table)
@@ -171,4 +195,4 @@ def _draw_note(line: str, onto: Console) -> None:
     if line.startswith("    "):
         onto.print(Text(line, style="cyan"), soft_wrap=True)
     else:
-        onto.print(Text(line))
+        onto.print(_text(line))

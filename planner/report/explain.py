@@ -19,6 +19,7 @@ from planner.predict.plan_text import (
     batch_text,
     degrees_text,
     error_text,
+    fit_text,
     layers_text,
     optimizer_text,
     ramp_rows,
@@ -41,6 +42,8 @@ from planner.search.explanation import (
     Term,
 )
 
+# Stages are called uneven where the slowest takes so many times the mean.
+_UNEVEN = 1.1
 _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
 
@@ -129,11 +132,7 @@ def peak_sentence(plan: Plan) -> str:
     """Peak memory against what is there, and how likely it fits."""
     error = error_text(plan.peak_bytes, plan.peak_interval)
     limit = limit_text(plan.limit_bytes, plan.usable_bytes)
-    verdict = (
-        f"fits (probability {percent_sure(plan.fit_probability)})"
-        if plan.fits
-        else f"DOES NOT FIT: {gib(plan.peak_bytes - plan.limit_bytes)} GiB too much"
-    )
+    verdict = fit_text(plan.peak_bytes, plan.limit_bytes, plan.fit_probability)
     return f"{gib(plan.peak_bytes)} GiB {error} {limit}: {verdict}"
 
 
@@ -214,7 +213,7 @@ def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableDa
     """Each neighbour and what became of it."""
     return TableData(
         title="Neighbours: one degree changed (what follows from it in brackets), best layout",
-        columns=headings("<change | step time | peak GiB | ~compared with this plan"),
+        columns=headings("~change | step time | peak GiB | ~compared with this plan"),
         rows=(
             ("this plan", seconds(plan.step_time_s), gib(plan.peak_bytes), ""),
             *(_neighbour_row(report) for report in reports),
@@ -256,7 +255,15 @@ def _comparison(report: NeighbourReport) -> str:
     label = TIME_TERMS.get(report.reason or "", "").removeprefix("exposed ")
     reason_s = report.reason_s or 0.0
     sign = "+" if reason_s >= 0 else "-"
-    return f"{_slowdown(report)}, {label} {sign}{seconds(abs(reason_s))}"
+    return f"{_slowdown(report)}, {label} {sign}{seconds(abs(reason_s))}{_uneven(report)}"
+
+
+def _uneven(report: NeighbourReport) -> str:
+    """Why more compute is exposed, where stages differ: whole layers, or layers moved to fit."""
+    ratio = report.slowest_stage or 1.0
+    if report.reason != "compute_s" or (report.reason_s or 0.0) < 0.0 or ratio < _UNEVEN:
+        return ""
+    return f": its slowest stage takes {ratio:.1f} times the mean"
 
 
 def _slowdown(report: NeighbourReport) -> str:

@@ -10,10 +10,9 @@ from planner.predict.plan_text import (
     configuration_text,
     step_time_text,
 )
-from planner.report.infeasible import nothing_fits_report
-from planner.report.plan_table import plan_table, techniques_row
+from planner.report.infeasible import fitting_table, nothing_fits_report
 from planner.report.search import error_note, job_facts
-from planner.report.tables import Block, Column, Facts, Notes, Report
+from planner.report.tables import Block, Facts, Notes, Report
 from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import WhyNothingFits
 from planner.search.result import SearchResult
@@ -38,29 +37,21 @@ def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Rep
 
 
 def _fitting(result: SearchResult) -> Iterator[Block]:
-    fastest = result.plans[max(result.recommended, 1) - 1]
+    best = result.plans[max(result.recommended, 1) - 1]
     lightest = min(result.plans, key=lambda plan: plan.peak_bytes)
     verdict = (
-        f"YES: {gib(fastest.peak_bytes)} of {gib(fastest.usable_bytes)} GiB, with a probability of "
-        f"{percent_sure(fastest.fit_probability)}"
+        f"YES: {gib(best.peak_bytes)} of {gib(best.usable_bytes)} GiB, with a probability of "
+        f"{percent_sure(best.fit_probability)}"
     )
-    named = [("→ fastest", fastest)] + ([("lightest", lightest)] if lightest != fastest else [])
-    plans = [plan for _, plan in named]
     yield Facts(
         (
             *job_facts(result.job),
-            *techniques_row(plans),
-            ("batch", batch_sentence(fastest, result.job.batch_target_sequences)),
+            ("batch", batch_sentence(best, result.job.batch_target_sequences)),
             ("fits", verdict),
         )
     )
-    yield plan_table(
-        plans,
-        result.job.usable_bytes,
-        first=[(Column("plan", "left"), [name for name, _ in named])],
-        title="Plans",
-        told=plans,
-    )
+    named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
+    yield fitting_table("Plans", "plan", "as", named)
 
 
 def _no(why: WhyNothingFits) -> str:

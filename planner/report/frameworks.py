@@ -130,7 +130,7 @@ def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
         "asked": "if asked",
     }
     rows = tuple(
-        (one.name, used[one.use], f"{_scope(one)}: {one.flags}") for one in profile.techniques
+        (one.name, used[one.use], f"{_scope(one)}: {one.usual_flags}") for one in profile.techniques
     )
     return (TableData(columns, rows, "Techniques"),)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.job.quantities import gib, percent_sure, share
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, step_time_text
@@ -44,16 +46,23 @@ def _sentence(text: str) -> str:
 
 def relaxation_table(relaxations: tuple[Relaxation, ...]) -> TableData:
     """One row a relaxation and the plan that was found with it."""
+    title = "What would make it fit (searched), fastest first"
+    found = [(relaxation.change, relaxation.plan) for relaxation in relaxations]
+    return fitting_table(title, "change", "plan", found)
+
+
+def fitting_table(title: str, what: str, how: str, plans: Sequence[tuple[str, Plan]]) -> TableData:
+    """Plans by a name, each in a line of words; `what`, `how`: titles of name and words."""
     return TableData(
-        title="Each of these fits (searched), fastest first",
-        columns=headings("~change | step time | peak\nGiB | fits | ~plan"),
-        rows=tuple(_row(relaxation.change, relaxation.plan) for relaxation in relaxations),
+        title=title,
+        columns=headings(f"~{what} | step time | peak\nGiB | fits | ~{how}"),
+        rows=tuple(_row(name, plan) for name, plan in plans),
     )
 
 
-def _row(change: str, plan: Plan) -> tuple[str, ...]:
+def _row(name: str, plan: Plan) -> tuple[str, ...]:
     fits = percent_sure(plan.fit_probability)
-    return change, step_time_text(plan), gib(plan.peak_bytes), fits, configuration_text(plan)
+    return name, step_time_text(plan), gib(plan.peak_bytes), fits, configuration_text(plan)
 
 
 def _notes(why: WhyNothingFits) -> tuple[str, ...]:

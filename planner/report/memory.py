@@ -20,7 +20,8 @@ from planner.predict.memory.footprint import Footprint
 from planner.predict.memory.tensors import KeptTensor
 from planner.predict.memory.terms import Part, PhaseRow, label, peak_parts, peak_row, phase_rows
 from planner.predict.ops import parameter_count
-from planner.predict.plan_text import degrees_text, error_text, fraction_text
+from planner.predict.plan_text import degrees_text, error_text, fit_text, fraction_text
+from planner.predict.techniques import used_techniques
 from planner.report.full_memory import limit_text
 from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
 
@@ -63,7 +64,8 @@ def memory_report(
         blocks.append(stage_table(footprint))
     blocks += more
     blocks.append(Notes(_notes(footprint)))
-    assumed = [*notes, *framework_assumptions(footprint.configuration.job)]
+    configuration = footprint.configuration
+    assumed = [*notes, *framework_assumptions(configuration.job, configuration.degrees)]
     if assumed:
         blocks.append(Notes(tuple(f"- {text}" for text in assumed), "Assumed"))
     return Report(tuple(blocks))
@@ -93,6 +95,9 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, st
         ("recompute", _recompute_text(footprint)),
         ("memory", total_sentence(footprint)),
     ]
+    techniques = used_techniques(job, degrees)
+    if techniques:
+        facts.insert(-1, ("techniques", ", ".join(techniques)))
     if job.activation_offload:
         named = fraction_text(job.activation_offload, job.offload_fraction)
         facts.insert(-1, ("on the host", named))
@@ -136,12 +141,7 @@ def total_sentence(footprint: Footprint) -> str:
     """The total against what is there, with its error and the probability that it fits."""
     total, limit = footprint.total_bytes, footprint.limit_bytes
     of = limit_text(limit, footprint.usable_bytes)
-    sure = percent_sure(footprint.fit_probability)
-    verdict = (
-        f"fits with probability {sure}"
-        if footprint.fits
-        else f"DOES NOT FIT by {gib(total - limit)} GiB (probability of fitting {sure})"
-    )
+    verdict = fit_text(total, limit, footprint.fit_probability)
     return f"{gib(total, 2)} GiB {error_text(total, footprint.interval)} {of}: {verdict}"
 
 

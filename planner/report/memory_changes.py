@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.job.quantities import gib, percent_sure, plural, seconds, signed_share
+from planner.job.quantities import gib, percent_sure, plural, seconds, share, signed_share
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.solve import SAFE_PROBABILITY, Border, Point, Solution
 from planner.predict.plan_text import error_text, step_time_text
@@ -17,14 +17,12 @@ _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
 
 
 def solution_blocks(solution: Solution) -> tuple[Block, ...]:
-    """The largest value that fits and the next one, for both probabilities."""
+    """The largest value that fits, for both probabilities."""
     name = _NAMES[solution.unknown]
-    rows = [
-        row for border in (solution.safe, solution.even) for row in _border_rows(border, solution)
-    ]
+    rows = [_border_row(border, solution) for border in (solution.safe, solution.even)]
     table = TableData(
         title=f"Largest {name} that fits (--solve {solution.unknown})",
-        columns=headings(f"<fits with | < | {solution.unknown} | bytes in total | ± | probability"),
+        columns=headings(f"<fits with | {solution.unknown} | total GiB | ± | <"),
         rows=tuple(rows),
     )
     limit = _any_point(solution).footprint.limit_bytes
@@ -33,7 +31,7 @@ def solution_blocks(solution: Solution) -> tuple[Block, ...]:
     steps = f" in steps of {solution.step:,}" if solution.step > 1 else ""
     return table, Notes(
         (
-            f"Of {limit:,.0f} bytes that may be used. Tried{steps}, keeping {solution.held}."
+            f"Of {gib(limit, 2)} GiB that may be used. Tried{steps}, keeping {solution.held}."
             f"{checked}",
         )
     )
@@ -45,36 +43,14 @@ def _any_point(solution: Solution) -> Point:
     return next(point for point in points if point is not None)
 
 
-def _border_rows(border: Border, solution: Solution) -> list[tuple[str, ...]]:
-    sure = f"≥ {border.probability:.0%}".replace("%", " %")
-    rows: list[tuple[str, ...]] = []
+def _border_row(border: Border, solution: Solution) -> tuple[str, ...]:
+    sure = f"≥ {share(border.probability, 0)}"
+    ends = "" if border.beyond is not None else f"the {_NAMES[solution.unknown]} ends here"
     if border.largest is None:
-        rows.append((sure, "largest", "none", "", "", ""))
-    else:
-        rows.append((sure, "largest", *_point_cells(border.largest)))
-    if border.beyond is not None:
-        rows.append(("", "next", *_point_cells(border.beyond)))
-    else:
-        rows.append(("", "next", "none", "", "", f"the {_NAMES[solution.unknown]} ends here"))
-    return rows
-
-
-def _point_cells(point: Point) -> tuple[str, ...]:
-    footprint = point.footprint
+        return (sure, "none", "", "", ends)
+    footprint = border.largest.footprint
     error = error_text(footprint.total_bytes, footprint.interval).removeprefix("±")
-    return (
-        f"{point.value:,}",
-        f"{footprint.total_bytes:,.0f}",
-        error,
-        _exact_percent(footprint.fit_probability),
-    )
-
-
-def _exact_percent(probability: float) -> str:
-    """A probability with the digits that tell neighbours at the border apart."""
-    if not 0.0001 <= probability <= 0.9999:
-        return percent_sure(probability)
-    return f"{probability * 100:.2f} %"
+    return (sure, f"{border.largest.value:,}", gib(footprint.total_bytes, 2), error, ends)
 
 
 def advice_blocks(advice: Advice) -> tuple[Block, ...]:

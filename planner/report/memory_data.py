@@ -52,7 +52,7 @@ def memory_document(
         "stages": [_stage(footprint, account) for account in footprint.stages],
         "solution": None if solution is None else _solution(solution),
         "advice": None if advice is None else _advice(advice),
-        "assumptions": list(framework_assumptions(job)),
+        "assumptions": list(framework_assumptions(job, footprint.configuration.degrees)),
     }
 
 

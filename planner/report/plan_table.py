@@ -72,7 +72,7 @@ def _parts(
     mixed = any(plan.stage_gpus for plan in plans)
     limit = "of limit" if mixed else "" if usable_bytes is None else f"of {gib(usable_bytes)}"
     yield _Part(Column("step time"), step_time_text)
-    yield _Part(Column("tok/s\n/GPU", optional=2), lambda plan: f"{plan.tokens_per_s_per_gpu:,.0f}")
+    yield _Part(Column("tok/s\n/GPU", optional=3), lambda plan: f"{plan.tokens_per_s_per_gpu:,.0f}")
     yield _Part(Column("MFU\n%", optional=1), lambda plan: f"{plan.mfu * 100:.1f}")
     peak = f"peak GiB\n{limit}" if limit else "peak\nGiB"
     yield _Part(Column(peak), partial(_peak_text, limit=mixed))
@@ -83,18 +83,18 @@ def _parts(
     yield _Part(Column("mbs×\nacc"), lambda plan: batch_text(plan.degrees))
     if target_sequences is not None:
         target = target_sequences
-        yield _Part(Column("batch"), lambda plan: f"{plan.gbs:,}")
+        yield _Part(Column("batch", optional=2), lambda plan: f"{plan.gbs:,}")
         yield _Part(
-            Column("of the\ntarget", optional=3),
+            Column("of the\ntarget", optional=4),
             lambda plan: signed_share(batch_difference(plan, target)),
         )
     yield _Part(Column("recompute", "left", wrap=True), recompute_text)
     if any(map(also, plans)):
         yield _Part(Column("also", "left", wrap=True), also)
     if any(map(_layers, plans)):
-        yield _Part(Column("layers", "left", optional=4), _layers)
+        yield _Part(Column("layers", "left", optional=5), _layers)
     if any(plan.status == "feasible" for plan in plans):
-        yield _Part(Column("gap", optional=5), lambda plan: share(plan.gap) if plan.gap else "-")
+        yield _Part(Column("gap", optional=6), lambda plan: share(plan.gap) if plan.gap else "-")
 
 
 def _degree(name: str) -> _Part:

@@ -167,11 +167,14 @@ def proof_text(counts: Counts) -> str:
     """How it was decided that no better plan is left out."""
     left = counts.legal - counts.solved - counts.skipped
     parts = [
-        f"{counts.skipped:,} configurations cannot beat the plans found: they need too much "
-        "memory, or even a lower bound on their step time is too long",
-        f"{counts.solved:,} had the best split of their layers looked for: kept where a split "
-        "attains the bound, else found by the solver CP-SAT",
+        f"{plural(counts.skipped, 'configuration')} decided by bounds: on the memory that they "
+        "need at least, and on the shortest step that they can have",
     ]
+    if counts.solved:
+        parts.append(
+            f"{counts.solved:,} by the best split of their layers: one that attains the bound, or "
+            "that the solver CP-SAT finds"
+        )
     if left > 0:
         parts.append(f"{left:,} were left undecided")
     return "; ".join(parts)
@@ -277,11 +280,11 @@ def recommended_note(result: SearchResult) -> tuple[str, ...]:
     if not result.recommended:
         return ()
     plan, fastest = result.plans[result.recommended - 1], result.plans[0]
-    as_fast = "the fastest" if plan is fastest else f"as fast as any, within {share(ALIKE, 0)}"
-    return (
-        f"→ Use plan {result.recommended}: {as_fast}, and of those the likeliest to fit "
-        f"({percent_sure(plan.fit_probability)}).",
-    )
+    sure = percent_sure(plan.fit_probability)
+    why = "the fastest that fits surely enough"
+    if plan is not fastest:
+        why = f"as fast as any, within {share(ALIKE, 0)}, and likelier to fit than the faster ones"
+    return (f"→ Use plan {result.recommended}: {why} ({sure}).",)
 
 
 def _rounding_notes(result: SearchResult, plans: Sequence[Plan]) -> Iterator[str]:
@@ -399,10 +402,7 @@ def _tie_note(plans: Numbered) -> str:
         return ""
     noun = "plan" if len(ties) == 1 else "plans"
     first = plans[0][0]
-    return (
-        f"≈ As fast as plan {first} within the error bar: {noun} {number_ranges(ties)}. Prefer the "
-        "lighter of equals."
-    )
+    return f"≈ Within the error bar of plan {first}: {noun} {number_ranges(ties)}."
 
 
 def _doubt_note(plans: Numbered) -> str:

@@ -16,6 +16,7 @@ from constraints import ConstraintError
 from planner.job.errors import UsageError
 from planner.job.job import Job, offered_exchanges
 from planner.predict.assumed_hardware import Assumption, hardware_assumptions
+from planner.predict.assumptions import unmeasured_notes
 from planner.predict.plan import Degrees, Plan, StageMemory
 from planner.search.neighbours import Neighbour, neighbours
 from planner.search.result import JobSummary, SearchResult
@@ -56,6 +57,8 @@ TIME_TERMS = {
     "offload_s": "copies to and from the host, not hidden",
     "host_s": "host: data loading, logging",
 }
+# Times the memory of a GPU, where that shall not bind.
+_NO_LIMIT = 1000.0
 # Two plans whose pace differs by less than this share are called equal.
 SAME_SPEED = 0.0005
 
@@ -84,7 +87,8 @@ class NeighbourReport(_Frozen):
     """What became of a neighbour. `faster_by`: tokens/s over the plan's, minus one.
 
     `reason` is the term of the step that explains the difference most (its name in TIME_TERMS)
-    and `reason_s` by how many seconds, at the plan's batch; `text` the rule that it breaks, or
+    and `reason_s` by how many seconds, at the plan's batch; `slowest_stage`: forward and backward
+    of the slowest pipeline stage over the mean of all; `text` the rule that it breaks, or
     the user's conditions that it does not obey.
     """
 
@@ -98,6 +102,7 @@ class NeighbourReport(_Frozen):
     faster_by: float | None = None
     reason: str | None = None
     reason_s: float | None = None
+    slowest_stage: float | None = None
     text: str = ""
 
 
@@ -184,7 +189,8 @@ def job_evaluator(job: Job, plan: Plan) -> Evaluator:
 def _layout(
     plan: Plan, degrees: Degrees, cost_model: CostModel, costed: CostedShapes, columns: Columns
 ) -> Layout:
-    """Layout of a neighbour; see `job_evaluator`."""
+    """Layout of a neighbour, see `job_evaluator`: the fastest that fits as surely as was asked,
+    else the fastest that fits, else the fastest."""
     from planner.predict.layouts import even_layout, in_mode
     from planner.search.costed import likely_limit_bytes
     from planner.search.explorer import Explorer
@@ -200,11 +206,15 @@ def _layout(
         split = plan.layout.block_layers
         even = replace(even, block_layers=split, mtp_standalone=plan.layout.mtp_standalone)
         return in_mode(even, job.recompute[0])
-    limit = likely_limit_bytes(job, job.fit_probability)
-    explorer = Explorer(cost_model, costed, columns, limit, Effort())
+    likely = likely_limit_bytes(job, job.fit_probability)
+    explorer = Explorer(cost_model, costed, columns, likely, Effort())
     if explorer.only_even[0]:
         return even
-    return explorer.solution(0, limit).layout or even
+    for limit in (likely, job.hbm_limit_bytes, _NO_LIMIT * job.hbm_limit_bytes):
+        layout = explorer.solution(0, limit).layout
+        if layout is not None:
+            return layout
+    return even
 
 
 def pick_plan(result: SearchResult, number: int) -> Plan:
@@ -249,14 +259,19 @@ def stage_groups(plan: Plan) -> tuple[StageGroup, ...]:
 
 
 def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
-    """What the plan, the framework profile and the hardware catalogue take for granted."""
+    """What the plan, the framework profile and the hardware catalogue take for granted; not how far
+    it lies outside what was measured, which stands with the error bar."""
     return (
         *(
             Assumption(about="plan", text=text)
             for text in plan.assumptions
-            if text not in job.framework.assumptions
+            if text not in (*job.framework.assumptions, *unmeasured_notes(plan.step_time))
         ),
-        *(Assumption(about=job.framework.name, text=text) for text in job.framework.assumptions),
+        *(
+            Assumption(about=job.framework.name, text=text)
+            for text in job.framework.assumptions
+            if text in plan.assumptions
+        ),
         *hardware_assumptions(job),
     )
 
@@ -284,8 +299,15 @@ def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> Neig
         faster_by=faster_by,
         reason=reason,
         reason_s=reason_s,
+        slowest_stage=slowest_stage(other),
         text=_disobeyed(job, near.degrees),
     )
+
+
+def slowest_stage(plan: Plan) -> float:
+    """Forward and backward of the slowest pipeline stage over the mean of all."""
+    stage_s = [stage.forward_s + stage.backward_s for stage in plan.stages]
+    return max(stage_s) * len(stage_s) / sum(stage_s)
 
 
 def _disobeyed(job: Job, degrees: Degrees) -> str:

@@ -103,7 +103,7 @@ class WhyNothingFits(_Frozen):
         first = "no configuration fits" if self.proven else "no configuration was found that fits"
         lines = [f"{first}:", *(f"  - {rule.text}" for rule in (*self.conflict, *self.layouts))]
         if self.relaxations:
-            lines.append("each of these fits (searched):")
+            lines.append("what would make it fit (searched):")
             lines += [f"  - {relaxation_sentence(relaxation)}" for relaxation in self.relaxations]
         elif self.in_vain or not self.untried:
             lines.append("none of the changes that were tried makes it fit")

@@ -70,7 +70,7 @@ def _available(costed_job: CostedJob, explorer: Explorer) -> str:
     if limit < usable:
         text += f" after the reserve ({usable / GIB:.1f} without)"
     if f"{explorer.limit_bytes / GIB:.1f}" != f"{limit / GIB:.1f}":
-        chance = f"{job.fit_probability:.0%}"
+        chance = f"{job.fit_probability * 100:.0f} %"
         surely = f"{explorer.limit_bytes / GIB:.1f}"
         text += f" ({surely} if it is to fit with a probability of {chance})"
     return text
@@ -81,7 +81,7 @@ def _recompute(costed_job: CostedJob, row: int) -> str:
     text = "without recompute" if mode.name == "none" else f"with {mode.name} recompute"
     share = costed_job.job.optimizer_offload
     modules = costed_job.job.activation_offload
-    text += f", {share:.0%} of the optimizer on the CPU" if share else ""
+    text += f", {share * 100:.0f} % of the optimizer on the CPU" if share else ""
     return f"{text}, {' + '.join(modules)} on the host" if modules else text
 
 

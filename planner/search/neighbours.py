@@ -135,6 +135,9 @@ def _step(plan: Configured, job: Job, changes: dict[str, int]) -> Neighbour:
     forced = [f"{other} {given}" for other, given in others]
     if degrees.vpp != plan.degrees.vpp and name != "vpp":
         forced.append(f"vpp {degrees.vpp}")
+    gbs = degrees.mbs * degrees.grad_acc * degrees.dp
+    if gbs != plan.gbs:
+        forced.append(f"gbs {gbs:,}")
     along = f" ({', '.join(forced)})" if forced else ""
     return Neighbour(f"{name} {value}{along}", degrees, plan.recompute)
 

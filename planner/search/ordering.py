@@ -8,6 +8,10 @@ from planner.predict.plan import Plan
 from planner.search.front import ALIKE
 from planner.search.limit_results import Stopped
 
+# Probabilities of fitting that differ by less are not told apart: each rests on few measured
+# peaks.
+AS_SURE = 0.05
+
 # What plans may be sorted by: whether more is better.
 SORT_KEYS: dict[str, bool] = {
     "tokens_per_s": True,
@@ -26,11 +30,16 @@ def sort_value(plan: Plan, sort: str) -> float:
 
 
 def recommended(plans: Sequence[Plan]) -> int:
-    """Number, from 1, of the plan to take where nothing else counts: of those as fast as the
-    fastest, within ALIKE, the one that is likeliest to fit; 0 without plans."""
+    """Number, from 1, of the plan to take where nothing else counts; 0 without plans.
+
+    Of the plans as fast as the fastest, within ALIKE, the fastest that fits as surely as any of
+    them, within AS_SURE: a layer recomputed or twenty chunks a stage are not worth a point of it.
+    """
     most = max((plan.tokens_per_s for plan in plans), default=0.0)
     fast = [(plan, n) for n, plan in enumerate(plans, 1) if plan.tokens_per_s * (1 + ALIKE) >= most]
-    return max(fast, key=lambda plan: plan[0].fit_probability)[1] if fast else 0
+    surest = max((plan.fit_probability for plan, _ in fast), default=0.0)
+    sure = [(plan, n) for plan, n in fast if plan.fit_probability >= surest - AS_SURE]
+    return max(sure, key=lambda plan: plan[0].tokens_per_s)[1] if sure else 0
 
 
 def stop_notes(stopped: Stopped, time_limit_s: float | None) -> tuple[str, ...]:

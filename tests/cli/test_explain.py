@@ -136,6 +136,10 @@ def test_outcomes_and_reasons() -> None:
     assert (slow.outcome, slow.reason) == ("slower", "tp_s")
     assert neighbour_sentence(slow) == "10.0 % slower, TP traffic +5.90 s"
     assert neighbour_sentence(reports["zero 0"]) == "equally fast"
+    uneven = slow.model_copy(update={"reason": "compute_s", "slowest_stage": 1.5})
+    assert neighbour_sentence(uneven).endswith(
+        "compute +5.90 s: its slowest stage takes 1.5 times the mean"
+    )
 
 
 def test_difference_is_taken_at_the_plans_batch() -> None:

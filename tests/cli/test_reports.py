@@ -11,7 +11,8 @@ from planner.predict.plan import Degrees, Interval, LayerLayout, Plan
 from planner.predict.plan_text import degrees_text, error_text, recompute_text
 from planner.report.draw import console, draw
 from planner.report.search import error_note, front_notes, printed, search_report
-from planner.report.tables import Column, TableData
+from planner.report.tables import Column, Facts, Notes, Report, TableData
+from planner.search.ordering import recommended
 from planner.search.result import SearchResult
 from tests.cli.conftest import lines_are_short
 from tests.cli.made_up import plan, result
@@ -55,11 +56,42 @@ def test_columns_use_the_width_and_no_number_is_cut(monkeypatch: pytest.MonkeyPa
     assert lines_are_short(usual) and "MFU" in usual
 
 
+def test_a_table_of_many_columns_has_80_of_them() -> None:
+    """A mixture's search: two batches, words in both columns of words."""
+    degrees = Degrees(tp=4, pp=32, vpp=8, cp=2, ep=8, dp=16, zero=1, grad_acc=1952)
+    wide = plan(
+        degrees=degrees, recompute="layernorm+moe_act", gbs=1952, step_time_s=147.8,
+        techniques=("cuda-graphs", "fused-dispatch"),
+    )  # fmt: skip
+    found = result(wide, wide.model_copy(update={"gbs": 1984, "techniques": ()}))
+    assert lines_are_short(drawn(found))
+
+
+def test_a_number_and_its_unit_stay_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = io.StringIO()
+    words = "a sentence of so many words that ends: 98 % and then goes on to 51.9 GiB"
+    draw(Report((Facts((("is", words),)), Notes((words,)))), console(stream))
+    lines = stream.getvalue().splitlines()
+    assert sum("98 %" in line for line in lines) == sum("51.9 GiB" in line for line in lines) == 2
+    assert max(map(len, lines)) <= 40
+
+
+def test_the_plan_to_take_is_the_fastest_of_those_that_fit_as_surely() -> None:
+    def chosen(*pairs: tuple[float, float]) -> int:
+        return recommended([plan(tokens_per_s=pace, fit_probability=p) for pace, p in pairs])
+
+    assert chosen((1000, 0.95), (995, 0.98), (900, 0.999)) == 1
+    assert chosen((1000, 0.85), (998, 0.93), (995, 0.96)) == 2
+    assert chosen((1000, 0.85), (950, 0.99)) == 1
+    assert chosen() == 0
+
+
 def test_doubts_gaps_and_ties_are_said() -> None:
     notes = "\n".join(notes_of(result(plan(), WIDEST)))
     assert "Plan 2 may not fit on a real machine" in notes
     assert "Not proven optimal: plan 2; by 1.2 % at most" in notes
-    assert "As fast as plan 1 within the error bar: plan 2" in notes
+    assert "Within the error bar of plan 1: plan 2" in notes
 
 
 def test_a_sure_and_proven_front_has_no_doubts() -> None:

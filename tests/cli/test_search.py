@@ -40,7 +40,7 @@ def test_main_job_says_what_it_took(main_job: MainJob) -> None:
         "sequences of 8,192",
         "configurations;",
         "must fit with a probability of 80 % or more",
-        "kept where a split attains the bound, else found by the solver CP-SAT",
+        "by the best split of their layers",
         "No plan that differs by more than 0.1 % of the step time",
         "Use plan",
         "candidates/s",

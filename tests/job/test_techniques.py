@@ -136,7 +136,9 @@ def test_every_technique_says_what_it_is(name: str) -> None:
         assert technique.evidence
         assert technique.flags
         technique_conditions(profile, (technique.name,))
-        assert with_techniques(profile, (technique.name,)).assumptions != profile.assumptions
+        noted = with_techniques(profile, (technique.name,)).assumptions
+        assert noted != profile.assumptions
+        assert "{" not in noted[-1]
 
 
 WAITING = Request(

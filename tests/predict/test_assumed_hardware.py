@@ -21,6 +21,12 @@ def test_the_hardware_s_part_is_held_once_by_the_job_of_a_result() -> None:
     assert job_summary(asked.resolve(), asked).assumed == texts
 
 
+def test_one_node_takes_nothing_for_granted_of_the_network() -> None:
+    texts = [item.text for item in hardware_assumptions(make_job("gpt2", "1xRTX4090"))]
+    assert texts and not any(text.startswith(("nic", "over", "gpus_per")) for text in texts)
+    assert not any(text.endswith(":") for text in texts)
+
+
 def test_a_plan_says_what_no_measured_run_reaches() -> None:
     usual = Interval(low=1.0, high=2.0, family="9 runs")
     assert unmeasured_notes(usual) == ()

@@ -272,6 +272,16 @@ def test_neighbours_of_shown_plans_do_not_beat_the_front(main_result: SearchResu
         ), item.change
 
 
+def test_memory_slows_no_neighbour_that_does_not_fit(main_result: SearchResult) -> None:
+    """ZeRO-0 holds more and computes the same: its layers are split for speed, not to come near a
+    limit that it misses all the same."""
+    job, plan = MAIN.resolve(), main_result.plans[0]
+    unsharded = plan.degrees.model_copy(update={"zero": 0})
+    heavier = job_evaluator(job, plan)(unsharded, plan.recompute)
+    assert not heavier.fits
+    assert heavier.step_time_s == pytest.approx(plan.step_time_s, rel=0.02)
+
+
 def test_a_front_with_gaps_only_elsewhere_says_so(main_result: SearchResult) -> None:
     proven = main_result.plans[:1]
     assert all(plan.status == "optimal" for plan in proven)

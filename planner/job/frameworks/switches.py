@@ -74,7 +74,7 @@ def with_techniques(
 
 
 def _technique_note(technique: Technique) -> str:
-    flags = f" ({technique.flags})" if technique.flags else ""
+    flags = f" ({technique.usual_flags})" if technique.flags else ""
     return f"{technique.name}: {technique.words}{flags}"
 
 

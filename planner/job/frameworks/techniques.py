@@ -7,6 +7,7 @@ work, tries the searched ones with and without, and the rest where they are aske
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -68,6 +69,11 @@ class Technique(Frozen):
     tables: Changes = ()
     without: Changes = ()
     evidence: str
+
+    @property
+    def usual_flags(self) -> str:
+        """Its flags in words for any job: `...` for what only a job tells."""
+        return re.sub(r"\{\w+\}", "...", self.flags)
 
     def changes(self, *, used: bool) -> Mapping[str, Mapping[str, Any]]:
         """What the profile's tables become with it, or without."""

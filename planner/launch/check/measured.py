@@ -246,7 +246,7 @@ def _throttled(plan: Plan, comparison: Comparison) -> Iterator[Explanation]:
         predicted = plan.step_time_s + compute_s * (1.0 / rate - 1.0)
         if _moves(predicted, comparison):
             near = abs(predicted / comparison.measured - 1.0) <= NEAR
-            what = f"GPUs at {rate:.0%} of their rate (power, heat, or one slow GPU)"
+            what = f"GPUs at {rate * 100:.0f} % of their rate (power, heat, or one slow GPU)"
             yield Explanation("step time", what, predicted, near)
 
 

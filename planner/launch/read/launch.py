@@ -90,14 +90,14 @@ class _Read:
 def read_launch(
     paths: Sequence[str | Path],
     hints: Hints | None = None,
-    plan: int = 1,
+    plan: int | None = None,
     contents: Mapping[str, str] | None = None,
 ) -> Found:
     """What launch files describe, together.
 
     Scripts are read one after another in one shell; a configuration file that a script names, or
-    that is given beside it, completes it. `plan`: which plan of a plan file; `contents`: texts to
-    read in place of the files'. UsageError for files that are none of what can be read.
+    that is given beside it, completes it. `plan`: which plan of a plan file, else the recommended
+    one; `contents`: texts to read in place of the files'. UsageError for files that are none of what can be read.
     """
     hints = hints or Hints()
     read = _Read(Files(), contents=contents or {})
@@ -123,7 +123,7 @@ def _counts(read: _Read, found: Found) -> tuple[Count, ...]:
     return (*counts, *accelerate_counts(found, counts))
 
 
-def _plan(read: _Read, path: str, hints: Hints, number: int) -> Found:
+def _plan(read: _Read, path: str, hints: Hints, number: int | None) -> Found:
     """A plan file, which says all. UsageError where others are given beside it."""
     from planner.launch.read.plan import read_plan
 

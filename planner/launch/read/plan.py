@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.job.frameworks import load_framework
+from planner.job.request import Request
 from planner.launch.read.found import ASKED, Found, Hints
 from planner.launch.read.text import Files
 
 
-def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
-    """Plan `number` of a plan file. UsageError if there is none."""
+def read_plan(path: Path, files: Files, hints: Hints, number: int | None = None) -> Found:
+    """Plan `number` of a plan file, or the recommended one. UsageError if there is none."""
     from planner.search.explanation import pick_plan
     from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(path)
-    plan, request = pick_plan(result, number), result.request
+    plan, request = pick_plan(result, number or result.recommended or 1), result.request
     degrees = plan.degrees
     recomputes = plan.recompute != "none"
     profile = load_framework(request.framework)
@@ -45,10 +46,8 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         optimizer_kernel=plan.optimizer_kernel or None,
         variations=(
             *(() if request.sequence_parallel else ("no-sequence-parallel",)),
-            *(
-                name if name in plan.techniques else f"no-{name}"
-                for name in (one.name for one in profile.techniques)
-            ),
+            *plan.techniques,
+            *(f"no-{name}" for name in _usual_techniques(request) if name not in plan.techniques),
         ),
         cublas_workspace_config=request.cublas_workspace_config,
         plan_gpus=request.gpus,
@@ -56,3 +55,8 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         **degrees.model_dump(exclude={"mbs", "grad_acc"}),
         **asked,
     )
+
+
+def _usual_techniques(request: Request) -> tuple[str, ...]:
+    """Those that the job uses where nobody says otherwise."""
+    return request.model_copy(update={"use": (), "without": ()}).resolve().techniques

@@ -15,6 +15,7 @@ from math import exp, inf, log
 from statistics import NormalDist
 
 from planner.job.job import Job
+from planner.job.quantities import share
 from planner.predict.plan import Degrees, FullMemory, Interval
 from planner.predict.uncertainty.residuals import COVERAGE
 
@@ -60,7 +61,7 @@ def full_memory_notes(risk: FullMemory | None) -> tuple[str, ...]:
         return ()
     return (
         f"the step time is that with memory to spare; full, of which the chance is "
-        f"{risk.probability:.0%}, a step takes {risk.step_time_s:.3g} s",
+        f"{share(risk.probability, 0)}, a step takes {risk.step_time_s:.3g} s",
     )
 
 

@@ -78,7 +78,7 @@ def pool_plan(
             fits=all(peak <= one.hbm_limit_bytes for peak, one in peaks),
             fit_probability=probability,
             assumptions=(
-                *plan_assumptions(job, probability), *unmeasured_notes(interval), _NOT_MEASURED
+                *plan_assumptions(job, degrees), *unmeasured_notes(interval), _NOT_MEASURED
             ),
             stage_gpus=tuple(gpu.name for gpu in gpus),
         ),

@@ -59,17 +59,21 @@ def test_a_launch_that_does_not_fit(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fits", "probability", "said"),
+    ("told", "probability", "said"),
     [
-        (True, 0.97, "runs and fits (probability 97 %)"),
-        (True, 0.54, "runs, MAY NOT FIT (probability to fit 54 %)"),
-        (False, 0.40, "PROBABLY WILL NOT FIT (probability to fit 40 %)"),
-        (False, 0.05, "WILL NOT FIT (probability to fit 5 %)"),
+        ("runs and fits", 0.97, "runs and fits (probability 97 %)"),
+        ("runs and fits", 0.54, "runs, MAY NOT FIT (probability to fit 54 %)"),
+        ("will not fit", 0.40, "PROBABLY WILL NOT FIT (probability to fit 40 %)"),
+        ("will not fit", 0.05, "WILL NOT FIT (probability to fit 5 %)"),
+        ("cannot tell", 0.05, "CANNOT TELL: as predicted it would not fit (probability 5 %), but "
+         "something that saves memory is left out: see Problems"),
     ],
-)
-def test_a_verdict_is_as_sure_as_the_prediction(fits: bool, probability: float, said: str) -> None:
-    plan = SimpleNamespace(fits=fits, fit_probability=probability)
-    assessed: Any = SimpleNamespace(plan=plan, errors=(), problems=(), unpredictable=())
+)  # fmt: skip
+def test_a_verdict_is_as_sure_as_the_prediction(told: str, probability: float, said: str) -> None:
+    plan = SimpleNamespace(fits=told == "runs and fits", fit_probability=probability)
+    assessed: Any = SimpleNamespace(
+        verdict=told, plan=plan, errors=(), problems=(), unpredictable=()
+    )
     assert verdict(assessed) == said
 
 
