@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from constraints.rule import Layout
-from planner.cost.memory import COMMUNICATORS, communicator_sizes, tensor_buffer_bytes
+from planner.cost.memory import (
+    COMMUNICATORS,
+    communicator_sizes,
+    set_aside_bytes,
+    tensor_buffer_bytes,
+)
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel, LayoutInputs
 from planner.predict.cost_tables import job_pieces
@@ -20,13 +26,16 @@ from planner.predict.plan import Degrees
 from planner.predict.shapes import given_columns
 from planner.predict.stage import Stage
 
+UPDATE_BLOCKS = "blocks of the update"
+
 
 @dataclass(frozen=True, slots=True)
 class StageAccount(MemoryTimeline):
     """Bytes on one GPU of a pipeline stage: those of its phases, and beside them.
 
-    `outside`: bytes outside live tensors by name: allocator rounding and fragmentation, CUDA
-    context, one entry a communicator, buffers of overlapped exchanges.
+    `outside`: bytes outside live tensors by name: allocator rounding and fragmentation, blocks that
+    it keeps for the update, CUDA context, one entry a communicator, buffers of overlapped
+    exchanges.
     `allocated_bytes`: live tensors at the peak (`torch.cuda.max_memory_allocated`); `total_bytes`:
     what the driver reports for the process (nvidia-smi).
     """
@@ -42,7 +51,8 @@ class StageAccount(MemoryTimeline):
     @property
     def reserved_bytes(self) -> float:
         """What the allocator holds: `torch.cuda.max_memory_reserved`."""
-        return self.allocated_bytes + self.outside["fragmentation"]
+        kept = self.outside.get(UPDATE_BLOCKS, 0.0)
+        return self.allocated_bytes + self.outside["fragmentation"] + kept
 
 
 def stage_accounts(job: Job, degrees: Degrees, layout: Layout) -> tuple[StageAccount, ...]:
@@ -82,11 +92,20 @@ def _account(
         stage.index,
         layout.stage_layers[stage.index],
         row.in_flight,
-        {"fragmentation": float(row.fragmentation), "context": row.context} | communicating,
+        _gaps(stage, row) | {"context": row.context} | communicating,
         float(row.allocated),
         float(row.peak),
         stage,
     )
+
+
+def _gaps(stage: Stage, row: Any) -> dict[str, float]:
+    """What the allocator keeps beside live tensors; while the update runs, its blocks are live."""
+    gaps = float(row.fragmentation)
+    aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
+    if not aside or row.phase == 1.0:
+        return {"fragmentation": gaps}
+    return {"fragmentation": gaps - aside, UPDATE_BLOCKS: float(aside)}
 
 
 def tensor_buffers(stage: Stage) -> float:

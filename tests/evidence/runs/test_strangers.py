@@ -89,17 +89,19 @@ def test_an_optimizer_on_the_host_leaves_the_gpu_and_takes_the_cpus_time() -> No
     half = predict(recompute="full", offload="optimizer 50%")
     sizes = [one.memory_bytes() or 0.0 for one in (on_gpu, half, on_host)]
     assert sizes[0] > sizes[1] > sizes[2]
-    # fp32 master weights, two moments and the gradients of an eighth of the parameters.
-    assert sizes[0] - sizes[2] == pytest.approx(14 * 6.74e9 / 8, rel=0.1)
+    # fp32 master weights, two moments and the gradients of an eighth of the parameters, and the
+    # blocks of their update.
+    assert sizes[0] - sizes[2] == pytest.approx(20 * 6.74e9 / 8, rel=0.1)
     times = [one.step_time_s or 0.0 for one in (on_gpu, half, on_host)]
     assert times[2] - times[0] == pytest.approx(2.0 * (times[1] - times[0]), rel=0.05)
 
 
 def test_deepspeeds_update_casts_gradients_of_the_ranks_share() -> None:
-    """16 bytes of weights, gradients and states, and 4 of the cast, whatever the kernel."""
+    """16 bytes of weights, gradients and states, and 6 of a group of 1e9 parameters at a time."""
     (small, *_) = published("qwen-finetuning")
-    parameters = 1.84e9
-    assert small.memory_bytes() == pytest.approx(20 * parameters, rel=0.05)
+    parameters, ends = 1.84e9, 2 * 2048 * 151936
+    least = 16 * parameters + 6 * 1e9
+    assert least < (small.memory_bytes() or 0.0) < least + 4 * ends
 
 
 @pytest.mark.parametrize(

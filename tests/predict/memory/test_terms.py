@@ -25,6 +25,7 @@ from planner.predict.memory.terms import (
     peak_tensors,
     phase_rows,
 )
+from planner.predict.ops.table import parameter_count
 
 MIB = 2**20
 
@@ -197,3 +198,14 @@ def test_what_waits_or_is_on_its_way_counts_once(
     buffers = account.outside.get("overlapped tensor-parallel exchanges")
     assert (buffers is not None) == (degrees.tp > 1)
     assert account.reserved_bytes == account.allocated_bytes + account.outside["fragmentation"]
+
+
+def test_blocks_of_deepspeeds_update_are_a_term_until_it_runs() -> None:
+    """A quarter of the parameters at six bytes, beside a pass that holds more than the update."""
+    footprint = _small(Degrees(dp=4, zero=2, mbs=2), framework="deepspeed")
+    (account,) = footprint.stages
+    blocks = 6 * parameter_count(footprint.configuration.job.model).total / 4
+    assert account.outside["blocks of the update"] == blocks
+    assert account.phase("optimizer").terms["optimizer temporaries"] == blocks
+    beside = account.outside["fragmentation"] + account.outside["blocks of the update"]
+    assert account.reserved_bytes == account.allocated_bytes + beside
