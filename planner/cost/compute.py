@@ -16,6 +16,11 @@ from planner.cost.inputs import GpuInputs
 # Bytes of an element: bf16/fp16 activations and weights, one dropout-mask entry.
 _HALF_BYTES = 2.0
 _MASK_BYTES = 1.0
+# Parts into which the depth of a product is split over SMs, depth of one at least, and bytes of an
+# element of its sums (`tiled_time_s`).
+_PARTS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+_LEAST_PART = 512.0
+_SUM_BYTES = 4.0
 # Elements of 16 bits that a tensor core loads at once, and the rate without (`alignment_share`).
 _VECTOR_ELEMENTS = 8.0
 _MISALIGNED_SHARE = 0.05
@@ -61,14 +66,27 @@ def tiled_time_s(
     R: FLOP/s of the whole GPU while all SMs work; k0: depth that costs as much as filling a
     tile's pipeline; o: output bytes per element; x: share of the output traffic that does not
     overlap the next tile's main loop. NVIDIA, Matrix Multiplication Background User's Guide,
-    sections "Tile quantization" and "Wave quantization". Ignores split-k and stream-k.
+    sections "Tile quantization" and "Wave quantization".
+
+    Where the tiles of one product leave half of the SMs idle or more, its depth is cut into
+    p ≤ N/tiles parts whose fp32 sums are written and added up: k/p in place of k, and 8·p·m·n bytes
+    in a kernel more, if that is faster (split-k, which cuBLAS chooses by itself: CUTLASS,
+    efficient_gemm.md, "Parallelized Reductions"). Weight gradients of narrow layers are such
+    products. Ignores stream-k.
     """
     tiles = products * math.ceil(m / tile_m) * math.ceil(n / tile_n)
-    slots = math.ceil(tiles / gpu.sm_count) * gpu.sm_count
     area = tile_m * tile_n
-    main = 2.0 * area * (k + gpu.gemm_start_depth) / flop_per_s
     epilogue = gpu.gemm_epilogue_exposed * area * output_bytes / gpu.hbm_bytes_per_s
-    return slots * (main + epilogue)
+    slots = math.ceil(tiles / gpu.sm_count) * gpu.sm_count
+    least_s = slots * (2.0 * area * (k + gpu.gemm_start_depth) / flop_per_s + epilogue)
+    for parts in _PARTS:
+        if products > 1.0 or parts * tiles > gpu.sm_count:
+            break
+        depth = max(k / parts, _LEAST_PART) + gpu.gemm_start_depth
+        sums = 2.0 * _SUM_BYTES * parts * products * m * n
+        split = gpu.sm_count * (2.0 * area * depth / flop_per_s + epilogue)
+        least_s = min(least_s, split + memory_bound_time_s(sums, 1.0, gpu))
+    return least_s
 
 
 @jit

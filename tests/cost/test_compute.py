@@ -40,6 +40,27 @@ def gemm_s(m: float, n: float, k: float, gpu: GpuInputs, output_bytes: float = 2
     return compute.gemm_time_s(m, n, k, 1.0, peak, share, output_bytes, gpu)
 
 
+def test_a_deep_product_of_few_tiles_is_split_over_the_multiprocessors() -> None:
+    """36 tiles of 128 x 128 on 128 SMs (a weight gradient of width 768): three parts of the depth,
+    3/128 of it a tile; a shallow one stays whole."""
+    gpu = IDEAL._replace(gemm_small_tile_share=1e-6, tile_m=128.0, tile_n=128.0)
+    tile_s = 2.0 * 128.0 * 128.0 / (gpu.matmul16_flop_per_s * gpu.gemm16_max_efficiency)
+    for depth, parts in ((16384.0, 3.0), (512.0, 1.0)):
+        expected = 128.0 * tile_s * depth / parts
+        assert gemm_s(768.0, 768.0, depth, gpu) == pytest.approx(expected)
+
+
+sizes = st.integers(1, 1 << 14).map(float)
+
+
+@given(sizes, sizes, sizes, st.integers(0, 2))
+def test_a_larger_product_is_never_faster(m: float, n: float, k: float, grown: int) -> None:
+    """Split or not."""
+    larger = [m, n, k]
+    larger[grown] += 256.0
+    assert gemm_s(larger[0], larger[1], larger[2], H100) >= gemm_s(m, n, k, H100) - 1e-12
+
+
 # MooreThreads/SimuMax configs/system: share of the peak (312 and 2250 TFLOP/s) that was measured.
 @pytest.mark.parametrize(
     ("gpu", "m", "n", "k", "output_bytes", "measured", "tolerance"),
