@@ -199,6 +199,7 @@ def test_fsdp_that_keeps_weights_gathered_is_fsdp() -> None:
     ("source", "time", "memory"),
     [
         ("gcp-gpu-recipes", 0.08, None),
+        ("transformers-b200", 0.01, None),
         ("colossal-benchmark", 0.06, 0.17),
         ("atorch-llama2", 0.13, 0.61),
         ("lightning-thunder", 0.26, 0.35),
