@@ -34,8 +34,8 @@ class UnpredictableRowError(ValueError):
 def model_of(row: MeasuredRow) -> ModelSpec:
     """Shape of the row's model; UnpredictableRowError names what is missing or unsupported."""
     _refuse_unsupported(row)
-    hybrid = _hybrid(row)
     layers, hidden, heads = (row.integer(name) for name in ("layers", "hidden", "heads"))
+    hybrid = _hybrid(row, layers or 0)
     layers = len(hybrid) or layers
     seq = row.integer("seq")
     if not layers or not hidden or not heads or not seq:
@@ -82,6 +82,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         sliding_window=window,
         mla=_mla(row.text("mla") or text),
         state_space=_state_space(row, hidden) if hybrid else None,
+        attention_gate=row.says("mixer", "gated attention"),
         moe=moe,
         layer_kinds=kinds,
         mtp_layers=row.integer("mtp_layers") or 0,
@@ -89,8 +90,23 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     )
 
 
-def _hybrid(row: MeasuredRow) -> tuple[LayerKind, ...]:
-    """Kinds of a hybrid's layers, from the pattern in `mixer`; none of other models."""
+def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
+    """Kinds of a hybrid's layers, from the pattern in `mixer`; none of other models.
+
+    Gated delta nets share their layer with a feed-forward block, as in Qwen3-Next and Qwen3.5: the
+    row says which attend (`attention every 4`).
+    """
+    if row.says("mixer", "gated delta"):
+        period = _number(r"attention every (\d+)", row.text("mixer") or "")
+        if not period:
+            raise UnpredictableRowError("which layers are gated delta nets is not stated")
+        return tuple(
+            LayerKind(
+                attention="state" if (index + 1) % period else "full",
+                ffn="moe" if experts_text(row) else "dense",
+            )
+            for index in range(layers)
+        )
     if not row.says("mixer", "mamba"):
         return ()
     stated = re.search(r"pattern ([-MGE*+|]+)", row.text("mixer") or "")
@@ -100,8 +116,21 @@ def _hybrid(row: MeasuredRow) -> tuple[LayerKind, ...]:
 
 
 def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
-    """Mamba-2's numbers as `mixer` states them, else Megatron-Core's defaults."""
+    """Numbers of the states as `mixer` says them, else Megatron-Core's defaults for Mamba-2, and
+    for gated delta nets heads that are together as wide as the model, two a key (Qwen3-Next)."""
     text = row.text("mixer") or ""
+    if row.says("mixer", "gated delta"):
+        head_dim = _number(r"head_dim (\d+)", text) or 128
+        values = _number(r"(?<!_)heads (\d+)", text) or hidden // head_dim
+        return StateSpaceSpec(
+            kind="gated_delta",
+            heads=values,
+            head_dim=head_dim,
+            groups=_number(r"groups (\d+)", text) or values // 2,
+            state=_number(r"state (\d+)", text) or head_dim,
+            conv_bias=False,
+            chunk=64,
+        )
     head_dim = _number(r"head_dim (\d+)", text) or 64
     return StateSpaceSpec(
         heads=_number(r"(?<!_)heads (\d+)", text) or 2 * hidden // head_dim,

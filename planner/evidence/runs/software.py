@@ -26,6 +26,8 @@ _PROFILES = (
     (r"megatron-lm fork", "zero-bubble"),
     (r"^megatron-lm$", "megatron-lm-2022"),
     (r"torchtitan fsdp2", "torchtitan-2024"),
+    # Modelling code is transformers' own whoever shards it.
+    (r"(transformers|accelerate)\W.*fsdp2", "hf-fsdp2"),
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
     (r"composer|llm-?foundry|mosaicml", "llm-foundry"),
     (r"torchtune", "torchtune"),
@@ -41,7 +43,7 @@ _PROFILES = (
 # modelling code under a trainer, torch's FSDP1 around their own layers, XLA, torch with TP and PP.
 _ALIKE = (
     (r"levanter|easylm|t5x|flax|tpu", "jax-xla"),
-    (r"nanogpt|litgpt", "nanogpt"),
+    (r"nanogpt|nanochat|litgpt", "nanogpt"),
     (r"colossal|internevo|picotron|paddle", GENERIC_3D),
     (r"vescale", "torchtitan"),
     (r"xtuner", "deepspeed"),
@@ -79,10 +81,16 @@ def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:
     if name is not None and (name != "megatron-core" or "megatron" in text):
         return name, ()
     name = name or _first(_ALIKE, text)
-    if _zero(row) == _FULLY_SHARDED:
+    if _zero(row) == _FULLY_SHARDED or _keeps_weights_gathered(row):
         name = _SHARDED_PROFILE.get(name or "", name)
     name = name or by_mechanism(row)
     return name, () if name in text else (f"framework {text!r} treated as {name}",)
+
+
+def _keeps_weights_gathered(row: MeasuredRow) -> bool:
+    """Whether FSDP shards what the row calls stage 2: it reduces gradients as it does at stage 3,
+    while backward goes on, and does not gather weights again."""
+    return _zero(row) > 1 and row.says("zero", "[fh]sdp")
 
 
 def _zero(row: MeasuredRow) -> int:

@@ -175,3 +175,41 @@ EARLY = {"gpu": "A100-80GB", "act": "gelu", "flash": "n", "zero": "", "precision
 def test_mechanisms_without_a_name(cells: dict[str, str], profile: str) -> None:
     job = map_row(row(**{**DEEPSPEED, **cells}).unnamed).job
     assert job.framework.name == profile
+
+
+def test_a_gated_delta_net_of_a_row_has_the_parameters_that_its_page_prints() -> None:
+    """Qwen3.5-9B (huggingface/transformers, pull request 48692) trains 8,953,803,264."""
+    (qwen,) = (
+        one
+        for one in read_rows(PUBLISHED / "strangers_2026_11.csv")
+        if one.says("mixer", "gated delta")
+    )
+    assert parameter_count(map_row(qwen).job.model).total == 8_953_803_264
+    unstated = replace(qwen, cells=qwen.cells | {"mixer": "gated delta net"})
+    (refused,) = predict_rows([unstated])
+    assert refused.error == "which layers are gated delta nets is not stated"
+
+
+def test_fsdp_that_keeps_weights_gathered_is_fsdp() -> None:
+    """What a row calls stage 2 of FSDP reduces gradients while backward goes on."""
+    litgpt = {"framework": "LitGPT", "gpu": "H100-80GB"}
+    for zero, profile in (("fsdp zero2", "fsdp1"), ("zero2", "nanogpt"), ("none", "nanogpt")):
+        assert map_row(row(**{**DEEPSPEED, **litgpt, "zero": zero})).job.framework.name == profile
+
+
+@pytest.mark.parametrize(
+    ("source", "time", "memory"),
+    [
+        ("gcp-gpu-recipes", 0.08, None),
+        ("transformers-b200", 0.01, None),
+        ("colossal-benchmark", 0.06, 0.17),
+        ("atorch-llama2", 0.13, 0.61),
+        ("lightning-thunder", 0.26, 0.35),
+    ],
+)
+def test_the_latest_strangers(source: str, time: float, memory: float | None) -> None:
+    rows = read_rows(PUBLISHED / "strangers_2026_11.csv")
+    for prediction in predict_rows(one for one in rows if one.source == source):
+        assert prediction.error is None
+        assert abs(time_error(prediction) or 0.0) < time
+        assert memory is None or abs(memory_error(prediction) or 0.0) < memory
