@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.memory import communication_bytes, set_aside_bytes
+from planner.cost.memory import communication_bytes, outside_bytes, set_aside_bytes
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     FORWARD,
@@ -371,15 +371,14 @@ def stage_memory(
     rest, aside = at_rest(holds, key, grid, job, framework), set_aside_bytes(key, grid, framework)
     most_live = total_bytes(terms)
     gaps = framework.fragmentation * (most_live - packed_bytes(rest, framework))
-    reserved = most_live + gaps + aside
     if total_bytes(rest) + aside > most_live:
         phase, terms = OPTIMIZER, in_update(rest, aside)
     fill_terms(terms, out)
     out.phase = 1.0 if phase == OPTIMIZER else 2.0 if phase == FORWARD else 0.0
     out.allocated = total_bytes(terms)
-    out.fragmentation = reserved - out.allocated
+    out.fragmentation = most_live + gaps + aside - out.allocated
     out.context = framework.context_bytes
     out.communication = communication_bytes(key, grid, job, framework)
-    out.peak = reserved + out.context + out.communication
+    out.peak = most_live + gaps + outside_bytes(key, grid, job, framework)
     out.in_flight = held.full
     out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)
