@@ -81,16 +81,10 @@ def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:
     if name is not None and (name != "megatron-core" or "megatron" in text):
         return name, ()
     name = name or _first(_ALIKE, text)
-    if _zero(row) == _FULLY_SHARDED or _keeps_weights_gathered(row):
+    if _zero(row) == _FULLY_SHARDED:
         name = _SHARDED_PROFILE.get(name or "", name)
     name = name or by_mechanism(row)
     return name, () if name in text else (f"framework {text!r} treated as {name}",)
-
-
-def _keeps_weights_gathered(row: MeasuredRow) -> bool:
-    """Whether FSDP shards what the row calls stage 2: it reduces gradients as it does at stage 3,
-    while backward goes on, and does not gather weights again."""
-    return _zero(row) > 1 and row.says("zero", "[fh]sdp")
 
 
 def _zero(row: MeasuredRow) -> int:

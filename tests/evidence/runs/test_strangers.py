@@ -190,11 +190,10 @@ def test_a_gated_delta_net_of_a_row_has_the_parameters_that_its_page_prints() ->
     assert refused.error == "which layers are gated delta nets is not stated"
 
 
-def test_fsdp_that_keeps_weights_gathered_is_fsdp() -> None:
-    """What a row calls stage 2 of FSDP reduces gradients while backward goes on."""
-    litgpt = {"framework": "LitGPT", "gpu": "H100-80GB"}
-    for zero, profile in (("fsdp zero2", "fsdp1"), ("zero2", "nanogpt"), ("none", "nanogpt")):
-        assert map_row(row(**{**DEEPSPEED, **litgpt, "zero": zero})).job.framework.name == profile
+def test_fsdp_that_keeps_weights_gathered_gathers_beside_the_pass() -> None:
+    """Stage 2 of FSDP is SHARD_GRAD_OP: each block's weights are gathered before it runs."""
+    for name in ("nanogpt", "fsdp1", "hf-fsdp2", "torchtune", "torchtitan"):
+        assert load_framework(name).overlap.parameter_gather == 1.0
 
 
 @pytest.mark.parametrize(
