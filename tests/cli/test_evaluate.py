@@ -21,6 +21,19 @@ def test_the_recipe_of_the_main_job(run: Run) -> None:
     assert lines_are_short(result.stdout)
 
 
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        ("480 --mbs 4", "mbs·dp is 4·64 = 256; give --gbs 512"),
+        ("640 --mbs 4", "mbs·dp is 4·64 = 256; give --gbs 512, or --mbs 2"),
+    ],
+)
+def test_a_batch_that_does_not_divide_names_one_that_does(run: Run, batch: str, text: str) -> None:
+    result = run("evaluate", "--model", "70b", "--gpus", "64xH100", "--gbs", *batch.split())
+    assert result.exit_code == 2
+    assert text in " ".join(result.stderr.split())
+
+
 def test_what_does_not_fit_is_shown_and_exits_1(run: Run) -> None:
     result = run("evaluate", *MAIN)
     assert result.exit_code == 1
@@ -48,6 +61,7 @@ def test_uneven_layers_are_taken(run: Run) -> None:
         (("--tp", "4", "--pp", "4", "--vpp", "30"), ("vpp",)),
         (("--layers-per-stage", "many"), ("'many'", "4,5x14,4")),
         (("--recompute", "some"), ("'some'", "full")),
+        (("--zero", "3"), ("[zero-stage-offered]: --with megatron-fsdp has 3",)),
     ],
 )
 def test_wrong_configurations(run: Run, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
