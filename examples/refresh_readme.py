@@ -91,6 +91,8 @@ def _parts(output: str, parts: Sequence[str]) -> Iterator[str]:
         if cut is None or cut["start"] not in output[at:]:
             raise ValueError(f"{part}: not in\n{output}")
         first = output.index(cut["start"], at)
+        if cut["end"] and cut["end"] not in output[first:]:
+            raise ValueError(f"{part}: its end is not in\n{output}")
         if first > at:
             yield "...\n"
         at = output.index(cut["end"], first) if cut["end"] else len(output)

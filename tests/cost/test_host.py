@@ -102,6 +102,6 @@ def test_a_plan_that_waits_for_the_cpu_says_so() -> None:
     job = small()
     at = plan_conditions(job, degrees, step(job))
     (note,) = waiting_notes(job, at)
-    assert f"{at.waiting:.0%} of the step" in note
+    assert f"{100.0 * at.waiting:.0f} % of the step" in note
     assert "--with cuda-graphs" in note
     assert waiting_notes(job, at._replace(waiting=0.05)) == ()

@@ -60,7 +60,7 @@ def test_plans_of_a_known_training_are_ranked_by_the_whole_ramp() -> None:
     """The many micro-batches of the last batch hide a pipeline's bubble; beside the sum of the
     fastest steps at each batch, which no plan beats, little is lost."""
     request = Request(
-        model="8b", gpus="16xA100-40GB", seq=8192, batch_ramp="16:1.8T,512", recompute=("none",)
+        model="8b", gpus="16xA100", seq=8192, batch_ramp="16:1.8T,1024", recompute=("none",)
     )
     plans = search_one(Task(request, only_plans=True, tokens=2 * 10**12)).result
     (by_last,) = find_plans(request, top=1, fastest_only=True).plans
