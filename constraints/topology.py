@@ -21,9 +21,10 @@ def world_size(columns: Columns, ctx: RuleContext) -> Mask:
 def _whole_nodes_wording(ctx: RuleContext) -> str:
     nodes, rest = divmod(ctx.cluster.num_gpus, ctx.cluster.gpus_per_node)
     per_node = ctx.cluster.gpus_per_node
+    count = "1 node" if nodes == 1 else f"{nodes:,} nodes"
     return (
         f"more than one node means whole nodes of {per_node} GPUs; "
-        f"{ctx.cluster.num_gpus:,} is {nodes:,} nodes and {rest} over"
+        f"{ctx.cluster.num_gpus:,} is {count} and {rest} over"
     )
 
 

@@ -133,8 +133,8 @@ def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:
 def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
     """All rows of all files, predicted. UsageError if there are none."""
     from planner.evidence.runs.predict import predict_rows
-    from planner.evidence.runs.rows import PUBLISHED, read_rows
-    from planner.job.errors import UsageError
+    from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, read_rows
+    from planner.job.errors import CannotTellError, UsageError
 
     paths = [Path(path) for path in given] or [PUBLISHED]
     rows = [row for path in paths for row in read_rows(path)]
@@ -142,6 +142,12 @@ def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
     if all(prediction.error for prediction in predictions):
         raise UsageError(
             f"none of {len(predictions):,} rows can be predicted; the first: {predictions[0].error}"
+        )
+    columns = (*MEASURED_COLUMNS, "oom")
+    if not any(row.text(column) for row in rows for column in columns):
+        raise CannotTellError(
+            f"no row of {', '.join(map(str, paths))} says what was measured: fill in "
+            f"{', '.join(columns[:-1])} or {columns[-1]}"
         )
     return predictions
 

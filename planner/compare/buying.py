@@ -211,8 +211,7 @@ class _Case:
         """A row without a search where a plan found is better than the cluster is at best."""
         alike = (row.choice for row in rows if row and row.job == self.run.name)
         cluster = better(self.least, (one for one in alike if one is not None), sums, limits)
-        days = f"{self.least.time:,.3g} days that it takes {EVEN_SO}"
-        reason = f"{cluster} is better than the {days}"
+        reason = f"takes {self.least.time:,.3g} days {EVEN_SO}: {cluster} is better"
         return self.row(searched=False, beyond="another", reason=reason) if cluster else None
 
     def searched(self, outcome: Outcome) -> BuyRow:

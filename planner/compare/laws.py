@@ -13,6 +13,7 @@ from math import exp, hypot, log, sqrt
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.compare.interval import DEVIATIONS_80, Range
+from planner.job.quantities import short_count
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 _STEP = 1e-4
@@ -85,12 +86,12 @@ class LossLaw(Frozen):
     def beyond(self, parameters: float, tokens: float) -> str:
         """What lies outside the runs of the law, in words; empty where nothing does."""
         given = (("parameters", parameters, self.parameters), ("tokens", tokens, self.tokens))
-        outside = [
-            f"its runs have {low:.3g} to {high:.3g} {name}, not {value:.3g}"
+        return "; ".join(
+            f"its runs have {short_count(low)} to {short_count(high)} {name}, "
+            f"not {short_count(value)}"
             for name, value, (low, high) in given
             if not low <= value <= high
-        ]
-        return "; ".join(outside)
+        )
 
     def _power(self, at: Callable[[Sequence[float]], float]) -> Range:
         """exp of a figure, its error that of the logarithm."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from constraints.rule import Layout
 from planner.job.bounds import MOST_SEQUENCES
 from planner.job.errors import UsageError
-from planner.job.frameworks import RecomputeMode
+from planner.job.frameworks import RecomputeMode, load_framework
 from planner.job.job import Job
 from planner.job.quantities import run_lengths
 from planner.job.recomputation import layer_modes
@@ -68,6 +68,22 @@ def _demand_range(degrees: Degrees) -> None:
             )
 
 
+def _cure(text: str, job: Job, degrees: Degrees) -> str:
+    """The nearest fix of a broken rule, where the degrees tell it; else an empty text."""
+    if text.endswith("[batch-size]"):
+        step, gbs = degrees.mbs * degrees.dp, job.batch.sequences
+        nearest = max(1, round(gbs / step)) * step
+        mbs = next((n for n in range(degrees.mbs, 0, -1) if gbs % (n * degrees.dp) == 0), None)
+        other = "" if mbs is None or mbs == degrees.mbs else f", or --mbs {mbs}"
+        return f": mbs·dp is {degrees.mbs}·{degrees.dp} = {step}; give --gbs {nearest:.0f}{other}"
+    if text.endswith("[zero-stage-offered]"):
+        for technique in job.framework.techniques:
+            other_profile = technique.profile and load_framework(technique.profile)
+            if other_profile and degrees.zero in other_profile.parallelism.zero_stages:
+                return f": --with {technique.name} has {degrees.zero}"
+    return ""
+
+
 def given_layout(
     job: Job,
     degrees: Degrees,
@@ -79,7 +95,7 @@ def given_layout(
 
     `job.recompute`: `given_modes`; the rest as `evaluate`.
     """
-    broken = broken_rules(job, degrees)
+    broken = [f"{text}{_cure(text, job, degrees)}" for text in broken_rules(job, degrees)]
     if broken:
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
     mode = job.recompute[0]

@@ -48,7 +48,7 @@ def _facts(found: Budget) -> Iterator[tuple[str, str]]:
     yield "loss", f"{loss.value:.3f} nats a token ({loss.low:.3f} to {loss.high:.3f}{far})"
     best = found.best_parameters
     tokens = found.flop.value / 6.0 / best.value
-    yield "optimum of it", f"{_text(best)} parameters on {short_count(tokens)} tokens"
+    yield "optimum", f"for so many FLOP: {_text(best)} parameters on {short_count(tokens)} tokens"
 
 
 def _batch_facts(found: Budget) -> Iterator[tuple[str, str]]:
@@ -61,7 +61,10 @@ def _batch_facts(found: Budget) -> Iterator[tuple[str, str]]:
         yield "critical batch", f"{_text(critical)} tokens{far}"
         return
     yield "batch", f"{short_count(price.batch)} tokens; critical {critical_text(price)}"
-    yield "its price", f"{share_text(price.extra)} more tokens for the same loss, not counted"
+    yield (
+        "batch costs",
+        f"{share_text(price.extra)} more tokens for the same loss than a small one, not counted",
+    )
 
 
 def _run_facts(found: Budget, run: Run) -> Iterator[tuple[str, str]]:

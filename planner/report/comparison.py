@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from hardware import PRICE_KINDS
@@ -123,7 +124,7 @@ def _price_table(runs: Runs, comparison: Comparison) -> TableData:
     rows = tuple(
         (
             row.name,
-            *(_price_text(run.rental(kind)) for kind in PRICE_KINDS),
+            *(_price_text(run.rental(kind), row.name) for kind in PRICE_KINDS),
             NONE if run.owning is None else f"{run.owning.per_gpu_hour:.2f}",
         )
         for row, run in runs
@@ -131,9 +132,12 @@ def _price_table(runs: Runs, comparison: Comparison) -> TableData:
     return TableData(columns, rows, f"Prices of a GPU hour, host included, {comparison.currency}")
 
 
-def _price_text(rental: Rental | None) -> str:
+def _price_text(rental: Rental | None, offer: str) -> str:
+    """`2.46 coreweave`; of an offer that states its price, the price alone."""
     if rental is None:
         return NONE
+    if rental.price.provider == offer:
+        return f"{rental.per_gpu_hour:.2f}"
     old = f", {rental.age}" if rental.stale else ""
     small = f", {rental.price.instance_gpus}-GPU instance*" if rental.smaller_instance else ""
     return f"{rental.per_gpu_hour:.2f} {rental.price.provider}{old}{small}"
@@ -173,7 +177,7 @@ def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
     yield from _price_notes(runs)
     yield from comparison.notes
     first = runs[0][0].name
-    yield f"Every factor with its source: add --explain {first}"
+    yield f"Every factor with its source: add --explain {shlex.quote(first)}"
 
 
 def _front_notes(runs: Runs, comparison: Comparison) -> Iterator[str]:

@@ -35,7 +35,7 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
     for cluster, basis, provider in dict.fromkeys(
         (one.cluster, one.basis, one.provider) for one in best.choices if one.cost is not None
     ):
-        whose = f", {provider}" if provider else ""
+        whose = f", {provider}" if provider not in ("", cluster) else ""
         yield "price", f"{cluster}: {BASIS_NAMES[basis]}{whose}"
     why = f"{_AIMS[decision.objective]} that keeps the limits"
     yield (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, plural, share
+from planner.job.request import Request
 from planner.predict.plan_text import (
     batch_sentence,
     configuration_text,
@@ -16,6 +18,7 @@ from planner.report.tables import Block, Facts, Notes, Report
 from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import WhyNothingFits
 from planner.search.result import SearchResult
+from planner.search.search import job_summary
 
 
 def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Report:
@@ -25,7 +28,8 @@ def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Rep
     if answer.result is not None:
         blocks += _fitting(answer.result)
     elif answer.why is not None:
-        blocks += [Facts((("fits", _no(answer.why)),)), *nothing_fits_report(answer.why).blocks]
+        facts = (*_asked(answer.request), ("fits", _no(answer.why)))
+        blocks += [Facts(facts), *nothing_fits_report(answer.why).blocks]
     if answer.largest:
         blocks.append(
             Facts(
@@ -52,6 +56,11 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
     )
     named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
     yield fitting_table("Plans", "plan", "as", named)
+
+
+def _asked(request: Request) -> tuple[tuple[str, str], ...]:
+    """What nothing fits: the job as its names were resolved, on GPUs of one type."""
+    return () if is_pool(request.gpus) else job_facts(job_summary(request.resolve(), request))
 
 
 def _no(why: WhyNothingFits) -> str:

@@ -15,10 +15,12 @@ from planner.report.tables import Block, Facts, Notes, Report, TableData, headin
 def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Report:
     """The folder, what it starts, what to expect of it."""
     job, plan, expected = launch.job, launch.plan, folder.expected
+    framework = job.framework.name
+    costed = "" if framework == launch.target else f", plan costed as {framework}"
     facts = [
         ("written", f"{path}/ with {len(folder.files)} files"),
         ("starts", f"{job.model.name} on {job.cluster.describe()}"),
-        ("with", f"{launch.target}, {job.precision}, plan costed as {job.framework.name}"),
+        ("with", f"{launch.target}, {job.precision}{costed}"),
         ("expect", _time(expected)),
         ("memory", _memory(expected)),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -367,22 +368,34 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
 
 def _beyond_text(plans: Numbered, numbered: bool) -> str:
     """What the error bars are wider for, with the plans that it holds for unless all."""
-    holders: dict[str, list[int]] = defaultdict(list)
+    holders: dict[tuple[str, str], list[int]] = defaultdict(list)
+    values: dict[tuple[str, str], set[int]] = defaultdict(set)
     for number, plan in plans:
         for text in plan.step_time.beyond:
-            holders[text].append(number)
+            before, value, after = _parted(text)
+            holders[before, after].append(number)
+            values[before, after] |= value
     if not holders:
         return ""
-    texts = [
-        text if len(numbers) == len(plans) else f"{text} ({_holders_text(numbers, numbered)})"
-        for text, numbers in holders.items()
-    ]
+    texts = []
+    for (before, after), numbers in holders.items():
+        found = sorted(values[before, after])
+        span = " to ".join(f"{value:,}" for value in dict.fromkeys((*found[:1], *found[-1:])))
+        text = f"{before}{span}{after}"
+        every = len(numbers) == len(plans)
+        texts.append(text if every else f"{text} ({_holders_text(numbers, numbered)})")
     return f" Wider because nothing like it was measured: {'; '.join(texts)}."
+
+
+def _parted(text: str) -> tuple[str, set[int], str]:
+    """What stands before its first number, that number if there is one, and the rest."""
+    match = re.match(r"(.*?)(\d[\d,]*)(?= )(.*)", text)
+    return (match[1], {int(match[2].replace(",", ""))}, match[3]) if match else (text, set(), "")
 
 
 def _holders_text(numbers: list[int], numbered: bool) -> str:
     if not numbered:
-        return "some of these plans"
+        return "some plans"
     return ("plan " if len(numbers) == 1 else "plans ") + number_ranges(numbers)
 
 

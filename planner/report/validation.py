@@ -204,5 +204,5 @@ def _notes(shown: Summary, parts: Collection[str]) -> Notes:
         share = total.refused / total.rows
         lines.append(f"Refused: {total.refused:,} of {total.rows:,} rows ({share:.2%}).")
         refusals = islice(shown.refusals.items(), _SHOWN_REFUSALS)
-        lines += [f"  {count:,}: {reason}" for reason, count in refusals]
+        lines += [f"  {plural(count, 'row')}: {reason}" for reason, count in refusals]
     return Notes(tuple(lines))

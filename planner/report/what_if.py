@@ -79,7 +79,7 @@ def _row(row: WhatIfRow, largest: float) -> tuple[str, ...]:
     return (
         row.change,
         f"{seconds(row.step_time_s)} {error_text(row.step_time_s, row.step_time)}",
-        signed_share(row.effect) if row.resolved else f"<{share(row.resolution, 0)}",
+        signed_share(row.effect) if row.resolved else f"<{share(row.resolution)}",
         _bar(row.effect, largest) if row.resolved else "",
         kept,
         _plan_text(row),

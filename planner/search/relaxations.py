@@ -262,7 +262,9 @@ def _larger(name: str) -> Callable[[Situation, Until], Changes]:
 def _tensor(at: Situation, until: Until) -> Changes:
     """More tp: the limit lifted step by step, then beyond the NVLink domain."""
     yield from _larger("tp")(at, until)
-    if not at.request.allow_tp_across_domains:
+    cluster = at.job.cluster
+    several = cluster.num_gpus > cluster.scale_up_domain_gpus
+    if several and not at.request.allow_tp_across_domains:
         yield Change("--allow-tp-across-nodes", at.asked(allow_tp_across_domains=True))
 
 

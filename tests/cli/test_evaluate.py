@@ -48,6 +48,7 @@ def test_uneven_layers_are_taken(run: Run) -> None:
         (("--tp", "4", "--pp", "4", "--vpp", "30"), ("vpp",)),
         (("--layers-per-stage", "many"), ("'many'", "4,5x14,4")),
         (("--recompute", "some"), ("'some'", "full")),
+        (("--zero", "3"), ("[zero-stage-offered]: --with megatron-fsdp has 3",)),
     ],
 )
 def test_wrong_configurations(run: Run, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
@@ -55,6 +56,17 @@ def test_wrong_configurations(run: Run, arguments: tuple[str, ...], texts: tuple
     assert result.exit_code == 2, result.output
     for text in texts:
         assert text in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("gbs", "mbs", "text"),
+    [("60", "8", "mbs·dp is 8·8 = 64; give --gbs 64"), ("80", "8", "give --gbs 64, or --mbs 5")],
+)
+def test_a_batch_that_does_not_divide_names_the_nearest(
+    run: Run, gbs: str, mbs: str, text: str
+) -> None:
+    result = run("evaluate", "--model", "8b", "--gpus", "8xH100", "--gbs", gbs, "--mbs", mbs)
+    assert result.exit_code == 2 and text in result.stderr
 
 
 def test_grad_acc_sets_the_batch(run: Run) -> None:

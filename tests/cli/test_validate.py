@@ -16,7 +16,16 @@ from tests.cli.conftest import lines_are_short
 from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B
 from tests.report.reading import shown
 
+
 # The same run with five micro-batches, as a group to pick from.
+def test_rows_that_nobody_filled_in_are_asked_for(tmp_path: Path) -> None:
+    """A launch folder's measured.csv before the run: no table of nothing."""
+    empty = write(tmp_path / "measured.csv", {"step_time_s": "", "peak_mem_gib": "", "oom": ""})
+    code, output, errors = invoke("--data", empty)
+    assert (code, output) == (3, "")
+    assert "says what was measured: fill in step_time_s, peak_mem_gib or oom" in errors
+
+
 GROUP = [
     {"mbs": mbs, "step_time_s": s}
     for mbs, s in zip("12481", ("20", "21", "22", "23", "24"), strict=True)

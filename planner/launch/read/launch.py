@@ -97,7 +97,8 @@ def read_launch(
 
     Scripts are read one after another in one shell; a configuration file that a script names, or
     that is given beside it, completes it. `plan`: which plan of a plan file, else the recommended
-    one; `contents`: texts to read in place of the files'. UsageError for files that are none of what can be read.
+    one; `contents`: texts to read in place of the files'. UsageError for files that are none of
+    what can be read.
     """
     hints = hints or Hints()
     read = _Read(Files(), contents=contents or {})

@@ -253,6 +253,17 @@ def test_plan_file_is_the_same_plan(tmp_path: Path) -> None:
     run_cli("evaluate", *options.split(), "-o", str(path), "-q")
     planned = json.loads(path.read_text())["plans"][0]
     assert document(path)["plan"] == planned
+    said = check(str(path)).stdout
+    assert "bf16-gradients" in said and "without:" not in said
+
+
+def test_the_recommended_plan_of_a_file_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    options = "--model 8b --gpus 8xH100 --gbs 16 --seq 4096 --fit-probability 0.5"
+    run_cli("search", *options.split(), "-o", str(path), "-q")
+    found = json.loads(path.read_text())
+    taken = found["plans"][found["recommended"] - 1]
+    assert document(str(path))["plan"]["degrees"] == taken["degrees"]
 
 
 @pytest.mark.parametrize(
