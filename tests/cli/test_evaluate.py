@@ -71,6 +71,17 @@ def test_wrong_configurations(run: Run, arguments: tuple[str, ...], texts: tuple
         assert text in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("gbs", "mbs", "text"),
+    [("60", "8", "mbs·dp is 8·8 = 64; give --gbs 64"), ("80", "8", "give --gbs 64, or --mbs 5")],
+)
+def test_a_batch_that_does_not_divide_names_the_nearest(
+    run: Run, gbs: str, mbs: str, text: str
+) -> None:
+    result = run("evaluate", "--model", "8b", "--gpus", "8xH100", "--gbs", gbs, "--mbs", mbs)
+    assert result.exit_code == 2 and text in result.stderr
+
+
 def test_grad_acc_sets_the_batch(run: Run) -> None:
     arguments = ("--model", "70b", "--gpus", "64xH100", *RECIPE, "--grad-acc", "16", "--json")
     plan = json.loads(run("evaluate", *arguments).stdout)["plans"][0]
