@@ -64,10 +64,19 @@ def stated_counts(
         # Nobody but srun starts the tasks that a directive counts.
         if launch.launcher not in ("srun", "mpirun"):
             found = [count for count in found if not count.kind.startswith("tasks")]
-        words = launch.command.words
-        found += _of_words(words[: len(words) - len(launch.arguments)], files)
+        words = launch.command.words[: len(launch.command.words) - len(launch.arguments)]
+        found += _of_words(words, files)
+        if _starts_processes(words):
+            found = [count for count in found if not count.kind.startswith("tasks")]
         found += _of_trainer(launch, files)
     return tuple(found)
+
+
+def _starts_processes(words: Sequence[Word]) -> bool:
+    """Whether a task of srun or mpirun is a launcher, of as many processes as it may say elsewhere:
+    in a variable, or in accelerate's YAML."""
+    names = {word.text.value.rsplit("/", 1)[-1] for word in words}
+    return any(_SAME.get(name, name) in _OPTIONS.keys() - {"srun", "mpirun"} for name in names)
 
 
 def _of_trainer(launch: LaunchCommand, files: Files) -> Iterator[Count]:

@@ -50,6 +50,9 @@ def found_errors(read: Read, text: str, gpus: str = "16xH100") -> list[str]:
         slurm(directives="#PBS -l walltime=1:00:00 -l nodes=2:ppn=1\n"),
         # One process of MPI a node, around torchrun; MPI's own number in place of Slurm's.
         slurm(f"mpirun -np 2 -npernode 1 bash -c '{TORCHRUN} {SMALL}' #"),
+        # One task a node, around a launcher that says elsewhere how many processes it starts.
+        slurm("srun --ntasks-per-node=1 torchrun --nproc-per-node $HOW_MANY pretrain_gpt.py"),
+        slurm("srun --ntasks-per-node=1 accelerate launch --config_file fsdp.yaml pretrain_gpt.py"),
         slurm("mpirun -np 16 -N 8 python pretrain_gpt.py", f"{DIRECTIVES}#SBATCH --ntasks=2\n"),
         # One step of several on a part of the nodes.
         slurm(
