@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from constraints import UserCondition
     from constraints.context_kinds import ContextKind
 
+# What a search demands by default, and from where on a verdict says that a plan fits.
+SURE_TO_FIT = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class BatchTarget:
@@ -89,7 +92,7 @@ class Job:
     recompute: tuple[RecomputeMode, ...] = ()
     reserve: HbmReserve = field(default_factory=HbmReserve)
     # With which a searched plan must fit at least.
-    fit_probability: float = 0.8
+    fit_probability: float = SURE_TO_FIT
     limits: Mapping[str, frozenset[int]] = field(default_factory=dict)
     conditions: tuple[UserCondition, ...] = ()
     dropout: bool = False

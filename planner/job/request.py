@@ -25,6 +25,7 @@ from planner.job.frameworks.profile import (
 from planner.job.frameworks.switches import Switches, switched, with_techniques
 from planner.job.frameworks.techniques import Decision, decide
 from planner.job.job import (
+    SURE_TO_FIT,
     BatchTarget,
     HbmReserve,
     Job,
@@ -120,7 +121,7 @@ class Request(Frozen):
     schedule: str | None = None
     recompute: tuple[str, ...] | None = None
     hbm_reserve: str = "0"
-    fit_probability: float = Field(default=0.8, gt=0.0, lt=1.0)
+    fit_probability: float = Field(default=SURE_TO_FIT, gt=0.0, lt=1.0)
     limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     require: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()

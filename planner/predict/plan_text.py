@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import (
     gib,
     number_ranges,
@@ -19,8 +20,6 @@ from planner.predict.plan import Degrees, Interval, Plan
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9
-# A verdict on memory that is less probable says so; as searches recommend plans.
-SURE_TO_FIT = 0.8
 # Batches of a ramp that are listed one by one.
 _MOST_SHOWN = 4
 _DAY_S = 86400.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import gib, percent_sure, plural, seconds, share, signed_share
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import Change
@@ -13,7 +14,6 @@ from planner.launch.check.measured import Explanation as GapExplanation
 from planner.launch.check.variations import variation
 from planner.launch.read.found import Found, Problem
 from planner.predict.plan_text import (
-    SURE_TO_FIT,
     activations_text,
     batch_sentence,
     batch_text,

@@ -15,7 +15,7 @@ from planner.evidence.runs.rows import MeasuredRow
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.switches import with_tables, with_techniques
 from planner.job.frameworks.techniques import Technique, decide
-from planner.job.job import Job, searched_modes
+from planner.job.job import SURE_TO_FIT, Job, searched_modes
 from planner.job.technique_rules import site_of
 from planner.predict.costed_plan import TIME_TERMS
 from planner.predict.plan import Plan
@@ -28,7 +28,6 @@ from planner.search.trial import try_job
 NOTABLE = 0.10
 # A prediction of the recipe itself that errs by more explains nothing else.
 MODEL_ERROR = 0.10
-_DEFAULT_PROBABILITY = 0.8
 _SAME = 1e-3
 # Limits by probability are found by bisection: the recipe itself must lie within its.
 _BISECTED = 1e-3
@@ -138,7 +137,7 @@ def compare(
         return None
     job, of_job = mapped.job, recipes[_job_key(mapped)]
     asked = fit_probability(job, peak, job.hbm_limit_bytes) - _BISECTED
-    asked = min(_DEFAULT_PROBABILITY, max(_BISECTED, asked))
+    asked = min(SURE_TO_FIT, max(_BISECTED, asked))
     plan = _best(replace(search_job(mapped), fit_probability=asked), searched)
     unused = () if plan is None else _unused(mapped, plan, of_job)
     unused_s = _with_techniques_s(prediction, mapped, unused) if unused else predicted_s
