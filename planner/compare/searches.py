@@ -74,7 +74,7 @@ ONE_BY_ONE = How()
 class Task:
     """One search: its request and the solver's settings.
 
-    `top`: most plans wanted; for one plan the search ends with the fastest. `only_plans`: where
+    `top`: most plans wanted; for one, only those as fast as the fastest are looked for. `only_plans`: where
     nothing fits, what would fit is not looked for. `launch`: what launch writers say of the plans.
     `tokens`: to train on; plans of a batch ramp are then ranked by the whole training.
     """
@@ -162,14 +162,15 @@ def _run_keyed(work: tuple[str, Task]) -> tuple[str, Outcome]:
 
 
 def search_one(task: Task) -> Outcome:
-    """The fastest plans of a request, or the reason why there is none; along a ramp of batches,
+    """The plans to take of a request, or the reason why there is none; along a ramp of batches,
     those that train on the task's tokens soonest."""
     found = _searched(task)
     if task.tokens is None or found.result is None or not found.result.plans[0].ramp:
         return found
     plans = (*found.result.plans, *_of_mean_batch(task, task.tokens, found.result.plans[0]))
     soonest = tuple(sorted(plans, key=lambda plan: plan.training_s(task.tokens or 0)))
-    return replace(found, result=found.result.model_copy(update={"plans": soonest}))
+    update = {"plans": soonest, "recommended": 1}
+    return replace(found, result=found.result.model_copy(update=update))
 
 
 def _searched(task: Task) -> Outcome:

@@ -12,7 +12,6 @@ from planner.predict.plan_text import (
     batch_difference,
     batch_text,
     blocks_text,
-    does_without,
     exchange_text,
     layers_text,
     offload_text,
@@ -50,7 +49,7 @@ def plan_table(
     """One row a plan. `usable_bytes`: of the GPU of all, None where each plan has one of its kind;
     `first`: columns before the others, as of numbers; `target_sequences`: the batch that was asked
     for, where the plans' batches differ; `told`: plans whose `techniques_row` the report has;
-    `noted`: its notes say which plans do without them."""
+    `noted`: its notes say which plans do without them, and which have others."""
     also = partial(_also, said=shared_techniques(told), noted=noted)
     parts = list(_parts(plans, usable_bytes, target_sequences, also))
     rows = [[part.cell(plan) for part in parts] for plan in plans]
@@ -130,8 +129,7 @@ def techniques_row(plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
 
 def _also(plan: Plan, said: Sequence[str], noted: bool) -> str:
     """What most plans have not: another schedule or exchange, techniques but those that are `said`,
-    offloading, GPUs of several types. `noted`: not which of these it does without."""
-    but = [name for name in said if not (noted and does_without(plan, name))]
+    offloading, GPUs of several types. `noted`: no techniques."""
     fraction = plan.activation_offload_fraction
     return "\n".join(
         filter(
@@ -139,7 +137,7 @@ def _also(plan: Plan, said: Sequence[str], noted: bool) -> str:
             (
                 schedule_text(plan),
                 exchange_text(plan),
-                techniques_text(plan, but),
+                "" if noted else techniques_text(plan, said),
                 stage_gpus_text(plan) if plan.stage_gpus else "",
                 offload_text(plan.optimizer_offload, plan.activation_offload, fraction),
             ),

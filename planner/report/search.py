@@ -60,7 +60,7 @@ def search_report(
         front_table(plans, result),
     ]
     if result.riskier:
-        told, usable_bytes = _shown(result, plans), result.job.usable_bytes
+        told, usable_bytes = [plan for _, plan in plans], result.job.usable_bytes
         blocks.append(riskier_table(result.riskier, usable_bytes, "Faster, if it fits", told))
     blocks.append(Notes(front_notes(result, plans)))
     if verbose:
@@ -131,7 +131,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, st
     )
     return (
         *asked,
-        *techniques_row(_shown(result, plans)),
+        *techniques_row([plan for _, plan in plans]),
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
         *ramp_rows(result.plans[max(0, result.recommended - 1)]),
         ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
@@ -230,14 +230,9 @@ def front_table(plans: Numbered, result: SearchResult) -> TableData:
         result.job.usable_bytes,
         first=[(Column("#"), [f"{marks[number]}{number}" for number, _ in plans])],
         target_sequences=None if same_batch else result.job.batch_target_sequences,
-        told=_shown(result, plans),
+        told=listed,
         noted=True,
     )
-
-
-def _shown(result: SearchResult, plans: Numbered) -> list[Plan]:
-    """The plans of both tables."""
-    return [*(plan for _, plan in plans), *result.riskier]
 
 
 def riskier_table(
@@ -260,20 +255,22 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
             + _standalone_vocab_note(plans)
         )
     notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
-    notes += _without_notes(numbered, _shown(result, numbered))
+    notes += _technique_notes(numbered)
     largest = max((plan.gbs_tokens for plan in plans), default=0)
     notes += search_note(job, largest) if largest else ()
     return (*notes, *_rounding_notes(result, plans), *_assumed_note(result), *job.notes,
             *result.notes)  # fmt: skip
 
 
-def _without_notes(plans: Numbered, told: Sequence[Plan]) -> Iterator[str]:
-    """Which plans do without a technique of most."""
-    for name in shared_techniques(told):
-        numbers = [number for number, plan in plans if does_without(plan, name)]
-        if numbers:
-            noun = "plan" if len(numbers) == 1 else "plans"
-            yield f"Without {name}: {noun} {number_ranges(numbers)}."
+def _technique_notes(plans: Numbered) -> Iterator[str]:
+    """Which plans do without a technique of most, and which have one that most have not."""
+    usual = shared_techniques([plan for _, plan in plans])
+    for name in dict.fromkeys((*usual, *(name for _, plan in plans for name in plan.techniques))):
+        without = [n for n, plan in plans if name in usual and does_without(plan, name)]
+        having = [n for n, plan in plans if name not in usual and name in plan.techniques]
+        for said, numbers in (("Without", without), ("With", having)):
+            if numbers:
+                yield f"{said} {name}: {_holders_text(numbers, True)}."
 
 
 def recommended_note(result: SearchResult) -> tuple[str, ...]:

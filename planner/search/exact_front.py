@@ -78,11 +78,10 @@ def as_fast(
 def front(
     explorer: Explored, limit_bytes: float, *, fastest_only: bool, short: int | None
 ) -> list[LimitResult]:
-    """The fastest plan alone, the short front of so many plans, or the complete one (None)."""
-    found = fastest_plan(explorer, limit_bytes, MEMORY_BYTES)
+    """Plans as fast as the fastest alone, the short front of so many, or the complete one (None)."""
+    found = as_fast(explorer, fastest_plan(explorer, limit_bytes, MEMORY_BYTES), MEMORY_BYTES)
     if fastest_only:
         return found
-    found = as_fast(explorer, found, MEMORY_BYTES)
     if short is None:
         return complete_front(explorer, found, MEMORY_BYTES)
     return short_front(explorer, found, MEMORY_BYTES, short)

@@ -50,15 +50,19 @@ def of_front(
 ) -> Found:
     """The plans of a front's points, the best `top` by `sort`, and how surely none is missing.
 
-    `plan_of(point, gap)`: the plan of a point. `whole`: all of the front was searched.
+    The one to take is always among them, however few are wanted. `plan_of(point, gap)`: the plan
+    of a point. `whole`: all of the front was searched.
     """
     shown = set(thin_points(points))
-    both = sorted(
+    every = sorted(
         ((plan_of(point, gap_of(limit_results, point)), point in shown) for point in points),
         key=lambda item: sort_value(item[0], sort),
-    )[:top]
+    )
+    best = recommended([plan for plan, _ in every])
+    both = every[:top]
+    if best > len(both):
+        both, best = [*both[:-1], every[best - 1]], len(both)
     plans = tuple(plan for plan, _ in both)
-    best = recommended(plans)
     proven = all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
     return {
         "planner_version": __version__,

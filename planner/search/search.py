@@ -51,13 +51,14 @@ def find_plans(
     """Pareto front of plans, tokens/s against peak memory of a GPU: complete at the resolution of
     `planner.search.exact_front`, among plans that fit as surely as the request asks.
 
-    `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`: of
-    the layout solver: an equal seed repeats the result exactly, unless `time_limit_s` cuts the
-    search short: it begins with the call, and costing every configuration once, which is what even
-    the worst front needs, has at least COSTING_S. Ctrl-C, once plans are known, ends it like a time
-    limit: the best front so far, which says so in `stopped`. `progress(what, done, total)` is
-    called as it goes. `fastest_only`: stop once no plan can be faster than the first; what lies
-    below it on the front is not searched.
+    `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS), the recommended
+    one always among them. `seed`: of the layout solver: an equal seed repeats the result exactly,
+    unless `time_limit_s` cuts the search short: it begins with the call, and costing every
+    configuration once, which is what even the worst front needs, has at least COSTING_S. Ctrl-C,
+    once plans are known, ends it like a time limit: the best front so far, which says so in
+    `stopped`. `progress(what, done, total)` is called as it goes. `fastest_only`: look only for
+    plans as fast as the fastest, of which one is recommended; what lies below them on the front is
+    not searched.
     `short`: look only for plans as fast as the fastest, and for lighter ones until there are so
     many between which people would choose; the recommended plan is the same. `relaxed`: where
     nothing fits, search what would. `launch`: what launch writers say of the job and its plans,

@@ -56,7 +56,7 @@ def seconds_per_sequence(text: str) -> tuple[float, float]:
     """(of the fastest plan, that no plan beats); infinite where nothing fits or is legal."""
     request = Request.model_validate_json(text)
     try:
-        found = find_plans(request, top=1, fastest_only=True, relaxed=False)
+        found = find_plans(request, fastest_only=True, relaxed=False)
     except (NothingFitsError, UsageError):
         return float("inf"), float("inf")
     sample_s = found.plans[0].step_time_s / found.plans[0].gbs

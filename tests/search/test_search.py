@@ -114,6 +114,19 @@ def test_the_fastest_alone_is_that_of_the_front(main_result: SearchResult) -> No
     assert fastest.counts.solved < main_result.counts.solved
 
 
+def test_the_one_to_take_is_the_same_however_few_are_wanted() -> None:
+    """A plan that is hardly slower and fits more surely than the fastest."""
+    job = Request(model="8b", gpus="8xA100", gbs=128, seq=4096)
+    whole = find_plans(job)
+    taken = whole.plans[whole.recommended - 1]
+    assert taken.fit_probability > whole.plans[0].fit_probability + 0.05
+    for few in (find_plans(job, top=1), find_plans(job, top=1, fastest_only=True)):
+        assert (few.plans, few.recommended) == ((taken,), 1)
+    lightest = find_plans(job, top=2, sort="peak_bytes")
+    assert lightest.plans == (min(whole.plans, key=lambda plan: plan.peak_bytes), taken)
+    assert lightest.recommended == 2
+
+
 def test_small_job_equals_exhaustion_over_all_layouts() -> None:
     """Every layout of every shape, costed by the kernel: nothing beats the rungs by a tie."""
     costed_job = cost_job(SMALL.resolve())
