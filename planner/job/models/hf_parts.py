@@ -167,3 +167,7 @@ def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
         "moe_layers": placed,
         "mtp_layers": fields.non_negative("num_nextn_predict_layers"),
     }
+
+
+def qkv_clip(fields: Fields) -> SpecFields:
+    return {"qkv_clip": fields.optional_number("clip_qkv")}

@@ -259,3 +259,20 @@ def gated_delta(fields: Fields) -> StateSpaceSpec:
         conv_bias=False,
         chunk=64,
     )
+
+
+def delta_nets(fields: Fields) -> SpecFields:
+    """Gated delta nets, in every fourth layer attention with a gate."""
+    layers = fields.positive("num_hidden_layers")
+    period = fields.positive("full_attention_interval")
+    stated = fields.strings("layer_types", layers)
+    full = [(i + 1) % period == 0 for i in range(layers)]
+    if stated is not None:
+        full = [name == "full_attention" for name in stated]
+    return {
+        **attention_bias(fields),
+        "attention": ["full" if one else "state" for one in full],
+        "attention_gate": True,
+        "qk_norm": "head",
+        "state_space": gated_delta(fields),
+    }
