@@ -11,16 +11,16 @@ from planner.cli.output import show
 @click.command("frameworks", epilog="Example: planner frameworks megatron-core")
 @click.argument("name", required=False, shell_complete=complete.frameworks)
 @click.option("--json", "as_json", is_flag=True, help="Print every setting as JSON.")
-@click.option("--all", "whole", is_flag=True, help="Also those of older runs and of texts.")
+@click.option("--all", "whole", is_flag=True, help="Also those of older runs and of texts; of NAME, every setting.")
 def command(name: str | None, as_json: bool, whole: bool) -> None:
-    """List the training frameworks, or show NAME: degrees, settings, assumptions."""
+    """List the training frameworks, or show NAME: degrees, recomputation, techniques."""
     from planner.job.frameworks import framework_names, load_framework
     from planner.job.frameworks.targets import targets_by_profile
     from planner.report.frameworks import framework_report, frameworks_report, settings_document
 
     if name is not None:
         profile = load_framework(name)
-        show(as_json, lambda: settings_document(profile), lambda: framework_report(profile))
+        show(as_json, lambda: settings_document(profile), lambda: framework_report(profile, whole))
         return
     profiles = [load_framework(known) for known in framework_names()]
     shown = [profile for profile in profiles if whole or profile.listed]

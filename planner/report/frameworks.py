@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from planner.job.errors import UsageError
@@ -17,7 +17,7 @@ from planner.job.frameworks.names import (
 from planner.job.frameworks.settings import TABLES, Setting, settings_of
 from planner.job.frameworks.techniques import Technique
 from planner.job.schedules import SCHEDULES
-from planner.report.tables import Column, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData, headings
 
 
 def frameworks_report(
@@ -72,8 +72,9 @@ def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
     return tuple(name for name, has in offered.items() if has)
 
 
-def framework_report(profile: FrameworkProfile) -> Report:
-    """One profile: what it expresses, keeps and overlaps, its recompute modes and sources."""
+def framework_report(profile: FrameworkProfile, whole: bool = False) -> Report:
+    """One profile: what it expresses and is asked for by; `whole`: all that it keeps, overlaps and
+    assumes, with sources."""
     columns = headings("<--recompute | <tried | ~flags there")
     modes = tuple(
         (mode.name, "yes" if mode.searched else "if asked", mode.flags or "-")
@@ -94,11 +95,23 @@ def framework_report(profile: FrameworkProfile) -> Report:
             *schedule_table(profile),
             TableData(columns, modes, "Recompute modes"),
             *technique_table(profile),
-            *(_settings(profile, table, title) for table, title in TABLES.items()),
-            Notes(profile.assumptions, "Assumed"),
-            Notes(profile.sources, "Sources"),
+            *(_whole(profile) if whole else _what_more_there_is(profile)),
         )
     )
+
+
+def _whole(profile: FrameworkProfile) -> Iterator[Block]:
+    yield from (_settings(profile, table, title) for table, title in TABLES.items())
+    yield Notes(profile.assumptions, "Assumed")
+    yield Notes(profile.sources, "Sources")
+
+
+def _what_more_there_is(profile: FrameworkProfile) -> Iterator[Block]:
+    count = sum(len(settings_of(table)) for table in TABLES)
+    yield Notes((
+        f"Its {count} settings, what is assumed of it, and where that is from:",
+        f"    planner frameworks {profile.name} --all",
+    ))  # fmt: skip
 
 
 def _launch_files(profile: str) -> str:

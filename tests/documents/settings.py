@@ -18,7 +18,7 @@ _HEAD = """# Settings that the cost core reads
 Made by `python -m tests.documents.settings` from the declarations; a test holds it.
 
 A framework's settings are the fields of the tables in `planner/job/frameworks`, set by its TOML
-file, which has the evidence for its figures; `planner frameworks NAME` shows their values. A
+file, which has the evidence for its figures; `planner frameworks NAME --all` shows their values. A
 default without a source changes nothing or is an assumption.
 """
 _COLUMNS = ("name", "type", "unit", "default", "meaning", "source")
