@@ -54,7 +54,8 @@ class AttentionCurve(_Curve):
 class ArchitectureCurves(_Curve):
     """Curves of one architecture.
 
-    `gpus`: the table is for GPUs whose names begin so, not for all of its architecture.
+    `gpus`: the table is for GPUs whose names begin with these words, not for all of its
+    architecture.
     """
 
     name: str
@@ -163,9 +164,10 @@ def architecture_curves() -> dict[str, ArchitectureCurves]:
 def _table_of(gpu: Gpu) -> ArchitectureCurves:
     """Table that names the GPU, else its architecture's, else its vendor's fallback."""
     tables = architecture_curves()
-    named = [each for each in tables.values() if gpu.name.startswith(each.gpus)]
-    if named:
-        return named[0]
+    words = f"{gpu.name}-"
+    for table in tables.values():
+        if any(words.startswith(f"{name}-") for name in table.gpus):
+            return table
     return tables.get(gpu.architecture) or tables[VENDOR_FALLBACK[gpu.vendor]]
 
 
