@@ -5,8 +5,10 @@
 
 `planner.predict.uncertainty.residuals` says how the file is read. Step times are predicted with the
 constants that leave a run's source out (`planner.evidence.fit.held_out`, whose file is read); the
-model's memory has no such constants. The constants of the intervals come from leaving one source
-out as well: every run is given the interval that the runs of all *other* sources make.
+model's memory has no such constants. Where a run was predicted before the model had learnt from it,
+that first error counts: mechanisms that a source taught make its later ones smaller than a
+stranger's. The constants of the intervals come from leaving one source out as well: every run is
+given the interval that the runs of all *other* sources make.
 `prior_rows`, `source_power`, `communication` and `launches` are those of short lists with the best
 mean interval score; the runs' residuals keep what these two errors leave of them
 (`judging.without_own_errors`). `growth` and `unmeasured` come from ranges left out
@@ -42,6 +44,7 @@ from planner.evidence.fit.judging import (
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import memory_error, time_error
+from planner.evidence.runs.rows import FIRST_SIGHT, MEASURED_COLUMNS, MeasuredRow
 from planner.predict.uncertainty.families import UNFAMILIAR, Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
@@ -87,8 +90,20 @@ def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residua
         job, source = prediction.mapped.job, prediction.row.source
         at = prediction.conditions if figure == "time" else conditions_of(job)
         counts = figure == "memory" or source not in NOT_FITTED_ON
-        found.append(Residual(source, family_of(job), -math.log1p(error), at or UNKNOWN, counts))
+        value = _at_first_sight(prediction.row, figure)
+        value = -math.log1p(error) if value is None else value
+        found.append(Residual(source, family_of(job), value, at or UNKNOWN, counts))
     return found
+
+
+def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
+    """ln(measured / predicted) before the row had taught anything; None where it was not kept, and
+    for a row without its framework's name, which was predicted with it."""
+    measured = next(name for name, its in MEASURED_COLUMNS.items() if its == figure)
+    known, said = row.measurement(measured), row.number(FIRST_SIGHT[figure])
+    if known is None or said is None or row.text("framework") is None:
+        return None
+    return math.log(known / said)
 
 
 def _tests(prediction: Prediction, figure: Figure) -> bool:

@@ -9,7 +9,8 @@ which figures the row's own source contradicts (`time: ...`, `layout: ...`); a t
 withdrawn (`time withdrawn: ...`) is not compared at all.
 
 `source, source_ref, model, notes` say where a row is from. No prediction depends on them: they
-group and label. Unknown columns are kept. A row that names a plan file (`plan_file`, relative to
+group and label. `first_sight_s`, `first_sight_gib` are what was predicted before the row had taught
+anything, as far as that was kept: error bars rest on these errors. Unknown columns are kept. A row that names a plan file (`plan_file`, relative to
 the CSV) is predicted from the first plan in it; what the other columns say of the configuration is
 then for tables only.
 """
@@ -33,6 +34,8 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
 # Measured columns, and the figure that each is.
 MEASURED_COLUMNS = {"step_time_s": "time", "peak_mem_gib": "memory"}
+# What was predicted of each before the row was known.
+FIRST_SIGHT = {"time": "first_sight_s", "memory": "first_sight_gib"}
 PLAN_COLUMN = "plan_file"
 # Words of the column `variant`, for tables without these columns: column, and what it then says.
 _VARIANTS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -328,3 +329,13 @@ def test_the_shipped_tables_answer_for_any_family() -> None:
         ):
             spread = shipped_table.spread(family)
             assert spread.low < spread.middle < spread.high
+
+
+def test_what_was_said_before_a_run_taught_anything_is_its_error() -> None:
+    """20.0 s were said at first of 18.13; without its framework's name nothing had been said."""
+    cells = {"first_sight_s": "20.0", "peak_mem_gib": "40", "first_sight_gib": "36"}
+    rows = [predicted(18.5, 39.0, **cells), predicted(18.5, 39.0, framework="", **cells)]
+    known, unnamed = (residual.value for residual in residuals(rows, "time"))
+    assert known == pytest.approx(math.log(18.13 / 20.0))
+    assert unnamed == pytest.approx(math.log(18.13 / 18.5))
+    assert residuals(rows, "memory")[0].value == pytest.approx(math.log(40 / 36))
