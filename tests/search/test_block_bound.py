@@ -23,7 +23,7 @@ from tests.search.brute import context, step_time_s
 from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_terms
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(2, 1), (2, 2), (3, 1)]),
