@@ -68,20 +68,32 @@ def _demand_range(degrees: Degrees) -> None:
             )
 
 
-def _cure(text: str, job: Job, degrees: Degrees) -> str:
-    """The nearest fix of a broken rule, where the degrees tell it; else an empty text."""
-    if text.endswith("[batch-size]"):
-        step, gbs = degrees.mbs * degrees.dp, job.batch.sequences
-        nearest = max(1, round(gbs / step)) * step
-        mbs = next((n for n in range(degrees.mbs, 0, -1) if gbs % (n * degrees.dp) == 0), None)
-        other = "" if mbs is None or mbs == degrees.mbs else f", or --mbs {mbs}"
-        return f": mbs·dp is {degrees.mbs}·{degrees.dp} = {step}; give --gbs {nearest:.0f}{other}"
-    if text.endswith("[zero-stage-offered]"):
-        for technique in job.framework.techniques:
-            other_profile = technique.profile and load_framework(technique.profile)
-            if other_profile and degrees.zero in other_profile.parallelism.zero_stages:
-                return f": --with {technique.name} has {degrees.zero}"
+def _nearest_batch(job: Job, degrees: Degrees) -> str:
+    step, gbs = degrees.mbs * degrees.dp, job.batch.sequences
+    nearest = max(1, round(gbs / step)) * step
+    mbs = next((n for n in range(degrees.mbs, 0, -1) if gbs % (n * degrees.dp) == 0), None)
+    other = "" if mbs is None or mbs == degrees.mbs else f", or --mbs {mbs}"
+    return f": mbs·dp is {degrees.mbs}·{degrees.dp} = {step}; give --gbs {nearest:.0f}{other}"
+
+
+def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
+    for technique in job.framework.techniques:
+        other_profile = technique.profile and load_framework(technique.profile)
+        if other_profile and degrees.zero in other_profile.parallelism.zero_stages:
+            return f": --with {technique.name} has {degrees.zero}"
     return ""
+
+
+# The nearest fix of a broken rule, where the degrees tell it.
+_FIXES = {"batch-size": _nearest_batch, "zero-stage-offered": _technique_with_zero_stage}
+
+
+def _broken(job: Job, degrees: Degrees) -> list[str]:
+    """What each rule that degrees break demands, with its nearest fix."""
+    return [
+        text + (_FIXES[rule](job, degrees) if rule in _FIXES else "")
+        for rule, text in broken_rules(job, degrees).items()
+    ]
 
 
 def given_layout(
@@ -95,8 +107,7 @@ def given_layout(
 
     `job.recompute`: `given_modes`; the rest as `evaluate`.
     """
-    broken = [f"{text}{_cure(text, job, degrees)}" for text in broken_rules(job, degrees)]
-    if broken:
+    if broken := _broken(job, degrees):
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
     mode = job.recompute[0]
     even = even_layout(job, degrees.pp, degrees.vpp, mode, mtp_standalone)

@@ -181,12 +181,12 @@ def given_columns(degrees: Degrees) -> dict[str, IntArray]:
     return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
 
 
-def broken_rules(job: Job, degrees: Degrees) -> list[str]:
-    """What each rule that a configuration violates demands."""
+def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
+    """Rules that a configuration violates, by name, and what each demands."""
     ctx = rule_context(job)
     columns = given_columns(degrees)
-    return [
-        f"{rule.explain(ctx)}  [{rule.name}]"
+    return {
+        rule.name: f"{rule.explain(ctx)}  [{rule.name}]"
         for rule in rules_of(ctx)
         if not rule.mask(columns, ctx)[0]
-    ]
+    }

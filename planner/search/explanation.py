@@ -174,9 +174,8 @@ def job_evaluator(job: Job, plan: Plan) -> Evaluator:
             # How heads are exchanged was chosen for these two degrees.
             kinds = offered_exchanges(job.framework, job.model, job.seq)
             free = replace(free, context_kinds=kinds, context_inner=0)
-        broken = broken_rules(free, degrees)
-        if broken:
-            raise UsageError("; ".join(broken))
+        if broken := broken_rules(free, degrees):
+            raise UsageError("; ".join(broken.values()))
         cost_model = CostModel(free, compiled=plan.status != "evaluated")
         columns = given_columns(degrees)
         costed = cost_model.cost_shapes(columns)
