@@ -31,7 +31,7 @@ _AROUND = 0.25
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search found: a result with its fastest plan, or why there is none.
+    """What a search found: a result with the plan to take, or why there is none.
 
     `needs`: changes with which something would fit, in sentences. `proven`: whether it is proven
     that there is no plan.
@@ -74,8 +74,8 @@ ONE_BY_ONE = How()
 class Task:
     """One search: its request and the solver's settings.
 
-    `top`: most plans wanted; for one, only those as fast as the fastest are looked for. `only_plans`: where
-    nothing fits, what would fit is not looked for. `launch`: what launch writers say of the plans.
+    `top`: most plans wanted; for one, lighter ones are not looked for. `only_plans`: where nothing
+    fits, what would fit is not looked for. `launch`: what launch writers say of the plans.
     `tokens`: to train on; plans of a batch ramp are then ranked by the whole training.
     """
 

@@ -77,7 +77,7 @@ def _rate(run: Run, comparison: Comparison) -> Iterator[Step]:
     yield Step(
         "plan",
         configuration_text(plan),
-        f"fastest of the search; {plan.status}",
+        f"what the search recommends; {plan.status}",
         "planner search",
     )
     yield Step(

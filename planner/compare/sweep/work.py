@@ -1,4 +1,4 @@
-"""One task of a sweep: the fastest plan of one point, in days and money at every price.
+"""One task of a sweep: the plan to take at one point, in days and money at every price.
 
 Nothing in it looks at a clock to decide anything, so a task that runs again, anywhere, gives the
 same figures. What differs (host, seconds) is the record's provenance, beside its rows.
@@ -35,7 +35,7 @@ from planner.search.launchable import LaunchNotes
 FIGURES: Mapping[str, tuple[str, str, str]] = {
     "status": ("string", "", "plan, or none: no plan, and the reason"),
     "reason": ("string", "", "why there is no plan"),
-    "plan": ("string", "", "degrees, micro-batches, recompute, techniques of the fastest plan"),
+    "plan": ("string", "", "degrees, micro-batches, recompute, techniques of the plan to take"),
     "num_gpus": ("int64", "", "GPUs of the cluster"),
     "plan_gbs_tokens": ("int64", "tokens", "global batch of the plan"),
     "step_time_s": ("float64", "s", "one optimizer step, predicted"),
