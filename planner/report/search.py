@@ -280,7 +280,9 @@ def recommended_note(result: SearchResult) -> tuple[str, ...]:
     plan, fastest = result.plans[result.recommended - 1], result.plans[0]
     sure = percent_sure(plan.fit_probability)
     why = "the fastest that fits surely enough"
-    if plan is not fastest:
+    if len(result.plans) == 1 and not result.complete:  # faster ones may have been left out
+        why = f"as fast as any that fits surely enough, within {share(ALIKE, 0)}"
+    elif plan is not fastest:
         why = f"as fast as any, within {share(ALIKE, 0)}, and likelier to fit than the faster ones"
     return (f"→ Use plan {result.recommended}: {why} ({sure}).",)
 
