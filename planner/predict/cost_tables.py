@@ -318,7 +318,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
 
 
 def quantised_copy_bytes(profile: FrameworkProfile) -> float:
-    """Bytes of the quantised copies of a weight beside it, in the precision that the profile has."""
+    """Bytes of the quantised copies of a weight beside it, in the precision of the profile."""
     state = profile.state
     return 0.0 if state.quantised_weights else state.quantised_copy_bytes
 
