@@ -87,7 +87,10 @@ def accuracy() -> str:
         f"{content['rows'] - content['refused']:,} of {content['rows']:,} runs predicted.",
         _error_table(content, "time", "step time"),
         _error_table(content, "memory", "peak memory"),
-        _reliability_table(content["fit_bin"]) if "fit_bin" in content else "",
+        _reliability_table("stated to fit", content.get("fit_bin", ())),
+        _reliability_table(
+            "the same, of sources that list failures", content.get("open_fit_bin", ())
+        ),
         _pick_table(content),
         _worst_table(content["worst"]),
     )
@@ -152,8 +155,8 @@ def _error_cells(mapping: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _reliability_table(bins: Sequence[Mapping[str, Any]]) -> str:
-    """Stated probabilities of fitting against the share of runs that ran."""
+def _reliability_table(title: str, bins: Sequence[Mapping[str, Any]]) -> str:
+    """Stated probabilities of fitting against the share of runs that ran; empty without any."""
     rows = (
         (
             f"{item['low'] * 100:.0f} to {item['high'] * 100:.0f} %",
@@ -163,7 +166,7 @@ def _reliability_table(bins: Sequence[Mapping[str, Any]]) -> str:
         )
         for item in bins
     )
-    return markdown_table(("stated to fit", "rows", "mean stated", "ran"), rows)
+    return markdown_table((title, "rows", "mean stated", "ran"), rows) if bins else ""
 
 
 def _pick_table(content: Mapping[str, Any]) -> str:

@@ -185,8 +185,18 @@ def kept_bytes(
 
 
 @jit
-def cast_bytes(phase: int, holds: Row) -> float:
+def staying_casts(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
+    """Quantised copies of weights, which stay beside them; ZeRO-3 makes them for a pass."""
+    if framework.weight_casts_stay == 0.0 or grid.zero > 2:
+        return 0.0
+    return float(holds.layer_casts + holds.mtp_casts + holds.head_casts)
+
+
+@jit
+def cast_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
     """Low-precision copies of weights (autocast), all of them until forward ends."""
+    if framework.weight_casts_stay > 0.0:
+        return 0.0
     if phase == FORWARD:
         return holds.layer_casts + holds.mtp_casts + holds.head_casts
     if phase <= HEAD:
@@ -364,7 +374,8 @@ def at_rest(
     zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
     sharing = (dense, expert, zero, shards, expert_shards)
     return PhaseTerms(
-        weight_bytes(dense, expert, zero, shards, expert_shards, framework),
+        weight_bytes(dense, expert, zero, shards, expert_shards, framework)
+        + staying_casts(holds, grid, framework),
         shared_bytes(framework.master_bytes, 1, *sharing),
         holds.extra_state + shared_bytes(framework.optimizer_bytes, 1, *sharing),
         bucket_bytes(holds, key, grid, framework),
@@ -410,7 +421,7 @@ def phase_terms(
         rest.workspaces,
         held_gradients(phase, rest.gradients, holds, one_pass, grid, framework),
         kept,
-        cast_bytes(phase, holds),
+        cast_bytes(phase, holds, framework),
         0.0,
         loss_bytes(phase, holds, framework),
         working_bytes(phase, holds, most, one_pass, key, grid, job, framework),
@@ -448,7 +459,7 @@ def bytes_of_activations(
     return (
         kept_bytes(phase, holds, one_pass, grid, framework)
         + second
-        + cast_bytes(phase, holds)
+        + cast_bytes(phase, holds, framework)
         + loss_bytes(phase, holds, framework)
         + working_bytes(phase, holds, most, one_pass, key, grid, job, framework)
     )

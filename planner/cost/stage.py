@@ -72,7 +72,9 @@ def layer_parts(
     gathered = 0.0
     if sharded and grid.zero == 2 and not keeps_weights(grid, framework):
         gathered = framework.weight_bytes * (dense + expert)
-    remakes_casts = again > 0.0 and int(key.modules) & f.MODULE_FULL
+    remakes_casts = framework.weight_casts_stay > 0.0 or (
+        again > 0.0 and int(key.modules) & f.MODULE_FULL
+    )
     # The widest point of a layer's backward is a product's or that of unfused attention's softmax.
     product = cost.working + (0.0 if sharded else cost.weight_gradient)
     made = 0.0 if sharded else gradient_per_parameter(framework) * cost.after_core

@@ -114,6 +114,8 @@ class FrameworkInputs(NamedTuple):
     activation_bytes: float
     residual_bytes: float
     weight_cast_bytes: float
+    weight_casts_stay: float
+    """Casts are quantised copies of weights, which stay through the whole step."""
     optimizer_post_validation: float
     pipeline_scatters: float
     blocking_launches: float

@@ -24,7 +24,7 @@ from planner.evidence.fit import held_out
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.runs.document import summary_record
 from planner.evidence.runs.predict import Prediction, predict_rows
-from planner.evidence.runs.reliability import fit_reliability
+from planner.evidence.runs.reliability import fit_reliability, of_sources_with_failures
 from planner.evidence.runs.report import time_comparison, time_interval
 from planner.job.written import toml_text, write_text
 from planner.report.charts.drawing import svg
@@ -54,6 +54,9 @@ def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
         "source": [family | _held_out(family["family"]) for family in families],
         "held_out_mean_of_sources": _held_out_mean(),
         "fit_bin": [asdict(interval) for interval in fit_reliability(predictions)],
+        "open_fit_bin": [
+            asdict(interval) for interval in fit_reliability(of_sources_with_failures(predictions))
+        ],
         "worst": worst,
         "worst_group": groups[:_WORST_GROUPS],
     }

@@ -63,7 +63,15 @@ def test_activations_that_micro_batches_keep(vpp: float, kept: list[float]) -> N
     for phase, size in enumerate(kept, FORWARD_END):
         found = p.kept_bytes(phase, HOLDS, one_pass(), grid(vpp=vpp), framework)
         assert found == size + HOLDS.resident, phase
-        assert p.cast_bytes(phase, HOLDS) == LAST_CASTS[phase - FORWARD_END], phase
+        assert p.cast_bytes(phase, HOLDS, framework) == LAST_CASTS[phase - FORWARD_END], phase
+
+
+def test_quantised_copies_of_weights_stay_but_under_zero_3() -> None:
+    framework = framework_inputs(weight_casts_stay=1.0)
+    stays = [p.staying_casts(HOLDS, grid(zero=zero), framework) for zero in range(4)]
+    assert stays == [1101, 1101, 1101, 0]
+    assert p.staying_casts(HOLDS, grid(), framework_inputs()) == 0.0
+    assert {p.cast_bytes(phase, HOLDS, framework) for phase in range(OPTIMIZER)} == {0.0}
 
 
 def test_the_last_micro_batch_fetches_and_a_split_backward_keeps_for_its_weights() -> None:

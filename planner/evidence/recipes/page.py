@@ -8,7 +8,12 @@ from statistics import median
 
 from planner.evidence.recipes.compare import NOTABLE, Comparison, Verdict
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.reliability import FitErrors, fit_errors, fit_reliability
+from planner.evidence.runs.reliability import (
+    FitErrors,
+    fit_errors,
+    fit_reliability,
+    of_sources_with_failures,
+)
 from planner.job.markdown import markdown_table
 
 
@@ -98,6 +103,7 @@ def _reliability(predictions: Sequence[Prediction]) -> str:
     """How often runs fit that were said to, apart for mixtures of experts and Blackwell."""
     groups = {
         "all runs": list(predictions),
+        "sources that list failures too": of_sources_with_failures(predictions),
         "mixtures of experts": [one for one in predictions if _is_mixture(one)],
         "dense models": [one for one in predictions if one.mapped and not _is_mixture(one)],
         "on Blackwell": [one for one in predictions if _architecture(one) == "blackwell"],
@@ -107,9 +113,9 @@ def _reliability(predictions: Sequence[Prediction]) -> str:
         "",
         "Runs that say whether they ran or ran out of memory, by the stated probability of fitting "
         "(their own source left out). *Lost*: ran, but was given less than 80 %, so a search would "
-        "list it as a riskier plan only; *wrong*: given 80 % or more, but ran out. Of mixtures of "
-        "experts and of Blackwell no run is known that ran out, so their second error is not "
-        "measured, and vendors publish what ran.",
+        "list it as a riskier plan only; *wrong*: given 80 % or more, but ran out. Vendors publish "
+        "what ran, whatever a model would have said of it: whether probabilities are calibrated "
+        "shows in sources that list failures too.",
     ]
     for name, members in groups.items():
         lines += ["", f"### {name}", "", _errors_text(fit_errors(members)), "", _bins(members)]

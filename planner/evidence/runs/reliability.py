@@ -40,6 +40,14 @@ def fit_reliability(predictions: Iterable[Prediction]) -> list[FitBin]:
     return bins
 
 
+def of_sources_with_failures(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """Runs of sources that list any that ran out of memory too. Of the others all ran, whatever
+    was stated of them: they were published for that, and say nothing of calibration."""
+    found = list(predictions)
+    open_sources = {one.row.source for one in found if states_fit(one) is False}
+    return [one for one in found if one.row.source in open_sources]
+
+
 # What a search demands by default.
 _SURE = 0.8
 

@@ -98,7 +98,10 @@ def varied_profile(
         for index, variant in enumerate(_variants())
         if not variant.use and variant.applies(name, row)
     )
-    mixed = row.says("state_precision", "^fp32") or row.says("precision", r"\bamp|mixed")
+    mixed = row.says("state_precision", "^fp32") or (
+        row.says("precision", r"\b(amp|autocast)|mixed")
+        and not row.says("state_precision", r"^(bf|fp)16")
+    )
     hosted = optimizer_share(row) > 0.0
     return _profile(name, applied, sequence_parallel, precision, unfamiliar, mixed, hosted)
 

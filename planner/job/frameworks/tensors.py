@@ -176,6 +176,13 @@ class TrainingState(Frozen):
     """Gradients as they accumulate."""
     master_bytes: ParameterBytes = 4
     """fp32 copy of the weights that the optimizer owns; 0 where the weights themselves are fp32."""
+    quantised_copy_bytes: ParameterBytes = 0
+    """Quantised copies of a linear layer's weights that stay beside them from one micro-batch to
+    the next (Transformer Engine, pytorch/module/base.py, `get_weight_workspace`), whole on every
+    rank. None under ZeRO-3."""
+    quantised_weights: bool = False
+    """Weights of linear layers are quantised themselves (`fp8_param_gather`): the copies take the
+    place of the 16-bit ones, in as many bytes."""
     zero3_keeps_weight_shard: bool = False
     """ZeRO-3 keeps a sharded low-precision copy beside the master (DeepSpeed), FSDP2 does not."""
     optimizer_state_element_bytes: ParameterBytes = 4

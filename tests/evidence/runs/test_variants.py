@@ -79,7 +79,32 @@ TRAINER_PEAKS = [
     ({**SHARDED, "mbs": "8", "vocab": "128256"}, "64.22"),
 ]
 
+# Under autocast alone weights and the stream between layers are fp32: ATorch's Llama 2 7B under FSDP1
+# on A100, GPT-2 XL under Lightning's DDP, whose gradients of 2022 were zeroed in place, and with
+# DeepSpeed's 16-bit weights a loss of 16-bit logits.
+ATORCH = TRAINER | {
+    "model": "Llama-2-7B", "ffn": "11008", "kv_heads": "32", "gpu": "A100-80GB", "mbs": "4",
+    "framework": "ATorch (torch FSDP1, HF transformers)", "software": "2023-11", "loss": "",
+    "precision": "bf16 autocast", "state_precision": "", "zero": "fsdp full_shard",
+}  # fmt: skip
+GPT2_XL = TRAINER | {
+    "model": "GPT2-XL", "layers": "48", "hidden": "1600", "ffn": "6400", "heads": "25",
+    "kv_heads": "25", "vocab": "50257", "act": "gelu", "tied": "y", "bias": "y",
+    "position": "learned", "seq": "1024", "gpu": "A100-40GB", "num_gpus": "4",
+    "gpus_per_node": "4", "precision": "fp16", "flash": "n", "loss": "plain",
+    "dropout": "attention 0.1 hidden 0.1", "software": "2022-08",
+    "framework": "HF transformers, PyTorch Lightning DDP",
+}  # fmt: skip
+ZERO_3 = {"framework": "HF transformers, PyTorch Lightning (DeepSpeed)", "zero": "zero3"}
+AUTOCAST_PEAKS = [
+    (ATORCH, {"num_gpus": "8"}, "38.67"),
+    (ATORCH, {"num_gpus": "16"}, "33.96"),
+    (GPT2_XL, {"zero": "none", "mbs": "6", "state_precision": "fp32"}, "37.02"),
+    (GPT2_XL, {**ZERO_3, "mbs": "40", "state_precision": ""}, "24.77"),
+]
+
 PEAKS = [
+    *AUTOCAST_PEAKS,
     *((TRAINER, cells, peak) for cells, peak in TRAINER_PEAKS),
     *((NANOTRON, cells, peak) for cells, peak in NANOTRON_PEAKS),
     *((MEGATRON, cells, peak) for cells, peak in MEGATRON_PEAKS),
@@ -99,6 +124,37 @@ def test_megatron_of_early_2021_waits_and_adds_gradients_by_kernels_of_their_own
     early = map_row(row(software="Megatron-LM 2021-01")).job.framework
     assert (later.overlap.tensor_backward, later.kernels.accumulation_traffic_bytes) == (1.0, 0.0)
     assert (early.overlap.tensor_backward, early.kernels.accumulation_traffic_bytes) == (0.0, 6.0)
+
+
+def test_autocast_is_a_mode_of_its_own_unless_weights_are_in_16_bits() -> None:
+    def held(**cells: str) -> tuple[str, float, float]:
+        framework = map_row(row(**(GPT2_XL | cells))).job.framework
+        return framework.mode, framework.saved.residual_bytes, framework.saved.weight_cast_bytes
+
+    assert held(precision="bf16 autocast", state_precision="") == ("amp", 4.0, 2.0)
+    assert held(precision="bf16 autocast", state_precision="bf16") == ("bf16", 2.0, 0.0)
+    # What a compiled graph keeps is in 16 bits; weights are fp32 all the same.
+    assert held(precision="bf16 autocast", state_precision="", compile="y") == ("amp", 2.0, 0.0)
+
+
+def test_recipes_of_megatron_bridge_keep_weights_in_8_bits() -> None:
+    def quantised(**cells: str) -> bool:
+        return map_row(row(gpu="H100-80GB", **cells)).job.framework.state.quantised_weights
+
+    assert quantised(framework="Megatron-Bridge", precision="fp8")
+    assert not quantised(framework="Megatron-Bridge", precision="fp8", fp8_recipe="blockwise")
+    assert not quantised(framework="Megatron-Core", precision="fp8")
+    assert quantised(framework="Megatron-Core", precision="fp8", fp8_gather="y")
+
+
+def test_chunks_of_head_and_loss_hold_few_logits() -> None:
+    def saved(software: str) -> tuple[bool, float]:
+        cells = TORCHTITAN | {"framework": "torchtitan", "compile": "y", "loss": "chunked"}
+        rules = map_row(row(**(cells | {"software": software}))).job.framework.saved
+        return rules.linear_loss, rules.logits_saved_bytes
+
+    assert saved("2026-03") == (False, 4.0)
+    assert saved("2026-07") == (True, 0.0)
 
 
 def _torchtune(**cells: str) -> MeasuredRow:

@@ -1,0 +1,63 @@
+"""Quantised copies of weights beside the 16-bit ones, as Transformer Engine keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.cost import fields as f
+from planner.job.job import Job
+from planner.predict.layouts import even_layout
+from planner.predict.memory.account import stage_accounts
+from planner.predict.plan import Degrees
+from tests.cost.jobs import make_job
+from tests.predict.memory.cases import Case, compiled_stages, demand_views
+
+# Matrices of a layer of Llama 3 8B: query and output, key and value, gate, up and down.
+LAYER = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+
+
+def job_in(precision: str, framework: str = "megatron-core", gpus: str = "8xB200") -> Job:
+    base = make_job("llama-3-8b", gpus, framework)
+    none = base.framework.recompute_mode("none")
+    return replace(base, precision=precision, seq=4096, recompute=(none,))
+
+
+def case_in(precision: str, degrees: Degrees, framework: str = "megatron-core") -> Case:
+    job = job_in(precision, framework)
+    return Case(job, degrees, even_layout(job, degrees.pp, 1, job.recompute[0]))
+
+
+@pytest.mark.parametrize(("precision", "each"), [("fp8", 2.0), ("mxfp8", 2.0625), ("nvfp4", 1.125)])
+def test_linear_layers_keep_quantised_weights_beside_the_16_bit_ones(
+    precision: str, each: float
+) -> None:
+    degrees = Degrees(tp=2, pp=2, dp=2, etp=2, zero=1, grad_acc=4)
+    copies = [
+        compiled_stages(case_in(one, degrees))[:, f.STAGE_WEIGHTS] for one in ("bf16", precision)
+    ]
+    # Head and embedding stay in 16 bits.
+    assert copies[1] - copies[0] == pytest.approx(each * 16 * LAYER / 2)
+
+
+def test_they_stay_through_the_update_and_are_shown() -> None:
+    degrees = Degrees(dp=8, zero=1)
+    plain, quantised = (case_in(precision, degrees) for precision in ("bf16", "fp8"))
+    (usual,), (more,) = (
+        stage_accounts(one.job, degrees, one.layout) for one in (plain, quantised)
+    )
+    assert more.core.rest.weights - usual.core.rest.weights == 2.0 * 32 * LAYER
+    demand_views(quantised, "fp8")
+
+
+def test_weights_that_are_quantised_themselves_have_no_copies() -> None:
+    degrees = Degrees(dp=8, zero=1)
+    case = case_in("fp8", degrees)
+    state = case.job.framework.state.model_copy(update={"quantised_weights": True})
+    framework = case.job.framework.model_copy(update={"state": state})
+    quantised = replace(case, job=replace(case.job, framework=framework))
+    plain = case_in("bf16", degrees)
+    weights = [compiled_stages(one)[0, f.STAGE_WEIGHTS] for one in (quantised, plain)]
+    assert weights[0] == weights[1]
+
