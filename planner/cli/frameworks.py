@@ -11,7 +11,12 @@ from planner.cli.output import show
 @click.command("frameworks", epilog="Example: planner frameworks megatron-core")
 @click.argument("name", required=False, shell_complete=complete.frameworks)
 @click.option("--json", "as_json", is_flag=True, help="Print every setting as JSON.")
-@click.option("--all", "whole", is_flag=True, help="Also those of older runs and of texts; of NAME, every setting.")
+@click.option(
+    "--all",
+    "whole",
+    is_flag=True,
+    help="Also those of older runs and of texts; of NAME, every setting.",
+)
 def command(name: str | None, as_json: bool, whole: bool) -> None:
     """List the training frameworks, or show NAME: degrees, recomputation, techniques."""
     from planner.job.frameworks import framework_names, load_framework

@@ -16,9 +16,7 @@ from planner.cost.phase_records import (
     PHASES,
     LayerMaxima,
     Pass,
-    moving_bytes,
     packed_bytes,
-    resting_bytes,
 )
 from planner.cost.phases import at_rest, bytes_of_activations, bytes_of_parameters
 from planner.cost.schedule import held_microbatches
@@ -35,20 +33,20 @@ def fill_known(
     fill_parameters(stage, counts, costs, grid, job, framework, out)
     most = stage_maxima(stage, counts, counts, costs, key, grid, job, framework)
     rest = at_rest(out, key, grid, job, framework)
-    out.resting_bytes = resting_bytes(rest) - rest.inputs
+    out.resting_bytes = sum(rest.resting) - rest.resting.inputs
     out.packed_bytes = packed_bytes(rest, framework)
-    out.update_moving_bytes = moving_bytes(rest)
+    out.update_moving_bytes = sum(rest.moving)
     held = held_microbatches(out.first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     one_passes = passes(held, grid.grad_acc, framework)
     for phase in range(PHASES - 1):
         out.known_bytes[phase] = bytes_of_parameters(
-            phase, rest.gradients, out, most, one_passes[0], grid, framework
+            phase, rest.moving.gradients, out, most, one_passes[0], grid, framework
         )
         out.known_bytes[PHASES - 1 + phase] = out.known_bytes[phase]
     if framework.persistent_gradients == 0.0 or framework.gradients_at_backward > 0.0:
         for phase in range(PHASES - 1):
             out.known_bytes[PHASES - 1 + phase] = bytes_of_parameters(
-                phase, rest.gradients, out, most, one_passes[1], grid, framework
+                phase, rest.moving.gradients, out, most, one_passes[1], grid, framework
             )
 
 

@@ -129,9 +129,9 @@ class KeptCopies(NamedTuple):
     head_weight: float
 
 
-class PhaseTerms(NamedTuple):
-    """Bytes of live tensors in a phase by term, in the order of their lives, with its words for
-    people. The first seven are the same in every phase."""
+class RestingTerms(NamedTuple):
+    """Bytes of live tensors that are the same in every phase, by term, with its words for
+    people."""
 
     weights: Annotated[float, "weights"]
     master_weights: Annotated[float, "master weights"]
@@ -140,6 +140,11 @@ class PhaseTerms(NamedTuple):
     buffers: Annotated[float, "causal-mask buffers"]
     inputs: Annotated[float, "token ids and labels"]
     workspaces: Annotated[float, "cuBLAS workspaces"]
+
+
+class MovingTerms(NamedTuple):
+    """Bytes of the others, in the order of their lives."""
+
     gradients: Annotated[float, "gradients"]
     activations: Annotated[float, "activations kept"]
     weight_casts: Annotated[float, "autocast copies of weights"]
@@ -150,6 +155,13 @@ class PhaseTerms(NamedTuple):
     unsharded_gradients: Annotated[float, "unsharded gradients"]
     reduction: Annotated[float, "gradient reduction buffers"]
     optimizer_temporaries: Annotated[float, "optimizer temporaries"]
+
+
+class PhaseTerms(NamedTuple):
+    """Live tensors of a phase."""
+
+    resting: RestingTerms
+    moving: MovingTerms
 
 
 class LayerParts(NamedTuple):
@@ -172,72 +184,24 @@ class LayerParts(NamedTuple):
 
 
 @jit
-def resting_bytes(terms: PhaseTerms) -> float:
-    """Sum of the terms that are the same in every phase."""
-    return (
-        terms.weights
-        + terms.master_weights
-        + terms.optimizer_state
-        + terms.gradient_buckets
-        + terms.buffers
-        + terms.inputs
-        + terms.workspaces
-    )
-
-
-@jit
-def moving_bytes(terms: PhaseTerms) -> float:
-    """Sum of the terms that differ by phase."""
-    return (
-        terms.gradients
-        + terms.activations
-        + terms.weight_casts
-        + terms.recomputed
-        + terms.logits
-        + terms.working
-        + terms.gathered_weights
-        + terms.unsharded_gradients
-        + terms.reduction
-        + terms.optimizer_temporaries
-    )
-
-
-@jit
 def total_bytes(terms: PhaseTerms) -> float:
     """Sum of the terms."""
-    return resting_bytes(terms) + moving_bytes(terms)
+    return float(sum(terms.resting) + sum(terms.moving))
 
 
 @jit
 def in_update(rest: PhaseTerms, aside: float) -> PhaseTerms:
     """The optimizer's phase, `rest`, with the blocks that stand aside for it in other phases."""
-    return PhaseTerms(
-        rest.weights,
-        rest.master_weights,
-        rest.optimizer_state,
-        rest.gradient_buckets,
-        rest.buffers,
-        rest.inputs,
-        rest.workspaces,
-        rest.gradients,
-        rest.activations,
-        rest.weight_casts,
-        rest.recomputed,
-        rest.logits,
-        rest.working,
-        rest.gathered_weights,
-        rest.unsharded_gradients,
-        rest.reduction,
-        rest.optimizer_temporaries + aside,
-    )
+    temporaries = rest.moving.optimizer_temporaries + aside
+    return PhaseTerms(rest.resting, MovingTerms(*rest.moving[:-1], temporaries))
 
 
 @jit
 def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
     """What a stage holds from step to step, `rest` being its resting terms: made once, side by
     side, and so without gaps. Gradients too where they have buffers of their own; not inputs."""
-    gradients = rest.gradients if framework.persistent_gradients > 0.0 else 0.0
-    return resting_bytes(rest) - rest.inputs + gradients
+    gradients = rest.moving.gradients if framework.persistent_gradients > 0.0 else 0.0
+    return sum(rest.resting) - rest.resting.inputs + gradients
 
 
 @jit

@@ -25,8 +25,10 @@ from planner.cost.phase_records import (
     OPTIMIZER,
     KeptCopies,
     LayerMaxima,
+    MovingTerms,
     Pass,
     PhaseTerms,
+    RestingTerms,
 )
 from planner.cost.schedule import copies_of_model, splits_backward
 from planner.cost.tables import FrameworkInputs, JobInputs
@@ -373,7 +375,7 @@ def at_rest(
     dense, expert = holds.dense, holds.expert
     zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
     sharing = (dense, expert, zero, shards, expert_shards)
-    return PhaseTerms(
+    resting = RestingTerms(
         weight_bytes(dense, expert, zero, shards, expert_shards, framework)
         + staying_casts(holds, grid, framework),
         shared_bytes(framework.master_bytes, 1, *sharing),
@@ -382,17 +384,13 @@ def at_rest(
         holds.layers * framework.mask_buffer_bytes,
         framework.input_bytes * local_tokens(key, job),
         framework.workspace_bytes,
-        gradient_bytes(dense, expert, zero, shards, expert_shards, framework),
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        holds.update_bytes + shared_bytes(framework.optimizer_temporary_bytes, 1, *sharing),
     )
+    gradients = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
+    temporaries = shared_bytes(framework.optimizer_temporary_bytes, 1, *sharing)
+    moving = MovingTerms(
+        gradients, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, holds.update_bytes + temporaries
+    )
+    return PhaseTerms(resting, moving)
 
 
 @jit
@@ -411,15 +409,8 @@ def phase_terms(
     kept = kept_bytes(phase, holds, one_pass, grid, framework)
     if phase == LAYER_SECOND:
         kept += most.done_making if one_pass.accumulates == 0.0 else most.done
-    return PhaseTerms(
-        rest.weights,
-        rest.master_weights,
-        rest.optimizer_state,
-        rest.gradient_buckets,
-        rest.buffers,
-        rest.inputs,
-        rest.workspaces,
-        held_gradients(phase, rest.gradients, holds, one_pass, grid, framework),
+    moving = MovingTerms(
+        held_gradients(phase, rest.moving.gradients, holds, one_pass, grid, framework),
         kept,
         cast_bytes(phase, holds, framework),
         0.0,
@@ -430,6 +421,7 @@ def phase_terms(
         reduction_bytes(phase, holds, most, grid, framework),
         0.0,
     )
+    return PhaseTerms(rest.resting, moving)
 
 
 @jit

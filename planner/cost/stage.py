@@ -17,7 +17,6 @@ from planner.cost.phase_records import (
     LayerParts,
     PhaseTerms,
     in_update,
-    moving_bytes,
     packed_bytes,
     total_bytes,
 )
@@ -319,7 +318,7 @@ def heaviest_phase(
     """(phase, pass, terms) in which a stage holds most."""
     one_passes = passes(held, grid.grad_acc, framework)
     rest = at_rest(holds, key, grid, job, framework)
-    best, peak, where, within = rest, moving_bytes(rest), OPTIMIZER, 0
+    best, peak, where, within = rest, sum(rest.moving), OPTIMIZER, 0
     for index in range(PASSES):
         if one_passes[index].counts == 0.0:
             continue
@@ -329,7 +328,7 @@ def heaviest_phase(
             terms = phase_terms(
                 phase, rest, holds, most, one_passes[index], key, grid, job, framework
             )
-            size = moving_bytes(terms)
+            size = sum(terms.moving)
             if size > peak:
                 best, peak, where, within = terms, size, phase, index
     return where, within, best
@@ -338,16 +337,17 @@ def heaviest_phase(
 @jit
 def fill_terms(terms: PhaseTerms, out: Row) -> None:
     """Fill the STAGE_* columns of live tensors."""
+    rest, moving = terms.resting, terms.moving
     out.weights = (
-        terms.weights + terms.gradient_buckets + terms.buffers + terms.inputs + terms.workspaces
+        rest.weights + rest.gradient_buckets + rest.buffers + rest.inputs + rest.workspaces
     )
-    out.gradients = terms.gradients
-    out.optimizer = terms.master_weights + terms.optimizer_state
-    out.activations = terms.activations + terms.weight_casts
-    out.working = terms.working + terms.recomputed
-    out.logits = terms.logits
-    out.gather = terms.gathered_weights + terms.unsharded_gradients + terms.reduction
-    out.optimizer_temporary = terms.optimizer_temporaries
+    out.gradients = moving.gradients
+    out.optimizer = rest.master_weights + rest.optimizer_state
+    out.activations = moving.activations + moving.weight_casts
+    out.working = moving.working + moving.recomputed
+    out.logits = moving.logits
+    out.gather = moving.gathered_weights + moving.unsharded_gradients + moving.reduction
+    out.optimizer_temporary = moving.optimizer_temporaries
 
 
 @jit

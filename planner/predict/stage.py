@@ -21,6 +21,7 @@ from planner.cost.phase_records import (
     LAYER_SECOND,
     LayerMaxima,
     LayerParts,
+    MovingTerms,
     Pass,
     PhaseTerms,
 )
@@ -137,9 +138,16 @@ class Stage:
     def phase_detail(self, phase: int, one_pass: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
         """Terms of a phase with what the core adds up inside the layers under its names, and the
         layers that it is about, the one at work first."""
-        terms = self.terms(phase, one_pass)
-        if phase not in _INSIDE or not self.holds.layers:
-            return terms, ()
+        resting, moving = self.terms(phase, one_pass)
+        layers: tuple[OneLayer, ...] = ()
+        if phase in _INSIDE and self.holds.layers:
+            moving, layers = self._inside(phase, one_pass, moving)
+        return PhaseTerms(resting, moving), layers
+
+    def _inside(
+        self, phase: int, one_pass: Pass, terms: MovingTerms
+    ) -> tuple[MovingTerms, tuple[OneLayer, ...]]:
+        """The same inside the layers."""
         if phase == LAYER_LAST:
             return self._at_last(terms)
         at_work = self._at_work(phase, one_pass)
@@ -159,7 +167,7 @@ class Stage:
         name = ("making" if making else "working") + ("" if plain else "_again")
         return OneLayer(self._kind(name, getattr(most, name)), not plain)
 
-    def _at_last(self, terms: PhaseTerms) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
+    def _at_last(self, terms: MovingTerms) -> tuple[MovingTerms, tuple[OneLayer, ...]]:
         """The last layer in backward, the stage's first: it is still kept, and has made no
         gradients."""
         kind = self._kind("last", self.most.last)
@@ -175,7 +183,7 @@ class Stage:
             activations=terms.activations + (kept if stays else 0.0),
         ), (OneLayer(kind, again, float(stays)),)
 
-    def _behind(self, terms: PhaseTerms, one_pass: Pass) -> tuple[PhaseTerms, OneLayer]:
+    def _behind(self, terms: MovingTerms, one_pass: Pass) -> tuple[MovingTerms, OneLayer]:
         """The first layer in backward is done as the second runs."""
         name = "done_making" if one_pass.accumulates == 0.0 else "done"
         change = getattr(self.most, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil
 from typing import get_args, get_type_hints
 
@@ -22,8 +23,10 @@ from planner.cost.phase_records import (
     MTP,
     OPTIMIZER,
     KeptCopies,
+    MovingTerms,
     Pass,
     PhaseTerms,
+    RestingTerms,
     in_update,
     total_bytes,
 )
@@ -33,7 +36,8 @@ from planner.predict.stage import OneLayer, Stage
 # Words for people of each term, by its name.
 TERM_LABELS: dict[str, str] = {
     name.replace("_", " "): get_args(hint)[1]
-    for name, hint in get_type_hints(PhaseTerms, include_extras=True).items()
+    for terms in (RestingTerms, MovingTerms)
+    for name, hint in get_type_hints(terms, include_extras=True).items()
 }
 _PLACES = {LOSS: "loss", HEAD: "head", MTP: "mtp", EMBEDDING: "embedding"}
 
@@ -90,7 +94,7 @@ def stage_timeline(stage: Stage, kinds: tuple[str, ...] = ()) -> MemoryTimeline:
 
 def _without_state(stage: Stage, phase: PhaseMemory) -> PhaseMemory:
     """A phase of the first step."""
-    state = float(stage.rest.optimizer_state)
+    state = float(stage.rest.resting.optimizer_state)
     terms = {**phase.terms, "optimizer state": 0.0}
     return replace(phase, total_bytes=phase.total_bytes - state, terms=terms)
 
@@ -99,8 +103,10 @@ def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
     """Phases of one step in order; forward and backward for the first and for later micro-batches,
     which find gradients of the earlier ones."""
     first, later, late = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
-    settled = stage.rest._replace(optimizer_temporaries=0.0)
-    yield _phase("start", settled._replace(gradients=settled.gradients * first.before))
+    resting, moving = stage.rest
+    settled = PhaseTerms(resting, moving._replace(optimizer_temporaries=0.0))
+    begun = settled.moving._replace(gradients=moving.gradients * first.before)
+    yield _phase("start", PhaseTerms(resting, begun))
     yield from _warm_up(stage, first)
     yield from _pass(stage, first, "", kinds)
     if later.counts:
@@ -166,5 +172,5 @@ def phase_memory(
 
 
 def _phase(name: str, terms: PhaseTerms) -> PhaseMemory:
-    sizes = dict(zip(TERM_LABELS, map(float, terms), strict=True))
+    sizes = dict(zip(TERM_LABELS, map(float, chain(*terms)), strict=True))
     return PhaseMemory(name, float(total_bytes(terms)), sizes)

@@ -47,7 +47,7 @@ def test_they_stay_through_the_update_and_are_shown() -> None:
     (usual,), (more,) = (
         stage_accounts(one.job, degrees, one.layout) for one in (plain, quantised)
     )
-    assert more.core.rest.weights - usual.core.rest.weights == 2.0 * 32 * LAYER
+    assert more.core.rest.resting.weights - usual.core.rest.resting.weights == 2.0 * 32 * LAYER
     demand_views(quantised, "fp8")
 
 
