@@ -78,7 +78,7 @@ def as_fast(
 def front(
     explorer: Explored, limit_bytes: float, *, fastest_only: bool, short: int | None
 ) -> list[LimitResult]:
-    """Plans as fast as the fastest alone, the short front of so many, or the complete one (None)."""
+    """Plans as fast as the fastest alone, the short front of so many, or the complete one."""
     found = as_fast(explorer, fastest_plan(explorer, limit_bytes, MEMORY_BYTES), MEMORY_BYTES)
     if fastest_only:
         return found

@@ -60,7 +60,8 @@ def test_frameworks_lists_what_one_would_train_with(run: Run) -> None:
 
 
 def test_framework_says_what_its_settings_mean(run: Run) -> None:
-    assert "2 B/parameter: Weights that the products read." in run("frameworks", "fsdp1", "--all").stdout
+    shown = run("frameworks", "fsdp1", "--all").stdout
+    assert "2 B/parameter: Weights that the products read." in shown
     document = json.loads(run("frameworks", "megatron-core", "--json").stdout)
     named = {(setting["table"], setting["name"]): setting for setting in document["settings"]}
     found = named["kernels", "issue_s"]
