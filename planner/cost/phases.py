@@ -77,7 +77,7 @@ def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) ->
     """DDP's flat copies of the gradients, which stay where its optimizer is divided over ranks
     (torch's ZeroRedundancyOptimizer); or the buckets of ZeRO-1 and 2: no larger than the gradients
     and weights of an even stage, which pass through them."""
-    divided = grid.zero == 1 and framework.ddp_bucket_copies > 0.0
+    divided = grid.zero == 1 and framework.bucket_bytes <= 0.0
     if (grid.zero == 0 or divided) and grid.shards > 1.0:
         value = framework.gradient_bytes * (holds.dense + holds.expert)
         return framework.ddp_bucket_copies * value
