@@ -76,9 +76,11 @@ def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
 
 @jit
 def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """DDP's flat copies of the gradients, or the buckets of ZeRO-1 and 2: no larger than the
-    gradients and weights of an even stage, which pass through them."""
-    if grid.zero == 0 and grid.shards > 1.0:
+    """DDP's flat copies of the gradients, which stay where its optimizer is divided over ranks
+    (torch's ZeroRedundancyOptimizer); or the buckets of ZeRO-1 and 2: no larger than the gradients
+    and weights of an even stage, which pass through them."""
+    divided = grid.zero == 1 and framework.bucket_bytes <= 0.0
+    if (grid.zero == 0 or divided) and grid.shards > 1.0:
         value = framework.gradient_bytes * (holds.dense + holds.expert)
         return framework.ddp_bucket_copies * value
     passing = (framework.gradient_bytes + framework.weight_bytes) * framework.model_parameters

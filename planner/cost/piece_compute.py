@@ -64,7 +64,7 @@ def gemm_seconds(
     low = op.low_precision > 0
     peak = gpu.matmul_flop_per_s if low else gpu.matmul16_flop_per_s
     share = gpu.gemm_max_efficiency if low else gpu.gemm16_max_efficiency
-    least = odd_rows_time_s(rows, out, depth, gpu)
+    least = 0.0 if framework.pads_products > 0.0 else odd_rows_time_s(rows, out, depth, gpu)
     forward = max(least, gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu))
     data = max(least, gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu))
     weight = max(least, gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu))

@@ -92,6 +92,7 @@ class FrameworkInputs(NamedTuple):
     memory_traffic: float
     dispatch_deduplicates: float
     context_balanced: float
+    pads_products: float
     cast_traffic_bytes: float
     pipeline_exchange_s: float
     outer_tensor_step_s: float

@@ -109,13 +109,20 @@ def test_gradients_made_along_the_way(changes: dict[str, float], made: list[floa
 
 @pytest.mark.parametrize(
     ("zero", "limit", "size"),
-    [(0, 9.0, 3 * 2 * 1200), (1, 9e9, 1000.0), (2, 9e9, 1000.0), (2, 700.0, 700.0), (3, 9.0, 0.0)],
+    [
+        (0, 9.0, 3 * 2 * 1200),
+        (1, 0.0, 3 * 2 * 1200),
+        (1, 9e9, 1000.0),
+        (2, 9e9, 1000.0),
+        (2, 700.0, 700.0),
+        (3, 9.0, 0.0),
+    ],
 )
 def test_buckets_are_no_larger_than_what_passes_through_them(
     zero: int, limit: float, size: float
 ) -> None:
     """5 bytes of 1,600 parameters on two tensor-parallel ranks and four stages; DDP's three
-    copies."""
+    copies, also of a divided optimizer that has no buckets of its own."""
     framework = framework_inputs(
         gradient_bytes=2.0, weight_bytes=3.0, ddp_bucket_copies=3.0, bucket_bytes=limit,
         model_parameters=1600.0,

@@ -52,7 +52,6 @@ _ALIKE = (
         r"|unsloth|swift|verl",
         "hf-transformers",
     ),
-    (r"\bddp\b", "hf-transformers"),
     (r"fsdp|olmo|fairscale|fairseq", "fsdp1"),
 )
 _SHARDED_PROFILE = {"hf-transformers": "hf-fsdp2", "nanogpt": "fsdp1"}
@@ -120,13 +119,18 @@ _DEGREE_RULES: Rules = (
     *_OF_2022,
     (lambda row: any((row.integer(name) or 1) > 1 for name in ("vpp", "ep")), "megatron-core"),
 )
+_compiled = says("compile", "^y")
+_under_ddp = says("framework", r"\bddp\b")
 _PLAIN_RULES: Rules = (
+    # A script of its own around DistributedDataParallel; compiled, its loss is in the graph.
+    (lambda row: _under_ddp(row) and _compiled(row), "nanogpt"),
+    (_under_ddp, "hf-transformers"),
     (says("tuning", "sft"), "torchtune"),
     (says("state_precision", "^bf16"), "torchtune"),
     # Whole models in plain fp16, without autocast, were Megatron's too.
     *((lambda row, of=of: row.says("precision", "^fp16$") and of(row), to) for of, to in _OF_2022),
     # Its stages are no compiled model's.
-    (lambda row: _zero(row) == 1 and row.says("compile", "^y"), "nanogpt"),
+    (lambda row: _zero(row) <= 1 and _compiled(row), "nanogpt"),
     (lambda row: _zero(row) > 0, "deepspeed"),
 )
 

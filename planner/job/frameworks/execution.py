@@ -84,6 +84,10 @@ class Kernels(Frozen):
     """Context parallelism hands out chunks of a causal sequence so that ranks compute as much;
     otherwise in order, and all wait for the rank with the last. Source: Transformer Engine,
     context_parallel.py (balanced); 2 - 1/cp otherwise: the last chunk's triangle over the mean."""
+    pads_products: bool = False
+    """Products over rows of a width that loads one by one, as the logits of an odd vocabulary, run
+    on padded copies: torch.compile since torch 2.1. Source: pytorch/pytorch pull request 101915
+    (`shape_padding`)."""
     cast_traffic_bytes: ElementBytes = 4.0
     """HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
     written row-wise and column-wise."""

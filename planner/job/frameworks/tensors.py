@@ -214,7 +214,8 @@ class TrainingState(Frozen):
     both factors and of the gate's input live at once. Otherwise: input and output of one
     product."""
     ddp_bucket_copies: float = 0
-    """DistributedDataParallel below ZeRO-1: copies of the gradients in its buckets."""
+    """DistributedDataParallel, with whole or divided optimizers: copies of the gradients in its
+    buckets."""
     gathered_layers: Annotated[float, unit("layers")] = 2
     """ZeRO-3: how many layers' gathered weights live at the peak."""
     live_parameters: Annotated[float, unit("parameters")] = 0

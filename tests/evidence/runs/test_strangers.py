@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+import planner.cost.fields as f
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.recomputing import kept_products_share
@@ -170,6 +171,7 @@ EARLY = {"gpu": "A100-80GB", "act": "gelu", "flash": "n", "zero": "", "precision
         (EARLY, "megatron-lm-2022"),
         (EARLY | {"zero": "zero1"}, "megatron-deepspeed"),
         (EARLY | {"precision": "bf16"}, "hf-transformers"),
+        ({"zero": "none", "compile": "y"}, "nanogpt"),
     ],
 )
 def test_mechanisms_without_a_name(cells: dict[str, str], profile: str) -> None:
@@ -208,6 +210,62 @@ def test_fsdp_that_keeps_weights_gathered_gathers_beside_the_pass() -> None:
 )
 def test_the_latest_strangers(source: str, time: float, memory: float | None) -> None:
     rows = read_rows(PUBLISHED / "strangers_2026_11.csv")
+    for prediction in predict_rows(one for one in rows if one.source == source):
+        assert prediction.error is None
+        assert abs(time_error(prediction) or 0.0) < time
+        assert memory is None or abs(memory_error(prediction) or 0.0) < memory
+
+
+PLAIN = DEEPSPEED | {
+    "framework": "plain PyTorch DDP", "zero": "none", "num_gpus": "2", "hidden": "2048",
+    "ffn": "5632", "layers": "16", "heads": "16", "kv_heads": "16", "gbs": "8",
+    "mem_kind": "allocated",
+}  # fmt: skip
+
+
+def peak_bytes(**cells: str) -> float:
+    (found,) = predict_rows([row(**PLAIN | cells)])
+    assert found.step is not None
+    return float(found.step[f.STEP_ALLOCATED_BYTES])
+
+
+def test_a_script_of_its_own_under_ddp_has_its_loss_in_the_compiled_graph() -> None:
+    profiles = [
+        map_row(row(**PLAIN | cells)).job.framework.name
+        for cells in ({"compile": "y"}, {"compile": "n"}, {}, {"zero": "zero1", "compile": "n"})
+    ]
+    assert profiles == ["nanogpt", "hf-transformers", "hf-transformers", "hf-transformers"]
+
+
+@pytest.mark.parametrize("compiled", ["y", "n"])
+def test_ddp_keeps_its_buckets_beside_a_divided_optimizer(compiled: str) -> None:
+    """ZeroRedundancyOptimizer divides Adam's moments alone. llm_TII's runs hold 6.0 bytes a
+    parameter between steps on two ranks: 2 of weights, 2 of buckets, half of 4 of moments."""
+    parameters = parameter_count(map_row(row(**PLAIN)).job.model).total
+    whole = peak_bytes(compile=compiled)
+    divided = peak_bytes(compile=compiled, zero="zero1")
+    assert whole - divided == pytest.approx(2 * parameters, rel=0.01)
+
+
+def test_a_loop_that_keeps_its_logits_has_them_beside_their_gradients() -> None:
+    tokens, vocab = 2 * 4096, 32000
+    more = peak_bytes(loss="plain, logits kept") - peak_bytes(loss="plain")
+    assert more == pytest.approx(4 * tokens * vocab, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("source", "time", "memory"),
+    [
+        ("llm-c", 0.15, None),
+        ("llm-tii", 0.24, 0.16),
+        ("oumi-2b", 0.33, None),
+        ("gpt-simple", 0.06, None),
+        ("prime-rl", 0.42, 0.07),
+        ("nanogpt-issues", 0.15, None),
+    ],
+)
+def test_strangers_of_a_second_draw(source: str, time: float, memory: float | None) -> None:
+    rows = read_rows(PUBLISHED / "strangers_2026_11b.csv")
     for prediction in predict_rows(one for one in rows if one.source == source):
         assert prediction.error is None
         assert abs(time_error(prediction) or 0.0) < time
