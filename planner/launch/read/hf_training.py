@@ -42,6 +42,7 @@ _OTHER_PROGRAMS = re.compile(
 # A stage in the name of a DeepSpeed configuration: ds_z2_config.json, zero3.json, stage-1.json.
 _STAGE_IN_NAME = re.compile(r"(?:^|[^a-z])(?:z|zero|stage|zero_?stage)[-_]?([0-3])(?![0-9])")
 _SWIFT = re.compile(r"(^|/)swift($|/cli/)|(^|/)llm_(sft|pt)\.py$")
+_BF16 = ("bfloat16", "bf16", "torch.bfloat16")
 _FULL = ("full", "none", "", "false")
 # Objectives whose step is a forward and a backward of one model.
 _STAGES = ("sft", "pt", "none", "")
@@ -178,7 +179,8 @@ def _completed(
         accumulated = -(-_SWIFT_BATCH // (mbs * world)) if program == "swift" and world else 1
         hints = replace(hints, grad_acc=accumulated)
     eager = _is_on(named, "eager_attention") or script.attention == "eager"
-    script = replace(script, hints=hints, attention="eager" if eager else "flash")
+    script = replace(script, hints=hints, attention="eager" if eager else "flash",
+                     bf16_weights=_loads_bf16(named, program))  # fmt: skip
     return checkpointed(script, named, program)
 
 
@@ -193,6 +195,19 @@ def checkpointed(
     if script.hints.recompute is not None or not stays.get(program):
         return script
     return replace(script, hints=replace(script.hints, recompute="full"))
+
+
+def _loads_bf16(named: Mapping[str, Setting], program: Program) -> bool:
+    """Whether the weights that are trained are in bf16, not in fp32 under autocast.
+
+    axolotl loads them so where `bf16` is on (utils/config: `cfg.torch_dtype`), LLaMA-Factory leaves
+    them so for `pure_bf16` alone, a Trainer's script where it is told the dtype.
+    """
+    if program == "axolotl":
+        return any(_is_on(named, name) for name in ("bf16", "bfloat16"))
+    if program == "llamafactory":
+        return _is_on(named, "pure_bf16")
+    return any(_value(named, name) in _BF16 for name in ("dtype", "torch_dtype"))
 
 
 def _assumed(named: Mapping[str, Setting], program: Program) -> Iterator[str]:
@@ -362,7 +377,7 @@ def _sharded(named: Mapping[str, Setting], path: str) -> Document:
             _put(settings, "mixed_precision", name, named[name])
             break
     else:
-        if any(_value(named, name) in ("bfloat16", "bf16") for name in ("dtype", "torch_dtype")):
+        if any(_value(named, name) in _BF16 for name in ("dtype", "torch_dtype")):
             _put(settings, "mixed_precision", "bf16", Setting("", "", path))
         elif "mixed_precision" in named:
             settings["mixed_precision"] = named["mixed_precision"]

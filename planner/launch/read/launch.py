@@ -27,7 +27,7 @@ from planner.launch.read.configured import (
     read_trainer,
 )
 from planner.launch.read.detect import READABLE, Kind, file_kind
-from planner.launch.read.embedded import embedded_texts
+from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron_arguments import options, other_options
@@ -36,7 +36,7 @@ from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.megatron_swift import is_swift_megatron, read_swift_megatron
 from planner.launch.read.shell import read_script
 from planner.launch.read.shell_state import Shell
-from planner.launch.read.text import Files, Text
+from planner.launch.read.text import HOLE, Files, Text
 from planner.launch.read.world import accelerate_counts, stated_counts
 
 _REGISTRY = "torchtitan/{}/{}/config_registry.py"
@@ -196,6 +196,9 @@ def _walked(read: _Read, hints: Hints, *, hopeful: bool = False) -> Shell:
     if first and len(first) < len(given):
         shell = _shell_of(first, read, hints, hopeful=hopeful)
     for path in read.of_kind("job"):
+        environment = embedded_environment(read.texts[path])
+        shell.variables |= environment
+        shell.exported |= environment.keys()
         for embedded_text in embedded_texts(read.texts[path]):
             if embedded_text.name:
                 shell.written[embedded_text.name] = embedded_text.text
@@ -300,7 +303,8 @@ def _choose_command(read: _Read) -> LaunchCommand | None:
         or is_bridge(command)
         or (_names_config(command) and command in others)
     ]
-    chosen = (trains or others)[-1]
+    # What a launcher starts trains rather than what runs before or after it.
+    chosen = (trains or [command for command in others if command.launcher] or others)[-1]
     if len(trains) > 1:
         place = f"{chosen.command.file}:{chosen.command.line}"
         text = f"{len(trains)} commands that train; the last one is read"
@@ -317,11 +321,13 @@ def _names_config(launch: LaunchCommand) -> bool:
 def _named_configs(launch: LaunchCommand) -> Iterator[str]:
     """Files that arguments and environment name as configuration."""
     words = [*launch.command.words]
+    # Behind the program; before it, it is the launcher's own switch (`deepspeed --module`).
+    first_argument = len(words) - len(launch.arguments)
     for at, word in enumerate(words):
         name, equals, value = word.text.value.partition("=")
         if not equals and at + 1 < len(words):
             value = words[at + 1].text.value
-        if name == "--module":  # torchtitan 0.3's
+        if name == "--module" and at >= first_argument:  # torchtitan 0.3's
             folder = value.replace(".", "/")
             yield from (_REGISTRY.format(part, folder) for part in ("models", "experiments"))
         if name in _CONFIG_OPTIONS and value:
@@ -382,11 +388,13 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     if "pretrain_" in launch.program and not launch.arguments:
         first = f"{names}: the command at line {launch.command.line} starts {launch.program}"
         return "\n  - ".join([f"{first} with no argument that is known", *missing])
-    configs = ", ".join(_named_configs(launch))
+    configs = list(dict.fromkeys(_named_configs(launch)))
     if configs:
-        return (
-            f"{names}: the command at line {launch.command.line} trains with {configs}; give it too"
-        )
+        words = ", ".join(name.replace(HOLE, "...") for name in configs)
+        what = f"with {words}; give it too"
+        if set(configs) == {HOLE}:
+            what = f"with a file that is {_why_hidden(launch)}; give it too, or say which it is"
+        return f"{names}: the command at line {launch.command.line} trains {what}"
     # Suites for reinforcement learning fine-tune too.
     supervised = re.search(r"[._]sft\b", launch.program)
     for word in () if supervised else re.split(r"[^a-zA-Z0-9]+", launch.program):
@@ -397,6 +405,12 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
         f"{names}: the command at line {launch.command.line} runs {launch.program}, which is no "
         f"framework that can be read; readable are {READABLE}"
     )
+
+
+def _why_hidden(launch: LaunchCommand) -> str:
+    """Why the name of the configuration is not known."""
+    unknown = (word.text.unknown for word in launch.command.words)
+    return next((why for why in unknown if why), "not named")
 
 
 def _no_command(read: _Read, names: str, missing: list[str]) -> list[str]:

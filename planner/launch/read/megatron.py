@@ -141,6 +141,9 @@ class MegatronReader:
         )
         self.problems += eased(self.arguments.problems, self.dialect)
         self.problems = as_sure_as_read(self.problems, self.arguments)
+        if why := other_model(self.launch):
+            # Nothing of what its options lack, or are refused for, says more.
+            self.problems = [Problem("not-predictable", f"{why}: not modelled", "warning")]
         return Found(
             format="megatron",
             files=self.files.by_path,
@@ -422,8 +425,6 @@ class MegatronReader:
         if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
             text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
             self._unpredictable(text, "zero-stage")
-        if why := other_model(self.launch):
-            self._unpredictable(f"{why}: not modelled")
         for name, why in left_out("megatron", "refused").items():
             if self.arguments.has(name):
                 self._unpredictable(f"--{name}: {why}", name)

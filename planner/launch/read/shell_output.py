@@ -6,6 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
+from planner.launch.read.shell_expansions import formatted
 from planner.launch.read.text import Text, Word, spaced
 
 if TYPE_CHECKING:
@@ -71,12 +72,14 @@ def _printed(node: Node, words: Words) -> Text | None:
 
 
 def _of_command(name: str, given: list[Word], words: Words) -> Text | None:
-    """`echo`, `expr`, `basename` and `dirname`."""
+    """`echo`, `printf`, `expr`, `basename` and `dirname`."""
     texts = [word.text for word in given]
     if name == "echo":
         while texts and re.fullmatch(r"-[neE]+", texts[0].value):
             texts = texts[1:]
         return spaced(texts)
+    if name == "printf":
+        return formatted(texts)
     if name == "expr":
         return words.calculated(" ".join(text.value for text in texts))
     if name in ("basename", "dirname") and texts and not texts[0].unknown:

@@ -42,3 +42,32 @@ def test_num_layers_of_another_trainer_are_not_megatrons(folder: ReadFolder) -> 
 
     with pytest.raises(CannotTellError, match="which is no framework that can be read"):
         folder({"a.sh": "torchrun --nproc_per_node 8 train_lm.py --num-layers 24 --num-heads 16"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.sh", "deepspeed --module openrlhf.cli.train_sft --zero_stage 2\n",
+         "runs openrlhf.cli.train_sft, which is no framework"),
+        ("a.sh", "accelerate launch --config_file $1 train.py --lr 1\n",
+         "with a file that is $1, an argument of the script"),
+        ("a.sh", "python -m pip install torch\n", "no command that starts a training program"),
+        ("a.sh", "torchrun --nproc_per_node 8 train_it.py\npython merge.py --to x\n",
+         "line 1 runs train_it.py"),
+        ("a.sh", "deepspeed --num_gpus 8 t.py --config a/b.yaml a/b.yaml\n",
+         "trains with a/b.yaml; give it too"),
+        ("a.yaml", "apiVersion: batch/v1\nkind: Job\nspec:\n  x: {{ .Values.image }}\n",
+         "a template"),
+        ("a.yaml", "kind: A\n---\nkind: B\n", "holds 2 YAML documents, none of which starts"),
+        ("a.yaml", "pipe-parallel-size: 1\nnum-layers: 12\n", "this YAML is GPT-NeoX's; read are"),
+        ("a.yaml", "max_seq_len: 2048\nmax_duration: 3ba\n", "this YAML is LLM Foundry's"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_files_that_are_not_read(
+    folder: ReadFolder, name: str, text: str, words: str
+) -> None:
+    from planner.job.errors import CannotTellError, UsageError
+
+    with pytest.raises((CannotTellError, UsageError)) as error:
+        folder({name: text})
+    assert words in str(error.value)
