@@ -79,8 +79,13 @@ class _Read:
         if path is None or len(self.files.by_path) >= _MOST_FILES:
             return None
         text = self.contents.get(str(path)) or text_of(path)
-        self.opened.add(path.resolve())
+        if path.resolve() != Path(script).resolve():  # one that starts itself anew
+            self.opened.add(path.resolve())
         return None if text is None else self.files.add(str(path), text).as_text()
+
+    def not_opened(self, paths: Sequence[str]) -> list[str]:
+        """Those of some paths that no script read so far starts or reads."""
+        return [path for path in paths if Path(path).resolve() not in self.opened]
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Paths of some kinds."""
@@ -187,12 +192,24 @@ def _read_shells(read: _Read, hints: Hints) -> None:
         read.problems.append(Problem("shell-not-followed", note, "note"))
 
 
+def starting_scripts(paths: Sequence[Path]) -> list[Path]:
+    """Those of several scripts and jobs that none of the others starts or reads; all of them where
+    each is started. CannotTellError as `read_launch`."""
+    read = _Read(Files())
+    for path in paths:
+        _open(path, read)
+    for hopeful in (False, True):
+        _walked(read, Hints(), hopeful=hopeful)
+    first = read.not_opened([str(path) for path in paths])
+    return [Path(path) for path in first] or list(paths)
+
+
 def _walked(read: _Read, hints: Hints, *, hopeful: bool = False) -> Shell:
     """One shell that has read all scripts; `hopeful`: tests beyond reading are taken as met."""
     given = read.of_kind("shell")
     shell = _shell_of(given, read, hints, hopeful=hopeful)
     # One that another starts is read there, with what it is given there, and only there.
-    first = [path for path in given if Path(path).resolve() not in read.opened]
+    first = read.not_opened(given)
     if first and len(first) < len(given):
         shell = _shell_of(first, read, hints, hopeful=hopeful)
     for path in read.of_kind("job"):
