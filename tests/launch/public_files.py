@@ -27,6 +27,7 @@ from hardware import HardwareError
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.given import read_given
+from planner.launch.check.world import stated_gpus
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.launch import read_launch
 
@@ -60,8 +61,8 @@ def machine(path: Path, found: Found) -> str:
     named = _GPUS.search(str(path))
     folder = next((gpu for part, gpu in _MACHINES.items() if part in path.parts), "H100")
     gpu = named[1].upper() if named else folder
-    if found.world:
-        return f"{found.world}x{gpu}"
+    if world := found.world or stated_gpus(found):
+        return f"{world}x{gpu}"
     replica = found.tp * found.pp * found.cp
     needed = max(replica * (found.dp or 1), found.ep * (found.etp or 1) * found.pp)
     gpus = -(-needed // _NODE) * _NODE

@@ -193,7 +193,8 @@ def _kind_of_table(content: dict[str, object]) -> Kind | None:
     # NeMo's tables may be called so too.
     if isinstance(content.get("base_model"), str):
         return "axolotl"
-    if "model_name_or_path" in content:
+    # Levanter says so too, with tables of its own.
+    if "model_name_or_path" in content and not isinstance(content.get("trainer"), dict):
         is_factory = {"stage", "finetuning_type", "cutoff_len", "template"} & content.keys()
         return "llamafactory" if is_factory else "trainer"
     if "parallelism" in content and {"tokens", "model", "general"} & content.keys():

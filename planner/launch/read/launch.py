@@ -40,6 +40,8 @@ from planner.launch.read.text import HOLE, Files, Text
 from planner.launch.read.world import accelerate_counts, stated_counts
 
 _REGISTRY = "torchtitan/{}/{}/config_registry.py"
+# Frameworks whose programs train by next-token prediction, unless their names say otherwise.
+_PRETRAINERS = ("torchtitan", "nanotron")
 _MEGATRON_SIGNS = (f"--{option('heads')}", MEGATRON["tp"].key, MEGATRON["mbs"].key)
 # Options that no Megatron is known to have: a fork's parser adds a few, another program many.
 _FOREIGN = 5
@@ -268,6 +270,9 @@ def _found(read: _Read, hints: Hints) -> Found:
         found = read_configured(
             read.kinds[config], read.texts[config], config, launch, read.files, hints
         )
+        if launch is not None and found.framework in _PRETRAINERS and other_model(launch):
+            why = f"{launch.program.rpartition('/')[2]} trains nothing, by its name"
+            found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
         return replace(found, document=read.texts[config])
     if launch is not None and of_megatron:
         from planner.launch.read.megatron import read_megatron
@@ -294,8 +299,9 @@ def _is_megatron(launch: LaunchCommand) -> bool:
     if is_swift_megatron(launch):
         return False
     named = "pretrain_" in name or "megatron" in name
-    if named:
-        return bool(words)
+    if named and any(word.startswith(("--", HOLE)) for word in words):
+        # Others call their programs so, too; NeMo's take `trainer.devices=8`.
+        return not _has_foreign_options(words) or any(sign in words for sign in _MEGATRON_SIGNS)
     signs = [sign for sign in _MEGATRON_SIGNS if sign in words]
     # The last is a name that other programs have, too.
     return bool(signs) and (signs != [_MEGATRON_SIGNS[-1]] or not _has_foreign_options(words))
@@ -335,32 +341,34 @@ def _names_config(launch: LaunchCommand) -> bool:
     )  # fmt: skip
 
 
-def _named_configs(launch: LaunchCommand) -> Iterator[str]:
+def _named_configs(launch: LaunchCommand) -> Iterator[Text]:
     """Files that arguments and environment name as configuration."""
     words = [*launch.command.words]
     # Behind the program; before it, it is the launcher's own switch (`deepspeed --module`).
     first_argument = len(words) - len(launch.arguments)
     for at, word in enumerate(words):
-        name, equals, value = word.text.value.partition("=")
+        name, equals, _ = word.text.value.partition("=")
+        value = word.text[len(name) + 1 :]
         if not equals and at + 1 < len(words):
-            value = words[at + 1].text.value
+            value = words[at + 1].text
         if name == "--module" and at >= first_argument:  # torchtitan 0.3's
-            folder = value.replace(".", "/")
-            yield from (_REGISTRY.format(part, folder) for part in ("models", "experiments"))
-        if name in _CONFIG_OPTIONS and value:
+            folder = value.value.replace(".", "/")
+            for part in ("models", "experiments"):
+                yield Text.made(_REGISTRY.format(part, folder))
+        if name in _CONFIG_OPTIONS and value.value:
             yield value
     for word in launch.arguments[:2]:
         if re.fullmatch(r"[^-=].*\.ya?ml", word.text.value):
-            yield word.text.value
+            yield word.text
     environment = launch.command.environment.get("CONFIG_FILE")
     if environment is not None:
-        yield environment.value
+        yield environment
 
 
 def _config_path(read: _Read, launch: LaunchCommand | None) -> str | None:
     """The configuration file: given, written by the script, or named by it and there."""
     given = read.of_kind(*CONFIGURATIONS)
-    named = list(_named_configs(launch)) if launch else []
+    named = [name.value for name in _named_configs(launch)] if launch else []
     for name in named:
         match = next((item for item in given if Path(item).name == Path(name).name), None)
         if match is not None:
@@ -402,16 +410,12 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     missing = [problem.text for problem in read.problems if problem.rule == "shell-not-followed"]
     if launch is None:
         return "\n  - ".join(_no_command(read, names, missing))
-    if "pretrain_" in launch.program and not launch.arguments:
+    if re.search(r"pretrain_\w+\.py$", launch.program) and not launch.arguments:
         first = f"{names}: the command at line {launch.command.line} starts {launch.program}"
         return "\n  - ".join([f"{first} with no argument that is known", *missing])
-    configs = list(dict.fromkeys(_named_configs(launch)))
+    configs = {name.value: name for name in _named_configs(launch)}
     if configs:
-        words = ", ".join(name.replace(HOLE, "...") for name in configs)
-        what = f"with {words}; give it too"
-        if set(configs) == {HOLE}:
-            what = f"with a file that is {_why_hidden(launch)}; give it too, or say which it is"
-        return f"{names}: the command at line {launch.command.line} trains {what}"
+        return f"{names}: the command at line {launch.command.line} trains {_with(configs)}"
     # Suites for reinforcement learning fine-tune too.
     supervised = re.search(r"[._]sft\b", launch.program)
     for word in () if supervised else re.split(r"[^a-zA-Z0-9]+", launch.program):
@@ -424,10 +428,15 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     )
 
 
-def _why_hidden(launch: LaunchCommand) -> str:
-    """Why the name of the configuration is not known."""
-    unknown = (word.text.unknown for word in launch.command.words)
-    return next((why for why in unknown if why), "not named")
+def _with(configs: Mapping[str, Text]) -> str:
+    """What is wanted of the configuration files that a command names."""
+    if any("{{" in name for name in configs):
+        return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
+    shown = ", ".join(name.replace(HOLE, "...") for name in configs if name != HOLE)
+    if shown:
+        return f"with {shown}; give it too"
+    why = next(text.unknown for text in configs.values())
+    return f"with a file that is {why}; give it too, or say which it is"
 
 
 def _no_command(read: _Read, names: str, missing: list[str]) -> list[str]:

@@ -411,7 +411,8 @@ class MegatronReader:
         if arguments.has(MEGATRON["fp8"].name):
             return "mxfp8" if arguments.text("fp8-recipe") == "mxfp8" else "fp8"
         arguments.has("accumulate-allreduce-grads-in-fp32")
-        if not arguments.has("bf16") and not arguments.has("fp16"):
+        hidden = any(problem.rule == "unresolved" for problem in arguments.problems)
+        if not arguments.has("bf16") and not arguments.has("fp16") and not hidden:
             text = "neither --bf16 nor --fp16: Megatron trains in fp32, which is not modelled"
             self.problems.append(Problem("not-predictable", text, "warning", fix="--bf16"))
         return "fp16" if arguments.has("fp16") else "bf16"

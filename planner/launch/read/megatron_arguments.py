@@ -325,7 +325,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
             fix=f"--env NAME=VALUE for {names}",
             edits=(),
         )
-        if problem.severity == "error" and _is_of_absence(problem, arguments)
+        if problem.severity in ("error", "missing") and _is_of_absence(problem, arguments)
         else problem
         for problem in problems
     ]
@@ -333,7 +333,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
     """Whether an option that is not given would take a problem away."""
-    if problem.rule == "model-unknown":
+    if problem.rule in ("model-unknown", "micro-batch"):
         return True
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
     return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)

@@ -58,6 +58,15 @@ def test_num_layers_of_another_trainer_are_not_megatrons(folder: ReadFolder) -> 
          "trains with a/b.yaml; give it too"),
         ("a.yaml", "apiVersion: batch/v1\nkind: Job\nspec:\n  x: {{ .Values.image }}\n",
          "a template"),
+        ("a.sh", "torchrun --nproc_per_node 8 t.py --config {{ root }}/x.yaml\n", "is a template"),
+        ("a.sh", "torchrun --nproc_per_node=8 -m flame.train --job.config_file $(grep x y)\n",
+         "with a file that is output of $(grep x y)"),
+        ("a.sh", "torchrun --nproc_per_node=8 pretrain_demo.py --dist_plan=a --bs-of-us 2 "
+         "--model-of-ours b --cpu-ebd c --with-static d --release-after e --chunk-size-of f\n",
+         "runs pretrain_demo.py, which is no framework"),
+        ("a.sh", "torchrun --nproc_per_node=8 megatron_gpt_pretraining.py trainer.devices=8 "
+         "model.micro_batch_size=1\n", "runs megatron_gpt_pretraining.py, which is no framework"),
+        ("a.yaml", "model_name_or_path: gpt2\ntrainer:\n  mp: p=f32\n", "settings of none"),
         ("a.yaml", "kind: A\n---\nkind: B\n", "holds 2 YAML documents, none of which starts"),
         ("a.yaml", "pipe-parallel-size: 1\nnum-layers: 12\n", "this YAML is GPT-NeoX's; read are"),
         ("a.yaml", "max_seq_len: 2048\nmax_duration: 3ba\n", "this YAML is LLM Foundry's"),
