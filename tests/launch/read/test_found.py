@@ -80,3 +80,30 @@ def test_what_is_said_of_files_that_are_not_read(
     with pytest.raises((CannotTellError, UsageError)) as error:
         folder({name: text})
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "shape"),
+    [
+        # torchtitan's own 8B and Qwen3-0.6B, whose sizes the catalogue has from elsewhere.
+        ("llama3", "dim=4096, n_layers=32, n_heads=32, n_kv_heads=8, ffn_dim_multiplier=1.3, "
+         "multiple_of=1024, rope_theta=500000", "llama-3.1-8b"),
+        ("qwen3", "vocab_size=151936, head_dim=128, dim=1024, n_layers=28, n_heads=16, "
+         "n_kv_heads=8, qk_norm=True, hidden_dim=3072, rope_theta=1000000, enable_weight_tying=True",
+         "qwen3-0.6b"),
+    ],
+)  # fmt: skip
+def test_torchtitans_own_sizes_are_the_catalogues(
+    tmp_path: Path, name: str, arguments: str, shape: str
+) -> None:
+    from planner.job.models.catalog import load_model
+    from planner.launch.read.torchtitan_registry import registered_model
+
+    folder = tmp_path / "torchtitan" / "models" / name
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(f"sizes = {{'x': ModelArgs({arguments})}}\n")
+    found, known = registered_model(name, "x", folder / "train_configs"), load_model(shape).spec
+    assert found is not None
+    fields = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "family")
+    assert {f: getattr(found, f) for f in fields} == {f: getattr(known, f) for f in fields}
+    assert found.tied_embeddings == known.tied_embeddings
