@@ -89,7 +89,7 @@ def test_what_is_said_of_files_that_are_not_read(
         ("llama3", "dim=4096, n_layers=32, n_heads=32, n_kv_heads=8, ffn_dim_multiplier=1.3, "
          "multiple_of=1024, rope_theta=500000", "llama-3.1-8b"),
         ("qwen3", "vocab_size=151936, head_dim=128, dim=1024, n_layers=28, n_heads=16, "
-         "n_kv_heads=8, qk_norm=True, hidden_dim=3072, rope_theta=1000000, enable_weight_tying=True",
+         "n_kv_heads=8, qk_norm=True, hidden_dim=3072, enable_weight_tying=True",
          "qwen3-0.6b"),
     ],
 )  # fmt: skip
