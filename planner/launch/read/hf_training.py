@@ -71,7 +71,8 @@ def read_hf_training(
     if document is not None:
         found = read_deepspeed(document, launch, files, script)
     else:
-        found = read_accelerate(_sharded(named, path), launch, files, script)
+        sharded = _sharded(named, path, bf16=script.bf16_weights)
+        found = read_accelerate(sharded, launch, files, script)
     refusals = refusals_of(named, launch, program)
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
     left = tuple(
@@ -201,13 +202,17 @@ def _loads_bf16(named: Mapping[str, Setting], program: Program) -> bool:
     """Whether the weights that are trained are in bf16, not in fp32 under autocast.
 
     axolotl loads them so where `bf16` is on (utils/config: `cfg.torch_dtype`), LLaMA-Factory leaves
-    them so for `pure_bf16` alone, a Trainer's script where it is told the dtype.
+    them so for `pure_bf16` alone, a Trainer's script where it is told the dtype; ms-swift takes the
+    checkpoint's unless told otherwise, which is bf16 of nearly every model since 2023.
     """
+    stated = [_value(named, name).lower() for name in ("dtype", "torch_dtype")]
+    if program == "swift":
+        return any(s in _BF16 for s in stated) or not (any(stated) or _is_on(named, "fp16"))
     if program == "axolotl":
         return any(_is_on(named, name) for name in ("bf16", "bfloat16"))
     if program == "llamafactory":
         return _is_on(named, "pure_bf16")
-    return any(_value(named, name) in _BF16 for name in ("dtype", "torch_dtype"))
+    return any(text in _BF16 for text in stated)
 
 
 def _assumed(named: Mapping[str, Setting], program: Program) -> Iterator[str]:
@@ -355,8 +360,9 @@ def _nested(settings: Mapping[str, Setting], prefix: str) -> dict[str, Any]:
     return content
 
 
-def _sharded(named: Mapping[str, Setting], path: str) -> Document:
-    """FSDP as accelerate's file would say it, else plain data parallelism."""
+def _sharded(named: Mapping[str, Setting], path: str, *, bf16: bool) -> Document:
+    """FSDP as accelerate's file would say it, else plain data parallelism; `bf16`: of weights,
+    where nothing is said of products."""
     fsdp = named.get("fsdp")
     words = _words(fsdp.value) if fsdp is not None and not fsdp.unknown else []
     table = {key: item for key, item in named.items() if key.startswith("fsdp_config.")}
@@ -377,7 +383,7 @@ def _sharded(named: Mapping[str, Setting], path: str) -> Document:
             _put(settings, "mixed_precision", name, named[name])
             break
     else:
-        if any(_value(named, name) in _BF16 for name in ("dtype", "torch_dtype")):
+        if bf16 and "mixed_precision" not in named:
             _put(settings, "mixed_precision", "bf16", Setting("", "", path))
         elif "mixed_precision" in named:
             settings["mixed_precision"] = named["mixed_precision"]
