@@ -364,7 +364,13 @@ def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
 def override(document: Document, launch: LaunchCommand | None, files: Files) -> None:
     """`--training.local_batch_size 4` on the command line wins over the file."""
     for key, setting in given_arguments(launch.arguments if launch else (), files).items():
-        if re.match(r"[a-z_]+\.\w", key) and not key.startswith("job."):
+        if not re.match(r"[a-z_]+\.\w", key) or key.startswith("job."):
+            continue
+        table, _, name = key.rpartition(".")
+        if name.startswith("no_") and setting.value is True and not is_known(key):
+            # tyro's way to switch off: `--profiling.no-enable-profiling`.
+            document.override(replace(setting, value=False), f"{table}.{name[3:]}")
+        else:
             document.override(replace(setting, value=_typed(str(setting.value))), key)
 
 
