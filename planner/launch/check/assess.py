@@ -172,12 +172,15 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
             # torch asks it of schedules with one stage a rank only (PipelineScheduleSingle).
             rule.name == "microbatches-fill-pipeline" and degrees.vpp > 1
         )
+        # Settings that were not seen may be those that the rule asks for.
+        unsure = modelled and bool(found.unseen)
         yield Problem(
             rule.name if modelled else "not-predictable",
             sentence
             + (f" (here {given})" if given else "")
-            + ("" if modelled else ", which is not modelled"),
-            severity="error" if modelled else "warning",
+            + ("" if modelled else ", which is not modelled")
+            + (f"; {found.unseen}, which is not there to read, may say otherwise" * unsure),
+            severity=("missing" if unsure else "error") if modelled else "warning",
             places=tuple(dict.fromkeys(places)),
             late="run time" in rule.source,
         )
