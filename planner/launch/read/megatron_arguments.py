@@ -23,6 +23,9 @@ from planner.launch.read.found import (
 from planner.launch.read.text import Files, Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
+# Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
+# figure.
+_OLDER_CHOICES = {"tokenizer-type": ("Llama3Tokenizer", "MistralTokenizer")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,7 @@ def _check_values(option: Option, arguments: Arguments) -> None:
     if not option.choices or given.unknown or option.values == "many":
         return
     text = str(given.value)
-    if text not in option.choices:
+    if text not in (*option.choices, *_OLDER_CHOICES.get(option.name, ())):
         close = nearest(text, option.choices, 0.5)
         arguments.problems.append(
             Problem(
