@@ -38,7 +38,7 @@ _COUNTS_LINES = re.compile(r"\bwc\s+(-l|--lines)\b")
 # What a script counts, and the variables that the scheduler's directives set to the same.
 # PBS_NODEFILE names a node once for each of its processes.
 _COUNTED = (
-    (re.compile(r"\bPBS_NODEFILE\b.*\b(uniq|sort -u)\b"), ("PBS_NUM_NODES",)),
+    (re.compile(r"(?=.*\b(uniq|sort -u)\b).*\bPBS_NODEFILE\b"), ("PBS_NUM_NODES",)),
     (re.compile(r"\bPBS_NODEFILE\b"), ("PBS_NP",)),
     (re.compile(r"\bscontrol show hostnames?\b"), ("SLURM_NNODES",)),
     (re.compile(r"\bnvidia-smi (-L|--list-gpus|--query-gpu=name --format=csv,noheader)\s*\|"),

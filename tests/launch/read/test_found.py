@@ -61,8 +61,8 @@ def test_num_layers_of_another_trainer_are_not_megatrons(folder: ReadFolder) -> 
         ("a.sh", "torchrun --nproc_per_node 8 t.py --config {{ root }}/x.yaml\n", "is a template"),
         ("a.sh", "torchrun --nproc_per_node=8 -m flame.train --job.config_file $(grep x y)\n",
          "with a file that is output of $(grep x y)"),
-        ("a.sh", "torchrun --nproc_per_node=8 pretrain_demo.py --dist_plan=a --bs-of-us 2 "
-         "--model-of-ours b --cpu-ebd c --with-static d --release-after e --chunk-size-of f\n",
+        ("a.sh", "torchrun --nproc_per_node=8 pretrain_demo.py --dist_plan=a --batch_size=2 "
+         "--model_name=b --cpu_ebd --with_static_partition=d --release-after e --chunk-size-of f\n",
          "runs pretrain_demo.py, which is no framework"),
         ("a.sh", "torchrun --nproc_per_node=8 megatron_gpt_pretraining.py trainer.devices=8 "
          "model.micro_batch_size=1\n", "runs megatron_gpt_pretraining.py, which is no framework"),
