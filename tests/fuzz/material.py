@@ -76,6 +76,31 @@ fsdp_config:
   fsdp_sharding_strategy: FULL_SHARD
   fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
 """
+AXOLOTL = """base_model: gpt2
+sequence_len: 1024
+micro_batch_size: 1
+gradient_accumulation_steps: 2
+optimizer: adamw_torch
+bf16: auto
+gradient_checkpointing: true
+"""
+JOB = """apiVersion: batch/v1
+kind: Job
+spec:
+  template:
+    spec:
+      containers:
+      - env:
+        - {name: TP, value: "2"}
+        command: [bash, -c]
+        args:
+        - |
+          torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 \\
+            --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 \\
+            --micro-batch-size 1 --global-batch-size 8 --bf16 --tensor-model-parallel-size $TP
+---
+{kind: Service, metadata: {name: x}}
+"""
 NANOTRON = """general: {project: x}
 parallelism: {dp: 4, tp: 2, pp: 1}
 tokens: {micro_batch_size: 1, sequence_length: 1024, batch_accumulation_per_replica: 2}
@@ -144,6 +169,11 @@ TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
         ACCELERATE,
         ("check", "accelerate.yaml", "--gpus", "8xH100", "--model", "gpt2", "--time-limit", "0.1"),
     ),
+    "axolotl.yaml": (
+        AXOLOTL,
+        ("check", "axolotl.yaml", "--gpus", "8xH100", "--time-limit", "0.1", "-q"),
+    ),
+    "job.yaml": (JOB, ("check", "job.yaml", "--gpus", "8xH100", "--time-limit", "0.1", "-q")),
     "nanotron.yaml": (
         NANOTRON,
         ("check", "nanotron.yaml", "--gpus", "8xH100", "--time-limit", "0.1", "-q"),

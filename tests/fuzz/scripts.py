@@ -11,6 +11,7 @@ _ATOMS = st.sampled_from(
     ["1", "-5", "9" * 40, "x", "''", '""', "$A", "${A}", "${A:-$B}", "${B[-5]}", "${B[@]}",
      "${#B[@]}", "${A%%.*}", "${A//x/y}", "$((A+1))", "$(( (9**64)**64 % 7 ))", "$((1/0))",
      "$(( 1 << 99 ))", "$(date)", "`hostname`", "<(ls)", "~", "*", "a{1..9}", "\\\n", "é",
+     "${A##*/}", "${#A}", "${A: -2:1}", "${A^^}", "${B[$A]}", "$(printf %05d $A)",
      "$A$A", '"$A$A"', "${!A}", "$'\\x00'", "${A:?no}", "((", "))", "[[", "]]"]
 )  # fmt: skip
 
@@ -30,6 +31,7 @@ def _blocks(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         inner.map(lambda drawn: f"({drawn})"),
         inner.map(lambda drawn: f"eval '{drawn}'"),
         inner.map(lambda drawn: f'bash -c "{drawn}"'),
+        inner.map(lambda drawn: f'ssh -p 22 host "{drawn}"'),
         inner.map(lambda drawn: f"cat <<EOF > x.json\n{drawn}\nEOF"),
         st.tuples(inner, st.integers(2, 40)).map(lambda drawn: "\n".join([drawn[0]] * drawn[1])),
     )
@@ -48,6 +50,10 @@ _STATEMENTS = st.recursive(
         st.tuples(_NAMES, _ATOMS).map(lambda drawn: f"(( {drawn[0]} = {drawn[1]} ))"),
         st.tuples(_ATOMS, _ATOMS).map(lambda drawn: f"echo {drawn[0]} {drawn[1]}"),
         st.tuples(_ATOMS).map(lambda drawn: f"source {drawn[0]}"),
+        st.tuples(_NAMES, _ATOMS).map(lambda drawn: f"IFS=, read -ra {drawn[0]} <<< {drawn[1]}"),
+        st.tuples(_NAMES, _ATOMS).map(lambda drawn: f"mapfile -t {drawn[0]} <<< {drawn[1]}"),
+        st.tuples(_NAMES, _ATOMS).map(lambda drawn: f"printf -v {drawn[0]} '%s%03d' {drawn[1]}"),
+        st.tuples(_NAMES, _ATOMS, _ATOMS).map(lambda drawn: f"{drawn[0]}[{drawn[1]}]={drawn[2]}"),
         st.just("touch pwned"),
         st.just("$(touch pwned)"),
     ),

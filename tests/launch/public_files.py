@@ -27,11 +27,12 @@ from hardware import HardwareError
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.given import read_given
+from planner.launch.check.world import stated_gpus
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.launch import read_launch
 
 TABLE = Path(__file__).parents[2] / "docs" / "public_launch_files.csv"
-HALVES = ("development", *(f"held-out {number}" for number in range(1, 12)))
+HALVES = ("development", *(f"held-out {number}" for number in range(1, 14)))
 # prediction: of what the file asks for; right refusal: says what is missing, not modelled or
 # broken; wrong: neither, or of something else; cannot tell: it takes the machine to know.
 VERDICTS = ("prediction", "right refusal", "wrong", "cannot tell")
@@ -60,8 +61,8 @@ def machine(path: Path, found: Found) -> str:
     named = _GPUS.search(str(path))
     folder = next((gpu for part, gpu in _MACHINES.items() if part in path.parts), "H100")
     gpu = named[1].upper() if named else folder
-    if found.world:
-        return f"{found.world}x{gpu}"
+    if world := found.world or stated_gpus(found):
+        return f"{world}x{gpu}"
     replica = found.tp * found.pp * found.cp
     needed = max(replica * (found.dp or 1), found.ep * (found.etp or 1) * found.pp)
     gpus = -(-needed // _NODE) * _NODE

@@ -137,11 +137,16 @@ def _hides_prediction(problem: Problem) -> bool:
 
 
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
-    """Errors first; rules that the user ignores become notes."""
-    order = {"error": 0, "missing": 1, "warning": 2, "note": 3}
+    """Errors first, then what no answer changes; rules that the user ignores become notes."""
     eased = [replace(p, severity="note") if p.rule in ignored else p for p in problems]
-    unique = list(dict.fromkeys(eased))
-    return tuple(sorted(unique, key=lambda item: order[item.severity]))
+    return tuple(sorted(dict.fromkeys(eased), key=_rank))
+
+
+def _rank(problem: Problem) -> int:
+    """Place in a list: what is not modelled stands before what is missing."""
+    if problem.rule == "not-predictable" and problem.severity == "warning":
+        return 1
+    return {"error": 0, "missing": 2, "warning": 3, "note": 4}[problem.severity]
 
 
 def _is_moot(problem: Problem, job: Job) -> bool:
@@ -167,12 +172,15 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
             # torch asks it of schedules with one stage a rank only (PipelineScheduleSingle).
             rule.name == "microbatches-fill-pipeline" and degrees.vpp > 1
         )
+        # Settings that were not seen may be those that the rule asks for.
+        unsure = modelled and bool(found.unseen)
         yield Problem(
             rule.name if modelled else "not-predictable",
             sentence
             + (f" (here {given})" if given else "")
-            + ("" if modelled else ", which is not modelled"),
-            severity="error" if modelled else "warning",
+            + ("" if modelled else ", which is not modelled")
+            + (f"; {found.unseen}, which is not there to read, may say otherwise" * unsure),
+            severity=("missing" if unsure else "error") if modelled else "warning",
             places=tuple(dict.fromkeys(places)),
             late="run time" in rule.source,
         )

@@ -10,6 +10,7 @@ from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Se
 from planner.launch.read.world import ALONE
 
 RULE = "world-size"
+_IDLE = "GPUs would stay idle"
 # Launchers that start one process a GPU themselves: tasks of an srun around them are nodes.
 _PER_GPU = ("torchrun", "torch.distributed", "deepspeed", "accelerate")
 
@@ -21,8 +22,8 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
         return [_problem(f"{_words(count)}: at least 1 is needed", (count,)) for count in none]
     nodes = _wanted_nodes(counts, cluster)
     problems = [*_disagreements(counts, nodes), *_products(counts), *_indivisible(found, counts)]
-    # With a disagreement there is no one number of processes.
-    if cluster is not None and not problems:
+    # With a disagreement there is no one number of processes, but that GPUs stay idle.
+    if cluster is not None and all(_IDLE in problem.text for problem in problems):
         problems += _machine(found, counts, cluster, nodes)
     return problems
 
@@ -30,7 +31,9 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
 def stated_gpus(found: Found) -> int | None:
     """GPUs that files without disagreement start processes on; None where they do not say."""
     counts = _as_nodes_and_processes(found.counts)
-    stated = _in_all(counts, ("processes", "gpus"), ("processes a node", "gpus a node"))
+    stated = processes(counts)
+    if stated is None:
+        stated = _in_all(counts, ("gpus",), ("processes a node", "gpus a node"))
     return found.world if stated is None else stated
 
 
@@ -107,7 +110,7 @@ def _meaning(one: Count, other: Count) -> str:
         return ""
     of_gpus, of_processes = (one, other) if one.kind.startswith("gpus") else (other, one)
     spare = of_gpus.number - of_processes.number
-    return f": {spare} GPUs would stay idle" if spare > 0 else ": a GPU takes one process"
+    return f": {spare} {_IDLE}" if spare > 0 else ": a GPU takes one process"
 
 
 def _products(counts: Sequence[Count]) -> Iterator[Problem]:
@@ -188,7 +191,8 @@ def _fix(edits: Sequence[Edit]) -> str:
 
 
 def _problem(text: str, counts: Sequence[Count], edits: tuple[Edit, ...] = ()) -> Problem:
-    """An error, or a warning where the environment may set one of the numbers."""
-    severity: Severity = "warning" if any(count.eased for count in counts) else "error"
+    """An error, or a warning where the environment may set a number, or GPUs only stay idle."""
+    runs = _IDLE in text or any(count.eased for count in counts)
+    severity: Severity = "warning" if runs else "error"
     places = tuple(dict.fromkeys(count.setting.place for count in counts))
     return Problem(RULE, text, severity, places, _fix(edits), edits)

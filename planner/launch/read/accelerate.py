@@ -170,7 +170,8 @@ class _Reader(ScriptedReader):
             self.problems.append(self.document.wrong(text, "mixed_precision"))
             return "bf16", None
         if framework == "hf-transformers":
-            return precision, "fp32" if precision == "fp32" else "amp"
+            mixed = "bf16" if precision == "bf16" and self.script.bf16_weights else "amp"
+            return precision, "fp32" if precision == "fp32" else mixed
         if precision == "fp32":
             text = "mixed_precision no: sharded training in fp32 is not modelled"
             self.unpredictable(text, "mixed_precision")

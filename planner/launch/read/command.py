@@ -27,6 +27,9 @@ _TRAINER_COMMANDS = {
 }  # fmt: skip
 # How those commands are told of nodes and processes.
 IN_ENVIRONMENT = ("NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES")
+# Python's own modules that no run is: they install, build, print.
+_TOOLS = ("pip", "venv", "virtualenv", "ensurepip", "json.tool", "http.server", "build", "site",
+          "compileall", "ipykernel", "pytest", "unittest", "this", "timeit")  # fmt: skip
 _PYTHON = re.compile(r"^python[\d.]*$")
 # Launchers that start one process a GPU themselves: an srun around them starts nodes.
 _PER_GPU_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", *_MODULE_LAUNCHERS)
@@ -138,6 +141,8 @@ def _program_index(words: Sequence[str]) -> int | None:
             return start + inner
     for at, value in enumerate(words):
         if value in ("-m", "--module") and at + 1 < len(words):
+            if words[at + 1] in _TOOLS:
+                return None
             if words[at + 1] not in _MODULE_LAUNCHERS:
                 return at + 1
         elif re.fullmatch(r"[^-\s]\S*\.py|\.py", value):

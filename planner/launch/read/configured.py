@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.launch.options import NANOTRON
 from planner.launch.read.accelerate import deepspeed_in, read_accelerate
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
@@ -30,7 +31,7 @@ from planner.launch.read.hf_training import (
 from planner.launch.read.megatron_yaml import read_model_config, read_primus
 from planner.launch.read.nanotron import read_nanotron
 from planner.launch.read.recipe import read_recipe
-from planner.launch.read.text import Files, Text
+from planner.launch.read.text import Files, Text, digits
 from planner.launch.read.torchtitan import override, read_torchtitan
 from planner.launch.read.torchtitan_python import read_torchtitan_python
 
@@ -93,7 +94,16 @@ def _refused(found: Found, given: Mapping[str, Setting], launch: Launch) -> Foun
 
 
 def _nanotron(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
-    return read_nanotron(yaml_document(text, path, files), launch, files, hints)
+    """Its own file; programs around nanotron take some of its settings from their command line."""
+    document = yaml_document(text, path, files)
+    given = given_arguments(launch.arguments, files) if launch else {}
+    for key in (NANOTRON[name].key for name in ("dp", "tp", "pp", "mbs", "grad_acc", "seq")):
+        setting = given.get(key.rpartition(".")[2])
+        if setting is not None:
+            number = digits(str(setting.value))
+            value = setting.value if number is None else number
+            document.override(replace(setting, key=key, value=value), key)
+    return read_nanotron(document, launch, files, hints)
 
 
 def _accelerate(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from hardware import HardwareError
@@ -25,6 +26,20 @@ READABLE = (
     "axolotl, accelerate or nanotron YAML, a DeepSpeed JSON, a Trainer script, a Kubernetes or "
     "SkyPilot job with such a script, or a plan file"
 )
+# What a YAML is that is not read, by settings that only such a one has.
+_OTHERS = (
+    ("is GPT-NeoX's", {"pipe_parallel_size", "num_layers"}),
+    ("is LLM Foundry's", {"max_seq_len", "max_duration"}),
+    ("is NeMo 1's", {"trainer", "exp_manager", "model"}),
+    ("is verl's", {"actor_rollout_ref"}),
+    ("is verl's", {"rollout", "data", "model"}),
+    ("overrides a recipe of Megatron-Bridge, which says the rest",
+     {"train", "optimizer", "model", "scheduler"}),
+    ("is torchtune's", {"model._component_", "tokenizer"}),
+    ("is LitGPT's", {"train", "eval", "checkpoint_dir"}),
+    ("is Kubernetes' and starts no training program", {"apiVersion", "kind"}),
+)  # fmt: skip
+_TEMPLATE = re.compile(r"(?m)^\s*\{\{-?\s|:\s*\{\{-?\s*[.$]?\w")
 _NOTHING = (None, False, "none", "null")
 _TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model", "job"}
 
@@ -107,6 +122,16 @@ def _yaml_kind(name: str, text: str) -> Kind:
         return mapping_kind
     if is_embedding(text):
         return "job"
+    if _TEMPLATE.search(text):
+        raise UsageError(
+            f"{name}: a template with {{{{ ... }}}} in it: render it first (`helm template`), or "
+            "give the script that it starts"
+        )
+    if (count := _documents(text)) > 1:
+        raise UsageError(
+            f"{name}: holds {count} YAML documents, none of which starts a training program in a "
+            "way that is read; give the script that it starts"
+        )
     # With its message with the line, if it is no YAML.
     settings = yaml_document(Text.made(text), name, Files()).settings
     off = tuple(
@@ -118,12 +143,30 @@ def _yaml_kind(name: str, text: str) -> Kind:
         if setting.value not in _NOTHING and not path.startswith(off):
             for key in path.split("."):
                 refuse_unmodelled(key, f"{name}: {key}")
+    whose = _of_another(settings) or "has the settings of none that is read"
     raise UsageError(
-        f"{name}: this YAML has the settings of none that is read: accelerate "
+        f"{name}: this YAML {whose}; read are accelerate "
         "(distributed_type, fsdp_config), nanotron (parallelism, tokens), Megatron-LM "
         "(MODEL_ARGS), Primus (modules), LLaMA-Factory and TRL (model_name_or_path), axolotl "
         "(base_model)"
     )
+
+
+def _documents(text: str) -> int:
+    """How many documents a YAML text holds; 0 for no YAML."""
+    from planner.launch.read.yaml_text import YamlError, read_yaml
+
+    try:
+        return len(read_yaml(text).contents)
+    except YamlError:
+        return 0
+
+
+def _of_another(settings: Mapping[str, object]) -> str:
+    """What a YAML is that is known and not read; empty for others."""
+    names = {key.replace("-", "_") for key in settings}
+    names |= {key.partition(".")[0] for key in names}
+    return next((words for words, signs in _OTHERS if signs <= names), "")
 
 
 def _mapping_kind(text: str) -> Kind | None:
@@ -150,7 +193,8 @@ def _kind_of_table(content: dict[str, object]) -> Kind | None:
     # NeMo's tables may be called so too.
     if isinstance(content.get("base_model"), str):
         return "axolotl"
-    if "model_name_or_path" in content:
+    # Levanter says so too, with tables of its own.
+    if "model_name_or_path" in content and not isinstance(content.get("trainer"), dict):
         is_factory = {"stage", "finetuning_type", "cutoff_len", "template"} & content.keys()
         return "llamafactory" if is_factory else "trainer"
     if "parallelism" in content and {"tokens", "model", "general"} & content.keys():

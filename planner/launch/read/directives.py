@@ -55,7 +55,8 @@ def scheduler_variables(source: Text) -> dict[str, Text]:
 
 
 def _of_pbs(source: Text) -> dict[str, Text]:
-    """PBS_NP counts the lines of PBS_NODEFILE; PBS Pro itself sets only the file."""
+    """PBS_NP counts the lines of PBS_NODEFILE; PBS Pro itself sets only the file. PBS_NGPUS is no
+    variable of PBS: the GPUs of a node, which scripts count."""
     found: dict[str, Text] = {}
     asked = dict(pbs_resources(source))
     nodes = next((asked[name] for name in PBS_NODES if name in asked), None)
@@ -63,6 +64,7 @@ def _of_pbs(source: Text) -> dict[str, Text]:
         return found
     each = asked.get("mpiprocs") or asked.get("ppn") or Text.made("1")
     lines = evaluate_arithmetic(f"{nodes.value}*{each.value}", {})
+    found |= {"PBS_NGPUS": asked["ngpus"]} if "ngpus" in asked else {}
     found |= {"NHOSTS": nodes, "PBS_NUM_NODES": nodes, "PBS_NUM_PPN": each}
     return found if lines is None else found | {"PBS_NP": Text.made(str(lines))}
 

@@ -13,7 +13,10 @@ from planner.launch.read.text import Text, join, spaced
 if TYPE_CHECKING:
     from yaml.nodes import Node, ScalarNode
 
-_JOBS = ("JobSet", "TrainJob", "Job", "Pod", "PyTorchJob")
+_JOBS = (
+    "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",
+    "Deployment", "CronJob", "TrainingRuntime", "ClusterTrainingRuntime",
+)  # fmt: skip
 # Where they say what runs.
 _RUN = ("command", "args", "run")
 
@@ -55,6 +58,37 @@ def embedded_texts(source: Text) -> Iterator[Embedded]:
                     yield from (Embedded(name, _block(item, source)) for item in blocks)
     for document in documents:
         yield from (Embedded("", script) for script in _scripts(document, source))
+
+
+def embedded_environment(source: Text) -> dict[str, Text]:
+    """Variables of the containers' `env` and a SkyPilot task's `envs`, the first of each name."""
+    from planner.launch.read.yaml_text import read_yaml
+
+    found: dict[str, Text] = {}
+    for document in read_yaml(source.value).nodes:
+        for name, value in _variables(document, source):
+            found.setdefault(name, value)
+    return found
+
+
+def _variables(node: Node, source: Text) -> Iterator[tuple[str, Text]]:
+    from yaml.nodes import ScalarNode, SequenceNode
+
+    items = node.value if isinstance(node, SequenceNode) else []
+    for item in items:
+        yield from _variables(item, source)
+    for key, value in _pairs(node):
+        if key == "env" and isinstance(value, SequenceNode):
+            entries = (dict(_pairs(item)) for item in value.value)
+            named = ((entry.get("name"), entry.get("value")) for entry in entries)
+        elif key == "envs":
+            named = ((ScalarNode("", name), inner) for name, inner in _pairs(value))
+        else:
+            yield from _variables(value, source)
+            continue
+        for name, inner in named:
+            if isinstance(name, ScalarNode) and isinstance(inner, ScalarNode):
+                yield name.value, _word(inner, source)
 
 
 def _pairs(node: Node) -> Iterator[tuple[str, Node]]:

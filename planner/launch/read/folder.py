@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from planner.job.errors import UsageError
 from planner.launch.read.configured import CONFIGURATIONS
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_texts
+from planner.launch.read.launch import starting_scripts
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.text import SourceFile
 
@@ -24,14 +24,10 @@ _SCRIPTS: tuple[Kind, ...] = ("shell", "arguments", "job")
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """`paths`: the files to read together; `plan`: the plan file beside them, or None.
-
-    `left`: scripts that were not chosen.
-    """
+    """`paths`: the files to read together; `plan`: the plan file beside them, or None."""
 
     paths: tuple[Path, ...]
     plan: Path | None = None
-    left: tuple[Path, ...] = ()
 
 
 def folder_files(folder: Path) -> FolderFiles:
@@ -53,7 +49,7 @@ def folder_files(folder: Path) -> FolderFiles:
             f"({', '.join(path.name for path in configurations)}): name the files to check"
         )
     if len(scripts) > 1 and not _are_one_job(scripts, kinds):
-        scripts = _started_first(scripts)
+        scripts = starting_scripts(scripts)
         if len(scripts) > 1:
             raise UsageError(
                 f"{folder} holds several scripts ({', '.join(path.name for path in scripts)}): "
@@ -67,28 +63,13 @@ def folder_files(folder: Path) -> FolderFiles:
     # What a job has inside is what runs, whatever lies beside it.
     inside = [name for path in scripts[:1] if kinds[path] == "job" for name in _names_inside(path)]
     beside = [path for path in configurations if path.name not in inside]
-    return FolderFiles((*scripts[:1], *beside), plan, tuple(scripts[1:]))
+    return FolderFiles((*scripts[:1], *beside), plan)
 
 
 def _names_inside(job: Path) -> list[str]:
     """Files that a job makes on its nodes."""
     text = SourceFile(str(job), read_text(job, MOST_BYTES)).as_text()
     return [embedded_text.name for embedded_text in embedded_texts(text) if embedded_text.name]
-
-
-def _started_first(scripts: list[Path]) -> list[Path]:
-    """The one script that starts or reads the others, by their names in it; else all of them."""
-    texts = {path: read_text(path, MOST_BYTES) for path in scripts}
-    first = [
-        path
-        for path in scripts
-        if not any(
-            re.search(rf"(?m)^[^#\n]*(?<![\w.-]){re.escape(path.name)}(?![\w.-])", text)
-            for other, text in texts.items()
-            if other != path
-        )
-    ]
-    return first if len(first) == 1 else scripts
 
 
 def _are_one_job(scripts: Sequence[Path], kinds: dict[Path, Kind]) -> bool:

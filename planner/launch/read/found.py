@@ -260,6 +260,8 @@ class Found:
     environment: Mapping[str, str] = field(default_factory=dict)
     # The configuration file, where there is one; it may stand inside another.
     document: Text | None = None
+    # What the launch takes further settings from, and that was not there to read.
+    unseen: str = ""
     # Every number of nodes, GPUs and processes that the files state.
     counts: tuple[Count, ...] = ()
 

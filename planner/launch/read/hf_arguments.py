@@ -44,6 +44,8 @@ class HfArguments:
     assumed: tuple[str, ...] = ()
     # Settings that decide and whose values are not known.
     unresolved: tuple[Problem, ...] = ()
+    # Whether the weights are loaded in bf16: without a framework that keeps masters, all is.
+    bf16_weights: bool = False
 
     def model_unknown(self, where: str) -> Problem:
         """Why the model is not known; `where`: what names none."""

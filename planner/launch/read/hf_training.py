@@ -42,6 +42,7 @@ _OTHER_PROGRAMS = re.compile(
 # A stage in the name of a DeepSpeed configuration: ds_z2_config.json, zero3.json, stage-1.json.
 _STAGE_IN_NAME = re.compile(r"(?:^|[^a-z])(?:z|zero|stage|zero_?stage)[-_]?([0-3])(?![0-9])")
 _SWIFT = re.compile(r"(^|/)swift($|/cli/)|(^|/)llm_(sft|pt)\.py$")
+_BF16 = ("bfloat16", "bf16", "torch.bfloat16")
 _FULL = ("full", "none", "", "false")
 # Objectives whose step is a forward and a backward of one model.
 _STAGES = ("sft", "pt", "none", "")
@@ -70,7 +71,8 @@ def read_hf_training(
     if document is not None:
         found = read_deepspeed(document, launch, files, script)
     else:
-        found = read_accelerate(_sharded(named, path), launch, files, script)
+        sharded = _sharded(named, path, bf16=script.bf16_weights)
+        found = read_accelerate(sharded, launch, files, script)
     refusals = refusals_of(named, launch, program)
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
     left = tuple(
@@ -178,7 +180,8 @@ def _completed(
         accumulated = -(-_SWIFT_BATCH // (mbs * world)) if program == "swift" and world else 1
         hints = replace(hints, grad_acc=accumulated)
     eager = _is_on(named, "eager_attention") or script.attention == "eager"
-    script = replace(script, hints=hints, attention="eager" if eager else "flash")
+    script = replace(script, hints=hints, attention="eager" if eager else "flash",
+                     bf16_weights=_loads_bf16(named, program))  # fmt: skip
     return checkpointed(script, named, program)
 
 
@@ -193,6 +196,23 @@ def checkpointed(
     if script.hints.recompute is not None or not stays.get(program):
         return script
     return replace(script, hints=replace(script.hints, recompute="full"))
+
+
+def _loads_bf16(named: Mapping[str, Setting], program: Program) -> bool:
+    """Whether the weights that are trained are in bf16, not in fp32 under autocast.
+
+    axolotl loads them so where `bf16` is on (utils/config: `cfg.torch_dtype`), LLaMA-Factory leaves
+    them so for `pure_bf16` alone, a Trainer's script where it is told the dtype; ms-swift takes the
+    checkpoint's unless told otherwise, which is bf16 of nearly every model since 2023.
+    """
+    stated = [_value(named, name).lower() for name in ("dtype", "torch_dtype")]
+    if program == "swift":
+        return any(s in _BF16 for s in stated) or not (any(stated) or _is_on(named, "fp16"))
+    if program == "axolotl":
+        return any(_is_on(named, name) for name in ("bf16", "bfloat16"))
+    if program == "llamafactory":
+        return _is_on(named, "pure_bf16")
+    return any(text in _BF16 for text in stated)
 
 
 def _assumed(named: Mapping[str, Setting], program: Program) -> Iterator[str]:
@@ -340,8 +360,9 @@ def _nested(settings: Mapping[str, Setting], prefix: str) -> dict[str, Any]:
     return content
 
 
-def _sharded(named: Mapping[str, Setting], path: str) -> Document:
-    """FSDP as accelerate's file would say it, else plain data parallelism."""
+def _sharded(named: Mapping[str, Setting], path: str, *, bf16: bool) -> Document:
+    """FSDP as accelerate's file would say it, else plain data parallelism; `bf16`: of weights,
+    where nothing is said of products."""
     fsdp = named.get("fsdp")
     words = _words(fsdp.value) if fsdp is not None and not fsdp.unknown else []
     table = {key: item for key, item in named.items() if key.startswith("fsdp_config.")}
@@ -362,7 +383,7 @@ def _sharded(named: Mapping[str, Setting], path: str) -> Document:
             _put(settings, "mixed_precision", name, named[name])
             break
     else:
-        if any(_value(named, name) in ("bfloat16", "bf16") for name in ("dtype", "torch_dtype")):
+        if bf16 and "mixed_precision" not in named:
             _put(settings, "mixed_precision", "bf16", Setting("", "", path))
         elif "mixed_precision" in named:
             settings["mixed_precision"] = named["mixed_precision"]

@@ -27,7 +27,7 @@ from planner.launch.read.configured import (
     read_trainer,
 )
 from planner.launch.read.detect import READABLE, Kind, file_kind
-from planner.launch.read.embedded import embedded_texts
+from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron_arguments import options, other_options
@@ -36,10 +36,12 @@ from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.megatron_swift import is_swift_megatron, read_swift_megatron
 from planner.launch.read.shell import read_script
 from planner.launch.read.shell_state import Shell
-from planner.launch.read.text import Files, Text
+from planner.launch.read.text import HOLE, Files, Text
 from planner.launch.read.world import accelerate_counts, stated_counts
 
 _REGISTRY = "torchtitan/{}/{}/config_registry.py"
+# Frameworks whose programs train by next-token prediction, unless their names say otherwise.
+_PRETRAINERS = ("torchtitan", "nanotron")
 _MEGATRON_SIGNS = (f"--{option('heads')}", MEGATRON["tp"].key, MEGATRON["mbs"].key)
 # Options that no Megatron is known to have: a fork's parser adds a few, another program many.
 _FOREIGN = 5
@@ -79,8 +81,13 @@ class _Read:
         if path is None or len(self.files.by_path) >= _MOST_FILES:
             return None
         text = self.contents.get(str(path)) or text_of(path)
-        self.opened.add(path.resolve())
+        if path.resolve() != Path(script).resolve():  # one that starts itself anew
+            self.opened.add(path.resolve())
         return None if text is None else self.files.add(str(path), text).as_text()
+
+    def not_opened(self, paths: Sequence[str]) -> list[str]:
+        """Those of some paths that no script read so far starts or reads."""
+        return [path for path in paths if Path(path).resolve() not in self.opened]
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Paths of some kinds."""
@@ -187,15 +194,30 @@ def _read_shells(read: _Read, hints: Hints) -> None:
         read.problems.append(Problem("shell-not-followed", note, "note"))
 
 
+def starting_scripts(paths: Sequence[Path]) -> list[Path]:
+    """Those of several scripts and jobs that none of the others starts or reads; all of them where
+    each is started. CannotTellError as `read_launch`."""
+    read = _Read(Files())
+    for path in paths:
+        _open(path, read)
+    for hopeful in (False, True):
+        _walked(read, Hints(), hopeful=hopeful)
+    first = read.not_opened([str(path) for path in paths])
+    return [Path(path) for path in first] or list(paths)
+
+
 def _walked(read: _Read, hints: Hints, *, hopeful: bool = False) -> Shell:
     """One shell that has read all scripts; `hopeful`: tests beyond reading are taken as met."""
     given = read.of_kind("shell")
     shell = _shell_of(given, read, hints, hopeful=hopeful)
     # One that another starts is read there, with what it is given there, and only there.
-    first = [path for path in given if Path(path).resolve() not in read.opened]
+    first = read.not_opened(given)
     if first and len(first) < len(given):
         shell = _shell_of(first, read, hints, hopeful=hopeful)
     for path in read.of_kind("job"):
+        environment = embedded_environment(read.texts[path])
+        shell.variables |= environment
+        shell.exported |= environment.keys()
         for embedded_text in embedded_texts(read.texts[path]):
             if embedded_text.name:
                 shell.written[embedded_text.name] = embedded_text.text
@@ -248,6 +270,9 @@ def _found(read: _Read, hints: Hints) -> Found:
         found = read_configured(
             read.kinds[config], read.texts[config], config, launch, read.files, hints
         )
+        if launch is not None and found.framework in _PRETRAINERS and other_model(launch):
+            why = f"{launch.program.rpartition('/')[2]} trains nothing, by its name"
+            found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
         return replace(found, document=read.texts[config])
     if launch is not None and of_megatron:
         from planner.launch.read.megatron import read_megatron
@@ -274,8 +299,9 @@ def _is_megatron(launch: LaunchCommand) -> bool:
     if is_swift_megatron(launch):
         return False
     named = "pretrain_" in name or "megatron" in name
-    if named:
-        return bool(words)
+    if named and any(word.startswith(("--", HOLE)) for word in words):
+        # Others call their programs so, too; NeMo's take `trainer.devices=8`.
+        return not _has_foreign_options(words) or any(sign in words for sign in _MEGATRON_SIGNS)
     signs = [sign for sign in _MEGATRON_SIGNS if sign in words]
     # The last is a name that other programs have, too.
     return bool(signs) and (signs != [_MEGATRON_SIGNS[-1]] or not _has_foreign_options(words))
@@ -284,7 +310,7 @@ def _is_megatron(launch: LaunchCommand) -> bool:
 def _has_foreign_options(words: Sequence[str]) -> bool:
     """Whether several options are those of no Megatron."""
     known = options().keys() | other_options().keys()
-    names = {word[2:] for word in words if re.fullmatch(r"--[a-z][a-z0-9-]+", word)}
+    names = {word[2:] for word in words if re.fullmatch(r"--[a-z][a-z0-9_-]+", word)}
     return len(names - known) >= _FOREIGN
 
 
@@ -300,7 +326,8 @@ def _choose_command(read: _Read) -> LaunchCommand | None:
         or is_bridge(command)
         or (_names_config(command) and command in others)
     ]
-    chosen = (trains or others)[-1]
+    # What a launcher starts trains rather than what runs before or after it.
+    chosen = (trains or [command for command in others if command.launcher] or others)[-1]
     if len(trains) > 1:
         place = f"{chosen.command.file}:{chosen.command.line}"
         text = f"{len(trains)} commands that train; the last one is read"
@@ -314,30 +341,34 @@ def _names_config(launch: LaunchCommand) -> bool:
     )  # fmt: skip
 
 
-def _named_configs(launch: LaunchCommand) -> Iterator[str]:
+def _named_configs(launch: LaunchCommand) -> Iterator[Text]:
     """Files that arguments and environment name as configuration."""
     words = [*launch.command.words]
+    # Behind the program; before it, it is the launcher's own switch (`deepspeed --module`).
+    first_argument = len(words) - len(launch.arguments)
     for at, word in enumerate(words):
-        name, equals, value = word.text.value.partition("=")
+        name, equals, _ = word.text.value.partition("=")
+        value = word.text[len(name) + 1 :]
         if not equals and at + 1 < len(words):
-            value = words[at + 1].text.value
-        if name == "--module":  # torchtitan 0.3's
-            folder = value.replace(".", "/")
-            yield from (_REGISTRY.format(part, folder) for part in ("models", "experiments"))
-        if name in _CONFIG_OPTIONS and value:
+            value = words[at + 1].text
+        if name == "--module" and at >= first_argument:  # torchtitan 0.3's
+            folder = value.value.replace(".", "/")
+            for part in ("models", "experiments"):
+                yield Text.made(_REGISTRY.format(part, folder))
+        if name in _CONFIG_OPTIONS and value.value:
             yield value
     for word in launch.arguments[:2]:
         if re.fullmatch(r"[^-=].*\.ya?ml", word.text.value):
-            yield word.text.value
+            yield word.text
     environment = launch.command.environment.get("CONFIG_FILE")
     if environment is not None:
-        yield environment.value
+        yield environment
 
 
 def _config_path(read: _Read, launch: LaunchCommand | None) -> str | None:
     """The configuration file: given, written by the script, or named by it and there."""
     given = read.of_kind(*CONFIGURATIONS)
-    named = list(_named_configs(launch)) if launch else []
+    named = [name.value for name in _named_configs(launch)] if launch else []
     for name in named:
         match = next((item for item in given if Path(item).name == Path(name).name), None)
         if match is not None:
@@ -379,14 +410,12 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     missing = [problem.text for problem in read.problems if problem.rule == "shell-not-followed"]
     if launch is None:
         return "\n  - ".join(_no_command(read, names, missing))
-    if "pretrain_" in launch.program and not launch.arguments:
+    if re.search(r"pretrain_\w+\.py$", launch.program) and not launch.arguments:
         first = f"{names}: the command at line {launch.command.line} starts {launch.program}"
         return "\n  - ".join([f"{first} with no argument that is known", *missing])
-    configs = ", ".join(_named_configs(launch))
+    configs = {name.value: name for name in _named_configs(launch)}
     if configs:
-        return (
-            f"{names}: the command at line {launch.command.line} trains with {configs}; give it too"
-        )
+        return f"{names}: the command at line {launch.command.line} trains {_with(configs)}"
     # Suites for reinforcement learning fine-tune too.
     supervised = re.search(r"[._]sft\b", launch.program)
     for word in () if supervised else re.split(r"[^a-zA-Z0-9]+", launch.program):
@@ -397,6 +426,17 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
         f"{names}: the command at line {launch.command.line} runs {launch.program}, which is no "
         f"framework that can be read; readable are {READABLE}"
     )
+
+
+def _with(configs: Mapping[str, Text]) -> str:
+    """What is wanted of the configuration files that a command names."""
+    if any("{{" in name for name in configs):
+        return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
+    shown = ", ".join(name.replace(HOLE, "...") for name in configs if name != HOLE)
+    if shown:
+        return f"with {shown}; give it too"
+    why = next(text.unknown for text in configs.values())
+    return f"with a file that is {why}; give it too, or say which it is"
 
 
 def _no_command(read: _Read, names: str, missing: list[str]) -> list[str]:

@@ -141,6 +141,9 @@ class MegatronReader:
         )
         self.problems += eased(self.arguments.problems, self.dialect)
         self.problems = as_sure_as_read(self.problems, self.arguments)
+        if why := other_model(self.launch):
+            # Nothing of what its options lack, or are refused for, says more.
+            self.problems = [Problem("not-predictable", f"{why}: not modelled", "warning")]
         return Found(
             format="megatron",
             files=self.files.by_path,
@@ -408,7 +411,8 @@ class MegatronReader:
         if arguments.has(MEGATRON["fp8"].name):
             return "mxfp8" if arguments.text("fp8-recipe") == "mxfp8" else "fp8"
         arguments.has("accumulate-allreduce-grads-in-fp32")
-        if not arguments.has("bf16") and not arguments.has("fp16"):
+        hidden = any(problem.rule == "unresolved" for problem in arguments.problems)
+        if not arguments.has("bf16") and not arguments.has("fp16") and not hidden:
             text = "neither --bf16 nor --fp16: Megatron trains in fp32, which is not modelled"
             self.problems.append(Problem("not-predictable", text, "warning", fix="--bf16"))
         return "fp16" if arguments.has("fp16") else "bf16"
@@ -422,8 +426,6 @@ class MegatronReader:
         if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
             text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
             self._unpredictable(text, "zero-stage")
-        if why := other_model(self.launch):
-            self._unpredictable(f"{why}: not modelled")
         for name, why in left_out("megatron", "refused").items():
             if self.arguments.has(name):
                 self._unpredictable(f"--{name}: {why}", name)

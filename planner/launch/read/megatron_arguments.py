@@ -23,6 +23,9 @@ from planner.launch.read.found import (
 from planner.launch.read.text import Files, Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
+# Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
+# figure.
+_OLDER_CHOICES = {"tokenizer-type": ("Llama3Tokenizer", "MistralTokenizer")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,7 @@ def _check_values(option: Option, arguments: Arguments) -> None:
     if not option.choices or given.unknown or option.values == "many":
         return
     text = str(given.value)
-    if text not in option.choices:
+    if text not in (*option.choices, *_OLDER_CHOICES.get(option.name, ())):
         close = nearest(text, option.choices, 0.5)
         arguments.problems.append(
             Problem(
@@ -325,7 +328,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
             fix=f"--env NAME=VALUE for {names}",
             edits=(),
         )
-        if problem.severity == "error" and _is_of_absence(problem, arguments)
+        if problem.severity in ("error", "missing") and _is_of_absence(problem, arguments)
         else problem
         for problem in problems
     ]
@@ -333,7 +336,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
     """Whether an option that is not given would take a problem away."""
-    if problem.rule == "model-unknown":
+    if problem.rule in ("model-unknown", "micro-batch"):
         return True
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
     return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)

@@ -68,7 +68,9 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     # Options that no parser known here has, and that are no slip of core's.
     strange = [item for item in arguments.unknown if not core_like(item)]
     parser = _parser_beside(launch) if arguments.unknown else ""
-    defined = any(re.search(rf"[\"']{item.key}[\"']", parser) for item in arguments.unknown)
+    defined = any(
+        re.search(rf"[\"']{re.escape(item.key)}[\"']", parser) for item in arguments.unknown
+    )
     if defined or ("older" in kinds and arguments.unknown) or len(strange) > 1:
         kinds.add("fork")
     if "deepspeed" in kinds or launch.launcher == "deepspeed":

@@ -23,6 +23,8 @@ _FIRST, _LAST = _NAMES["first-layers"], _NAMES["last-layers"]
 _EMBEDDING, _LOSS = _NAMES["counts-embedding"], _NAMES["counts-loss"]
 _PREDICTORS, _LAYERS, _PP = option("mtp_layers"), option("layers"), MEGATRON["pp"].name
 _MOST_BLOCKS = 4096
+# A fork's own option for it.
+_OTHER_SPLIT = re.compile(r"--pipeline\S*(block|split|layer|stage|partition)")
 
 
 @dataclass
@@ -261,6 +263,10 @@ def unusual_splits(
     """Splits that run and are not modelled, by the rules that would call them broken."""
     if dialect == "deepspeed" and layers % pp:
         text = "uneven stages of DeepSpeed's pipeline are not modelled"
+        return [Problem(rule, text, "missing") for rule in ("layers-split", "chunks-have-layers")]
+    forks = [item for item in arguments.unknown if _OTHER_SPLIT.match(item.key)]
+    if forks and layers % pp:
+        text = f"{forks[0].key}: a split of the layers that is not read"
         return [Problem(rule, text, "missing") for rule in ("layers-split", "chunks-have-layers")]
     counted = arguments.has(_EMBEDDING) or arguments.has(_LOSS)
     if counted and split.blocks and 0 in split.blocks:

@@ -151,8 +151,10 @@ class _Reader(DocumentReader):
             return None
         kinds = [name for name in table if re.fullmatch(r"is_\w+_config", name) and table[name]]
         self.document.used.update(f"{_M}.{name}" for name in kinds)
-        if table.get("moe_config") or set(kinds) - _KINDS.keys():
-            what = "experts" if table.get("moe_config") else kinds[0]
+        nested = [name for name, value in table.items()
+                  if isinstance(value, Mapping) and name.endswith("_config")]  # fmt: skip
+        if nested or set(kinds) - _KINDS.keys():
+            what = "experts" if nested == ["moe_config"] else ", ".join([*nested, *kinds])
             text = f"{what} of nanotron's own model are not read"
             self.problems.append(model_unknown(text, self.document.place(_M)))
             return None

@@ -361,6 +361,7 @@ class _Recipe:
             format="recipe",
             world=(self.launch.world if self.launch else None) or self.fields.world,
             main_file=self.path,
+            unseen=next(_unseen(self.fields.result), ""),
             problems=(*self._problems(), *self._eased(found)),
             assumed=(*self._assumed(), *found.assumed),
         )

@@ -21,6 +21,7 @@ from planner.launch.read.shell_calls import (
     reads_a_script,
     script_call,
 )
+from planner.launch.read.shell_filling import FILLING, filled
 from planner.launch.read.shell_heredocs import heredoc_body, heredoc_text, kept_in, piped_to
 from planner.launch.read.shell_state import MOST_NOTES, Command, Shell
 from planner.launch.read.shell_statements import Statements
@@ -75,27 +76,31 @@ class _Walk(Statements):
             for child in node.named_children
             if child.type not in ("file_redirect", "herestring_redirect", "heredoc_redirect")
         ]
+        filled_before: set[int] = set()
         for child in node.named_children:
-            if child.type == "heredoc_redirect":
-                self._read_heredoc(child, statements)
+            if child.type == "heredoc_redirect" and self._read_heredoc(child, statements):
+                filled_before |= {item.id for item in statements}
         for child in statements:
-            self.run(child)
+            if child.id not in filled_before:
+                self.run(child)
 
-    def _read_heredoc(self, node: Node, statements: list[Node]) -> None:
-        """`sbatch <<EOF`: a script; `cat <<EOF > file`: a file."""
+    def _read_heredoc(self, node: Node, statements: list[Node]) -> bool:
+        """`sbatch <<EOF`: a script; `cat <<EOF > file`: a file; whether `read X <<EOF` took it."""
         commands = [item for item in statements if item.type == "command"]
         words = [word for item in commands for word in self._words_of(item)]
         body, file = heredoc_body(node), kept_in(node)
         if body is None:
-            return
+            return False
         if words and words[0].text.value == "read":
             self.shell.variables[words[-1].text.value] = heredoc_text(node, body, self)
-        elif reads_a_script(words) or any(
+            return True
+        if reads_a_script(words) or any(
             reads_a_script(self._words_of(command)) for command in piped_to(node)
         ):
             self._nested(heredoc_text(node, body, self))
         elif file is not None:
             self.shell.written[self.value(file).value] = heredoc_text(node, body, self)
+        return False
 
     def _words_of(self, node: Node) -> list[Word]:
         """A command's words, without the variables before it and its redirections."""
@@ -128,7 +133,11 @@ class _Walk(Statements):
         """What a command means to the shell, else a command to keep."""
         name = words[0].text.value if words else ""
         shell = self.shell
-        if name == "let":
+        if name in FILLING:
+            given = [self.value(item.named_children[0]) for item in node.named_children
+                     if item.type == "herestring_redirect"]  # fmt: skip
+            shell.variables |= filled(words, given[0] if given else None, environment)
+        elif name == "let":
             for word in words[1:]:
                 self._assign_arithmetic(word.text.value)
         elif name == "eval":

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.launch.read.text import Text, Word
+from planner.launch.read.text import Text, Word, spaced
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
+# What starts a command on other machines.
+_REMOTE = ("ssh", "pdsh")
 _ENDINGS = (".sh", ".bash", ".slurm", ".sbatch", ".sub")
 # Scripts that start torchtitan's own trainer, read as that.
 _PROGRAMS = ("run_train.sh",)
@@ -35,6 +37,8 @@ def inline_script(words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:
         if _base(word) == "bcprun":  # NVIDIA Base Command: a launcher around `-c "..."`
             given = (two.text for one, two in pairwise(words[at:]) if one.text.value == "-c")
             return next((((), text) for text in given), None)
+        if _base(word) in _REMOTE:
+            return (), spaced(item.text for item in _remote_words(words[at + 1 :]))
         if _base(word) not in _SHELLS:
             continue
         after = at + 1
@@ -43,6 +47,20 @@ def inline_script(words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:
                 return words[:at], words[after + 1].text
             after += 1
     return None
+
+
+def _remote_words(words: Sequence[Word]) -> Sequence[Word]:
+    """What `ssh -p 22 host ...` and `pdsh -w hosts ...` run there."""
+    at, host = 0, False
+    while at < len(words) and (words[at].text.value.startswith("-") or not host):
+        option = words[at].text.value
+        if option.startswith("-"):
+            valued = re.fullmatch(r"-[bcDEeFIiJLlmOopQRSWwxut]", option) is not None
+            host = host or option.startswith("-w")
+            at += 1 + valued
+        else:
+            host, at = True, at + 1
+    return words[at:]
 
 
 def script_call(words: Sequence[Word]) -> ScriptCall | None:

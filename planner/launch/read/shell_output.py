@@ -6,6 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
+from planner.launch.read.shell_expansions import formatted
 from planner.launch.read.text import Text, Word, spaced
 
 if TYPE_CHECKING:
@@ -33,8 +34,16 @@ _BLANKS = re.compile(
     r"xargs|tr\s+-s\s.*|tr\s+(-d\s+)?['\"]?\\n['\"]?.*|sed\s+(-e\s+)?['\"]s/ +\*?/ ?/g['\"]"
 )
 _FIELDS = re.compile(r"awk\s+-F\s*(['\"]?)(.)\1\s+'\{\s*print NF\s*\}'")
-# `wc -l < $PBS_NODEFILE`, which names a node once for each of its processes.
-_COUNTED = re.compile(r"\$\(.*\bPBS_NODEFILE\b.*\bwc -l\s*\)|\$\(.*\bwc -l\b.*\bPBS_NODEFILE\b.*\)")
+_COUNTS_LINES = re.compile(r"\bwc\s+(-l|--lines)\b")
+# What a script counts, and the variables that the scheduler's directives set to the same.
+# PBS_NODEFILE names a node once for each of its processes.
+_COUNTED = (
+    (re.compile(r"(?=.*\b(uniq|sort -u)\b).*\bPBS_NODEFILE\b"), ("PBS_NUM_NODES",)),
+    (re.compile(r"\bPBS_NODEFILE\b"), ("PBS_NP",)),
+    (re.compile(r"\bscontrol show hostnames?\b"), ("SLURM_NNODES",)),
+    (re.compile(r"\bnvidia-smi (-L|--list-gpus|--query-gpu=name --format=csv,noheader)\s*\|"),
+     ("SLURM_GPUS_PER_NODE", "PBS_NGPUS")),
+)  # fmt: skip
 _CALCULATOR = re.compile(r"bc(\s+-l)?")
 
 
@@ -42,10 +51,10 @@ def output_of(node: Node, words: Words) -> Text:
     """What `$(...)` stands for; not known where only running it could tell."""
     written = words.piece(node).value
     unknown = Text.not_known(f"output of {written}")
-    if _COUNTED.fullmatch(written):
-        once = re.search(r"\buniq\b|\bsort -u\b", written)
-        lines = words.calculated("PBS_NUM_NODES" if once else "PBS_NP")
-        return unknown if lines.unknown else lines
+    if _COUNTS_LINES.search(written):
+        wanted = next((names for what, names in _COUNTED if what.search(written)), ())
+        lines = (words.calculated(name) for name in wanted)
+        return next((text for text in lines if not text.unknown), unknown)
     inside = [child for child in node.named_children if child.type != "comment"]
     if len(inside) != 1:
         return unknown
@@ -71,12 +80,14 @@ def _printed(node: Node, words: Words) -> Text | None:
 
 
 def _of_command(name: str, given: list[Word], words: Words) -> Text | None:
-    """`echo`, `expr`, `basename` and `dirname`."""
+    """`echo`, `printf`, `expr`, `basename` and `dirname`."""
     texts = [word.text for word in given]
     if name == "echo":
         while texts and re.fullmatch(r"-[neE]+", texts[0].value):
             texts = texts[1:]
         return spaced(texts)
+    if name == "printf":
+        return formatted(texts)
     if name == "expr":
         return words.calculated(" ".join(text.value for text in texts))
     if name in ("basename", "dirname") and texts and not texts[0].unknown:

@@ -171,9 +171,12 @@ class Statements(Tests):
         target, value_node = node.named_children[0], node.named_children[1:]
         name = self.piece(target).value
         appends = any(child.type == "+=" for child in node.children)
-        if target.type == "subscript":
-            return name
         value: Value = self._assigned(value_node[0]) if value_node else Text("")
+        if target.type == "subscript":
+            table, _, index = name.partition("[")
+            name = f"{table}[{self.entry_name(index.removesuffix(']'))}]"
+        if isinstance(value, list):
+            self._fill(name, value)
         if appends:
             before = self.shell.variables.get(name)
             if before is None and self.shell.missed:
@@ -184,6 +187,14 @@ class Statements(Tests):
         self.shell.limits.grown(value)
         self.shell.variables[name] = value
         return name
+
+    def _fill(self, name: str, items: list[Text]) -> None:
+        """The entries that `M=([a]=1 [b]=2)` names."""
+        for item in items:
+            match = re.match(r"\[([^\]]*)\]=", item.value)
+            if match:
+                value = item[match.end() :]
+                self.shell.variables[f"{name}[{match[1]}]"] = value
 
     def _assigned(self, node: Node) -> Value:
         if node.type == "array":

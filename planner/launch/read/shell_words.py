@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from planner.launch.read.arithmetic import evaluate_arithmetic
+from planner.launch.read.shell_expansions import edited
 from planner.launch.read.shell_output import output_of
 from planner.launch.read.shell_state import Shell, Value
 from planner.launch.read.text import HOLE, Text, Word, digits, join, spaced
@@ -119,17 +120,30 @@ class Words:
     def _expanded(self, node: Node) -> Text:
         text = self.piece(node).value
         text = text[_blanks_before(text) :]
+        if measured := re.fullmatch(r"\$\{#(\w+)(?:\[([@*])\])?\}", text):
+            return self._length(*measured.groups())
+        if pointed := re.fullmatch(r"\$\{!(\w+)\}", text):
+            target = self._variable(pointed[1])
+            return target if target.unknown else self._variable(target.value)
         match = re.fullmatch(r"\$\{(\w+|[@*#?])(?:\[([^\]]*)\])?(:?[-=+?])?(.*)\}", text, re.DOTALL)
         if not match:
             match = re.fullmatch(r"\$(\w+|[@*#?$!])", text)
             return self._variable(match[1]) if match else Text.not_known(text)
         name, index, operator, _ = match.groups()
-        if operator is None and match[4]:
-            return Text.not_known(text)
         value = self._element(name, index) if index is not None else self._variable(name)
+        if operator is None and match[4]:
+            return value if value.unknown else edited(value, match[4]) or Text.not_known(text)
         if operator in (":-", "-", ":=", "=", ":+", "+"):
             return self._default(node, operator, name, value)
         return value
+
+    def _length(self, name: str, every: str | None) -> Text:
+        """`${#X}`, `${#X[@]}`."""
+        value = self.shell.lookup(name)
+        if every and isinstance(value, list):
+            return Text.made(str(len(value)))
+        value = self._variable(name)
+        return value if value.unknown else Text.made("1" if every else str(len(value.value)))
 
     def _default(self, node: Node, operator: str, name: str, value: Text) -> Text:
         """`${X:-8}`: the value, or what stands for it."""
@@ -169,6 +183,9 @@ class Words:
         return value
 
     def _element(self, name: str, index: str) -> Text:
+        entry = self.shell.variables.get(f"{name}[{self.entry_name(index)}]")
+        if isinstance(entry, Text):
+            return entry
         value = self.shell.lookup(name)
         if value is None:
             return Text.not_known(f"${name}, which the files do not set")
@@ -180,6 +197,11 @@ class Words:
         if at.unknown or not -len(value) <= int(at.value) < len(value):
             return Text.not_known(f"${{{name}[{index}]}}")
         return value[int(at.value)]
+
+    def entry_name(self, index: str) -> str:
+        """Which entry of a table `M["$k"]` means."""
+        plain = re.sub(r"[\"']", "", index)
+        return re.sub(r"\$\{?(\w+)\}?", lambda match: self._variable(match[1]).value, plain)
 
     def calculated(self, text: str) -> Text:
         """An arithmetic expression."""

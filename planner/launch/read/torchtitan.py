@@ -9,9 +9,11 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from constraints.context_kinds import ContextKind
+from planner.job.specs import ModelSpec
 from planner.launch.options import TORCHTITAN
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
@@ -28,6 +30,7 @@ from planner.launch.read.torchtitan_layout import (
     stage_count,
     stage_layers,
 )
+from planner.launch.read.torchtitan_registry import registered_model
 from planner.launch.titan_flavors import FLAVORS
 
 # (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
@@ -62,9 +65,9 @@ class TorchtitanReader(DocumentReader):
         """Everything that was read."""
         degrees = self._degrees()
         replicate, shard = self._replicas(degrees, self.hints.gpus or self.world)
-        model = self._model()
+        model, shape = self._model()
         batch = self._batch(degrees, replicate * shard)
-        layout = self._layout(degrees, model)
+        layout = self._layout(degrees, self._layers(model, shape))
         zero = self._zero(degrees, shard)
         hybrid = shard * degrees["cp"] if replicate > 1 and zero else 0
         known = is_known if form == "torchtitan-0.2" else is_known_in_0_3
@@ -76,6 +79,7 @@ class TorchtitanReader(DocumentReader):
             framework="torchtitan",
             variations=self._variations(degrees),
             model=model,
+            shape=shape,
             tp=degrees["tp"],
             pp=degrees["pp"],
             cp=degrees["cp"],
@@ -172,25 +176,37 @@ class TorchtitanReader(DocumentReader):
 
     # --- the model and its layers ---------------------------------------------------------------
 
-    def _model(self) -> str | None:
+    def _model(self) -> tuple[str | None, ModelSpec | None]:
+        """Its name in the catalogue, or its shape in the checkout around the file."""
         name = str(self.document.get("model.name", "llama3"))
         flavor = str(self.document.get("model.flavor", "debugmodel"))
-        if self.hints.model:
-            return self.hints.model
-        known = MODELS.get((name.lower(), flavor.lower()))
-        if known is None:
-            self.problems.append(
-                model_unknown(
-                    f"model {name} {flavor}".rstrip() + " is not in the catalogue"
-                    if self.document.has("model.name") or self.document.has("model.flavor")
-                    else "the file does not name the model",
-                    self.document.place("model.name", "model.flavor"),
-                    "--model NAME, config.json or .toml",
-                )
+        known = self.hints.model or MODELS.get((name.lower(), flavor.lower()))
+        if known is not None:
+            return known, None
+        named = self.document.has("model.name") or self.document.has("model.flavor")
+        folder = Path(self.document.path).parent
+        shape = registered_model(name, flavor, folder) if named else None
+        if shape is not None:
+            self.assumed.append(f"{name} {flavor} as in {shape.source}")
+            return None, shape
+        self.problems.append(
+            model_unknown(
+                f"model {name} {flavor}".rstrip() + " is not in the catalogue"
+                if named
+                else "the file does not name the model",
+                self.document.place("model.name", "model.flavor"),
+                "--model NAME, config.json or .toml",
             )
-        return known
+        )
+        return None, None
 
-    def _layout(self, degrees: dict[str, int], model: str | None) -> dict[str, Any]:
+    def _layers(self, model: str | None, shape: ModelSpec | None) -> int | None:
+        from planner.job.models.catalog import load_model
+
+        spec = load_model(model).spec if model else shape
+        return None if spec is None else spec.layers
+
+    def _layout(self, degrees: dict[str, int], layers: int | None) -> dict[str, Any]:
         """vpp, layers of each block and the schedule."""
         key = TORCHTITAN["schedule"].key
         text = str(self.document.get(key, "1F1B"))
@@ -206,11 +222,9 @@ class TorchtitanReader(DocumentReader):
             self.unpredictable(why, key)
         usual = schedule in ("1f1b", "interleaved", None)
         layout: dict[str, Any] = {"schedule": None if usual else schedule, "vpp": least}
-        return layout | self._blocks(degrees["pp"], least == 1, model)
+        return layout | self._blocks(degrees["pp"], least == 1, layers)
 
-    def _blocks(self, pp: int, single: bool, model: str | None) -> dict[str, Any]:
-        from planner.job.models.catalog import load_model
-
+    def _blocks(self, pp: int, single: bool, layers: int | None) -> dict[str, Any]:
         one_text = f"{_P}.pipeline_parallel_"
         less_layers = (
             self.whole(f"{one_text}first_stage_less_layers", 1, 0),
@@ -219,9 +233,8 @@ class TorchtitanReader(DocumentReader):
         parts = named_parts(self.document.get(f"{_P}.module_fqns_per_model_part"))
         if parts is not None:
             return {"vpp": max(1, len(parts) // pp), "block_layers": parts}
-        if model is None:
+        if layers is None:
             return {}
-        layers = load_model(model).spec.layers
         key = f"{one_text}layers_per_stage"
         per_stage = self.whole(key, 0, 0) or None
         chunks, problem = stage_count(layers, pp, per_stage, single, less_layers)
@@ -351,7 +364,13 @@ def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
 def override(document: Document, launch: LaunchCommand | None, files: Files) -> None:
     """`--training.local_batch_size 4` on the command line wins over the file."""
     for key, setting in given_arguments(launch.arguments if launch else (), files).items():
-        if re.match(r"[a-z_]+\.\w", key) and not key.startswith("job."):
+        if not re.match(r"[a-z_]+\.\w", key) or key.startswith("job."):
+            continue
+        table, _, name = key.rpartition(".")
+        if name.startswith("no_") and setting.value is True and not is_known(key):
+            # tyro's way to switch off: `--profiling.no-enable-profiling`.
+            document.override(replace(setting, value=False), f"{table}.{name[3:]}")
+        else:
             document.override(replace(setting, value=_typed(str(setting.value))), key)
 
 

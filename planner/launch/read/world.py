@@ -48,6 +48,8 @@ _YAML: Sequence[tuple[str, CountKind]] = (
     (r"^num_nodes", "nodes"),
     (r"^resources\.accelerators", "gpus a node"),
 )
+# Of a variable, with what stands before its value.
+_LONGEST_NAME = 100
 # A job with parts of several kinds: what is one node of what is not known.
 # What says that there is one node.
 ALONE = "torchrun --standalone"
@@ -157,10 +159,14 @@ def _count(
 
 
 def _is_default(setting: Setting, files: Files) -> bool:
-    """Whether a value stands as the default of a variable that the environment may set."""
+    """Whether a value stands as the default of a variable that the environment may set:
+    `${N:-1}`, or `N=1` where `[ -z "$N" ]`."""
     for span in setting.spans:
-        before = files.by_path[span.file].text[max(0, span.start - 2) : span.start]
-        if before.endswith((":-", ":=")) or re.search(r"\w-$", before):
+        text = files.by_path[span.file].text[: span.start]
+        if text.endswith((":-", ":=")) or re.search(r"\w-$", text[-2:]):
+            return True
+        assigned = re.search(r"(\w+)=[\"']?$", text[-_LONGEST_NAME:])
+        if assigned and re.search(rf"-z\s+[\"']?\$\{{?{assigned[1]}\b", text):
             return True
     return False
 

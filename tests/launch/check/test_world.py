@@ -87,13 +87,11 @@ def test_numbers_that_agree(read: Read, text: str) -> None:
         ),
         (slurm(directives="#$ -l rt_AF=4\n"), "#$ -l rt_AF 4 and torchrun --nnodes 2 do not"),
         (slurm("torchrun --nnodes 7 --nproc-per-node 8 pretrain_gpt.py"), "--nnodes 7 do not"),
-        (slurm("torchrun --nnodes 2 --nproc-per-node 4 pretrain_gpt.py"), "4 GPUs would stay idle"),
         (
             slurm("torchrun --nnodes 2 --nproc-per-node 16 pretrain_gpt.py"),
             "a GPU takes one process",
         ),
         (slurm("torchrun --nproc-per-node -3 pretrain_gpt.py"), "-3: at least 1 is needed"),
-        (slurm("srun --ntasks-per-node=4 python pretrain_gpt.py"), "4 GPUs would stay idle"),
         (
             slurm("srun -n 12 python pretrain_gpt.py"),
             "srun -n 12 is not #SBATCH --nodes 2 times #SBATCH --gpus-per-node 8",
@@ -142,8 +140,32 @@ def test_places_are_file_and_line(read: Read) -> None:
     assert [place.rpartition("/")[2] for place in problem.places] == ["launch.sh:2", "launch.sh:5"]
 
 
-def test_what_the_environment_may_set_is_only_warned_of(read: Read) -> None:
-    text = slurm("torchrun --nnodes ${NNODES:-1} --nproc-per-node 8 pretrain_gpt.py")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nnodes 2 --nproc-per-node 4 pretrain_gpt.py",
+        "srun --ntasks-per-node=4 python pretrain_gpt.py",
+    ],
+)
+def test_idle_gpus_are_warned_of(read: Read, command: str) -> None:
+    """It runs, on fewer GPUs than it is given, and is costed on those."""
+    found = read(slurm(command))
+    (warning,) = [item for item in assess(found, "8xH100").problems if item.rule == "world-size"]
+    assert (warning.severity, "4 GPUs would stay idle" in warning.text) == ("warning", True)
+    assert not assess(found, "8xH100").errors
+    (error,) = assess(found, "16xH100").errors
+    assert "the files start 8 processes; this is checked for 16 GPUs" in error.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        slurm("torchrun --nnodes ${NNODES:-1} --nproc-per-node 8 pretrain_gpt.py"),
+        slurm("if [ -z \"$NNODES\" ]; then\n  export NNODES=1\nfi\n"
+              "torchrun --nnodes $NNODES --nproc-per-node 8 pretrain_gpt.py"),
+    ],
+)  # fmt: skip
+def test_what_the_environment_may_set_is_only_warned_of(read: Read, text: str) -> None:
     problems = assess(read(text), "16xH100").problems
     assert {p.severity for p in problems if p.rule == "world-size"} == {"warning"}
 

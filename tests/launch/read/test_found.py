@@ -42,3 +42,68 @@ def test_num_layers_of_another_trainer_are_not_megatrons(folder: ReadFolder) -> 
 
     with pytest.raises(CannotTellError, match="which is no framework that can be read"):
         folder({"a.sh": "torchrun --nproc_per_node 8 train_lm.py --num-layers 24 --num-heads 16"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.sh", "deepspeed --module openrlhf.cli.train_sft --zero_stage 2\n",
+         "runs openrlhf.cli.train_sft, which is no framework"),
+        ("a.sh", "accelerate launch --config_file $1 train.py --lr 1\n",
+         "with a file that is $1, an argument of the script"),
+        ("a.sh", "python -m pip install torch\n", "no command that starts a training program"),
+        ("a.sh", "torchrun --nproc_per_node 8 train_it.py\npython merge.py --to x\n",
+         "line 1 runs train_it.py"),
+        ("a.sh", "deepspeed --num_gpus 8 t.py --config a/b.yaml a/b.yaml\n",
+         "trains with a/b.yaml; give it too"),
+        ("a.yaml", "apiVersion: batch/v1\nkind: Job\nspec:\n  x: {{ .Values.image }}\n",
+         "a template"),
+        ("a.sh", "torchrun --nproc_per_node 8 t.py --config {{ root }}/x.yaml\n", "is a template"),
+        ("a.sh", "torchrun --nproc_per_node=8 -m flame.train --job.config_file $(grep x y)\n",
+         "with a file that is output of $(grep x y)"),
+        ("a.sh", "torchrun --nproc_per_node=8 pretrain_demo.py --dist_plan=a --batch_size=2 "
+         "--model_name=b --cpu_ebd --with_static_partition=d --release-after e --chunk-size-of f\n",
+         "runs pretrain_demo.py, which is no framework"),
+        ("a.sh", "torchrun --nproc_per_node=8 megatron_gpt_pretraining.py trainer.devices=8 "
+         "model.micro_batch_size=1\n", "runs megatron_gpt_pretraining.py, which is no framework"),
+        ("a.yaml", "model_name_or_path: gpt2\ntrainer:\n  mp: p=f32\n", "settings of none"),
+        ("a.yaml", "kind: A\n---\nkind: B\n", "holds 2 YAML documents, none of which starts"),
+        ("a.yaml", "pipe-parallel-size: 1\nnum-layers: 12\n", "this YAML is GPT-NeoX's; read are"),
+        ("a.yaml", "max_seq_len: 2048\nmax_duration: 3ba\n", "this YAML is LLM Foundry's"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_files_that_are_not_read(
+    folder: ReadFolder, name: str, text: str, words: str
+) -> None:
+    from planner.job.errors import CannotTellError, UsageError
+
+    with pytest.raises((CannotTellError, UsageError)) as error:
+        folder({name: text})
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "shape"),
+    [
+        # torchtitan's own 8B and Qwen3-0.6B, whose sizes the catalogue has from elsewhere.
+        ("llama3", "dim=4096, n_layers=32, n_heads=32, n_kv_heads=8, ffn_dim_multiplier=1.3, "
+         "multiple_of=1024, rope_theta=500000", "llama-3.1-8b"),
+        ("qwen3", "vocab_size=151936, head_dim=128, dim=1024, n_layers=28, n_heads=16, "
+         "n_kv_heads=8, qk_norm=True, hidden_dim=3072, enable_weight_tying=True",
+         "qwen3-0.6b"),
+    ],
+)  # fmt: skip
+def test_torchtitans_own_sizes_are_the_catalogues(
+    tmp_path: Path, name: str, arguments: str, shape: str
+) -> None:
+    from planner.job.models.catalog import load_model
+    from planner.launch.read.torchtitan_registry import registered_model
+
+    folder = tmp_path / "torchtitan" / "models" / name
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(f"sizes = {{'x': ModelArgs({arguments})}}\n")
+    found, known = registered_model(name, "x", folder / "train_configs"), load_model(shape).spec
+    assert found is not None
+    fields = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "family")
+    assert {f: getattr(found, f) for f in fields} == {f: getattr(known, f) for f in fields}
+    assert found.tied_embeddings == known.tied_embeddings

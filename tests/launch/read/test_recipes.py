@@ -133,6 +133,24 @@ def test_what_a_recipe_does_not_show_is_missing(folder: ReadFolder) -> None:
     assert "train.micro_batch_size" in refusals(found)
 
 
+def test_a_rule_that_an_unseen_base_may_keep_is_no_error(folder: ReadFolder) -> None:
+    """gpt-oss takes its exchange of context parallelism (a2a) from the recipe that it extends."""
+    found = folder(
+        {
+            "a.py": "from megatron.bridge.recipes.gpt_oss import gpt_oss_20b_pretrain_config\n"
+            "from megatron.bridge.training.config import ConfigContainer\n"
+            "def gpt_oss_20b_pretrain_8gpu_config() -> ConfigContainer:\n"
+            "    cfg = gpt_oss_20b_pretrain_config()\n"
+            "    cfg.model.context_parallel_size = 2\n"
+            "    cfg.train.global_batch_size = 4\n"
+            "    cfg.train.micro_batch_size = 1\n"
+            "    return cfg\n"
+        }
+    )
+    assert not judged(found).errors
+    assert "gpt_oss_20b_pretrain_config, which is not there to read, may say" in refusals(found)
+
+
 @pytest.mark.parametrize("sizes", [{}, {"num_layers": 4, "hidden_size": 512}])
 def test_a_class_without_sizes_names_those_left_to_overrides(
     sizes: dict[str, int], folder: ReadFolder

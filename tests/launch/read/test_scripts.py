@@ -90,6 +90,13 @@ def test_a_trainers_number_that_is_none(folder: ReadFolder) -> None:
     assert folder({"a.sh": f"{command} {batch} {'9' * 5000}\n"}).mbs == 2
 
 
+def test_an_option_of_any_spelling_is_no_pattern(folder: ReadFolder) -> None:
+    parser = {"megatron/training/arguments.py": "group.add_argument('--of-ours')\n"}
+    command = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS} --global-batch-size[[tensor-m\n"
+    found = folder({"a.sh": command} | parser)
+    assert [item.key for item in found.unknown] == ["--global-batch-size[[tensor-m"]
+
+
 def test_a_layout_of_layouts_is_no_memory(folder: ReadFolder) -> None:
     nested = "t" + ")*4000".join([""] * 6)
     words = f"--pipeline-model-parallel-layout '{'(' * 5}{nested}'"

@@ -1,0 +1,112 @@
+"""Sizes of models in a torchtitan checkout's own registry, `models/NAME/__init__.py`: parsed, never
+imported.
+
+Fields: torchtitan 0.1 and 0.2, models/llama3/model/args.py, models/qwen3/model/args.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from planner.job.errors import UsageError
+from planner.job.specs import ModelSpec
+from planner.launch.read.beside import beside, text_of
+from planner.launch.read.python_names import last_name, python_module
+from planner.launch.read.text import Text
+
+_PLACES = ("models", "experiments", "torchtitan/models", "torchtitan/experiments")
+# Fields that the shape needs; their defaults where a size leaves them out.
+_LLAMA = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": None, "vocab_size": 128256,
+          "multiple_of": 256, "ffn_dim_multiplier": None}  # fmt: skip
+_QWEN = {"dim": 1024, "n_layers": 28, "n_heads": 16, "n_kv_heads": 8, "vocab_size": 151936,
+         "head_dim": 128, "hidden_dim": 3072, "qk_norm": True,
+         "enable_weight_tying": False}  # fmt: skip
+_FIELDS: Mapping[str, Mapping[str, object]] = {"llama3": _LLAMA, "qwen3": _QWEN}
+# Fields without effect on the shape; any other is of a model that is not known.
+_HARMLESS = {"rope_theta", "rope_scaling_args", "norm_eps", "max_seq_len", "depth_init", "eos_id",
+             "use_flex_attn", "attn_type", "attn_mask_type"}  # fmt: skip
+
+
+def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
+    """The dense model that a registry around a folder has under a name; None where none has it, or
+    has more of it than is read here."""
+    from planner.job.models.errors import ModelError
+    from planner.job.models.hf_config import model_from_hf_config
+
+    fields = _FIELDS.get(name.lower())
+    found = _registry(name, folder) if fields is not None else None
+    stated = None if found is None else _stated(found, flavor)
+    if fields is None or stated is None or stated.keys() - fields.keys() - _HARMLESS:
+        return None
+    values = {field: stated.get(field, default) for field, default in fields.items()}
+    try:
+        config = (_llama if name.lower() == "llama3" else _qwen)(values)
+        spec = model_from_hf_config(config, where=f"{found} ({flavor})")
+    except (ModelError, TypeError, ValueError, ArithmeticError):
+        return None
+    return spec.model_copy(update={"name": f"{name} {flavor}", "source": str(found)})
+
+
+def _registry(name: str, folder: Path) -> Path | None:
+    if not re.fullmatch(r"\w{1,50}", name):
+        return None
+    files = (beside(f"{place}/{name}/__init__.py", folder, whole=True) for place in _PLACES)
+    return next((path for path in files if path is not None), None)
+
+
+def _stated(path: Path, flavor: str) -> dict[str, Any] | None:
+    """Literal arguments of the entry of a flavor."""
+    try:
+        module = python_module(Text.made(text_of(path) or ""), str(path))
+    except UsageError:
+        return None
+    for table in (node for node in ast.walk(module) if isinstance(node, ast.Dict)):
+        for key, value in zip(table.keys, table.values, strict=True):
+            is_it = isinstance(key, ast.Constant) and key.value == flavor
+            if is_it and isinstance(value, ast.Call) and last_name(value.func).endswith("Args"):
+                return {item.arg or "**": _literal(item.value) for item in value.keywords}
+    return None
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _llama(values: Mapping[str, Any]) -> dict[str, object]:
+    """Two thirds of four widths, times the multiplier, rounded up (FeedForward of llama3)."""
+    hidden = int(2 * 4 * values["dim"] / 3)
+    if values["ffn_dim_multiplier"] is not None:
+        hidden = int(values["ffn_dim_multiplier"] * hidden)
+    step = values["multiple_of"]
+    return _config("llama", values) | {"intermediate_size": step * math.ceil(hidden / step)}
+
+
+def _qwen(values: Mapping[str, Any]) -> dict[str, object]:
+    return _config("qwen3" if values["qk_norm"] else "qwen2", values) | {
+        "intermediate_size": values["hidden_dim"],
+        "head_dim": values["head_dim"],
+        "tie_word_embeddings": values["enable_weight_tying"],
+    }
+
+
+def _config(family: str, values: Mapping[str, Any]) -> dict[str, object]:
+    """What both have, in Hugging Face's words."""
+    return {
+        "model_type": family,
+        "hidden_size": values["dim"],
+        "num_hidden_layers": values["n_layers"],
+        "num_attention_heads": values["n_heads"],
+        "num_key_value_heads": values["n_kv_heads"] or values["n_heads"],
+        "vocab_size": values["vocab_size"],
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+    }
