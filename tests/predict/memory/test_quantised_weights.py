@@ -44,9 +44,7 @@ def test_linear_layers_keep_quantised_weights_beside_the_16_bit_ones(
 def test_they_stay_through_the_update_and_are_shown() -> None:
     degrees = Degrees(dp=8, zero=1)
     plain, quantised = (case_in(precision, degrees) for precision in ("bf16", "fp8"))
-    (usual,), (more,) = (
-        stage_accounts(one.job, degrees, one.layout) for one in (plain, quantised)
-    )
+    (usual,), (more,) = (stage_accounts(one.job, degrees, one.layout) for one in (plain, quantised))
     assert more.core.rest.weights - usual.core.rest.weights == 2.0 * 32 * LAYER
     demand_views(quantised, "fp8")
 
@@ -60,4 +58,3 @@ def test_weights_that_are_quantised_themselves_have_no_copies() -> None:
     plain = case_in("bf16", degrees)
     weights = [compiled_stages(one)[0, f.STAGE_WEIGHTS] for one in (quantised, plain)]
     assert weights[0] == weights[1]
-
