@@ -115,8 +115,9 @@ class FrameworkInputs(NamedTuple):
     activation_bytes: float
     residual_bytes: float
     weight_cast_bytes: float
+    """Bytes per weight of copies of it: autocast's, or quantised ones."""
     weight_casts_stay: float
-    """Casts are quantised copies of weights, which stay through the whole step."""
+    """Copies are quantised ones, which stay through the whole step; 0: autocast's."""
     optimizer_post_validation: float
     pipeline_scatters: float
     blocking_launches: float

@@ -79,7 +79,7 @@ TRAINER_PEAKS = [
     ({**SHARDED, "mbs": "8", "vocab": "128256"}, "64.22"),
 ]
 
-# Under autocast alone weights and the stream between layers are fp32: ATorch's Llama 2 7B under FSDP1
+# Under autocast alone weights and the stream between layers are fp32: ATorch's Llama 2 7B in FSDP1
 # on A100, GPT-2 XL under Lightning's DDP, whose gradients of 2022 were zeroed in place, and with
 # DeepSpeed's 16-bit weights a loss of 16-bit logits.
 ATORCH = TRAINER | {
