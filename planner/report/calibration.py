@@ -18,7 +18,8 @@ def calibration_report(
     calibration: Calibration, fits: Sequence[FigureFit], notes: Sequence[str]
 ) -> Report:
     """Errors before and after, factors with intervals, what the runs cannot determine."""
-    blocks: list[Block] = [_errors(calibration), _runs(fits), _factors(calibration)]
+    tables = _errors(calibration), _runs(fits), _factors(calibration)
+    blocks: list[Block] = [table for table in tables if table.rows]
     lines = (*_shares(fits), *_undetermined(calibration, fits), *_odd(fits))
     if lines:
         blocks.append(Notes(lines))

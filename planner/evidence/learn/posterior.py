@@ -46,8 +46,8 @@ _ODDS = (0.0, 0.0, *(-12.0 for _ in _EXPLAINING[1:]))
 # `_SMALL` being alike; and by how much they lower the sum of errors. A calibration is taken whole
 # where the mean gain is `_SURE` standard errors.
 _GAINS, _SMALL, _SUM, _SURE = (0.0, 0.6), 0.02, 0.04, 2.0
-# After a single run, doubted so that it does not mislead, further ones scatter by this share of
-# what the model then expects (variances).
+# A single run is doubted so that it does not mislead: by more than it scatters, of which this is the
+# share (variances), chosen by the runs that 80 % intervals hold.
 _EXPECTED_OF_ONE = 0.4
 
 
@@ -82,11 +82,11 @@ class Posterior:
     def spread(self, runs: int) -> float:
         """Standard deviation of ln(measured / predicted) that a further run like the first `runs`
         will show: what each showed, as the others correct it, with what the model expects that to
-        be counting as one more; of a single run the expectation alone. Holds 79 to 84 % of
-        held-out runs in 80 % intervals after 1, 3, 10 and 20."""
+        be counting as one more. Holds 79 to 84 % of held-out runs in 80 % intervals after 1, 3,
+        10 and 20."""
         expected = float(np.median(self.expected[:runs]))
         if len(self.pull) == 1:
-            return math.sqrt(_EXPECTED_OF_ONE * expected)
+            expected *= _EXPECTED_OF_ONE
         shown = 0.5 * math.pi * error(self.left_out[:runs]) ** 2
         return math.sqrt((expected + runs * shown) / (1 + runs))
 

@@ -84,6 +84,15 @@ def test_a_single_run_helps_the_others() -> None:
     assert learnt_spread(learnt) > learnt_spread(fit_figure(measured, "time"))
 
 
+def test_error_bars_of_a_single_run_are_as_wide_as_it_is_off() -> None:
+    spreads = [
+        learnt_spread(fit_figure(runs.predictions({"gemm_rate": rate}, [{}]), "time"))
+        for rate in (1.0, 0.5)
+    ]
+    assert spreads[0] < 0.1
+    assert spreads[1] > 4.0 * spreads[0]
+
+
 def learnt_spread(fit) -> float:
     return calibration_of([fit], ["x"]).time.spread
 
