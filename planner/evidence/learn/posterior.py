@@ -46,8 +46,8 @@ _ODDS = (0.0, 0.0, *(-12.0 for _ in _EXPLAINING[1:]))
 # `_SMALL` being alike; and by how much they lower the sum of errors. A calibration is taken whole
 # where the mean gain is `_SURE` standard errors.
 _GAINS, _SMALL, _SUM, _SURE = (0.0, 0.6), 0.02, 0.04, 2.0
-# A single run is doubted so that it does not mislead: by more than it scatters, of which this is the
-# share (variances), chosen by the runs that 80 % intervals hold.
+# A single run is doubted, so that it does not mislead, more than it scatters: it does by this share
+# of the variance, chosen by the runs that 80 % intervals hold.
 _EXPECTED_OF_ONE = 0.4
 
 
