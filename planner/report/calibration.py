@@ -18,8 +18,9 @@ def calibration_report(
     calibration: Calibration, fits: Sequence[FigureFit], notes: Sequence[str]
 ) -> Report:
     """Errors before and after, factors with intervals, what the runs cannot determine."""
-    blocks: list[Block] = [_errors(calibration), _runs(fits), _factors(calibration)]
-    lines = (*_undetermined(calibration, fits), *_odd(fits))
+    tables = _errors(calibration), _runs(fits), _factors(calibration)
+    blocks: list[Block] = [table for table in tables if table.rows]
+    lines = (*_shares(fits), *_undetermined(calibration, fits), *_odd(fits))
     if lines:
         blocks.append(Notes(lines))
     if notes:
@@ -84,6 +85,16 @@ def _undetermined(calibration: Calibration, fits: Sequence[FigureFit]) -> list[s
     figures = {fit.figure for fit in fits}
     left = [one.name for one in PARAMETERS if one.figure in figures and one.name not in told]
     return [f"The runs cannot determine: {', '.join(left)}."] if left else []
+
+
+def _shares(fits: Sequence[FigureFit]) -> list[str]:
+    """What is not taken whole."""
+    return [
+        f"{fit.share:.0%} of what the runs teach of {_FIGURES[fit.figure]} is taken: judged by the "
+        "others, some are predicted better by it, some worse."
+        for fit in fits
+        if 0.0 < fit.share < 1.0
+    ]
 
 
 def _odd(fits: Sequence[FigureFit]) -> list[str]:

@@ -185,7 +185,7 @@ def test_plan_files_with_something_out_of_place(
 @pytest.mark.parametrize(
     ("runs", "said"),
     [
-        (RUNS.replace("0.05", "1e-300"), "over 1,000 times off"),
+        (RUNS.replace("0.05", "1e-300"), "over 100 times off"),
         (RUNS + f"{RUNS.splitlines()[1]}\n" * 999, "1,001 runs: a calibration takes at most 1,000"),
     ],
     ids=["unit", "many"],

@@ -32,7 +32,7 @@ from planner.evidence.learn.linear import (
     predicted_logs,
     run_configurations,
 )
-from planner.evidence.learn.posterior import Array, Posterior, error, explain, is_no_better, learn
+from planner.evidence.learn.posterior import Array, Posterior, error, explain, learn, trust
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
@@ -53,15 +53,18 @@ DETERMINED = 0.8
 ODD = 0.3
 # Each run is compared with each other.
 MOST_RUNS = 1_000
-# A measurement that is further off what is predicted is a slip of the pen.
-MOST_TIMES, _BEYOND = 1_000, 10.0
+# A measurement that is further off what is predicted is a slip of the pen, as milliseconds for
+# seconds are, or of another run.
+MOST_TIMES, _BEYOND = 100, 10.0
 
 
 @dataclass(frozen=True)
 class FigureFit:
     """What the runs of one figure taught: the `posterior` that predicts and the one of what the
     `factors` may be. ln(measured / predicted) of the `runs`, (runs,): `before`
-    any calibration, `after` it, and `left_out`, each as the others correct it (empty: one run)."""
+    any calibration, `after` it, and `left_out`, each as the others correct it (empty: one run).
+    `share`: how much of what runs teach they show to be right; 0 is shown, and taken, as a whole.
+    """
 
     figure: Figure
     runs: tuple[Prediction, ...]
@@ -70,11 +73,12 @@ class FigureFit:
     before: Array
     after: Array
     left_out: Array
+    share: float
 
     @property
     def is_refused(self) -> bool:
         """Whether runs, each judged by the others, get no better."""
-        return len(self.left_out) > 0 and is_no_better(self.before, self.left_out)
+        return self.share == 0.0
 
     @property
     def odd(self) -> tuple[Prediction, ...]:
@@ -105,11 +109,14 @@ def fit_figure(
         found = equations(runs, figure, at=about, widths=widths).and_also(more)
         posterior = learn(found.slopes, found.residuals, prior, like)
         about = _factors(found, posterior)
-    after = measured - predicted_logs(runs, figure, about, LearningModel)
+    factors = explain(found.slopes, found.residuals, prior, like)
+    # Benchmarks are no steps: what they teach of steps, runs alone can tell.
+    share = trust(before, posterior.left_out[: len(runs)])
+    posterior = posterior.shrunk(share or 1.0, np.concatenate([before, more.residuals]))
+    after = measured - predicted_logs(runs, figure, _factors(found, posterior), LearningModel)
     after -= (like @ posterior.pull)[: len(runs)]
     rest = posterior.left_out[: len(runs)] if len(found.residuals) > 1 else np.zeros(0)
-    factors = explain(found.slopes, found.residuals, prior, like)
-    return FigureFit(figure, runs, posterior, factors, before, after, rest)
+    return FigureFit(figure, runs, posterior, factors, before, after, rest, share)
 
 
 def _demand_possible(runs: Sequence[Prediction], logs: Array, figure: Figure) -> None:
@@ -117,7 +124,7 @@ def _demand_possible(runs: Sequence[Prediction], logs: Array, figure: Figure) ->
         if times > MOST_TIMES:
             raise UsageError(
                 f"{run.row.file} line {run.row.line}: its measured {figure} is over {MOST_TIMES:,} "
-                "times off what is predicted: mend its unit, or leave the row out"
+                "times off what is predicted: mend its unit or its configuration, or leave it out"
             )
 
 

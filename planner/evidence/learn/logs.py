@@ -25,7 +25,8 @@ MOST_STEPS = 100_000
 GIB = 2.0**30
 _KINDS = ("step_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
 # Colours, and what mpirun --tag-output puts before a line.
-_MARKS = re.compile(r"\x1b\[[0-9;]*m|^\[\d+,\d+\]<\w+>:")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_TAG = re.compile(r"\[\d+,\d+\]<\w+>:")
 _NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 _SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
@@ -78,7 +79,7 @@ _MEGATRON_BATCH = re.compile(r"iteration[\s=]+\d+/.*global[ _]batch[ _]size[:=]\
 
 def megatron(line: str, found: LogFigures) -> None:
     """Megatron-LM, NeMo's Megatron, Primus: `training_log` of megatron/training/training.py."""
-    if match := _MEGATRON.search(line):
+    if "lapsed" in line and (match := _MEGATRON.search(line)):
         found.add("step_s", _number(match[1]) / 1e3)
         if batch := _MEGATRON_BATCH.search(line):
             found.gbs = int(batch[1])
@@ -96,7 +97,7 @@ _TITAN = re.compile(
 def torchtitan(line: str, found: LogFigures) -> None:
     """torchtitan's console lines: `tps` counts tokens per second and GPU; `memory` is the most
     that torch reserved (torchtitan/components/metrics.py)."""
-    if match := _TITAN.search(line):
+    if "tps" in line and (match := _TITAN.search(line)):
         found.add("tokens_per_s_per_gpu", _number(match[2]))
         found.peak(float(match[1]) * GIB, "reserved")
 
@@ -216,8 +217,8 @@ def read_log(path: Path) -> TrainingLog:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Lines of a text of any size, each cut at `LONGEST_LINE`, without `_MARKS`. UsageError or
-    HardwareError for a missing file, a folder, or what is no text."""
+    """Lines of a text of any size, each cut at `LONGEST_LINE`, without colours and
+    tags. UsageError or HardwareError for a missing file, a folder, or what is no text."""
     try:
         demand_file(path, path.stat())
         with path.open("rb") as stream:
@@ -230,7 +231,11 @@ def _decoded(stream: IO[bytes], path: Path) -> Iterator[str]:
     while line := stream.readline(LONGEST_LINE):
         if b"\0" in line:
             raise UsageError(f"{path} is not a text file: it holds a zero byte")
-        yield _MARKS.sub("", line.decode("utf-8", "replace"))
+        text = line.decode("utf-8", "replace")
+        if "\x1b" in text:
+            text = _COLOURS.sub("", text)
+        tag = _TAG.match(text)
+        yield text[tag.end() :] if tag else text
 
 
 def _trainer_state(path: Path) -> TrainingLog:

@@ -4,9 +4,8 @@ the rest.
 A cluster is the runs of one source on one GPU under one framework. Constants and priors are fitted
 without the source. Of each cluster k runs are drawn, again and again; the others are predicted
 without them, by one overall factor (the median of measured over predicted of the k), and as
-calibrated. A calibration that the k runs, each judged by the others, do not show to be better than
-none is refused (`is_no_better`), and the prediction stays as it was. The calibrated
-prediction is the linear one, and what like runs say.
+calibrated, as far as the k runs, each judged by the others, show that to be better (`trust`). The
+calibrated prediction is the linear one, and what like runs say.
 
 Then k runs are chosen for a third of the others, drawn at random, as `planner calibrate --suggest`
 chooses them (`planner.evidence.learn.choose`), whatever they cost, and that third is judged.
@@ -23,14 +22,7 @@ from numpy.typing import NDArray
 
 from planner.evidence.learn.choose import Unknown, most_telling
 from planner.evidence.learn.linear import likeness
-from planner.evidence.learn.posterior import (
-    Array,
-    Posterior,
-    Prior,
-    expectation,
-    is_no_better,
-    learn,
-)
+from planner.evidence.learn.posterior import Array, Prior, expectation, learn, trust
 from planner.evidence.learn.priors import Cluster, Published, fitted_prior
 from planner.predict.uncertainty.residuals import COVERAGE
 
@@ -102,13 +94,11 @@ class _Runs:
         """(before, factor, after, refused, covered) of the others, learning from the known."""
         others = np.setdiff1d(np.arange(len(self.residuals)), known)
         rest = self.residuals[others]
-        left, posterior = self._corrected(known, others)
-        covered = float((np.abs(left) <= _Z * posterior.spread(len(known))).mean())
-        worse = is_no_better(self.residuals[known], posterior.left_out)
-        after = rest if worse else left
+        left, spread, share = self._corrected(known, others)
+        covered = float((np.abs(left) <= _Z * spread).mean())
         by_factor = rest - median(self.residuals[known])
-        before, factor, error = (median_error(each) for each in (rest, by_factor, after))
-        return before, factor, error, float(worse), covered
+        before, factor, after = (median_error(each) for each in (rest, by_factor, left))
+        return before, factor, after, float(share == 0.0), covered
 
     def draw_chosen(self, order: Indices, count: int) -> float:
         """Median error of the first third in an order, learning from runs chosen of the rest."""
@@ -116,16 +106,18 @@ class _Runs:
         judged, others = order[:third], order[third:]
         nothing = expectation(self.slopes, np.zeros(0), self.prior, self.like, count)
         known = np.array(most_telling(Unknown(*nothing), others, judged, count))
-        left, posterior = self._corrected(known, judged)
-        worse = is_no_better(self.residuals[known], posterior.left_out)
-        return median_error(self.residuals[judged] if worse else left)
+        return median_error(self._corrected(known, judged)[0])
 
-    def _corrected(self, known: Indices, judged: Indices) -> tuple[Array, Posterior]:
-        """ln(measured / predicted) of the judged runs, calibrated by the known ones."""
-        like = self.like[np.ix_(known, known)]
-        posterior = learn(self.slopes[known], self.residuals[known], self.prior, like)
+    def _corrected(self, known: Indices, judged: Indices) -> tuple[Array, float, float]:
+        """ln(measured / predicted) of the judged runs, calibrated by the known ones; the standard
+        deviation expected of it, and the share of the calibration that was taken."""
+        like, before = self.like[np.ix_(known, known)], self.residuals[known]
+        posterior = learn(self.slopes[known], before, self.prior, like)
+        share = trust(before, posterior.left_out)
+        posterior = posterior.shrunk(share, before)
         pulled = self.like[np.ix_(judged, known)] @ posterior.pull
-        return self.residuals[judged] - self.slopes[judged] @ posterior.mean - pulled, posterior
+        left = self.residuals[judged] - self.slopes[judged] @ posterior.mean - pulled
+        return left, posterior.spread(len(known)), share
 
 
 def median_error(residuals: Array) -> float:

@@ -193,7 +193,7 @@ def _sums(found: Collected, waits: Spans, start: float, end: float) -> dict[tupl
     sums = {("term", term): length(spans) for term, spans in kernels.items()}
     for name, spans in groups.items():
         sums["exposed", name] = length(union(spans, compute)) - length(compute)
-        sums["hidden", name] = length(spans) - sums["exposed", name]
+        sums["hidden", name] = max(0.0, length(spans) - sums["exposed", name])
     return sums | {
         ("all", "compute"): length(compute),
         ("all", "busy"): length(every),

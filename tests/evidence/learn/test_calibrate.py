@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,9 @@ from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.tables import FrameworkInputs
 from planner.evidence.learn.calibrate import calibrate, calibration_of, fit_figure
 from planner.evidence.learn.linear import measured_log
-from planner.evidence.learn.posterior import Prior, error, explain, learn, solve
+from planner.evidence.learn.posterior import Prior, error, explain, learn, solve, trust
 from planner.evidence.learn.priors import shipped_prior
-from planner.evidence.runs.predict import cost_predictions
+from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.job.errors import CannotTellError, UsageError
 from tests.evidence.learn import runs
 
@@ -81,6 +82,15 @@ def test_a_single_run_helps_the_others() -> None:
     assert 0.0 < error(learnt.after) < 0.8 * error(learnt.before)
     assert len(learnt.left_out) == 0
     assert learnt_spread(learnt) > learnt_spread(fit_figure(measured, "time"))
+
+
+def test_error_bars_of_a_single_run_are_as_wide_as_it_is_off() -> None:
+    spreads = [
+        learnt_spread(fit_figure(runs.predictions({"gemm_rate": rate}, [{}]), "time"))
+        for rate in (1.0, 0.5)
+    ]
+    assert spreads[0] < 0.1
+    assert spreads[1] > 4.0 * spreads[0]
 
 
 def learnt_spread(fit) -> float:
@@ -213,6 +223,70 @@ def test_intervals_of_drawn_parameters_cover() -> None:
         deviations = np.sqrt(np.diag(found.covariance))
         inside.append(np.abs(found.mean - truth) <= 1.2816 * deviations)
     assert 0.75 <= np.mean(inside) <= 0.97
+
+
+@pytest.mark.parametrize(
+    ("before", "left_out", "low", "high"),
+    [
+        ([0.1], [0.1], 1.0, 1.0),  # nothing judges a single run
+        ([0.1] * 8, [0.01] * 8, 1.0, 1.0),  # every error falls
+        ([0.1, -0.1] * 4, [0.11, -0.11] * 4, 0.0, 0.0),  # every error grows
+        ([0.1, -0.1] * 4, [0.04, -0.14] * 4, 0.4, 0.9),  # half of them fall
+        ([0.05] * 3, [0.06] * 3, 0.1, 0.3),  # three runs are few
+        ([0.05] * 20, [0.06] * 20, 0.0, 0.0),  # twenty are not
+    ],
+)
+def test_how_much_of_a_calibration_is_taken(
+    before: list[float], left_out: list[float], low: float, high: float
+) -> None:
+    assert low <= trust(np.array(before), np.array(left_out)) <= high
+
+
+def test_the_share_taken_is_of_all_that_was_learnt() -> None:
+    before = np.array([0.1, 0.2, 0.15])
+    whole = learn(np.ones((3, 1)), before, Prior(np.array([0.2]), 0.05), 0.01 * np.eye(3))
+    half = whole.shrunk(0.5, before)
+    assert half.mean == pytest.approx(0.5 * whole.mean)
+    assert half.pull == pytest.approx(0.5 * whole.pull)
+    assert half.left_out == pytest.approx(0.5 * (before + whole.left_out))
+    assert half.spread(3) > whole.spread(3)
+
+
+def test_runs_that_agree_half_move_factors_less() -> None:
+    """The same slow GPU, told by runs of which every second contradicts."""
+    sure = runs.predictions({"gemm_rate": 0.85})
+    fits = [fit_figure(sure, "time"), fit_figure(doubtful(sure), "time")]
+    assert fits[0].share == 1.0
+    assert 0.0 < fits[1].share < 0.5
+    at = [parameter.name for parameter in parameters_of("time")].index("gemm_rate")
+    assert fits[0].posterior.mean[at] < 2.0 * fits[1].posterior.mean[at] < 0.0
+
+
+def doubtful(measured: Sequence[Prediction]) -> list[Prediction]:
+    """Every second run a fifth faster than it was."""
+    found = list(measured)
+    for index in range(0, len(found), 2):
+        cells = found[index].row.cells
+        faster = {"step_time_s": repr(0.8 * float(cells["step_time_s"]))}
+        found[index] = replace(found[index], row=replace(found[index].row, cells=cells | faster))
+    return found
+
+
+@pytest.mark.parametrize("count", [3, 10])
+def test_further_runs_lie_in_the_interval_of_a_calibration(count: int) -> None:
+    """Clusters drawn from what the learner averages: about four of five are within the spread."""
+    random, prior, inside = np.random.default_rng(3), Prior(np.array([0.3, 0.2]), 0.05), []
+    for _ in range(200):
+        slopes = random.uniform(0.0, 1.0, (count + 20, 2))
+        noise = random.normal(0.0, 0.05, count + 20)
+        spreads = random.choice([0.2, 1.0]) * prior.spreads
+        values = slopes @ random.normal(0.0, spreads) + noise
+        known, before = slice(count), values[:count]
+        found = learn(slopes[known], before, prior, np.zeros((count, count)))
+        found = found.shrunk(trust(before, found.left_out), before)
+        left = values[count:] - slopes[count:] @ found.mean
+        inside.append(np.abs(left) <= 1.2816 * found.spread(count))
+    assert 0.7 <= np.mean(inside) <= 0.88
 
 
 def test_left_out_judges_a_run_by_the_others() -> None:

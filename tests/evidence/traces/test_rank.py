@@ -47,6 +47,18 @@ def test_terms_of_a_step(plain: Path) -> None:
     assert rank.gaps == 4
 
 
+def test_nothing_hidden_is_not_less_than_nothing(tmp_path: Path) -> None:
+    """Where starts and ends, in seconds, are no binary fractions."""
+    for length_us in range(2500, 2510):
+        events = []
+        for number in range(60):
+            at = number * 20_000.0
+            events.append(made_up.span("kernel", "nvjet", at, 14_000.0))
+            events.append(made_up.span("kernel", "ncclDevKernel_AllReduce", at + 16_000, length_us))
+        rank = read_rank(made_up.write(tmp_path / "a.json", {"traceEvents": events}), 0)
+        assert all(seconds >= 0.0 for seconds in rank.hidden.values())
+
+
 def test_idle_after_the_cpu_read_a_number(tmp_path: Path) -> None:
     rank = read_rank(made_up.write(tmp_path / "a.json", made_up.trace(reads=True)), 0)
     assert rank.calls == {"aten::item": 1.0, "cudaStreamSynchronize": 1.0}
