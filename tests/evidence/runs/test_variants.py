@@ -137,6 +137,15 @@ def test_autocast_is_a_mode_of_its_own_unless_weights_are_in_16_bits() -> None:
     assert held(precision="bf16 autocast", state_precision="", compile="y") == ("amp", 2.0, 0.0)
 
 
+def test_eager_rms_norms_of_litgpt_keep_32_bits() -> None:
+    def kept(**cells: str) -> tuple[float, float]:
+        rules = map_row(row(framework="litgpt", **cells)).job.framework.saved
+        return rules.norm_input_bytes, rules.norm_extra_bytes
+
+    assert kept(act="swiglu", compile="n") == (4.0, 4.0)
+    assert kept(act="swiglu", compile="y") == kept(act="gelu", compile="n")
+
+
 def test_recipes_of_megatron_bridge_keep_weights_in_8_bits() -> None:
     def quantised(**cells: str) -> bool:
         return map_row(row(gpu="H100-80GB", **cells)).job.framework.state.quantised_weights
