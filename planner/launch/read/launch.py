@@ -119,8 +119,21 @@ def read_launch(
     if found.format in READ_ONLY:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         return replace(found, problems=(*read.problems, *plain))
-    problems = (*read.problems, *found.problems)
+    problems = (*read.problems, *_as_environment_may(read, found.problems))
     return replace(found, problems=problems, counts=_counts(read, found))
+
+
+def _as_environment_may(read: _Read, problems: Sequence[Problem]) -> Iterator[Problem]:
+    """A variable that is not set may be in a file of them that was not there."""
+    words = () if read.launch is None else read.launch.command.words
+    unread = [item.text for item in read.problems if item.text.startswith("source ")]
+    unread += [one.text.value for one in words if one.text.value.startswith("--env-file")]
+    for problem in problems:
+        is_absent = problem.rule == "cuda-device-max-connections" and "not set" in problem.text
+        if unread and is_absent:
+            text = f"{problem.text}; {unread[0].partition(':')[0]} may set it, and was not read"
+            problem = replace(problem, severity="warning", text=text)  # noqa: PLW2901
+        yield problem
 
 
 def _counts(read: _Read, found: Found) -> tuple[Count, ...]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from planner.launch.read.directives import scheduler_variables
 from planner.launch.read.shell_calls import (
     ScriptCall,
+    carried_variables,
     counts_processes,
     inline_script,
     reads_a_script,
@@ -157,9 +158,10 @@ class _Walk(Statements):
             self._call(name, words[1:], *shell.functions[name])
         elif (inner := inline_script(words)) is not None:
             before, script = inner
-            with self._started_by(before):
+            with self._started_by(before), shell.carrying(carried_variables(words)):
                 self._nested(script)
         elif (call := script_call(words)) is None or not self._read_file(call, node):
+            environment = environment | carried_variables(words)
             at = self.piece(node).first()
             file = at[0] if at else ""
             shell.commands.append(Command(tuple(words), environment, file, shell.files.line(at)))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from planner.launch.read.text import Text, Word, spaced
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
+# Options with `NAME=VALUE` for what is started, of env, containers, MPI and Slurm.
+_CARRIES = ("-e", "--env", "-x", "-env", "-genv", "--export")
+_CARRYING = re.compile(r"--(env|export)=")
 # What starts a command on other machines.
 _REMOTE = ("ssh", "pdsh")
 _ENDINGS = (".sh", ".bash", ".slurm", ".sbatch", ".sub")
@@ -29,6 +32,27 @@ class ScriptCall:
     name: Text
     arguments: tuple[Text, ...]
     before: tuple[Word, ...] = ()
+
+
+def carried_variables(words: Sequence[Word]) -> dict[str, Text]:
+    """Variables that a command hands to what it starts: `env A=1`, `docker run -e A=1`,
+    `mpirun -x A=1`, `srun --export=ALL,A=1`, `singularity exec --env A=1,B=2`."""
+    found: dict[str, Text] = {}
+    in_env = False
+    for before, word in pairwise([Word(Text("")), *words]):
+        given, option = word.text, _CARRYING.match(word.text.value)
+        in_env = _base(before) == "env" or (in_env and "=" in before.text.value)
+        if option is not None:
+            given = given[option.end() :]
+        if option is not None or in_env or before.text.value in _CARRIES:
+            found |= dict(_assignments(given))
+    return found
+
+
+def _assignments(text: Text) -> Iterator[tuple[str, Text]]:
+    """`A=1,B=2`."""
+    for match in re.finditer(r"(?:^|,)([A-Za-z_]\w*)=([^,]*)", text.value):
+        yield match[1], text[match.start(2) : match.end(2)]
 
 
 def inline_script(words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:

@@ -87,6 +87,20 @@ class Shell:
             self.positional, self.shifted = before
 
     @contextmanager
+    def carrying(self, variables: Mapping[str, Text]) -> Iterator[None]:
+        """Inside what is started with further variables in its environment, if any."""
+        if not variables:
+            yield
+            return
+        before, exported = dict(self.variables), set(self.exported)
+        self.variables |= variables
+        self.exported |= variables.keys()
+        try:
+            yield
+        finally:
+            self.variables, self.exported = before, exported
+
+    @contextmanager
     def reading(self, name: str, what: str) -> Iterator[None]:
         """Inside a function or file, by the name under which it is active."""
         self.active.add(name)
