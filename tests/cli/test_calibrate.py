@@ -171,17 +171,28 @@ def test_a_batch_in_tokens_to_three_places(tmp_path: Path, gbs: int, status: int
         "--zero", "1", "--framework", "nanotron", "--mbs", "1", "-o", tmp_path / "plan.json",
     )  # fmt: skip
     assert made.exit_code in (0, 1), made.output
-    (tmp_path / "train.log").write_text(NANOTRON_2025.replace("size: 1.05M", "size: 8.39M"))
+    log = NANOTRON_2025.replace("size: 1.05M", "size: 8.39M").replace("_ms: 995", "_ms: 99.5K")
+    (tmp_path / "train.log").write_text(log)
     result = invoke("calibrate", "-q", "--from", tmp_path, "--json")
     assert result.exit_code == status, result.output
     assert status == 0 or "its global batch is 8,390,000, the configuration's 8,4" in result.stderr
 
 
-def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path) -> None:
-    path = made_up.write(plan_folder / "rank0.pt.trace.json.gz", made_up.trace())
+def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path, tmp_path: Path) -> None:
+    """Its steps of 10 ms are a twentieth of one sequence's, a five-hundredth of the folder's."""
+    made = invoke(
+        "evaluate", "--model", "llama-2-7b", "--gpus", "8xH100", "--gbs", "8", "--tp", "1",
+        "--zero", "1", "--mbs", "1", "--recompute", "none", "-o", tmp_path / "plan.json",
+    )  # fmt: skip
+    assert made.exit_code in (0, 1), made.output
+    path = made_up.write(tmp_path / "rank0.pt.trace.json.gz", made_up.trace())
     result = invoke("calibrate", "-q", "--from", path, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["time"]["runs"] == 1
+    other = made_up.write(plan_folder / path.name, made_up.trace())
+    result = invoke("calibrate", "-q", "--from", other)
+    assert result.exit_code == 2
+    assert "over 100 times off what is predicted: mend its unit or its config" in result.stderr
 
 
 @pytest.mark.parametrize(
