@@ -224,6 +224,9 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
             context, f"attention/{name}", width, shard, Module.NOTHING,
             of_product=True, viewed=viewed,
         )  # fmt: skip
+        if context.saved.norms_in_linears:
+            # Transformer Engine's module for it: one call makes both gradients.
+            row = replace(row, backward_kernels=1)
         count = context.norm_parameters * (model.head_dim if per_head else width)
         param_shard = ParamShard.NONE if per_head else ParamShard.TP
         saved = _qk_norm_saved(context, row, width, heads if per_head else 1)
