@@ -62,3 +62,14 @@ def test_no_gpu_sustains_more_than_its_best_short_product(name: str) -> None:
     curves = load_compute_curves(gpu)
     for dtype in {"bf16", "fp8"} & set(gpu.peak_flop_per_s):
         assert curves.sustained_share(dtype) < curves.max_share(dtype)
+
+
+@pytest.mark.parametrize("name", ["RTX3090", "RTX4090"])
+def test_softmax_costs_little_beside_slow_tensor_cores(name: str) -> None:
+    """fp32 at half the rate of the tensor cores, at a sixteenth on A100."""
+    for direction in ("forward_efficiency", "backward_efficiency"):
+        shares = []
+        for gpu in (name, "A100"):
+            curves = load_compute_curves(parse_gpus(f"8x{gpu}").gpu).curves
+            shares.append(getattr(curves.attention["flash2"], direction).value)
+        assert shares[1] < shares[0] < 1.0

@@ -459,3 +459,15 @@ def test_bf16_gradients_of_deepspeed_have_no_fp32_sums(stated: str, sums: float)
     state = found.job.framework.in_precision("bf16").state
     assert state.extra_gradient_bytes == sums
     assert (state.flat_update_bytes > 0.0) == (sums == 0.0)
+
+
+def test_a_llama_in_llm_foundry_of_2023_runs_in_plain_torch() -> None:
+    def traffic(**cells: str) -> tuple[float, float]:
+        kernels = map_row(row(framework="Composer/llm-foundry FSDP", **cells)).job.framework.kernels
+        return kernels.memory_traffic, kernels.norm_traffic
+
+    eager, own = (load_framework(name).kernels for name in ("fsdp1", "llm-foundry"))
+    llama = {"act": "swiglu", "software": "2023-10"}
+    assert traffic(**llama) == (eager.memory_traffic, eager.norm_traffic)
+    assert traffic(**llama | {"act": "gelu"}) == (own.memory_traffic, own.norm_traffic)
+    assert traffic(**llama | {"software": "2024-03"}) == (own.memory_traffic, own.norm_traffic)
