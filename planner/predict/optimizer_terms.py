@@ -17,7 +17,7 @@ from planner.predict.ops.rows import Op, OpKind
 # (norm, update), the fp32 master weight read and written, the low-precision weight written.
 BASE_TRAFFIC_BYTES = 4 + 4 + 4 + 4 + 2
 _FP32 = 4.0
-# torch's foreach AdamW in fp32 tensors a parameter: decay 2, first moment 3, second 2 + 4, root 2,
+# torch's foreach AdamW in tensors a parameter, in the type of what it updates: decay 2, first moment 3, second 2 + 4, root 2,
 # bias correction 2, epsilon 2, update 4, of which one fused kernel moves 7 (torch.optim.adamw,
 # `_multi_tensor_adamw`).
 FOREACH_TENSORS = 21 - 7
@@ -87,19 +87,31 @@ def moment_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     return setting.optimizer.state_bytes * scale * (1.0 - setting.offload)
 
 
-def traffic_bytes(setting: OptimizerSetting) -> float:
-    """Bytes per parameter that the GPU's part of an update moves."""
-    return _whole_traffic_bytes(setting) * (1.0 - setting.offload)
+def traffic_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Bytes per parameter that the GPU's part of an update moves.
+
+    Without a master weight torch's AdamW works in the type of the weights, and writes no other.
+    """
+    alone = not profile.state.master_bytes and setting.optimizer.follows_weights
+    element = profile.state.weight_bytes if alone else _FP32
+    whole = _own_traffic_bytes(profile) if alone else _traffic_bytes(setting.optimizer)
+    if setting.kernel != "fused" and _is_torch_adamw(setting.optimizer):
+        whole += FOREACH_TENSORS * element
+    return whole * (1.0 - setting.offload)
 
 
-def _whole_traffic_bytes(setting: OptimizerSetting) -> float:
-    optimizer = setting.optimizer
+def _own_traffic_bytes(profile: FrameworkProfile) -> float:
+    """The gradient twice (norm, update), weight and moments read and written."""
+    state = profile.state
+    moments = ADAMW_STATE_BYTES / _FP32 * state.optimizer_state_element_bytes
+    return 2.0 * (state.gradient_bytes + state.weight_bytes + moments)
+
+
+def _traffic_bytes(optimizer: Optimizer) -> float:
     total = BASE_TRAFFIC_BYTES + optimizer.traffic_bytes
     for item in (optimizer.gradient_bytes, optimizer.master_bytes):
         if item is not None:
             total -= 2.0 * (_FP32 - item)
-    if setting.kernel != "fused" and _is_torch_adamw(optimizer):
-        total += FOREACH_TENSORS * _FP32
     return total
 
 

@@ -136,8 +136,23 @@ def test_foreach_moves_more_than_one_fused_kernel() -> None:
     for 7 in lists."""
     adamw = load_optimizer("adamw")
     fused, foreach = OptimizerSetting(adamw, "fused"), OptimizerSetting(adamw, "foreach")
-    assert traffic_bytes(fused) == 7 * 4 + 4 + 2
-    assert traffic_bytes(foreach) - traffic_bytes(fused) == 4 * FOREACH_TENSORS == 56
+    profile = load_framework("megatron-core")
+    one, lists = (traffic_bytes(profile, setting) for setting in (fused, foreach))
+    assert one == 7 * 4 + 4 + 2
+    assert lists - one == 4 * FOREACH_TENSORS == 56
+
+
+def test_weights_that_are_their_own_masters_are_updated_in_their_type() -> None:
+    """Gradient twice, weight and two moments read and written, no other weight: 8 x 2 bytes."""
+    adamw = load_optimizer("adamw")
+    fused, foreach = OptimizerSetting(adamw, "fused"), OptimizerSetting(adamw, "foreach")
+    for mode, size in (("bf16", 2), ("amp", 4)):
+        profile = load_framework("hf-transformers").in_mode(mode)
+        assert profile.state.master_bytes == 0
+        assert traffic_bytes(profile, fused) == 8 * size
+        assert traffic_bytes(profile, foreach) == (8 + FOREACH_TENSORS) * size
+    offloaded = OptimizerSetting(adamw, "fused", 1.0)
+    assert traffic_bytes(profile, offloaded) == 0.0
 
 
 def test_flags_of_types_and_offload_share_their_switch() -> None:
