@@ -114,7 +114,8 @@ def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tupl
 def fsdp_seconds(
     cost: Row, traffic: Row, recomputed: bool, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch, with its copies."""
+    """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch, with its copies and what the
+    GPU waits for the CPU at gathers, before forward and before backward."""
     if grid.zero < 2:
         return 0.0
     gather, backward = sharded_streams(traffic, grid, framework)
@@ -126,7 +127,7 @@ def fsdp_seconds(
     parameters = cost.dense_parameters + cost.expert_parameters
     copies = framework.reduce_copy_s * parameters * reduced_share(grid, framework)
     if grid.zero == 3:
-        copies += 2.0 * framework.gather_copy_s * parameters
+        copies += 2.0 * (framework.gather_copy_s * parameters + framework.gather_wait_s)
     share, contention = framework.hide_fsdp_prefetch, framework.contention
     return float(
         beside_seconds(pass_window(cost, 0), gather, share, contention)

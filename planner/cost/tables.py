@@ -142,6 +142,8 @@ class FrameworkInputs(NamedTuple):
     """Seconds per parameter of the copy from a gathered flat buffer into weights."""
     reduce_copy_s: float
     """Seconds per parameter of the copy of gradients into the buffer that is reduced."""
+    gather_wait_s: float
+    """The setting, on the cluster's host."""
     optimizer_traffic_bytes: float
     """HBM bytes per parameter of the update: the optimizer's and `update_traffic_bytes`."""
     host_step_s: float

@@ -292,6 +292,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "tensor_copy_s": kernels.tensor_copy_bytes / streaming,
         "gather_copy_s": kernels.gather_copy_bytes / streaming,
         "reduce_copy_s": kernels.reduce_copy_bytes / streaming,
+        "gather_wait_s": kernels.gather_wait_s / job.cluster.host_speed,
         "optimizer_traffic_bytes": traffic_bytes(profile, setting) + kernels.update_traffic_bytes,
         "host_step_s": profile.outside.host_step_s / job.cluster.host_speed,
         "schedule": schedule_named(job.schedule).code,

@@ -64,6 +64,23 @@ def test_fsdp_copies_weights_twice_and_gradients_once() -> None:
     assert extra == pytest.approx((2 * 4.0 + 6.0) * count / streaming(job), rel=1e-6)
 
 
+def test_the_gpu_idles_at_gathers_that_the_cpu_has_to_wait_for() -> None:
+    """Before forward and before backward of every layer, embedding and head of a micro-batch."""
+    job = make_job("llama-3-8b", "8xH100", "fsdp1")
+    ahead, waits = (
+        step(with_kernels(job, gather_wait_s=wait), dp=8, zero=3, mbs=2, grad_acc=3)
+        for wait in (0.0, 1e-3)
+    )
+    pieces = job.model.layers + 2
+    extra = waits[f.STEP_TIME] - ahead[f.STEP_TIME]
+    assert extra == pytest.approx(3 * 2 * pieces * 1e-3 / job.cluster.host_speed, rel=1e-6)
+    stage_2 = (
+        step(with_kernels(job, gather_wait_s=wait), dp=8, zero=2, mbs=2)[f.STEP_TIME]
+        for wait in (0.0, 1e-3)
+    )
+    assert len(set(stage_2)) == 1
+
+
 @pytest.mark.parametrize(("ep", "share"), [(8, 0.6564), (32, 0.4499)])
 def test_a_token_crosses_once_to_each_rank_or_node_with_its_experts(ep: int, share: float) -> None:
     """n (1 - (1 - 1/n)^k) of n ranks, or of n nodes where the exchange leaves them, hold some of
