@@ -125,8 +125,8 @@ class Kernels(Frozen):
     reduce_copy_bytes: ParameterBytes = 0.0
     """The same of the copy of gradients into the buffer that is reduced."""
     gather_wait_s: Seconds = 0.0
-    """Seconds that the GPU idles at one of ZeRO-3's gathers where the CPU has to wait for that of an
-    earlier layer before it issues more (FSDP1's `limit_all_gathers`: torch,
+    """Seconds that the GPU idles at one of ZeRO-3's gathers where the CPU has to wait for that of
+    an earlier layer before it issues more (FSDP1's `limit_all_gathers`: torch,
     distributed/fsdp/_runtime_utils.py, `_unshard`). On the reference host."""
     memory_traffic: Ratio = 1.0
     """HBM traffic of elementwise rows over that of one fused kernel each."""
