@@ -18,8 +18,8 @@ from planner.predict.ops.rows import Op, OpKind
 BASE_TRAFFIC_BYTES = 4 + 4 + 4 + 4 + 2
 _FP32 = 4.0
 # torch's foreach AdamW in tensors a parameter, of the type of what it updates: decay 2, first
-# moment 3, second 2 + 4, root 2, bias correction 2, epsilon 2, update 4, of which one fused kernel moves 7
-# (torch.optim.adamw, `_multi_tensor_adamw`).
+# moment 3, second 2 + 4, root 2, bias correction 2, epsilon 2, update 4, of which one fused kernel
+# moves 7 (torch.optim.adamw, `_multi_tensor_adamw`).
 FOREACH_TENSORS = 21 - 7
 # CPU-Adam updates 10^10 parameters in 2.57 s on two Xeon 8168 (Ren et al. 2021, arXiv 2101.06840,
 # section 5.1): 28 bytes of fp32 gradient, weight and moments a parameter. A node's GPUs share it.
