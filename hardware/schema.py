@@ -39,7 +39,7 @@ class Gpu(Frozen):
     `peak_flop_per_s`: dense datasheet peak by dtype; a dtype that is absent is not supported.
     `hbm_bytes`: printed capacity; `hbm_usable_bytes`: what torch reports as total_memory, of
     which a process loses `context_bytes` before its first tensor.
-    `scale_up_pair_bytes_per_s_per_direction`: the link between two GPUs of a full mesh (xGMI);
+    `scale_up_pair_bytes_per_s_per_direction`: the link between two GPUs of a mesh (xGMI, V100);
     None behind a switch, where a pair has the whole rate.
     """
 

@@ -109,7 +109,7 @@ class LinkInputs(NamedTuple):
     # Time that one pass round a ring or tree inside a domain takes before its first bytes, beyond
     # launch and hops: filling the buffers of NCCL's protocols.
     scale_up_start_s: float = 0.0
-    # Link between two GPUs of a full mesh (xGMI); unlimited behind a switch.
+    # Link between two GPUs of a mesh (xGMI, V100); unlimited behind a switch.
     scale_up_mesh_bytes_per_s: float = math.inf
     # What an all-to-all, and one send/receive pair, reach inside a domain.
     scale_up_exchange_bytes_per_s: float = math.inf
