@@ -31,7 +31,8 @@ _HALVINGS = 30
 class Residual:
     """ln(measured / predicted) of one run, its source, its family and where it lies.
 
-    A run that does not `count` is judged but is not part of any distribution.
+    A run that does not `count` is judged but is not part of any distribution. `first`: the same
+    before the run had taught the model anything; None where that was not kept.
     """
 
     source: str
@@ -39,6 +40,12 @@ class Residual:
     value: float
     at: Conditions = UNKNOWN
     counts: bool = True
+    first: float | None = None
+
+    @property
+    def at_first_sight(self) -> Residual:
+        """The run as a stranger's."""
+        return self if self.first is None else replace(self, value=self.first)
 
     @property
     def group(self) -> str:

@@ -5,10 +5,10 @@
 
 `planner.predict.uncertainty.residuals` says how the file is read. Step times are predicted with the
 constants that leave a run's source out (`planner.evidence.fit.held_out`, whose file is read); the
-model's memory has no such constants. Where a run was predicted before the model had learnt from it,
-that first error counts: mechanisms that a source taught make its later ones smaller than a
-stranger's. The constants of the intervals come from leaving one source out as well: every run is
-given the interval that the runs of all *other* sources make.
+model's memory has no such constants. The constants of the intervals come from leaving one source
+out as well: every run is given the interval that the runs of all *other* sources make. Where a run
+was predicted before the model had learnt from it, its interval is judged by that first error:
+mechanisms that a source taught make its later ones smaller than a stranger's.
 `prior_rows`, `source_power`, `communication` and `launches` are those of short lists with the best
 mean interval score; the runs' residuals keep what these two errors leave of them
 (`judging.without_own_errors`). `growth` and `unmeasured` come from ranges left out
@@ -90,9 +90,16 @@ def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residua
         job, source = prediction.mapped.job, prediction.row.source
         at = prediction.conditions if figure == "time" else conditions_of(job)
         counts = figure == "memory" or source not in NOT_FITTED_ON
-        value = _at_first_sight(prediction.row, figure)
-        value = -math.log1p(error) if value is None else value
-        found.append(Residual(source, family_of(job), value, at or UNKNOWN, counts))
+        found.append(
+            Residual(
+                source,
+                family_of(job),
+                -math.log1p(error),
+                at or UNKNOWN,
+                counts,
+                _at_first_sight(prediction.row, figure),
+            )
+        )
     return found
 
 
@@ -117,7 +124,7 @@ def _tests(prediction: Prediction, figure: Figure) -> bool:
 def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
     """The table of one figure with its constants fitted on held-out sources."""
     entries = summarised(found)
-    judged_runs = strangers(found)
+    judged_runs = [residual.at_first_sight for residual in strangers(found)]
     scored = []
     for power in _SOURCE_POWERS:
         for prior_rows in _PRIOR_ROWS:

@@ -10,9 +10,9 @@ withdrawn (`time withdrawn: ...`) is not compared at all.
 
 `source, source_ref, model, notes` say where a row is from. No prediction depends on them: they
 group and label. `first_sight_s`, `first_sight_gib` are what was predicted before the row had taught
-anything, as far as that was kept: error bars rest on these errors. Unknown columns are kept. A row
-that names a plan file (`plan_file`, relative to the CSV) is predicted from the first plan in it;
-what the other columns say of the configuration is then for tables only.
+anything, as far as that was kept: error bars are judged by it. Unknown columns are kept. A row that
+names a plan file (`plan_file`, relative to the CSV) is predicted from the first plan in it; what
+the other columns say of the configuration is then for tables only.
 """
 
 from __future__ import annotations

@@ -331,11 +331,21 @@ def test_the_shipped_tables_answer_for_any_family() -> None:
             assert spread.low < spread.middle < spread.high
 
 
-def test_what_was_said_before_a_run_taught_anything_is_its_error() -> None:
+def test_what_was_said_before_a_run_taught_anything_is_kept() -> None:
     """20.0 s were said at first of 18.13; without its framework's name nothing had been said."""
     cells = {"first_sight_s": "20.0", "peak_mem_gib": "40", "first_sight_gib": "36"}
     rows = [predicted(18.5, 39.0, **cells), predicted(18.5, 39.0, framework="", **cells)]
-    known, unnamed = (residual.value for residual in residuals(rows, "time"))
-    assert known == pytest.approx(math.log(18.13 / 20.0))
-    assert unnamed == pytest.approx(math.log(18.13 / 18.5))
-    assert residuals(rows, "memory")[0].value == pytest.approx(math.log(40 / 36))
+    known, unnamed = residuals(rows, "time")
+    assert known.value == unnamed.value == pytest.approx(math.log(18.13 / 18.5))
+    assert known.at_first_sight.value == pytest.approx(math.log(18.13 / 20.0))
+    assert unnamed.at_first_sight == unnamed
+    assert residuals(rows, "memory")[0].first == pytest.approx(math.log(40 / 36))
+
+
+def test_intervals_are_judged_by_what_was_said_at_first() -> None:
+    """Errors of today are those of sources that taught the model what they are."""
+    learnt = [run for name in "abcd" for run in runs(name, NEAR, -0.02, -0.01, 0.0, 0.01, 0.02)]
+    strange = [replace(run, first=4.0 * run.value) for run in learnt]
+    narrow, wide = (fit(found, "time").table for found in (learnt, strange))
+    assert wide.entries == narrow.entries
+    assert wide.inflation == pytest.approx(4.0 * narrow.inflation, rel=0.05)
