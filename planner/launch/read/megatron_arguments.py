@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from hardware.files import shipped_text
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.options import MEGATRON
 from planner.launch.read.command import setting_of
 from planner.launch.read.found import (
     SURELY_MEANT,
@@ -25,7 +26,7 @@ from planner.launch.read.text import Files, Span, Text, Word
 RELEASE = "megatron-core 0.19"
 # Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
 # figure.
-_OLDER_CHOICES = {"tokenizer-type": ("Llama3Tokenizer", "MistralTokenizer")}
+_OLDER_CHOICES = {MEGATRON["tokenizer-kind"].name: ("Llama3Tokenizer", "MistralTokenizer")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,9 +259,9 @@ def test_a_loop_that_keeps_its_logits_has_them_beside_their_gradients() -> None:
         ("llm-c", 0.15, None),
         ("llm-tii", 0.24, 0.16),
         ("oumi-2b", 0.33, None),
-        ("gpt-simple", 0.06, None),
+        ("gpt-simple", 0.07, None),
         ("prime-rl", 0.42, 0.07),
-        ("nanogpt-issues", 0.15, None),
+        ("nanogpt-issues", 0.17, None),
     ],
 )
 def test_strangers_of_a_second_draw(source: str, time: float, memory: float | None) -> None:

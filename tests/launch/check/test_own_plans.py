@@ -41,7 +41,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "gpt-oss": {"model": "gpt-oss-20b", "gpus": "32xH100", "gbs": 256, "seq": 4096},
     "deepseek-v3": {
         "model": "deepseek-v3", "gpus": "256xH100", "gbs": 2048, "seq": 4096,
-        "limits": {"pp": (16,), "tp": (1, 2), "cp": (1,), "mbs": (1,)},
+        "limits": {"pp": (16,), "tp": (1, 2), "cp": (1,), "mbs": (1,)}, "fit_probability": 0.75,
     },
 }  # fmt: skip
 CASES = [
