@@ -158,7 +158,7 @@ def test_two_kinds_equal_exhaustion(case: tuple[object, ...], order: list[int]) 
     agree(terms, context(pp, vpp, kinds, layouts, recomputation, memory))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(1, 1), (2, 1), (2, 2)]),
