@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from planner.cli.main import cli
+from planner.evidence.runs.rows import PUBLISHED
 from tests.cli.conftest import lines_are_short
 from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B
 from tests.report.reading import shown
@@ -47,12 +48,16 @@ def write(path: Path, *changes: Mapping[str, str]) -> str:
     return str(path)
 
 
-def test_the_published_runs_are_predicted_within_what_was_reached() -> None:
-    code, output, _ = invoke("--json")
+def test_the_published_runs_are_predicted_within_what_was_reached(tmp_path: Path) -> None:
+    """Every fourth of each file; all of them: `python -m planner.report.accuracy`."""
+    for file in PUBLISHED.glob("*.csv"):
+        header, *rows = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / file.name).write_text("".join((header, *rows[::4])), encoding="utf-8")
+    code, output, _ = invoke("--json", "--data", str(tmp_path))
     assert code == 0
     document = json.loads(output)
     rows, summary = document["rows"], document["summary"]
-    assert len(rows) > 4500
+    assert len(rows) > 1200
     assert sum(row["error"] is not None for row in rows) < 0.02 * len(rows)
     errors = [row["time_ape"] for row in rows if row["time_ape"] is not None]
     assert sorted(errors)[len(errors) // 2] < 0.07

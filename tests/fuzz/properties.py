@@ -95,8 +95,8 @@ def broken_plans(draw: st.DrawFn) -> tuple[tuple[str, ...], bytes]:
 
 # Property, what it is given, and its examples in the default run.
 PROPERTIES: tuple[tuple[Callable[[Any], None], st.SearchStrategy[Any], int], ...] = (
-    (command_line, command_lines(), 500),
-    (broken_file, broken_files(), 250),
-    (broken_plan, broken_plans(), 120),
-    (hostile_script, scripts(), 130),
+    (command_line, command_lines(), 560),
+    (broken_file, broken_files(), 160),
+    (broken_plan, broken_plans(), 200),
+    (hostile_script, scripts(), 80),
 )

@@ -23,7 +23,7 @@ from tests.search.brute import context, step_time_s
 from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_terms
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=14, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(2, 1), (2, 2), (3, 1)]),
@@ -77,7 +77,7 @@ def with_second_layer(memory: MemoryNumbers) -> MemoryNumbers:
     return replace(memory, phases=(*memory.phases, replace(heavy, two_layers=True)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 4), min_size=4, max_size=4))
 def test_memory_of_all_stages_at_once_is_that_of_each(seed: int, counts: list[int]) -> None:
     layers, again = counts[:2], [min(pair) for pair in zip(counts[:2], counts[2:], strict=True)]

@@ -139,7 +139,7 @@ cases = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cases)
 def test_one_kind_equals_exhaustion(case: tuple[object, ...]) -> None:
     seed, (pp, vpp), layers, limit_gib, recomputation, layouts, traffic = case  # type: ignore[misc]
@@ -148,7 +148,7 @@ def test_one_kind_equals_exhaustion(case: tuple[object, ...]) -> None:
     agree(terms, context(pp, vpp, (0,) * layers, layouts, recomputation, memory))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cases, st.lists(st.integers(0, 1), min_size=6, max_size=6))
 def test_two_kinds_equal_exhaustion(case: tuple[object, ...], order: list[int]) -> None:
     seed, (pp, vpp), layers, limit_gib, recomputation, layouts, traffic = case  # type: ignore[misc]
@@ -158,7 +158,7 @@ def test_two_kinds_equal_exhaustion(case: tuple[object, ...], order: list[int]) 
     agree(terms, context(pp, vpp, kinds, layouts, recomputation, memory))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(1, 1), (2, 1), (2, 2)]),

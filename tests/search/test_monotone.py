@@ -108,7 +108,7 @@ def laws(
     modes, reserves, chances = map(st.sampled_from, (MODES, RESERVES, CHANCES))
     return (
         (more_limits, (jobs, _LIMITED, modes), 25),
-        (less_memory, (jobs, modes, chances), 15),
+        (less_memory, (jobs, modes, chances), 10),
         (surer_plans, (jobs, reserves), 10),
     )
 

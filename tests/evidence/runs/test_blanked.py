@@ -31,7 +31,7 @@ def _figures(prediction: Prediction) -> Sequence[object]:
 
 
 def test_predictions_are_equal_without_the_columns_of_origin() -> None:
-    rows = list(read_rows(PUBLISHED))[::3]
+    rows = list(read_rows(PUBLISHED))[::5]
     pairs = zip(predict_rows(rows), predict_rows(map(_blanked, rows)), strict=True)
     changed = [pair.row.line for pair, blank in pairs if _figures(pair) != _figures(blank)]
     assert changed == []
