@@ -44,7 +44,7 @@ from planner.evidence.fit.judging import (
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import memory_error, time_error
-from planner.evidence.runs.rows import FIRST_SIGHT, MEASURED_COLUMNS, MeasuredRow
+from planner.evidence.runs.rows import FIRST_SIGHT, MeasuredRow
 from planner.predict.uncertainty.families import UNFAMILIAR, Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
@@ -106,8 +106,8 @@ def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residua
 def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
     """ln(measured / predicted) before the row had taught anything; None where it was not kept, and
     for a row without its framework's name, which was predicted with it."""
-    measured = next(name for name, its in MEASURED_COLUMNS.items() if its == figure)
-    known, said = row.measurement(measured), row.number(FIRST_SIGHT[figure])
+    measured, first = FIRST_SIGHT[figure]
+    known, said = row.measurement(measured), row.number(first)
     if known is None or said is None or row.text("framework") is None:
         return None
     return math.log(known / said)

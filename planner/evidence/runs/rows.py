@@ -34,8 +34,11 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
 # Measured columns, and the figure that each is.
 MEASURED_COLUMNS = {"step_time_s": "time", "peak_mem_gib": "memory"}
-# What was predicted of each before the row was known.
-FIRST_SIGHT = {"time": "first_sight_s", "memory": "first_sight_gib"}
+# Of each figure the measured column, and the one of what was predicted before the row was known.
+FIRST_SIGHT = {
+    "time": ("step_time_s", "first_sight_s"),
+    "memory": ("peak_mem_gib", "first_sight_gib"),
+}
 PLAN_COLUMN = "plan_file"
 # Words of the column `variant`, for tables without these columns: column, and what it then says.
 _VARIANTS = {

@@ -22,10 +22,6 @@ class YamlError(ValueError):
     """Why a text is no YAML that is read, with line and column where they are known."""
 
 
-class SeveralError(YamlError):
-    """Several documents where one is read."""
-
-
 class _Loader(yaml.SafeLoader):
     """Merges (`<<: *base`) may not multiply without end.
 
@@ -66,7 +62,7 @@ class YamlText:
     def content(self) -> Any:
         """The value of a text of one document, None of an empty one. YamlError for several."""
         if len(self.contents) > 1:
-            raise SeveralError(f"holds {len(self.contents)} documents; one is read")
+            raise YamlError(f"holds {len(self.contents)} documents; one is read")
         return self.contents[0] if self.contents else None
 
 
