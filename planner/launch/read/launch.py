@@ -12,13 +12,18 @@ from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.megatron_table import option
-from planner.launch.options import MEGATRON
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
     LaunchCommand,
     arguments_as_command,
     hidden_program,
     split_command,
+)
+from planner.launch.read.command_kinds import (
+    MEGATRON_SIGNS,
+    is_megatron,
+    named_configs,
+    names_config,
 )
 from planner.launch.read.configured import (
     CONFIGURATIONS,
@@ -30,7 +35,6 @@ from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
-from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.megatron_swift import is_swift_megatron, read_swift_megatron
@@ -39,19 +43,8 @@ from planner.launch.read.shell_state import Shell
 from planner.launch.read.text import HOLE, Files, Text
 from planner.launch.read.world import accelerate_counts, stated_counts
 
-_REGISTRY = "torchtitan/{}/{}/config_registry.py"
 # Frameworks whose programs train by next-token prediction, unless their names say otherwise.
 _PRETRAINERS = ("torchtitan", "nanotron")
-_MEGATRON_SIGNS = (f"--{option('heads')}", MEGATRON["tp"].key, MEGATRON["mbs"].key)
-# Options that no Megatron is known to have: a fork's parser adds a few, another program many.
-_FOREIGN = 5
-# Arguments that name a configuration file.
-_CONFIG_OPTIONS = (
-    "--job.config_file", "--job.config-file", "--config-file", "--config_file", "--deepspeed",
-    "--deepspeed_config", "--config",
-)  # fmt: skip
-
-
 # Files that the scripts of one launch may bring in.
 _MOST_FILES = 64
 
@@ -278,7 +271,7 @@ def _found(read: _Read, hints: Hints) -> Found:
     if launch is not None and is_swift_megatron(launch):
         return read_swift_megatron(launch, read.files, hints)
     config = _config_path(read, launch)
-    of_megatron = launch is not None and _is_megatron(launch)
+    of_megatron = launch is not None and is_megatron(launch)
     if config is not None and not (of_megatron and read.kinds[config] == "deepspeed"):
         found = read_configured(
             read.kinds[config], read.texts[config], config, launch, read.files, hints
@@ -305,28 +298,6 @@ def _program_text(read: _Read, launch: LaunchCommand) -> str | None:
     return None if path is None else text_of(path)
 
 
-def _is_megatron(launch: LaunchCommand) -> bool:
-    words = [word.text.value.partition("=")[0] for word in launch.arguments]
-    # A file by its name, a module by all of it: folders may be called anything.
-    name = launch.program.rpartition("/")[2]
-    if is_swift_megatron(launch):
-        return False
-    named = "pretrain_" in name or "megatron" in name
-    if named and any(word.startswith(("--", HOLE)) for word in words):
-        # Others call their programs so, too; NeMo's take `trainer.devices=8`.
-        return not _has_foreign_options(words) or any(sign in words for sign in _MEGATRON_SIGNS)
-    signs = [sign for sign in _MEGATRON_SIGNS if sign in words]
-    # The last is a name that other programs have, too.
-    return bool(signs) and (signs != [_MEGATRON_SIGNS[-1]] or not _has_foreign_options(words))
-
-
-def _has_foreign_options(words: Sequence[str]) -> bool:
-    """Whether several options are those of no Megatron."""
-    known = options().keys() | other_options().keys()
-    names = {word[2:] for word in words if re.fullmatch(r"--[a-z][a-z0-9_-]+", word)}
-    return len(names - known) >= _FOREIGN
-
-
 def _choose_command(read: _Read) -> LaunchCommand | None:
     """The command that trains: the last of those with most arguments that say so."""
     if not read.commands:
@@ -335,9 +306,9 @@ def _choose_command(read: _Read) -> LaunchCommand | None:
     trains = [
         command
         for command in read.commands
-        if _is_megatron(command)
+        if is_megatron(command)
         or is_bridge(command)
-        or (_names_config(command) and command in others)
+        or (names_config(command) and command in others)
     ]
     # What a launcher starts trains rather than what runs before or after it.
     chosen = (trains or [command for command in others if command.launcher] or others)[-1]
@@ -348,40 +319,10 @@ def _choose_command(read: _Read) -> LaunchCommand | None:
     return chosen
 
 
-def _names_config(launch: LaunchCommand) -> bool:
-    return any(True for _ in _named_configs(launch)) or launch.launcher in (
-        "accelerate", "deepspeed",
-    )  # fmt: skip
-
-
-def _named_configs(launch: LaunchCommand) -> Iterator[Text]:
-    """Files that arguments and environment name as configuration."""
-    words = [*launch.command.words]
-    # Behind the program; before it, it is the launcher's own switch (`deepspeed --module`).
-    first_argument = len(words) - len(launch.arguments)
-    for at, word in enumerate(words):
-        name, equals, _ = word.text.value.partition("=")
-        value = word.text[len(name) + 1 :]
-        if not equals and at + 1 < len(words):
-            value = words[at + 1].text
-        if name == "--module" and at >= first_argument:  # torchtitan 0.3's
-            folder = value.value.replace(".", "/")
-            for part in ("models", "experiments"):
-                yield Text.made(_REGISTRY.format(part, folder))
-        if name in _CONFIG_OPTIONS and value.value:
-            yield value
-    for word in launch.arguments[:2]:
-        if re.fullmatch(r"[^-=].*\.ya?ml", word.text.value):
-            yield word.text
-    environment = launch.command.environment.get("CONFIG_FILE")
-    if environment is not None:
-        yield environment
-
-
 def _config_path(read: _Read, launch: LaunchCommand | None) -> str | None:
     """The configuration file: given, written by the script, or named by it and there."""
     given = read.of_kind(*CONFIGURATIONS)
-    named = [name.value for name in _named_configs(launch)] if launch else []
+    named = [name.value for name in named_configs(launch)] if launch else []
     for name in named:
         match = next((item for item in given if Path(item).name == Path(name).name), None)
         if match is not None:
@@ -390,7 +331,7 @@ def _config_path(read: _Read, launch: LaunchCommand | None) -> str | None:
         if len(given) > 1:
             raise UsageError(f"several configurations ({', '.join(given)}): give one at a time")
         return given[0]
-    if launch is None or _is_megatron(launch):
+    if launch is None or is_megatron(launch):
         return None
     return _open_named(read, launch, named)
 
@@ -406,7 +347,7 @@ def _open_named(read: _Read, launch: LaunchCommand, named: list[str]) -> str | N
     return None
 
 
-_OPTION = re.compile(rf"(?:{'|'.join(_MEGATRON_SIGNS)}|--{option('layers')})[ =]")
+_OPTION = re.compile(rf"(?:{'|'.join(MEGATRON_SIGNS)}|--{option('layers')})[ =]")
 _PROGRAM = re.compile(r"\.py\b|\btorchrun\b|\bpython")
 _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
 
@@ -426,7 +367,7 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     if re.search(r"pretrain_\w+\.py$", launch.program) and not launch.arguments:
         first = f"{names}: the command at line {launch.command.line} starts {launch.program}"
         return "\n  - ".join([f"{first} with no argument that is known", *missing])
-    configs = {name.value: name for name in _named_configs(launch)}
+    configs = {name.value: name for name in named_configs(launch)}
     if configs:
         return f"{names}: the command at line {launch.command.line} trains {_with(configs)}"
     # Suites for reinforcement learning fine-tune too.
