@@ -123,10 +123,11 @@ def _as_environment_may(read: _Read, problems: Sequence[Problem]) -> Iterator[Pr
     unread += [one.text.value for one in words if one.text.value.startswith("--env-file")]
     for problem in problems:
         is_absent = problem.rule == "cuda-device-max-connections" and "not set" in problem.text
-        if unread and is_absent:
-            text = f"{problem.text}; {unread[0].partition(':')[0]} may set it, and was not read"
-            problem = replace(problem, severity="warning", text=text)  # noqa: PLW2901
-        yield problem
+        if not (unread and is_absent):
+            yield problem
+            continue
+        text = f"{problem.text}; {unread[0].partition(':')[0]} may set it, and was not read"
+        yield replace(problem, severity="warning", text=text)
 
 
 def _counts(read: _Read, found: Found) -> tuple[Count, ...]:
