@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from hardware.files import json_content, read_text
+from planner.job.errors import unknown_name
 from planner.job.models.errors import ModelError, validation_message
 from planner.job.models.hf_defaults import CLASS_DEFAULTS, CONSTANTS
 from planner.job.models.hf_families import READERS, spec_fields
@@ -85,14 +86,14 @@ def _is_supported(model_type: object) -> bool:
 
 
 def _supported(model_type: object, where: str) -> str:
-    known = ", ".join(supported_model_types())
     if model_type is None:
-        raise ModelError(f"{where}: model_type is missing; expected one of: {known}")
-    if not isinstance(model_type, str) or model_type not in READERS:
-        raise ModelError(
-            f"{where}: model_type {model_type!r} is not supported; expected one of: {known}. "
-            "Describe other shapes in a model .toml."
-        )
+        raise ModelError(f"{where}: model_type is missing, so nothing tells how its keys are meant")
+    if not isinstance(model_type, str):
+        raise ModelError(f"{where}: model_type is {model_type!r}; expected a string")
+    if model_type not in READERS:
+        hint = "docs/how-to/my-model.md lists all; a model .toml describes other shapes"
+        unknown = unknown_name("model_type", model_type, supported_model_types(), hint)
+        raise ModelError(f"{where}: {unknown}")
     return model_type
 
 

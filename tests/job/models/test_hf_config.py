@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,12 @@ def test_the_configs_cover_every_family() -> None:
     assert types == set(supported_model_types()) - bare
 
 
+def test_the_page_on_models_lists_every_type() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/my-model.md").read_text()
+    listed = page.partition("These values of `model_type` are read:")[2].partition(".")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(supported_model_types())
+
+
 @pytest.mark.parametrize(("model_type", "count"), CLASS_DEFAULTS.items())
 def test_missing_keys_take_the_class_defaults(model_type: str, count: int) -> None:
     assert closed_form_parameters(read(model_type=model_type)) == count
@@ -211,13 +218,11 @@ def test_a_multimodal_config_is_read_through_its_text_config() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "model_type is missing; expected one of: arcee, bamba"),
-        (
-            {"model_type": "rwkv"},
-            "model_type 'rwkv' is not supported; expected one of: arcee, bamba",
-        ),
-        ({"model_type": 3}, "model_type 3 is not supported"),
-        ({"model_type": ["llama"]}, "model_type .* is not supported"),
+        ({}, "model_type is missing, so nothing tells how its keys are meant"),
+        ({"model_type": "rwkv"}, r"unknown model_type 'rwkv'\. \(docs/how-to/my-model\.md lists"),
+        ({"model_type": "llama3"}, "unknown model_type 'llama3'. Did you mean 'llama'"),
+        ({"model_type": 3}, "model_type is 3; expected a string"),
+        ({"model_type": ["llama"]}, "model_type is .* expected a string"),
         ({"model_type": "llama", "hidden_size": "4096"}, "hidden_size is '4096'; expected a pos"),
         ({"model_type": "llama", "hidden_size": -1}, "hidden_size is -1; expected a positive"),
         ({"model_type": "llama", "hidden_size": None}, "hidden_size is None; expected a positive"),
