@@ -14,7 +14,8 @@ from hardware.curves import load_compute_curves
         ("H100", "hopper"),
         # Not those of H20, whose name its own begins with.
         ("H200", "hopper"),
-        ("GH200", "hopper"),
+        ("GH200", "hopper-gh200"),
+        ("GH200-480GB", "hopper"),
         ("H20", "hopper-h20"),
         ("H20-141GB", "hopper-h20"),
         ("A100", "ampere-sxm"),
@@ -43,6 +44,7 @@ def test_a_power_limit_lowers_the_rate_of_products_alone() -> None:
         ("GB300", "GB200", 1400 / 1200, ("bf16", "fp8")),
         ("B200", "B200-750w", 1000 / 750, ("bf16", "fp8")),
         ("B300", "B200", 1100 / 1000, ("bf16",)),
+        ("H100", "GH200", 700 / 560, ("bf16", "fp8")),
     ],
 )
 def test_sustained_products_follow_the_power(
