@@ -66,7 +66,7 @@ def test_no_gpu_sustains_more_than_its_best_short_product(name: str) -> None:
         assert curves.sustained_share(dtype) < curves.max_share(dtype)
 
 
-@pytest.mark.parametrize("name", ["RTX3090", "RTX4090"])
+@pytest.mark.parametrize("name", ["RTX3090", "RTX4090", "RTX5090"])
 def test_softmax_costs_little_beside_slow_tensor_cores(name: str) -> None:
     """fp32 at half the rate of the tensor cores, at a sixteenth on A100."""
     for direction in ("forward_efficiency", "backward_efficiency"):

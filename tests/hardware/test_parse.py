@@ -30,6 +30,7 @@ from hardware import HardwareError, gpu_names, load_cluster_shape, load_gpu, par
         ("v100-16gb", "V100-SXM2-16GB"),
         ("RTX4090-24GB", "RTX4090"),
         ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("NVIDIA GeForce RTX 5090", "RTX5090"),
         ("GB200 NVL72", "GB200-186GB"),
         ("NVIDIA GH200 480GB", "GH200-900W-96GB"),
         ("AMD Instinct MI300X OAM", "MI300X-192GB"),
