@@ -78,14 +78,14 @@ def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
 def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) -> float:
     """DDP's flat copies of the gradients, which stay where its optimizer is divided over ranks
     (torch's ZeroRedundancyOptimizer); or the buckets of ZeRO-1 and 2: no larger than the gradients
-    and weights of an even stage, which pass through them."""
+    and weights of an even stage, which pass through them, unless they are made whole."""
     divided = grid.zero == 1 and framework.bucket_bytes <= 0.0
     if (grid.zero == 0 or divided) and grid.shards > 1.0:
         value = framework.gradient_bytes * (holds.dense + holds.expert)
         return framework.ddp_bucket_copies * value
     passing = (framework.gradient_bytes + framework.weight_bytes) * framework.model_parameters
-    buckets = min(framework.bucket_bytes, passing / (key.tp * grid.pp))
-    return buckets if 0 < grid.zero < 3 else 0.0
+    buckets = min(framework.bucket_bytes, passing / (key.tp * grid.pp)) if grid.zero < 3 else 0.0
+    return max(framework.whole_bucket_bytes, buckets) if grid.zero > 0 else 0.0
 
 
 @jit

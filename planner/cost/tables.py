@@ -80,6 +80,7 @@ class FrameworkInputs(NamedTuple):
     root_stays_gathered: float
     optimizer_temporary_bytes: float
     bucket_bytes: float
+    whole_bucket_bytes: float
     hide_gradient_reduction: float
     hide_parameter_gather: float
     hide_fsdp_prefetch: float

@@ -114,6 +114,11 @@ def ds_config(launch: Launch) -> dict[str, object]:
     return config
 
 
+def _reduce_bucket(stage: int) -> int:
+    """Elements of a bucket: in stages 1 and 2 `overlap_comm` makes two, each whole."""
+    return BUCKET_ELEMENTS // 2 if stage < 3 else BUCKET_ELEMENTS
+
+
 def _zero(launch: Launch) -> dict[str, object]:
     stage = launch.plan.degrees.zero
     zero: dict[str, object] = {"stage": stage}
@@ -123,7 +128,7 @@ def _zero(launch: Launch) -> dict[str, object]:
         "overlap_comm": True,
         "contiguous_gradients": True,
         "reduce_scatter": True,
-        "reduce_bucket_size": BUCKET_ELEMENTS,
+        "reduce_bucket_size": _reduce_bucket(stage),
     }
     if stage < 3:
         zero["allgather_bucket_size"] = BUCKET_ELEMENTS
@@ -254,7 +259,7 @@ def _choices(launch: Launch) -> Iterator[Choice]:
     )
     if degrees.zero:
         yield Choice(
-            f"zero_optimization.reduce_bucket_size = {BUCKET_ELEMENTS}",
+            f"zero_optimization.reduce_bucket_size = {_reduce_bucket(degrees.zero)}",
             "elements that are reduced together while backward runs on",
         )
     if degrees.zero == 3:

@@ -325,7 +325,7 @@ def test_every_gpu_of_the_catalogue_has_curves(name: str) -> None:
 
 def test_measured_maximum_anchors_gpus_of_one_architecture() -> None:
     """H100 and GH200 differ as their measured maxima do: 794.5 and 828.6 TFLOP/s of 989."""
-    h100, gh200 = (gpu_inputs(load_gpu(name), "bf16", "flash2") for name in ("H100", "GH200-96GB"))
+    h100, gh200 = (gpu_inputs(load_gpu(name), "bf16", "flash2") for name in ("H100", "gh200-480gb"))
     ratio = gh200.gemm16_max_efficiency / h100.gemm16_max_efficiency
     assert ratio == pytest.approx(828.6 / 794.5, rel=1e-6)
 
@@ -358,7 +358,7 @@ def test_attention_of_torch_on_amd_takes_the_share_of_a_traced_step() -> None:
 
 def test_a_gpu_with_rates_of_its_own_that_nobody_measured_is_guessed() -> None:
     guessed = {name for name in gpu_names() if load_compute_curves(load_gpu(name)).guessed}
-    assert guessed == {"H20-96GB", "H20-141GB", "A10", "A40", "RTX-A6000", "RTX3090"}
+    assert guessed == {"H20-96GB", "H20-141GB", "A10", "A40", "RTX-A6000", "RTX3090", "RTX5090"}
 
 
 def test_unknown_attention_kernel_names_those_that_exist() -> None:

@@ -14,6 +14,7 @@ from planner.cost.phase_records import FORWARD_END, LAYER_SECOND, OPTIMIZER, Lay
 from planner.cost.phase_records import HEAD as HEAD_PHASE
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_H1
 from planner.cost.stage import fill_parameters, stage_maxima
+from planner.job.frameworks import load_framework
 from tests.search.brute import framework_inputs
 
 HOLDS = SimpleNamespace(
@@ -128,6 +129,18 @@ def test_buckets_are_no_larger_than_what_passes_through_them(
         model_parameters=1600.0,
     )  # fmt: skip
     key = SimpleNamespace(tp=2.0)
+    assert p.bucket_bytes(HOLDS, key, grid(zero=zero, **SHARDED), framework) == size
+
+
+@pytest.mark.parametrize(("zero", "size"), [(0, 0.0), (1, 1e9), (2, 1e9), (3, 1e9)])
+def test_deepspeeds_bucket_is_made_whole_for_a_small_model(zero: int, size: float) -> None:
+    profile = load_framework("deepspeed")
+    framework = framework_inputs(
+        gradient_bytes=2.0, weight_bytes=2.0, model_parameters=1600.0, ddp_bucket_copies=0.0,
+        bucket_bytes=profile.state.bucket_bytes,
+        whole_bucket_bytes=profile.state.whole_bucket_bytes,
+    )  # fmt: skip
+    key = SimpleNamespace(tp=1.0)
     assert p.bucket_bytes(HOLDS, key, grid(zero=zero, **SHARDED), framework) == size
 
 

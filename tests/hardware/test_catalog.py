@@ -43,9 +43,9 @@ FLOP_PER_SM_CLOCK = {
 
 def test_the_catalogue_has_what_people_train_on() -> None:
     wanted = (
-        "v100 v100-16gb v100-pcie a100 a100-40gb a100-pcie a800 a10 l40s 4090 h100 h100-pcie "
-        "h100-nvl h100-96gb h200 gh200 gh200-141gb h20 h20-141gb h800 b200 b300 gb200 gb300 "
-        "mi250x mi300x mi325x mi355x"
+        "v100 v100-16gb v100-pcie a100 a100-40gb a100-pcie a800 a10 l40s 4090 5090 h100 "
+        "h100-pcie h100-nvl h100-96gb h200 gh200 gh200-141gb h20 h20-141gb h800 b200 b300 "
+        "gb200 gb300 mi250x mi300x mi325x mi355x"
     )
     assert len({load_gpu(name).name for name in wanted.split()}) == len(wanted.split())
 
@@ -126,7 +126,7 @@ def test_the_peak_follows_from_units_and_clock(name: str) -> None:
     follows.
     """
     gpu = load_gpu(name)
-    halves = dict.fromkeys(("A10", "A40", "RTX-A6000", "RTX4090", "L40"), 2)
+    halves = dict.fromkeys(("A10", "A40", "RTX-A6000", "RTX4090", "RTX5090", "L40"), 2)
     divisor = (halves | {"RTX3090": 4}).get(name, 1)
     per_clock = gpu.sm_count * FLOP_PER_SM_CLOCK[gpu.architecture] / divisor
     assert 0.86 < gpu.peak("fp16") / (per_clock * gpu.boost_clock_hz) < 1.02

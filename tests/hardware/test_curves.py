@@ -14,7 +14,8 @@ from hardware.curves import load_compute_curves
         ("H100", "hopper"),
         # Not those of H20, whose name its own begins with.
         ("H200", "hopper"),
-        ("GH200", "hopper"),
+        ("GH200", "hopper-gh200"),
+        ("GH200-480GB", "hopper"),
         ("H20", "hopper-h20"),
         ("H20-141GB", "hopper-h20"),
         ("A100", "ampere-sxm"),
@@ -43,6 +44,7 @@ def test_a_power_limit_lowers_the_rate_of_products_alone() -> None:
         ("GB300", "GB200", 1400 / 1200, ("bf16", "fp8")),
         ("B200", "B200-750w", 1000 / 750, ("bf16", "fp8")),
         ("B300", "B200", 1100 / 1000, ("bf16",)),
+        ("H100", "GH200", 700 / 560, ("bf16", "fp8")),
     ],
 )
 def test_sustained_products_follow_the_power(
@@ -64,7 +66,7 @@ def test_no_gpu_sustains_more_than_its_best_short_product(name: str) -> None:
         assert curves.sustained_share(dtype) < curves.max_share(dtype)
 
 
-@pytest.mark.parametrize("name", ["RTX3090", "RTX4090"])
+@pytest.mark.parametrize("name", ["RTX3090", "RTX4090", "RTX5090"])
 def test_softmax_costs_little_beside_slow_tensor_cores(name: str) -> None:
     """fp32 at half the rate of the tensor cores, at a sixteenth on A100."""
     for direction in ("forward_efficiency", "backward_efficiency"):

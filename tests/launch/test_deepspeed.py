@@ -90,6 +90,16 @@ def test_no_more_than_two_layers_are_gathered() -> None:
     assert zero["stage3_max_live_parameters"] == 2 * layer
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_buckets_are_as_large_as_the_prediction_has_them(stage: int) -> None:
+    """Two under `overlap_comm` in stages 1 and 2, one in stage 3; each whole."""
+    item = case("buckets", LLAMA, "8xH100", zero=stage)
+    zero = config(item)["zero_optimization"]
+    buckets = 1 if stage == 3 else 1 + zero["overlap_comm"]
+    state = launch(item).job.framework.state
+    assert 2 * buckets * zero["reduce_bucket_size"] == state.whole_bucket_bytes
+
+
 REFUSED = (
     (case("muon", LLAMA, "8xH100", zero=1, more={"optimizer": "muon"}), "no muon"),
     (case("half", LLAMA, "8xH100", zero=1, more={"optimizer": "adamw-bf16"}), "no adamw-bf16"),

@@ -19,8 +19,9 @@ _EVERY_NTH = 2
 # What frameworks recompute unless told. `remat_policy=save_qkv_proj` of maxtext's launcher in
 # NVIDIA/dgxc-benchmarking runs a layer again but for its query, key and value products, a tenth of
 # it; Paxml keeps nothing of a layer; `activation_checkpointing` is on in the recipes for mixtures
-# in examples/llm_benchmark of NVIDIA-NeMo/Automodel.
-_FULL = r"maxtext|pax|automodel"
+# in examples/llm_benchmark of NVIDIA-NeMo/Automodel; LLaMA-Factory checkpoints every layer unless
+# `disable_gradient_checkpointing` is set (hparams/model_args.py).
+_FULL = r"maxtext|pax|automodel|llama-?factory"
 
 
 def recomputed_share(row: MeasuredRow, mode: RecomputeMode, job: Job) -> float:

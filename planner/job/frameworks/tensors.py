@@ -238,3 +238,5 @@ class TrainingState(Frozen):
     sub_group_size)."""
     bucket_bytes: Bytes = 0
     """ZeRO-1 and 2: buckets of gradients, and of updated weights, on their way."""
+    whole_bucket_bytes: Bytes = 0
+    """ZeRO-1 to 3: bucket of gradients that is made whole, however few pass through it."""

@@ -31,6 +31,7 @@ _SOFTWARE = "dgxc-benchmarking v"
             Module.NOTHING,
         ),
         (NODE | {"framework": "torchtitan"}, Module.NOTHING),
+        (NODE | {"framework": "LLaMA-Factory (DeepSpeed)", "zero": "zero3"}, Module.FULL),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_say_recompute_as_their_framework(

@@ -98,10 +98,11 @@ def test_an_optimizer_on_the_host_leaves_the_gpu_and_takes_the_cpus_time() -> No
 
 
 def test_deepspeeds_update_casts_gradients_of_the_ranks_share() -> None:
-    """16 bytes of weights, gradients and states, and 6 of a group of 1e9 parameters at a time."""
+    """16 bytes of weights, gradients and states, 6 of a group of 1e9 parameters at a time, and a
+    bucket of 1e9 bytes."""
     (small, *_) = published("qwen-finetuning")
     parameters, ends = 1.84e9, 2 * 2048 * 151936
-    least = 16 * parameters + 6 * 1e9
+    least = 16 * parameters + 6 * 1e9 + 1e9
     assert least < (small.memory_bytes() or 0.0) < least + 4 * ends
 
 
@@ -198,6 +199,16 @@ def test_fsdp_that_keeps_weights_gathered_gathers_beside_the_pass() -> None:
         assert load_framework(name).overlap.parameter_gather == 1.0
 
 
+def bounded(file: str, source: str, time: float, memory: float | None) -> None:
+    """Check that all runs of a source are predicted, and within these errors."""
+    for prediction in predict_rows(
+        one for one in read_rows(PUBLISHED / file) if one.source == source
+    ):
+        assert prediction.error is None
+        assert abs(time_error(prediction) or 0.0) < time
+        assert memory is None or abs(memory_error(prediction) or 0.0) < memory
+
+
 @pytest.mark.parametrize(
     ("source", "time", "memory"),
     [
@@ -209,11 +220,7 @@ def test_fsdp_that_keeps_weights_gathered_gathers_beside_the_pass() -> None:
     ],
 )
 def test_the_latest_strangers(source: str, time: float, memory: float | None) -> None:
-    rows = read_rows(PUBLISHED / "strangers_2026_11.csv")
-    for prediction in predict_rows(one for one in rows if one.source == source):
-        assert prediction.error is None
-        assert abs(time_error(prediction) or 0.0) < time
-        assert memory is None or abs(memory_error(prediction) or 0.0) < memory
+    bounded("strangers_2026_11.csv", source, time, memory)
 
 
 PLAIN = DEEPSPEED | {
@@ -265,8 +272,23 @@ def test_a_loop_that_keeps_its_logits_has_them_beside_their_gradients() -> None:
     ],
 )
 def test_strangers_of_a_second_draw(source: str, time: float, memory: float | None) -> None:
-    rows = read_rows(PUBLISHED / "strangers_2026_11b.csv")
-    for prediction in predict_rows(one for one in rows if one.source == source):
-        assert prediction.error is None
-        assert abs(time_error(prediction) or 0.0) < time
-        assert memory is None or abs(memory_error(prediction) or 0.0) < memory
+    bounded("strangers_2026_11b.csv", source, time, memory)
+
+
+@pytest.mark.parametrize(
+    ("source", "time", "memory"),
+    [
+        ("gipfelsturm-gh200", 0.17, None),
+        ("geodesic-nano", 0.33, 0.23),
+        ("nvcre-gb300", 0.20, None),
+        ("posttrain-a800", 0.07, 0.04),
+        ("tk-llama-gb200", 0.08, 0.06),
+        ("mlperf-5.1-nemo", 0.20, None),
+        ("mlperf-5.1-amd", 0.14, None),
+        ("dhelix-h800", 0.16, None),
+        ("pai-qwen3-h800", 0.14, None),
+        ("llmfs-gpt2", 0.47, None),
+    ],
+)
+def test_strangers_of_a_third_draw(source: str, time: float, memory: float | None) -> None:
+    bounded("strangers_2026_11c.csv", source, time, memory)

@@ -421,6 +421,22 @@ def test_bf16_gradients_of_deepspeed_have_no_fp32_sums(stated: str, sums: float)
     assert (state.flat_update_bytes > 0.0) == (sums == 0.0)
 
 
+@pytest.mark.parametrize(
+    ("framework", "zero", "size"),
+    [
+        ("DeepSpeed + HF transformers", "zero3", 1e9),
+        ("HF transformers, PyTorch Lightning (DeepSpeed)", "zero3", 4e8),
+        ("LLaMA-Factory (DeepSpeed, HF transformers)", "zero3", 0.0),
+        ("LLaMA-Factory (DeepSpeed, HF transformers)", "zero2", 1e9),
+    ],
+)
+def test_deepspeeds_bucket_is_that_of_who_configures_it(
+    framework: str, zero: str, size: float
+) -> None:
+    state = map_row(row(framework=framework, zero=zero, tp="1", pp="1")).job.framework.state
+    assert state.whole_bucket_bytes == size
+
+
 def test_a_llama_in_llm_foundry_of_2023_runs_in_plain_torch() -> None:
     def traffic(**cells: str) -> tuple[float, float]:
         kernels = map_row(row(framework="Composer/llm-foundry FSDP", **cells)).job.framework.kernels
