@@ -137,7 +137,8 @@ KEY_PIPELINED = 8  # 1 in a pipeline between domains where that changes a layer'
 KEY_EXCHANGE = 9
 # 1 where the key splits the sequence over tp outside its products.
 KEY_SEQUENCE_PARALLEL = 10
-KEY_COLUMNS = 11
+KEY_FETCHES = 11  # 1 where hooks of modules gather weights before each use (ZeRO-3)
+KEY_COLUMNS = 12
 
 # `planner.job.modules.Module.FULL`.
 MODULE_FULL = 128

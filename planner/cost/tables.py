@@ -143,6 +143,8 @@ class FrameworkInputs(NamedTuple):
     """The setting, on the cluster's host."""
     launch_s: float
     """The setting, on the cluster's host; at most `issue_s`, 0 where that is."""
+    fetch_s: float
+    """The setting, on the cluster's host."""
     gather_copy_s: float
     """Seconds per parameter of the copy from a gathered flat buffer into weights."""
     reduce_copy_s: float

@@ -322,6 +322,7 @@ class CostModel:
                 (columns["pp"] > 1) & slowed,
                 np.ones(len(columns["tp"])),
                 np.where(columns["tp"] > 1, self.job_inputs.sequence_parallel, 0.0),
+                (columns["zero"] == 3) & (self.framework_inputs.fetch_s > 0.0),
             ]
         ).astype(np.float64)
         codes = numbered(table)

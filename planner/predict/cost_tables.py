@@ -289,6 +289,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
             kernels.launch_s / job.cluster.host_launch_speed,
             kernels.issue_s / job.cluster.host_speed,
         ),
+        "fetch_s": kernels.fetch_s / job.cluster.host_speed,
         "tensor_gather_share": _tensor_gather_share(job),
         "tensor_copy_s": kernels.tensor_copy_bytes / streaming,
         "gather_copy_s": kernels.gather_copy_bytes / streaming,

@@ -71,6 +71,17 @@ def test_waiting_is_what_cuda_graphs_take_away() -> None:
     assert 0.5 * issued[f.STEP_TIME] < issued[f.STEP_ISSUE] < issued[f.STEP_TIME]
 
 
+def test_hooks_that_fetch_weights_cost_the_host_under_zero_3_alone() -> None:
+    """Of a step that waits for the CPU: each row of products, both passes, each micro-batch (one
+    of the head's is longer than its hooks)."""
+    job = replace(make_job("llama-3.2-1b", "8xA100", "deepspeed"), seq=64)
+    without = with_table(job, "kernels", fetch_s=0.0)
+    for zero, products in ((2, 0), (3, 2 * 5 * 16 + 1)):
+        waits = [step(item, zero=zero)[f.STEP_ISSUE] for item in (without, job)]
+        hooks = 4 * products * job.framework.kernels.fetch_s / job.cluster.host_speed
+        assert waits[1] - waits[0] == pytest.approx(hooks, rel=0.01, abs=1e-9)
+
+
 def test_sequential_experts_are_issued_one_by_one() -> None:
     """Six kernels of the grouped products, forward and backward, for each further expert."""
     job = replace(make_job("qwen3-30b-a3b", "8xH100"), seq=64)

@@ -53,6 +53,10 @@ class Kernels(Frozen):
     to issue its kernels. On the reference host (`hardware.schema.Cluster`, `host_speed` 1)."""
     issue_evidence: str = ""
     """What `issue_s` was fitted on."""
+    fetch_s: Seconds = 0.0
+    """CPU time of hooks that gather weights before each pass and release them after it, under
+    ZeRO-3, for each row of products in the op table. On the reference host. Source: DeepSpeed 0.19,
+    runtime/zero/parameter_offload.py, partitioned_param_coordinator.py."""
     launch_s: Seconds = 0.0
     """CPU time of one launch from a loop over a rank's experts, beside `issue_s` of the row: their
     products and biases are issued one by one; 0: one launch for all. On the reference host. Source:
