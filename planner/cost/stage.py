@@ -6,7 +6,12 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.memory import communication_bytes, outside_bytes, set_aside_bytes
+from planner.cost.memory import (
+    communication_bytes,
+    outside_bytes,
+    set_aside_bytes,
+    waiting_bytes,
+)
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     FORWARD,
@@ -389,3 +394,4 @@ def stage_memory(
     out.in_flight = held.full
     out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)
     out.cached = cached_bytes(rest, busiest, most_live, framework)
+    out.cached += waiting_bytes(holds.layers, key, grid, job, framework)

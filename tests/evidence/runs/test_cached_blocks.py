@@ -9,6 +9,16 @@ import pytest
 import planner.cost.fields as f
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import PUBLISHED, read_rows
+from tests.evidence.runs.rows_for_tests import row
+
+# FlagPerf, training/nvidia/llama3_8B-megatron: PP1DP1TP8, 30 GiB.
+MEGATRON_8B = {
+    "framework": "Megatron-Core", "layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32",
+    "kv_heads": "8", "vocab": "128256", "act": "swiglu", "seq": "8192", "gpu": "A800-80GB",
+    "num_gpus": "8", "tp": "8", "pp": "1", "vpp": "1", "zero": "dist_opt", "seq_parallel": "y",
+    "mbs": "1", "gbs": "512", "precision": "bf16", "recompute": "selective", "flash": "y",
+    "step_time_s": "", "software": "megatron-core 0.6.0",
+}  # fmt: skip
 
 # `mem_nvidia_mem_reserved` (MiB) of full fine-tuning, Mistral-7B and PowerLM-3b, in
 # fms-acceleration's scripts/benchmarks/refs/*.csv, by model, GPUs, micro-batch and loss. Its rows
@@ -55,3 +65,27 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
     fuller = Prediction(full.row, full.mapped, step=full.step, stages=stages)
     assert fuller.memory_bytes("nvidia_smi") == limit
     assert fuller.memory_bytes("allocated") == full.memory_bytes("allocated")
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({}, 32),
+        ({"tp": "1"}, 0),
+        ({"pp": "2", "num_gpus": "16"}, 0),
+        ({"software": "torch 2.8"}, 0),
+    ],
+)
+def test_exchanged_activations_wait_for_the_gpu(changes: dict[str, str], layers: int) -> None:
+    """Two whole activations of 8,192 tokens a layer; none where a stage or torch 2.8 waits."""
+    (found,) = predict_rows([row(**(MEGATRON_8B | changes))])
+    assert found.error is None and found.stages is not None
+    assert found.stages[:, f.STAGE_CACHED].max() == 2 * layers * 2 * 8192 * 4096
+    kept = (found.memory_bytes("nvidia_smi") or 0.0) - (found.memory_bytes() or 0.0)
+    assert kept == 2 * layers * 2 * 8192 * 4096
+
+
+def test_flagperfs_readings_at_tp_8() -> None:
+    """30 GiB on A800, of which 22.9 are needed: a fourth less than shown."""
+    (found,) = predict_rows([row(**MEGATRON_8B)])
+    assert found.memory_bytes("nvidia_smi") == pytest.approx(30 * 2**30, rel=0.12)
