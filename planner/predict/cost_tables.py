@@ -375,9 +375,11 @@ def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
     Gradients of its output and of its input, in its own type; what the product with the values
     kept for itself is freed by then.
     """
-    if job.attention != "eager" or not job.framework.state.unfused_backward:
+    if job.attention != "eager":
         return 0.0
     softmax, operand, mask = score_parts(profile.saved, dropout=job.dropout)
+    if not (job.framework.state.unfused_backward or softmax > profile.saved.activation_bytes):
+        return 0.0
     return 2.0 * softmax - operand - mask
 
 
