@@ -89,7 +89,7 @@ def set_aside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
 
 
 @jit
-def waiting_bytes(
+def recorded_bytes(
     layers: float, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> float:
     """Blocks of whole activations, freed, that the allocator does not hand on before the GPU has

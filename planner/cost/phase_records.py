@@ -213,11 +213,9 @@ def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInput
 
 
 @jit
-def cached_bytes(
-    rest: PhaseTerms, busiest: PhaseTerms, most_live: float, framework: FrameworkInputs
-) -> float:
-    """What the allocator keeps beside the peak as long as there is room: gradients that are made
-    anew in each step, and temporaries of the update.
+def cached_bytes(rest: PhaseTerms, busiest: PhaseTerms, most_live: float) -> float:
+    """What the allocator keeps beside the peak as long as there is room, where gradients are made
+    anew in each step: theirs, and temporaries of the update.
 
     max(0, B + G + T - peak), B what the passes hold at most beside gradients (in `busiest`), G all
     gradients, T the temporaries. A block serves the stream that it was made on: FSDP reduces on one
@@ -227,7 +225,5 @@ def cached_bytes(
     c10/cuda/CUDACachingAllocator.cpp, distributed/fsdp/_runtime_utils.py,
     distributed/fsdp/_fully_shard/_fsdp_collectives.py.
     """
-    if framework.persistent_gradients > 0.0:
-        return 0.0
     update = rest.moving.gradients + rest.moving.optimizer_temporaries
     return max(0.0, total_bytes(busiest) - busiest.moving.gradients + update - most_live)

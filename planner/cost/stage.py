@@ -9,8 +9,8 @@ from planner.cost._jit import Row, Rows, jit
 from planner.cost.memory import (
     communication_bytes,
     outside_bytes,
+    recorded_bytes,
     set_aside_bytes,
-    waiting_bytes,
 )
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
@@ -378,7 +378,6 @@ def stage_memory(
     held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     phase, _, terms = heaviest_phase(holds, most, held, True, key, grid, job, framework)
-    _, _, busiest = heaviest_phase(holds, most, held, False, key, grid, job, framework)
     rest, aside = at_rest(holds, key, grid, job, framework), set_aside_bytes(key, grid, framework)
     most_live = total_bytes(terms)
     gaps = framework.fragmentation * (most_live - packed_bytes(rest, framework))
@@ -393,5 +392,7 @@ def stage_memory(
     out.peak = most_live + gaps + outside_bytes(key, grid, job, framework)
     out.in_flight = held.full
     out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)
-    out.cached = cached_bytes(rest, busiest, most_live, framework)
-    out.cached += waiting_bytes(holds.layers, key, grid, job, framework)
+    out.cached = recorded_bytes(holds.layers, key, grid, job, framework)
+    if framework.persistent_gradients == 0.0:
+        _, _, busiest = heaviest_phase(holds, most, held, False, key, grid, job, framework)
+        out.cached += cached_bytes(rest, busiest, most_live)
