@@ -271,7 +271,8 @@ STAGE_FORWARD_S = 14
 STAGE_BACKWARD_S = 15
 STAGE_PHASE = 16  # phase of the peak: 0 backward, 1 optimizer, 2 forward
 STAGE_OFFLOADED = 17  # activations on the host, beside the bytes above
-STAGE_COLUMNS = 18
+STAGE_CACHED = 18  # kept by the allocator beside the peak where there is room, and else given back
+STAGE_COLUMNS = 19
 
 
 def _row(prefix: str) -> np.dtype[Any]:

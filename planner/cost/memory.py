@@ -89,6 +89,24 @@ def set_aside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
 
 
 @jit
+def recorded_bytes(
+    layers: float, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """Blocks of whole activations, freed, that the allocator does not hand on before the GPU has
+    exchanged them over tensor parallelism, which the CPU is ahead of by a micro-batch's layers.
+
+    b·layers·a·mbs·seq/cp·hidden, with b `exchange_blocks` and a the bytes of an activation; 0 with
+    several stages, which wait for what they hand on. An allocation that fails waits for them, so
+    they keep nothing from fitting. Source: as `exchange_blocks`, and torch,
+    c10/cuda/CUDACachingAllocator.cpp, process_events and release_cached_blocks.
+    """
+    if key.tp <= 1.0 or grid.pp > 1.0:
+        return 0.0
+    activation = framework.activation_bytes * key.mbs * job.seq / key.cp * job.hidden
+    return framework.exchange_blocks * layers * activation
+
+
+@jit
 def communication_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
     """Buffers of communicators, and those of overlapped tensor-parallel exchanges."""
     communicators = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)

@@ -210,3 +210,20 @@ def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInput
     of `packed_bytes`. So limits on reserved memory are affine in what a stage holds."""
     share = framework.fragmentation / (1.0 + framework.fragmentation)
     return total_bytes(terms) - share * packed_bytes(rest, framework)
+
+
+@jit
+def cached_bytes(rest: PhaseTerms, busiest: PhaseTerms, most_live: float) -> float:
+    """What the allocator keeps beside the peak as long as there is room, where gradients are made
+    anew in each step: theirs, and temporaries of the update.
+
+    max(0, B + G + T - peak), B what the passes hold at most beside gradients (in `busiest`), G all
+    gradients, T the temporaries. A block serves the stream that it was made on: FSDP reduces on one
+    of its own, so nothing that backward gives back holds its gradients; and an update over lists of
+    tensors finds no blocks as large as it asks for, for segments are not joined. Both stay when
+    they are freed, until an allocation fails. Ignores what they share on one stream. Source: torch,
+    c10/cuda/CUDACachingAllocator.cpp, distributed/fsdp/_runtime_utils.py,
+    distributed/fsdp/_fully_shard/_fsdp_collectives.py.
+    """
+    update = rest.moving.gradients + rest.moving.optimizer_temporaries
+    return max(0.0, total_bytes(busiest) - busiest.moving.gradients + update - most_live)

@@ -6,7 +6,12 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.memory import communication_bytes, outside_bytes, set_aside_bytes
+from planner.cost.memory import (
+    communication_bytes,
+    outside_bytes,
+    recorded_bytes,
+    set_aside_bytes,
+)
 from planner.cost.phase_passes import exists, passes
 from planner.cost.phase_records import (
     FORWARD,
@@ -16,6 +21,7 @@ from planner.cost.phase_records import (
     LayerMaxima,
     LayerParts,
     PhaseTerms,
+    cached_bytes,
     in_update,
     packed_bytes,
     total_bytes,
@@ -312,13 +318,15 @@ def fill_kept(
 
 @jit
 def heaviest_phase(
-    holds: Row, most: LayerMaxima, held: Held, key: Row, grid: Row, job: JobInputs,
+    holds: Row, most: LayerMaxima, held: Held, updates: bool, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[int, int, PhaseTerms]:  # fmt: skip
-    """(phase, pass, terms) in which a stage holds most."""
+    """(phase, pass, terms) in which a stage holds most; without `updates`, of those of its passes
+    that in which it holds most beside gradients."""
     one_passes = passes(held, grid.grad_acc, framework)
     rest = at_rest(holds, key, grid, job, framework)
-    best, peak, where, within = rest, sum(rest.moving), OPTIMIZER, 0
+    best, where, within = rest, OPTIMIZER, 0
+    peak = sum(rest.moving) if updates else -1.0
     for index in range(PASSES):
         if one_passes[index].counts == 0.0:
             continue
@@ -328,7 +336,7 @@ def heaviest_phase(
             terms = phase_terms(
                 phase, rest, holds, most, one_passes[index], key, grid, job, framework
             )
-            size = sum(terms.moving)
+            size = sum(terms.moving) - (0.0 if updates else terms.moving.gradients)
             if size > peak:
                 best, peak, where, within = terms, size, phase, index
     return where, within, best
@@ -369,7 +377,7 @@ def stage_memory(
     them what lies outside tensors."""
     held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
-    phase, _, terms = heaviest_phase(holds, most, held, key, grid, job, framework)
+    phase, _, terms = heaviest_phase(holds, most, held, True, key, grid, job, framework)
     rest, aside = at_rest(holds, key, grid, job, framework), set_aside_bytes(key, grid, framework)
     most_live = total_bytes(terms)
     gaps = framework.fragmentation * (most_live - packed_bytes(rest, framework))
@@ -384,3 +392,7 @@ def stage_memory(
     out.peak = most_live + gaps + outside_bytes(key, grid, job, framework)
     out.in_flight = held.full
     out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)
+    out.cached = recorded_bytes(holds.layers, key, grid, job, framework)
+    if framework.persistent_gradients == 0.0:
+        _, _, busiest = heaviest_phase(holds, most, held, False, key, grid, job, framework)
+        out.cached += cached_bytes(rest, busiest, most_live)

@@ -325,7 +325,7 @@ def step_bounds(
     perfectly even, nothing of dp is exposed. Memory: all layers recompute and each has only the
     fewest micro-batches of any stage in flight; the heaviest stage holds at least the mean.
     """
-    total_s = largest_s = saved = forward_s = weight_s = 0.0
+    total_s = largest_s = saved = forward_s = weight_s = quantised = 0.0
     mirrored = microbatch_share(framework.schedule)
     for piece in range(job.pieces):
         count, one_traffic = totals[piece], traffic[piece]
@@ -335,6 +335,8 @@ def step_bounds(
             largest_s = max(largest_s, mirrored * seconds)
         forward_s += count * one_traffic.forward_s
         weight_s += count * costs[piece].weight
+        # Weights that are quantised themselves may take less than 16 bits.
+        quantised += count * min(0.0, costs[piece].casts)
         if piece < job.kinds:
             saved += count * min(costs[piece].saved, costs[piece].saved_recomputed)
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
@@ -348,7 +350,7 @@ def step_bounds(
             + framework.host_step_s
         )
     )
-    least_bytes = peak_bound_bytes(frame, saved, grid, framework)
+    least_bytes = peak_bound_bytes(frame, saved, grid, framework) + quantised / grid.pp
     out.peak_bound = least_bytes + outside_bytes(key, grid, job, framework)
 
 

@@ -105,6 +105,7 @@ class FrameworkInputs(NamedTuple):
     parameter_communication_bytes: float
     tensor_buffer_bytes: float
     fragmentation: float
+    exchange_blocks: float
     weight_gradient_bytes: float
     gathered_tensors: float
     logits_sharded: float

@@ -155,7 +155,7 @@ def _update_row(op: Op, count: float, job: Job) -> tuple[float, ...]:
 
 
 def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
-    copies = quantised_copy_bytes(job.framework.in_precision(job.precision))
+    copies = quantised_copy_bytes(job, job.framework.in_precision(job.precision))
     return (
         index,
         op.kind,
@@ -179,7 +179,7 @@ def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
         op.low_precision,
         op.pads_vocabulary,
         op.rerun_with,
-        op.low_precision if copies > 0.0 else op.autocasts,
+        op.low_precision if copies != 0.0 else op.autocasts,
         op.work_bytes,
         not (op.captured and job.framework.kernels.captured),
         op.host_waits,
@@ -311,18 +311,24 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         ),
         "update_sharded": setting.kernel == "forloop",
         "persistent_gradients": state.persistent_gradients or state.gradients_at_backward,
-        "weight_cast_bytes": profile.saved.weight_cast_bytes + quantised_copy_bytes(profile),
-        "weight_casts_stay": quantised_copy_bytes(profile) > 0.0,
+        "weight_cast_bytes": profile.saved.weight_cast_bytes + quantised_copy_bytes(job, profile),
+        "weight_casts_stay": quantised_copy_bytes(job, profile) != 0.0,
         "unfused_tensors": _unfused_tensors(job),
         "softmax_bytes": _softmax_bytes(job, profile),
         "mask_buffer_bytes": _mask_buffer(job),
     }
 
 
-def quantised_copy_bytes(profile: FrameworkProfile) -> float:
-    """Bytes of the quantised copies of a weight beside it, in the precision of the profile."""
-    state = profile.state
-    return 0.0 if state.quantised_weights else state.quantised_copy_bytes
+def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:
+    """Bytes of the quantised copies of a weight beside it, in the precision of the profile; of one
+    that is quantised itself, what they take beyond its 16 bits: negative where they save some.
+
+    One copy in place of two where tensor cores take plain fp8 along either axis, as Blackwell's do.
+    Source: Transformer Engine, pytorch/utils.py, is_non_tn_fp8_gemm_supported.
+    """
+    either_axis = job.precision == "fp8" and job.cluster.gpu.architecture == RACK
+    copies = profile.state.quantised_copy_bytes / (2.0 if either_axis else 1.0)
+    return copies - profile.state.weight_bytes if profile.state.quantised_weights else copies
 
 
 def framework_inputs(job: Job) -> FrameworkInputs:
@@ -370,9 +376,11 @@ def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
     Gradients of its output and of its input, in its own type; what the product with the values
     kept for itself is freed by then.
     """
-    if job.attention != "eager" or not job.framework.state.unfused_backward:
+    if job.attention != "eager":
         return 0.0
     softmax, operand, mask = score_parts(profile.saved, dropout=job.dropout)
+    if not (job.framework.state.unfused_backward or softmax > profile.saved.activation_bytes):
+        return 0.0
     return 2.0 * softmax - operand - mask
 
 

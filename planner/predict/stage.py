@@ -115,8 +115,9 @@ class Stage:
         """The phase in which it holds most, and the pass that it is in."""
         inputs = self.inputs
         phase, within, _ = heaviest_phase(
-            self.holds, self.most, self.held, self.key, self.grid, inputs.job, inputs.framework
-        )
+            self.holds, self.most, self.held, True, self.key, self.grid, inputs.job,
+            inputs.framework,
+        )  # fmt: skip
         return phase, passes(self.held, self.grid.grad_acc, inputs.framework)[within]
 
     def memory(self) -> Any:

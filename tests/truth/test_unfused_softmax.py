@@ -122,3 +122,12 @@ def test_views_add_up(mode: str, zero: int) -> None:
         degrees = Degrees(dp=2, zero=zero, grad_acc=accumulated)
         layout = even_layout(job, 1, 1, job.recompute[0])
         demand_views(Case(job, degrees, layout), f"{mode} zero{zero} acc{accumulated}")
+
+
+@pytest.mark.parametrize(("framework", "per_score"), [("torch-3d", 6.0), ("megatron-lm-2022", 0.0)])
+def test_a_softmax_of_fp32_scores_has_it_whatever_else_is_fused(
+    framework: str, per_score: float
+) -> None:
+    """Megatron-LM's fused softmax reads and writes 16 bits, in place."""
+    job = replace(make_job("llama-2-7b", "8xA100", framework), attention="eager")
+    assert CostModel(job, compiled=False).framework_inputs.softmax_bytes == per_score

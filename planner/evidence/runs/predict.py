@@ -103,8 +103,17 @@ class Prediction:
         if kind == "allocated" and self.mapped is not None:
             # Torch allocates the workspaces of its libraries too.
             per_stage = per_stage + self.mapped.job.workspace_bytes
+        elif kind is not None and self.mapped is not None:
+            per_stage = per_stage + self._cached_bytes(self.mapped.job.hbm_limit_bytes)
         stage = {"first_stage": 0, "last_stage": -1}.get(scope or "")
         return float(per_stage.max() if stage is None else per_stage[stage])
+
+    def _cached_bytes(self, limit_bytes: float) -> Array:
+        """What the allocator keeps of each stage beside what it needs, as far as there is room."""
+        stages = np.zeros((0, f.STAGE_COLUMNS)) if self.stages is None else self.stages
+        room = np.maximum(0.0, limit_bytes - stages[:, f.STAGE_PEAK])
+        kept: Array = np.minimum(stages[:, f.STAGE_CACHED], room)
+        return kept
 
     @property
     def at_its_word(self) -> Prediction:

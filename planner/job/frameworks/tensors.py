@@ -182,7 +182,7 @@ class TrainingState(Frozen):
     rank. None under ZeRO-3."""
     quantised_weights: bool = False
     """Weights of linear layers are quantised themselves (`fp8_param_gather`): the copies take the
-    place of the 16-bit ones, in as many bytes."""
+    place of the 16-bit ones."""
     zero3_keeps_weight_shard: bool = False
     """ZeRO-3 keeps a sharded low-precision copy beside the master (DeepSpeed), FSDP2 does not."""
     optimizer_state_element_bytes: ParameterBytes = 4

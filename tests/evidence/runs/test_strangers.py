@@ -85,6 +85,18 @@ def test_gradients_reduced_once_a_step_are_kept_whole() -> None:
         assert abs(memory_error(once) or 1.0) < 0.1
 
 
+def test_four_logits_of_a_held_loss_and_no_root() -> None:
+    """KempnerForge's compiled 7B and 13B under tensor parallelism: within 0.5 %, 5 to 10 % light
+    before."""
+    rows = read_rows(PUBLISHED / "kempnerforge.csv")
+    found = predict_rows(
+        one for one in rows if one.text("loss") == "16-bit logits, gathered over tp"
+    )
+    small = [one for one in found if one.row.text("model") in ("Llama3-arch-7B", "Llama3-arch-13B")]
+    assert len(small) > 10
+    assert max(abs(memory_error(one) or 0.0) for one in small) < 0.005
+
+
 def test_an_optimizer_on_the_host_leaves_the_gpu_and_takes_the_cpus_time() -> None:
     on_gpu, on_host = predict(recompute="full"), predict(recompute="full", offload="optimizer")
     half = predict(recompute="full", offload="optimizer 50%")

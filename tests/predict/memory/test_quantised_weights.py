@@ -24,18 +24,30 @@ def job_in(precision: str, framework: str = "megatron-core", gpus: str = "8xB200
     return replace(base, precision=precision, seq=4096, recompute=(none,))
 
 
-def case_in(precision: str, degrees: Degrees, framework: str = "megatron-core") -> Case:
-    job = job_in(precision, framework)
+def case_in(
+    precision: str, degrees: Degrees, framework: str = "megatron-core", gpus: str = "8xB200"
+) -> Case:
+    job = job_in(precision, framework, gpus)
     return Case(job, degrees, even_layout(job, degrees.pp, 1, job.recompute[0]))
 
 
-@pytest.mark.parametrize(("precision", "each"), [("fp8", 2.0), ("mxfp8", 2.0625), ("nvfp4", 1.125)])
+@pytest.mark.parametrize(
+    ("precision", "gpus", "each"),
+    [
+        ("fp8", "8xH100", 2.0),
+        # Its tensor cores take fp8 along either axis, blocks with scales of their own do not turn.
+        ("fp8", "8xB200", 1.0),
+        ("mxfp8", "8xB200", 2.0625),
+        ("nvfp4", "8xB200", 1.125),
+    ],
+)
 def test_linear_layers_keep_quantised_weights_beside_the_16_bit_ones(
-    precision: str, each: float
+    precision: str, gpus: str, each: float
 ) -> None:
     degrees = Degrees(tp=2, pp=2, dp=2, etp=2, zero=1, grad_acc=4)
     copies = [
-        compiled_stages(case_in(one, degrees))[:, f.STAGE_WEIGHTS] for one in ("bf16", precision)
+        compiled_stages(case_in(one, degrees, gpus=gpus))[:, f.STAGE_WEIGHTS]
+        for one in ("bf16", precision)
     ]
     # Head and embedding stay in 16 bits.
     assert copies[1] - copies[0] == pytest.approx(each * 16 * LAYER / 2)
@@ -45,16 +57,23 @@ def test_they_stay_through_the_update_and_are_shown() -> None:
     degrees = Degrees(dp=8, zero=1)
     plain, quantised = (case_in(precision, degrees) for precision in ("bf16", "fp8"))
     (usual,), (more,) = (stage_accounts(one.job, degrees, one.layout) for one in (plain, quantised))
-    assert more.core.rest.resting.weights - usual.core.rest.resting.weights == 2.0 * 32 * LAYER
+    assert more.core.rest.resting.weights - usual.core.rest.resting.weights == 32 * LAYER
     demand_views(quantised, "fp8")
 
 
-def test_weights_that_are_quantised_themselves_have_no_copies() -> None:
+@pytest.mark.parametrize(
+    ("gpus", "precision", "saved"),
+    [("8xH100", "fp8", 0.0), ("8xB200", "fp8", 1.0), ("8xB200", "mxfp8", -0.0625)],
+)
+def test_weights_that_are_quantised_themselves_take_the_place_of_16_bits(
+    gpus: str, precision: str, saved: float
+) -> None:
     degrees = Degrees(dp=8, zero=1)
-    case = case_in("fp8", degrees)
+    case = case_in(precision, degrees, gpus=gpus)
     state = case.job.framework.state.model_copy(update={"quantised_weights": True})
     framework = case.job.framework.model_copy(update={"state": state})
     quantised = replace(case, job=replace(case.job, framework=framework))
-    plain = case_in("bf16", degrees)
+    plain = case_in("bf16", degrees, gpus=gpus)
     weights = [compiled_stages(one)[0, f.STAGE_WEIGHTS] for one in (quantised, plain)]
-    assert weights[0] == weights[1]
+    assert weights[1] - weights[0] == pytest.approx(saved * 32 * LAYER)
+    demand_views(quantised, precision)

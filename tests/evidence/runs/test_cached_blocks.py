@@ -1,0 +1,91 @@
+"""What the allocator keeps beside the peak while there is room, as readings of nvidia-smi show."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+import planner.cost.fields as f
+from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.evidence.runs.rows import PUBLISHED, read_rows
+from tests.evidence.runs.rows_for_tests import row
+
+# FlagPerf, training/nvidia/llama3_8B-megatron: PP1DP1TP8, 30 GiB.
+MEGATRON_8B = {
+    "framework": "Megatron-Core", "layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32",
+    "kv_heads": "8", "vocab": "128256", "act": "swiglu", "seq": "8192", "gpu": "A800-80GB",
+    "num_gpus": "8", "tp": "8", "pp": "1", "vpp": "1", "zero": "dist_opt", "seq_parallel": "y",
+    "mbs": "1", "gbs": "512", "precision": "bf16", "recompute": "selective", "flash": "y",
+    "step_time_s": "", "software": "megatron-core 0.6.0",
+}  # fmt: skip
+
+# `mem_nvidia_mem_reserved` (MiB) of full fine-tuning, Mistral-7B and PowerLM-3b, in
+# fms-acceleration's scripts/benchmarks/refs/*.csv, by model, GPUs, micro-batch and loss. Its rows
+# here give the largest allocation of the same runs.
+READINGS_MIB = {
+    ("mistralai/Mistral-7B-v0.1", 4, 4, "fused"): 51_100,
+    ("mistralai/Mistral-7B-v0.1", 4, 8, "fused"): 58_746,
+    ("mistralai/Mistral-7B-v0.1", 4, 16, "fused"): 76_774,
+    ("mistralai/Mistral-7B-v0.1", 4, 4, "liger"): 47_698,
+    ("mistralai/Mistral-7B-v0.1", 4, 8, "liger"): 55_800,
+    ("mistralai/Mistral-7B-v0.1", 4, 16, "liger"): 71_516,
+    ("ibm/PowerLM-3b", 2, 2, "plain"): 25_580,
+    ("ibm/PowerLM-3b", 2, 4, "plain"): 28_980,
+}
+
+
+@cache
+def _predictions() -> dict[tuple[str, int, int, str], Prediction]:
+    rows = {
+        (item.text("model"), item.integer("num_gpus"), item.integer("mbs"), item.text("loss")): item
+        for item in read_rows(PUBLISHED / "fms_acceleration.csv")
+    }
+    found = predict_rows(rows[key] for key in READINGS_MIB)
+    return dict(zip(READINGS_MIB, found, strict=True))
+
+
+@pytest.mark.parametrize("key", READINGS_MIB)
+def test_readings_of_fsdp(key: tuple[str, int, int, str]) -> None:
+    """Without the gradients' own blocks and the update's, readings are missed by 15 to 32 %."""
+    prediction, measured = _predictions()[key], READINGS_MIB[key] * 2**20
+    assert prediction.memory_bytes("nvidia_smi") == pytest.approx(measured, rel=0.10)
+    assert (prediction.memory_bytes() or 0.0) < 0.86 * measured
+
+
+def test_no_more_is_kept_than_there_is_room_for() -> None:
+    full = _predictions()["mistralai/Mistral-7B-v0.1", 4, 16, "fused"]
+    assert full.stages is not None
+    needed, limit = full.memory_bytes() or 0.0, full.limit_bytes or 0.0
+    kept = (full.memory_bytes("nvidia_smi") or 0.0) - needed
+    assert kept == full.stages[0, f.STAGE_CACHED] < limit - needed
+    # A sequence more: what fits is needed, not kept.
+    stages = full.stages.copy()
+    stages[0, f.STAGE_PEAK] = limit - 1e9
+    fuller = Prediction(full.row, full.mapped, step=full.step, stages=stages)
+    assert fuller.memory_bytes("nvidia_smi") == limit
+    assert fuller.memory_bytes("allocated") == full.memory_bytes("allocated")
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({}, 32),
+        ({"tp": "1"}, 0),
+        ({"pp": "2", "num_gpus": "16"}, 0),
+        ({"software": "torch 2.8"}, 0),
+    ],
+)
+def test_exchanged_activations_wait_for_the_gpu(changes: dict[str, str], layers: int) -> None:
+    """Two whole activations of 8,192 tokens a layer; none where a stage or torch 2.8 waits."""
+    (found,) = predict_rows([row(**(MEGATRON_8B | changes))])
+    assert found.error is None and found.stages is not None
+    assert found.stages[:, f.STAGE_CACHED].max() == 2 * layers * 2 * 8192 * 4096
+    kept = (found.memory_bytes("nvidia_smi") or 0.0) - (found.memory_bytes() or 0.0)
+    assert kept == 2 * layers * 2 * 8192 * 4096
+
+
+def test_flagperfs_readings_at_tp_8() -> None:
+    """30 GiB on A800, of which 22.9 are needed: a fourth less than shown."""
+    (found,) = predict_rows([row(**MEGATRON_8B)])
+    assert found.memory_bytes("nvidia_smi") == pytest.approx(30 * 2**30, rel=0.12)
