@@ -51,6 +51,15 @@ def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) ->
 
 
 @jit
+def product_rate(low: bool, framework: FrameworkInputs, gpu: GpuInputs) -> tuple[float, float]:
+    """Peak of a product, FLOP/s, and the share that a large one sustains; `low`: in the job's
+    precision, else in 16 bits."""
+    if low:
+        return gpu.matmul_flop_per_s, gpu.gemm_max_efficiency * framework.quantised_rate
+    return gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
+
+
+@jit
 def gemm_seconds(
     op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float, float]:
@@ -62,8 +71,7 @@ def gemm_seconds(
     """
     rows, out, depth = gemm_shape(op, key, job)
     low = op.low_precision > 0
-    peak = gpu.matmul_flop_per_s if low else gpu.matmul16_flop_per_s
-    share = gpu.gemm_max_efficiency if low else gpu.gemm16_max_efficiency
+    peak, share = product_rate(low, framework, gpu)
     least = 0.0 if framework.pads_products > 0.0 else odd_rows_time_s(rows, out, depth, gpu)
     forward = max(least, gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu))
     data = max(least, gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu))
@@ -81,12 +89,14 @@ def grouped_gemm_seconds(
     """Seconds of the experts' products on one rank; see `gemm_seconds`."""
     rows, out, depth = gemm_shape(op, key, job)
     groups = op.groups / key.ep
-    peak, share = gpu.matmul_flop_per_s, gpu.gemm_max_efficiency
+    low = op.low_precision > 0
+    peak, share = product_rate(low, framework, gpu)
     forward = grouped_gemm_time_s(rows, groups, out, depth, peak, share, 2.0, gpu)
     data = grouped_gemm_time_s(rows, groups, depth, out, peak, share, 2.0, gpu)
     weight = grouped_weight_gradient_time_s(rows, groups, out, depth, peak, share, 8.0, gpu)
-    forward += cast_seconds(rows * depth, framework, gpu)
-    data += cast_seconds(rows * out, framework, gpu)
+    if low:
+        forward += cast_seconds(rows * depth, framework, gpu)
+        data += cast_seconds(rows * out, framework, gpu)
     return forward, data + weight, weight
 
 

@@ -95,6 +95,7 @@ class FrameworkInputs(NamedTuple):
     context_balanced: float
     pads_products: float
     cast_traffic_bytes: float
+    quantised_rate: float
     pipeline_exchange_s: float
     outer_tensor_step_s: float
     wide_stage_wait_s: float

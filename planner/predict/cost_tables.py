@@ -156,6 +156,7 @@ def _update_row(op: Op, count: float, job: Job) -> tuple[float, ...]:
 
 def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
     copies = quantised_copy_bytes(job, job.framework.in_precision(job.precision))
+    low = op.low_precision and _quantises(op, job.framework)
     return (
         index,
         op.kind,
@@ -176,16 +177,22 @@ def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
         op.backward_bytes,
         op.forward_kernels,
         op.backward_kernels,
-        op.low_precision,
+        low,
         op.pads_vocabulary,
         op.rerun_with,
-        op.low_precision if copies != 0.0 else op.autocasts,
+        low if copies != 0.0 else op.autocasts,
         op.work_bytes,
         not (op.captured and job.framework.kernels.captured),
         op.host_waits,
         op.forward_launches,
         op.backward_launches,
     )
+
+
+def _quantises(op: Op, profile: FrameworkProfile) -> bool:
+    """Whether a framework runs products of the row's kind in the job's 8 or 4 bits."""
+    experts = op.kind is OpKind.GROUPED_GEMM
+    return profile.kernels.quantises_experts if experts else profile.kernels.quantises_linears
 
 
 def may_part(job: Job) -> bool:
@@ -260,7 +267,8 @@ def _score_traffic(job: Job) -> float:
     """Passes over the scores of unfused attention, in units of a fused softmax; 0: it is fused."""
     if job.attention != "eager":
         return 0.0
-    return TORCH_SOFTMAX_TRAFFIC if job.attention_kernel == "torch" else 1.0
+    fused = job.attention_kernel != "torch" and job.framework.kernels.fused_softmax
+    return 1.0 if fused else TORCH_SOFTMAX_TRAFFIC
 
 
 # Tables of a profile that may hold what the compiled core reads.

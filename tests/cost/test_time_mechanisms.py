@@ -235,11 +235,15 @@ def test_attention_without_a_fused_softmax_streams_its_scores_one_by_one() -> No
     )
     scores = job.model.layers * 12.0 * 2048.0**2
     assert unfused - fused == pytest.approx((70.0 - 20.0) * scores / streaming(job), rel=1e-6)
+    # Nor do frameworks without such a kernel have it.
+    plain = replace(with_kernels(job, fused_softmax=False), attention_kernel="eager")
+    assert step(plain, tp=8)[f.STEP_COMPUTE] == unfused
 
 
 def test_softmax_is_fused_where_heads_fill_blocks_of_four() -> None:
     """12 heads on each of 8 ranks of GPT-3's 96 do, 6 on each of 16 only with two sequences."""
-    fused = replace(make_job("gpt3-175b", "16xA100"), attention="eager", seq=2048)
+    job = with_kernels(make_job("gpt3-175b", "16xA100"), issue_s=0.0)
+    fused = replace(job, attention="eager", seq=2048)
     torch = replace(fused, attention_kernel="torch")
     for degrees, same in (({"tp": 16}, True), ({"tp": 16, "mbs": 2}, False), ({"tp": 8}, False)):
         times = [

@@ -75,3 +75,18 @@ def test_softmax_costs_little_beside_slow_tensor_cores(name: str) -> None:
             curves = load_compute_curves(parse_gpus(f"8x{gpu}").gpu).curves
             shares.append(getattr(curves.attention["flash2"], direction).value)
         assert shares[1] < shares[0] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "teraflop_per_s"),
+    [
+        # SemiAnalysis, December 2024.
+        ("MI300X", "fp8", 990.0),
+        # Whole steps of A100-SXM's share: 0.87 of 0.869.
+        ("RTX-A6000", "bf16", 117.0),
+    ],
+)
+def test_sustained_rates(gpu: str, precision: str, teraflop_per_s: float) -> None:
+    found = parse_gpus(f"8x{gpu}").gpu
+    rate = load_compute_curves(found).sustained_share(precision) * found.peak(precision)
+    assert rate == pytest.approx(teraflop_per_s * 1e12, rel=0.01)

@@ -92,9 +92,20 @@ class Kernels(Frozen):
     """Products over rows of a width that loads one by one, as the logits of an odd vocabulary, run
     on padded copies: torch.compile since torch 2.1. Source: pytorch/pytorch pull request 101915
     (`shape_padding`)."""
+    fused_softmax: bool = True
+    """Unfused attention scales, masks and normalises its scores in one kernel, as Megatron's do; in
+    plain torch each is one of its own, and casts to fp32 and back are two more."""
     cast_traffic_bytes: ElementBytes = 4.0
     """HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
     written row-wise and column-wise."""
+    quantised_rate: Ratio = 1.0
+    """Rate of products in 8 bits over that with one scale for each tensor: scales of blocks are
+    multiplied in outside the tensor cores."""
+    quantises_linears: bool = True
+    """Dense products run in the job's 8 or 4 bits; otherwise in 16, as where a recipe is of the
+    experts alone."""
+    quantises_experts: bool = True
+    """The same of the experts' grouped products."""
     pipeline_exchange_s: Seconds = 0.0
     """A pass takes at least this long for each of the tp exchanges around every tensor-parallel
     product while a pipeline's stages talk between nodes; 0 where nothing of it was seen."""
