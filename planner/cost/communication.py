@@ -251,7 +251,8 @@ def all_to_all_time_s(
     if members > 1.0:
         rate = exchange_rate_bytes_per_s(members, links, root_groups)
         inner = transfer_time_s(inner_bytes, rate, links.scale_up_half_bytes)
-    outer = transfer_time_s(outer_bytes, links.scale_out_bytes_per_s, links.scale_out_half_bytes)
+    outer_rate = min(links.scale_out_bytes_per_s, links.scale_out_exchange_bytes_per_s)
+    outer = transfer_time_s(outer_bytes, outer_rate, links.scale_out_half_bytes)
     domains = math.ceil(size / members)
     peers_s = (members - 1.0) * links.scale_up_latency_s
     hops_s = (domains - 1.0) * links.scale_out_latency_s
