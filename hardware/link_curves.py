@@ -54,8 +54,8 @@ class ScaleUpCurve(Frozen):
 
 class ScaleOutCurve(Frozen):
     """Network between domains. Shares are of the nominal NIC rate: `share` what collectives reach,
-    `exchange_share` an all-to-all, `pair_share` one send to one other GPU and `dispatch_share` kernels
-    that send tokens to experts where these differ."""
+    `exchange_share` an all-to-all, `pair_share` one send to one other GPU and `dispatch_share`
+    kernels that send tokens to experts where these differ."""
 
     name: str
     aliases: tuple[str, ...]

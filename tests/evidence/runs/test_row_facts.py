@@ -43,7 +43,7 @@ def test_packed_samples_attend_within_themselves() -> None:
     """A pack of 16,384 tokens of samples of 190 costs no more attention than windows of 95, and
     as much of all else; how long samples are has to be stated."""
     pack = LLAMA | {
-        "framework": "Megatron-LM", "seq": "16384", "recompute": "none", "zero": "zero1", "gbs": "8",
+        "framework": "Megatron-LM", "seq": "16384", "recompute": "none", "zero": "zero1",
     }  # fmt: skip
     whole = seconds(**pack)
     assert seconds(**pack, sequences="packed, attention within samples") == whole
