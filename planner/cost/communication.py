@@ -240,8 +240,8 @@ def all_to_all_time_s(
 
     S (m - 1)/n stays in the domain; S (n - m)/n leaves by the rank's own NIC share, for an
     all-to-all cannot use its neighbours' NICs (NCCL developers in NVIDIA/nccl-tests issues
-    130 and 267). Latency: m - 1 peers inside, D - 1 domains, since NCCL bundles what goes to
-    one node (PXN). Ignores routing imbalance.
+    130 and 267), at a rate of its own. Latency: m - 1 peers inside, D - 1 domains, since NCCL
+    bundles what goes to one node (PXN). Ignores routing imbalance.
     """
     if size <= 1 or payload_bytes <= 0.0:
         return 0.0
