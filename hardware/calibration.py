@@ -93,6 +93,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         links=(
             "scale_out_bytes_per_s",
             "scale_out_pair_bytes_per_s",
+            "scale_out_exchange_bytes_per_s",
             "scale_out_dispatch_bytes_per_s",
         ),
     ),

@@ -54,14 +54,15 @@ class ScaleUpCurve(Frozen):
 
 class ScaleOutCurve(Frozen):
     """Network between domains. Shares are of the nominal NIC rate: `share` what collectives reach,
-    `pair_share` one send to one other GPU and `dispatch_share` kernels that send tokens to experts
-    where these differ."""
+    `exchange_share` an all-to-all, `pair_share` one send to one other GPU and `dispatch_share`
+    kernels that send tokens to experts where these differ."""
 
     name: str
     aliases: tuple[str, ...]
     share: Coefficient
     latency_s: Coefficient
     half_bytes: Coefficient
+    exchange_share: Coefficient | None = None
     pair_share: Coefficient | None = None
     dispatch_share: Coefficient | None = None
 

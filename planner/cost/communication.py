@@ -240,8 +240,8 @@ def all_to_all_time_s(
 
     S (m - 1)/n stays in the domain; S (n - m)/n leaves by the rank's own NIC share, for an
     all-to-all cannot use its neighbours' NICs (NCCL developers in NVIDIA/nccl-tests issues
-    130 and 267). Latency: m - 1 peers inside, D - 1 domains, since NCCL bundles what goes to
-    one node (PXN). Ignores routing imbalance.
+    130 and 267), at a rate of its own. Latency: m - 1 peers inside, D - 1 domains, since NCCL
+    bundles what goes to one node (PXN). Ignores routing imbalance.
     """
     if size <= 1 or payload_bytes <= 0.0:
         return 0.0
@@ -251,7 +251,8 @@ def all_to_all_time_s(
     if members > 1.0:
         rate = exchange_rate_bytes_per_s(members, links, root_groups)
         inner = transfer_time_s(inner_bytes, rate, links.scale_up_half_bytes)
-    outer = transfer_time_s(outer_bytes, links.scale_out_bytes_per_s, links.scale_out_half_bytes)
+    outer_rate = min(links.scale_out_bytes_per_s, links.scale_out_exchange_bytes_per_s)
+    outer = transfer_time_s(outer_bytes, outer_rate, links.scale_out_half_bytes)
     domains = math.ceil(size / members)
     peers_s = (members - 1.0) * links.scale_up_latency_s
     hops_s = (domains - 1.0) * links.scale_out_latency_s

@@ -114,8 +114,10 @@ class LinkInputs(NamedTuple):
     # What an all-to-all, and one send/receive pair, reach inside a domain.
     scale_up_exchange_bytes_per_s: float = math.inf
     scale_up_pair_bytes_per_s: float = math.inf
+    # What an all-to-all reaches by a GPU's share of the NICs.
+    scale_out_exchange_bytes_per_s: float = math.inf
     # What kernels that send tokens to experts reach inside a domain, and by a GPU's share of the
-    # NICs; unlimited: as an all-to-all.
+    # NICs; unlimited: as an all-to-all inside, as other collectives between.
     scale_up_dispatch_bytes_per_s: float = math.inf
     scale_out_dispatch_bytes_per_s: float = math.inf
     # PCIe boxes: GPUs below one CPU socket (0: no such boundary) and the rate between

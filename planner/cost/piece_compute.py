@@ -357,17 +357,21 @@ def compute_terms(
     framework: FrameworkInputs,
     gpu: GpuInputs,
 ) -> ComputeTerms:
-    """Sum the rows of one piece."""
+    """Sum the rows of one piece. What a CUDA graph holds of it is replayed by one call each way, a
+    function of autograd that copies its inputs in (Transformer Engine 2.12, pytorch/graph.py,
+    `Graphed`)."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
     issue_forward = issue_backward = issue_recompute = products = 0.0
-    weight = weight_bytes = 0.0
+    weight = weight_bytes = replays = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
         if int(op.piece) != piece:
             continue
         seconds_forward, seconds_backward, seconds_weight = op_seconds(op, key, job, framework, gpu)
         seconds_forward += op.host_waits * framework.issue_s
+        if op.issued == 0.0:
+            replays = 1.0
         forward += seconds_forward
         backward += seconds_backward
         issued_forward = issue_s(op, op.forward_kernels, op.forward_launches, key, job, framework)
@@ -387,6 +391,8 @@ def compute_terms(
             products += 1.0
             weight += seconds_weight
             weight_bytes += operands_bytes(op, key, job)
+    issue_forward += replays * framework.issue_s
+    issue_backward += replays * framework.issue_s
     return ComputeTerms(
         forward,
         backward,

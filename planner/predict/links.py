@@ -82,6 +82,7 @@ def assemble(
             scale_up_exchange_bytes_per_s=scale_up_bytes_per_s * up.exchange_share.value,
             scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
             scale_up_dispatch_bytes_per_s=_rate(scale_up_bytes_per_s, up.dispatch_share),
+            scale_out_exchange_bytes_per_s=_rate(scale_out_bytes_per_s, out.exchange_share),
             scale_out_dispatch_bytes_per_s=_rate(scale_out_bytes_per_s, out.dispatch_share),
             root_gpus=float(up.root_gpus),
             root_bytes_per_s=math.inf if root is None else root.value,
@@ -119,6 +120,9 @@ def network(links: LinkInputs) -> NDArray[Any]:
     full = links._replace(
         scale_out_bytes_per_s=links.scale_out_bytes_per_s * links.oversubscription,
         scale_out_pair_bytes_per_s=links.scale_out_pair_bytes_per_s * links.oversubscription,
+        scale_out_exchange_bytes_per_s=(
+            links.scale_out_exchange_bytes_per_s * links.oversubscription
+        ),
         scale_out_dispatch_bytes_per_s=(
             links.scale_out_dispatch_bytes_per_s * links.oversubscription
         ),

@@ -69,6 +69,7 @@ def faster_network(links: LinkInputs) -> LinkInputs:
     """Twice the rate between scale-up domains."""
     return links._replace(
         scale_out_bytes_per_s=FASTER_LINKS * links.scale_out_bytes_per_s,
+        scale_out_exchange_bytes_per_s=FASTER_LINKS * links.scale_out_exchange_bytes_per_s,
         scale_out_dispatch_bytes_per_s=FASTER_LINKS * links.scale_out_dispatch_bytes_per_s,
         in_network_bytes_per_s=FASTER_LINKS * links.in_network_bytes_per_s,
     )

@@ -382,6 +382,25 @@ def test_hybridep_as_published(
     assert predicted_s == pytest.approx(measured_s, rel=error)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "measured_s", "error"),
+    [
+        (8, 699.9e-6, 0.02),
+        (16, 3213.9e-6, 0.1),
+        (32, 4225.9e-6, 0.06),
+        (64, 5418.1e-6, 0.06),
+        (128, 4972.0e-6, 0.14),
+    ],
+)
+def test_an_all_to_all_as_published(ranks: int, measured_s: float, error: float) -> None:
+    """torch's all-to-all of 128 tokens of 7168 fp8 elements, with their scales, for each of 256
+    experts on H100 (ppl-ai/pplx-kernels README @12cecfd, "Torch AtA"; tests/bench_all_to_all.py):
+    37.7 to 45.7 of a NIC's 50 GB/s, where rings reach 48."""
+    links = link_inputs(parse_gpus(f"{ranks}xH100"))
+    payload = 256.0 * 128.0 * (7168.0 + 7168.0 / 128.0 * 4.0)
+    assert all_to_all_time_s(payload, ranks, 8, links) == pytest.approx(measured_s, rel=error)
+
+
 def test_link_inputs_of_a_switched_node() -> None:
     links = link_inputs(cluster())
     assert links.scale_up_domain == 8

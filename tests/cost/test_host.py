@@ -53,6 +53,16 @@ def test_a_launch_bound_step_is_the_hosts() -> None:
     assert slow == pytest.approx(2.0 * fast, rel=0.05)
 
 
+def test_a_graph_is_replayed_by_one_call_each_way() -> None:
+    job = small()
+    graphs = replace(job, framework=with_techniques(job.framework, ("cuda-graphs",)))
+    model = CostModel(on_host(graphs, 1e-3))
+    layer = cost(model, **DEGREES)[0].piece_costs(0)[0]
+    call_s = model.framework_inputs.issue_s
+    assert layer[f.PIECE_FORWARD] == pytest.approx(call_s)
+    assert layer[f.PIECE_BACKWARD] == pytest.approx(call_s)
+
+
 def test_a_large_model_does_not_depend_on_the_host() -> None:
     job = make_job("llama-3-8b", "8xH100")
     slow, fast = (step(on_host(job, speed), tp=2, dp=4) for speed in (1.0, 2.0))
@@ -64,10 +74,10 @@ def test_waiting_is_what_cuda_graphs_take_away() -> None:
     job = small()
     issued = step(job)
     graphs = step(replace(job, framework=with_techniques(job.framework, ("cuda-graphs",))))
-    assert graphs[f.STEP_ISSUE] == 0.0
-    # On one stage the micro-batches follow each other: what is waited is what is saved.
+    assert graphs[f.STEP_ISSUE] < 0.1 * issued[f.STEP_ISSUE]
+    # On one stage the micro-batches follow each other: what is waited less is what is saved.
     saved = issued[f.STEP_COMPUTE] - graphs[f.STEP_COMPUTE]
-    assert issued[f.STEP_ISSUE] == pytest.approx(saved, rel=1e-9)
+    assert issued[f.STEP_ISSUE] - graphs[f.STEP_ISSUE] == pytest.approx(saved, rel=1e-9)
     assert 0.5 * issued[f.STEP_TIME] < issued[f.STEP_ISSUE] < issued[f.STEP_TIME]
 
 

@@ -61,6 +61,7 @@ def test_only_the_networks_rates_are_those_below_the_leaf() -> None:
         thin._replace(
             scale_out_bytes_per_s=4 * thin.scale_out_bytes_per_s,
             scale_out_pair_bytes_per_s=4 * thin.scale_out_pair_bytes_per_s,
+            scale_out_exchange_bytes_per_s=4 * thin.scale_out_exchange_bytes_per_s,
             scale_out_dispatch_bytes_per_s=4 * thin.scale_out_dispatch_bytes_per_s,
         )
     )

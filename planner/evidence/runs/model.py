@@ -53,6 +53,10 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         kinds = tuple(
             LayerKind(ffn="moe", attention="full" if i % 2 else "sliding") for i in range(layers)
         )
+    samples = _number(r"attention within samples of (\d+)", row.text("sequences") or "")
+    if samples and not kinds:
+        # Half of its sample is before a token, on average.
+        window, kinds = max(1, samples // 2), (LayerKind(attention="sliding"),) * layers
     kinds = hybrid or kinds
     in_attention = row.says("bias", "attention")
     biased = row.says("bias", "^y") if row.text("bias") else not gated
