@@ -24,7 +24,8 @@ from planner.cost.phase_records import (
     Pass,
     weighed_bytes,
 )
-from planner.cost.phases import at_rest, is_sharded, phase_terms
+from planner.cost.phase_shards import is_sharded
+from planner.cost.phases import at_rest, phase_terms
 from planner.cost.schedule import copies_of_model, held_microbatches
 from planner.cost.stage import fill_stage, layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs

@@ -15,7 +15,7 @@ from planner.cost.phase_records import (
     MTP,
     Pass,
 )
-from planner.cost.phases import is_sharded
+from planner.cost.phase_shards import is_sharded
 from planner.cost.schedule import Held
 from planner.cost.tables import FrameworkInputs
 

@@ -30,14 +30,14 @@ from planner.cost.phase_records import (
     PhaseTerms,
     RestingTerms,
 )
+from planner.cost.phase_shards import (
+    gathered_bytes,
+    is_sharded,
+    reduction_bytes,
+    waiting_bytes,
+)
 from planner.cost.schedule import copies_of_model, splits_backward
 from planner.cost.tables import FrameworkInputs, JobInputs
-
-
-@jit
-def is_sharded(grid: Row) -> bool:
-    """Gradients (ZeRO-2) or weights too (ZeRO-3) are divided."""
-    return grid.zero > 1 and grid.shards > 1.0
 
 
 @jit
@@ -59,12 +59,6 @@ def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
 def sharded_gradients(dense: float, expert: float, grid: Row, framework: FrameworkInputs) -> float:
     """Gradients divided by the ZeRO groups."""
     return framework.gradient_bytes * (dense / grid.shards + expert / grid.expert_shards)
-
-
-@jit
-def keeps_weights(grid: Row, framework: FrameworkInputs) -> bool:
-    """Low-precision weights stay between steps; FSDP makes them from fp32 shards."""
-    return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
 
 
 @jit
@@ -97,19 +91,6 @@ def logits_elements(key: Row, job: JobInputs, framework: FrameworkInputs) -> flo
     if framework.linear_loss > 0.0:
         width = min(width, job.hidden)
     return width * local_tokens(key, job)
-
-
-@jit
-def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Weights gathered for all of forward and backward: ends under ZeRO-3, all under 2."""
-    if not is_sharded(grid):
-        return 0.0
-    if grid.zero < 3:
-        if keeps_weights(grid, framework):
-            return 0.0
-        return framework.weight_bytes * (holds.dense + holds.expert)
-    vocab_parameters = holds.embedding_parameters + holds.head_parameters
-    return framework.root_stays_gathered * framework.weight_bytes * vocab_parameters
 
 
 @jit
@@ -186,6 +167,14 @@ def kept_bytes(
         + copies.head_weight * holds.head_weight
         + on_their_way(phase, holds, one_pass)
     )
+
+
+@jit
+def left_by_first(phase: int, most: LayerMaxima, one_pass: Pass) -> float:
+    """Bytes that the first layer in backward has changed once the second one runs."""
+    if phase != LAYER_SECOND:
+        return 0.0
+    return most.done_making if one_pass.accumulates == 0.0 else most.done
 
 
 @jit
@@ -311,65 +300,6 @@ def loss_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
 
 
 @jit
-def gathered_bytes(
-    phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
-) -> float:
-    """Weights that ZeRO-2 and 3 gather: the root's, and of layers (FSDP2: this one's and the
-    next's; DeepSpeed: so many parameters)."""
-    if not is_sharded(grid) or phase == EMBEDDING or (phase == FORWARD_END and grid.zero > 2):
-        return 0.0
-    root = root_gathered(holds, grid, framework)
-    layer = framework.weight_bytes * most.largest
-    if phase <= HEAD:
-        works = phase == FORWARD or (phase == LOSS and grid.zero > 2)
-        live = framework.live_gathered_bytes if grid.zero > 2 else 0.0
-        return root + max(live, layer if works else 0.0)
-    if grid.zero > 2:
-        return root + max(framework.gathered_layers * layer, framework.live_gathered_bytes)
-    return left_gathered(phase, root, holds, grid, framework)
-
-
-@jit
-def left_gathered(
-    phase: int, root: float, holds: Row, grid: Row, framework: FrameworkInputs
-) -> float:
-    """Weights that ZeRO-2 has left inside the layers of the `root` gathered for a pass: all but
-    those whose backward is done."""
-    if keeps_weights(grid, framework):
-        return 0.0
-    if phase == LAYER_LAST:
-        return framework.weight_bytes * (holds.embedding_parameters + holds.head_parameters)
-    gone = 0.0 if phase == MTP else holds.mtp_dense + holds.mtp_expert
-    return root - framework.weight_bytes * gone
-
-
-@jit
-def waiting_bytes(phase: int, holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Unsharded gradients of the ends: FSDP2 reduces the head's with the embedding's."""
-    if not is_sharded(grid) or phase <= LOSS:
-        return 0.0
-    if phase == HEAD:
-        return framework.weight_bytes * holds.head_made
-    if phase == EMBEDDING:
-        return framework.weight_bytes * (holds.embedding_parameters + holds.head_parameters)
-    return framework.root_stays_gathered * framework.weight_bytes * holds.head_made
-
-
-@jit
-def reduction_bytes(
-    phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
-) -> float:
-    """Gradients being reduced under ZeRO-2 and 3: those of the ends, or of the layer before."""
-    if not is_sharded(grid):
-        return 0.0
-    if phase == EMBEDDING:
-        return framework.gradient_bytes * (holds.embedding_parameters + holds.head_parameters)
-    if phase == LAYER_SECOND or (phase == LAYER_LAST and holds.layers > 1.0):
-        return framework.reduce_buffer_layers * framework.gradient_bytes * most.largest
-    return 0.0
-
-
-@jit
 def at_rest(
     holds: Row, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> PhaseTerms:
@@ -408,9 +338,9 @@ def phase_terms(
     """
     if phase == OPTIMIZER:
         return rest
-    kept = kept_bytes(phase, holds, one_pass, grid, framework)
-    if phase == LAYER_SECOND:
-        kept += most.done_making if one_pass.accumulates == 0.0 else most.done
+    kept = kept_bytes(phase, holds, one_pass, grid, framework) + left_by_first(
+        phase, most, one_pass
+    )
     moving = MovingTerms(
         held_gradients(phase, rest.moving.gradients, holds, one_pass, grid, framework),
         kept,
@@ -432,7 +362,7 @@ def bytes_of_parameters(
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Sum of the terms of a phase (but the optimizer's) that parameters alone decide, resting ones
-    apart; of `own` only whether gradients exist."""
+    apart."""
     return (
         held_gradients(phase, settled, holds, one_pass, grid, framework)
         + gathered_bytes(phase, holds, most, grid, framework)
@@ -447,12 +377,9 @@ def bytes_of_activations(
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Sum of the other terms of a phase: `phase_terms` names them."""
-    second = 0.0
-    if phase == LAYER_SECOND:
-        second = most.done_making if one_pass.accumulates == 0.0 else most.done
     return (
         kept_bytes(phase, holds, one_pass, grid, framework)
-        + second
+        + left_by_first(phase, most, one_pass)
         + cast_bytes(phase, holds, framework)
         + loss_bytes(phase, holds, framework)
         + working_bytes(phase, holds, most, one_pass, key, grid, job, framework)

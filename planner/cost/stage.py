@@ -26,12 +26,11 @@ from planner.cost.phase_records import (
     packed_bytes,
     total_bytes,
 )
+from planner.cost.phase_shards import is_sharded, keeps_weights
 from planner.cost.phases import (
     at_rest,
     gives_back,
     gradient_per_parameter,
-    is_sharded,
-    keeps_weights,
     logits_elements,
     phase_terms,
     reduces_at_once,

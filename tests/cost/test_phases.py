@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.cost import phase_shards
 from planner.cost import phases as p
 from planner.cost.phase_passes import exists
 from planner.cost.phase_records import FORWARD_END, LAYER_SECOND, OPTIMIZER, LayerMaxima, Pass
@@ -160,10 +161,10 @@ def test_weights_that_are_gathered_and_gradients_that_wait(
     degrees, sharded = grid(zero=zero, **SHARDED), zero > 1
     waiting = [0, 0, 0, 130, *5 * [130], 400]
     for phase, size in enumerate(gathered, FORWARD_END):
-        assert p.gathered_bytes(phase, HOLDS, MOST, degrees, framework) == size, phase
-        found = p.waiting_bytes(phase, HOLDS, degrees, framework)
+        assert phase_shards.gathered_bytes(phase, HOLDS, MOST, degrees, framework) == size, phase
+        found = phase_shards.waiting_bytes(phase, HOLDS, degrees, framework)
         assert found == sharded * waiting[phase - FORWARD_END], phase
-        found = p.reduction_bytes(phase, HOLDS, MOST, degrees, framework)
+        found = phase_shards.reduction_bytes(phase, HOLDS, MOST, degrees, framework)
         assert found == sharded * REDUCED[phase - FORWARD_END], phase
 
 

@@ -1,0 +1,101 @@
+"""What ZeRO-2 and 3 gather of weights and reduce of gradients, in each phase of a step."""
+
+from __future__ import annotations
+
+from planner.cost._jit import Row, jit
+from planner.cost.phase_records import (
+    EMBEDDING,
+    FORWARD,
+    FORWARD_END,
+    HEAD,
+    LAYER_LAST,
+    LAYER_SECOND,
+    LOSS,
+    MTP,
+    LayerMaxima,
+)
+from planner.cost.tables import FrameworkInputs
+
+
+@jit
+def is_sharded(grid: Row) -> bool:
+    """Gradients (ZeRO-2) or weights too (ZeRO-3) are divided."""
+    return grid.zero > 1 and grid.shards > 1.0
+
+
+@jit
+def keeps_weights(grid: Row, framework: FrameworkInputs) -> bool:
+    """Low-precision weights stay between steps; FSDP makes them from fp32 shards."""
+    return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
+
+
+@jit
+def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
+    """Weights gathered for all of forward and backward: ends under ZeRO-3, all under 2."""
+    if not is_sharded(grid):
+        return 0.0
+    if grid.zero < 3:
+        if keeps_weights(grid, framework):
+            return 0.0
+        return framework.weight_bytes * (holds.dense + holds.expert)
+    vocab_parameters = holds.embedding_parameters + holds.head_parameters
+    return framework.root_stays_gathered * framework.weight_bytes * vocab_parameters
+
+
+@jit
+def gathered_bytes(
+    phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
+) -> float:
+    """Weights that ZeRO-2 and 3 gather: the root's, and of layers (FSDP2: this one's and the
+    next's; DeepSpeed: so many parameters)."""
+    if not is_sharded(grid) or phase == EMBEDDING or (phase == FORWARD_END and grid.zero > 2):
+        return 0.0
+    root = root_gathered(holds, grid, framework)
+    layer = framework.weight_bytes * most.largest
+    if phase <= HEAD:
+        works = phase == FORWARD or (phase == LOSS and grid.zero > 2)
+        live = framework.live_gathered_bytes if grid.zero > 2 else 0.0
+        return root + max(live, layer if works else 0.0)
+    if grid.zero > 2:
+        return root + max(framework.gathered_layers * layer, framework.live_gathered_bytes)
+    return left_gathered(phase, root, holds, grid, framework)
+
+
+@jit
+def left_gathered(
+    phase: int, root: float, holds: Row, grid: Row, framework: FrameworkInputs
+) -> float:
+    """Weights that ZeRO-2 has left inside the layers of the `root` gathered for a pass: all but
+    those whose backward is done."""
+    if keeps_weights(grid, framework):
+        return 0.0
+    if phase == LAYER_LAST:
+        return framework.weight_bytes * (holds.embedding_parameters + holds.head_parameters)
+    gone = 0.0 if phase == MTP else holds.mtp_dense + holds.mtp_expert
+    return root - framework.weight_bytes * gone
+
+
+@jit
+def waiting_bytes(phase: int, holds: Row, grid: Row, framework: FrameworkInputs) -> float:
+    """Unsharded gradients of the ends: FSDP2 reduces the head's with the embedding's."""
+    if not is_sharded(grid) or phase <= LOSS:
+        return 0.0
+    if phase == HEAD:
+        return framework.weight_bytes * holds.head_made
+    if phase == EMBEDDING:
+        return framework.weight_bytes * (holds.embedding_parameters + holds.head_parameters)
+    return framework.root_stays_gathered * framework.weight_bytes * holds.head_made
+
+
+@jit
+def reduction_bytes(
+    phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
+) -> float:
+    """Gradients being reduced under ZeRO-2 and 3: those of the ends, or of the layer before."""
+    if not is_sharded(grid):
+        return 0.0
+    if phase == EMBEDDING:
+        return framework.gradient_bytes * (holds.embedding_parameters + holds.head_parameters)
+    if phase == LAYER_SECOND or (phase == LAYER_LAST and holds.layers > 1.0):
+        return framework.reduce_buffer_layers * framework.gradient_bytes * most.largest
+    return 0.0
