@@ -263,7 +263,7 @@ def begin_study(options: dict[str, Any]) -> tuple[OutputFormat, Path | None]:
 def how(options: dict[str, Any], progress: Progress, searches: int = 1) -> How:
     """How the searches of a study run."""
     from planner.compare.searches import How
-    from planner.launch.registry import LAUNCH_NOTES
+    from planner.launch.plans import LAUNCH_NOTES
 
     jobs = 1 if searches == 1 else jobs_for(options, searches)
     seed, limit_s = options["seed"], options["time_limit"]

@@ -47,7 +47,7 @@ def command(**options: Any) -> None:
     request, assumed = fit_request(options)
     compile_if_first_run(options["quiet"])
 
-    from planner.launch.registry import LAUNCH_NOTES
+    from planner.launch.plans import LAUNCH_NOTES
     from planner.predict.command_line import search_command
     from planner.report.fit import fit_report
     from planner.search.fit import does_it_fit

@@ -70,7 +70,7 @@ def command(
     result, number = read_plan(Path(plan_file), number)
 
     from planner.launch.folder import launch_folder, refuse_folder, write_folder
-    from planner.launch.retarget import launch_of
+    from planner.launch.plans import launch_of
     from planner.search.explanation import pick_plan
 
     refuse_folder(path, force)

@@ -109,7 +109,7 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
     from planner.compare.sweep.results import demand_arrow, write
     from planner.compare.sweep.run import header, run
     from planner.compare.sweep.work import Common
-    from planner.launch.registry import LAUNCH_NOTES
+    from planner.launch.plans import LAUNCH_NOTES
 
     demand_arrow()
     journal.begin(head := header(date.today()))

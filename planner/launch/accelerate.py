@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.job import Job
-from planner.launch.checkpoints import save_steps
-from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
-from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
-from planner.launch.hf_train import (
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, save_steps
+from planner.launch.hf_files import (
     ENVIRONMENT,
     FILES,
     LIGER,
     MODEL_FOLDER,
     VARIABLES,
     attention,
+    config_text,
+    hf_config,
     hf_job_refusals,
     hf_refusals,
+    layer_class,
+    model_refusals,
     training_script,
 )
 from planner.launch.options import ACCELERATE, last

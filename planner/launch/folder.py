@@ -1,10 +1,13 @@
-"""A launch folder: all its files as texts, and writing them at once or not at all."""
+"""A launch folder: all its files as texts, with what its machine wants and a check of nodes and
+versions; and writing them at once or not at all."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,14 +17,12 @@ from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.launch.architecture import departures
 from planner.launch.contract import Command, Files, Launch
 from planner.launch.dialects import DIALECTS
-from planner.launch.expect import Expectations, expectations
+from planner.launch.expect import MEASURED_FILE, PLAN_FILE, Expectations, expectations, measured_csv
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
-from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE, measured_csv
-from planner.launch.network import machine_environment
-from planner.launch.preflight import preflight_script
+from planner.launch.plans import writer_of
 from planner.launch.readme import readme
-from planner.launch.registry import writer_of
+from planner.launch.template import filled
 from planner.search.plan_file import to_json
 from planner.search.result import SearchResult
 
@@ -137,3 +138,65 @@ def plan_result(launch: Launch) -> SearchResult:
 
     job = launch.job.on_gpus(launch.plan.degrees.gpus)
     return one_plan(launch.plan, launch.request, job)
+
+
+Environment = Mapping[str, tuple[str, str]]
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+# Fabrics that NCCL needs a plugin for -> what sends it there, and not to sockets without a word.
+# InfiniBand and RoCE are NCCL's own; a TCPX cloud's image brings a profile to source.
+_FABRICS: Mapping[str, Environment] = {
+    "efa": {
+        "FI_PROVIDER": ("efa", "NCCL's OFI plugin takes EFA, not sockets"),
+        "FI_EFA_USE_DEVICE_RDMA": ("1", "GPUs send without a copy on the host"),
+    },
+    "slingshot": {
+        "FI_PROVIDER": ("cxi", "NCCL's OFI plugin takes Slingshot, not sockets"),
+        "NCCL_CROSS_NIC": ("1", "rings may change cards between nodes, all of one network"),
+    },
+}
+
+
+def machine_environment(launch: Launch) -> Environment:
+    """Variables of NCCL by the network between the nodes, and of torch's allocator."""
+    cluster = launch.job.cluster
+    found: dict[str, tuple[str, str]] = {}
+    if launch.nodes > 1:
+        found |= _FABRICS.get(cluster.fabric.partition("-")[0], {})
+    if cluster.scale_up_domain_gpus > cluster.gpus_per_node and cluster.gpu.vendor == "nvidia":
+        found["NCCL_MNNVL_ENABLE"] = ("1", "NVLink joins several nodes: NCCL must use it there too")
+    if launch.plan.full_memory is not None and cluster.gpu.vendor == "nvidia":
+        found[ALLOCATOR] = (
+            "expandable_segments:True",
+            "memory is nearly full: segments that grow leave no holes",
+        )
+        if "cuda-graphs" in launch.plan.techniques:
+            found["NCCL_GRAPH_REGISTER"] = (
+                "0",
+                "buffers in segments that grow must not be registered in graphs (Megatron demands "
+                "it)",
+            )
+    return found
+
+
+def preflight_script(launch: Launch, script: str, requirements: Sequence[str]) -> str:
+    """The script. `script`: the launcher's file; `requirements`: the README's."""
+    gpu = launch.job.cluster.gpu.name
+    return filled(
+        "preflight.py.txt",
+        script=script,
+        ranks=launch.plan.degrees.gpus,
+        local=launch.gpus_per_node,
+        gpu=re.split(r"[-_ ]", gpu)[0],
+        memory=f"{launch.plan.peak_bytes / 2**30:.1f}",
+        versions=dict(_packages(requirements)),
+    )
+
+
+def _packages(requirements: Sequence[str]) -> list[tuple[str, str]]:
+    """Package and least version of `name>=1.2`, `name==1.2`; what else is asked is for people."""
+    found = []
+    for need in requirements:
+        match = re.match(r"([A-Za-z0-9_.-]+) ?[>=]= ?(\d[\w.]*)", need)
+        if match:
+            found.append((match[1], match[2]))
+    return found

@@ -9,12 +9,23 @@ from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, row, settings
 from planner.launch.architecture import refusals as architecture_refusals
-from planner.launch.checkpoints import FOLDER, TRAIN_STEPS, TRIAL_STEPS, folder_variable, save_steps
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal, Variable
+from planner.launch.contract import (
+    FOLDER,
+    TRAIN_STEPS,
+    TRIAL_STEPS,
+    Choice,
+    Command,
+    Files,
+    Launch,
+    Refusal,
+    Variable,
+    folder_variable,
+    ramp_refusals,
+    save_steps,
+)
 from planner.launch.model_traits import lacking
 from planner.launch.options import NANOTRON as OPTIONS
 from planner.launch.options import last
-from planner.launch.ramp import ramp_refusals
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
 from planner.launch.template import filled
 from planner.predict.layouts import model_costs

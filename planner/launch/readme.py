@@ -15,10 +15,9 @@ from planner.job.frameworks import load_framework
 from planner.job.markdown import markdown_table
 from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.launch.contract import Choice, Files, Launch
-from planner.launch.expect import Expectations, StageExpectation
+from planner.launch.expect import MEASURED_FILE, PLAN_FILE, Expectations, StageExpectation
 from planner.launch.launchers import how_to_start, start_script
 from planner.launch.launchers.shell import PREFLIGHT
-from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE
 from planner.launch.template import filled
 from planner.search.explanation import time_terms
 

@@ -14,8 +14,7 @@ from planner.launch.contract import Launch, Refusal
 from planner.launch.model_traits import moe_indices
 from planner.launch.settings_text import Value, python_value
 from planner.launch.template import filled
-from planner.launch.titan_flavors import FLAVORS, Flavor, flavor_of
-from planner.launch.titan_table import titan_table
+from planner.launch.titan_table import FLAVORS, Flavor, flavor_of, titan_table
 
 # Linear layers that stay in bf16: output projection and router.
 HIGH_PRECISION = ["lm_head", "router.gate"]

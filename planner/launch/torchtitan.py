@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.job import Job
-from planner.launch.checkpoints import save_steps
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal, save_steps
 from planner.launch.settings_text import (
     Section,
     Setting,
@@ -19,7 +18,6 @@ from planner.launch.settings_text import (
     section_choices,
 )
 from planner.launch.template import filled
-from planner.launch.titan_data import DEMANDS, ENVIRONMENT, SAMPLES, VARIABLES, sample_files
 from planner.launch.titan_model import (
     HIGH_PRECISION,
     model_imports,
@@ -27,8 +25,18 @@ from planner.launch.titan_model import (
     model_text,
     registry_size,
 )
-from planner.launch.titan_plan import plan_refusals, recompute_kind, run_refusals
-from planner.launch.titan_sections import BF16_STATES, sections
+from planner.launch.titan_plan import (
+    BF16_STATES,
+    DEMANDS,
+    ENVIRONMENT,
+    SAMPLES,
+    VARIABLES,
+    plan_refusals,
+    recompute_kind,
+    run_refusals,
+    sample_files,
+    sections,
+)
 
 VERSION = "0.3.0"
 MODULE, FUNCTION = "planned_run", "planned"

@@ -11,8 +11,7 @@ from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import all_settings
 from planner.launch.architecture import refusals as architecture_refusals
-from planner.launch.checkpoints import save_steps
-from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, save_steps
 from planner.launch.options import TORCHTITAN, last
 from planner.launch.settings_text import (
     Section,
@@ -21,23 +20,24 @@ from planner.launch.settings_text import (
     section_choices,
     toml_text,
 )
-from planner.launch.titan_data import DEMANDS, ENVIRONMENT, SAMPLES, VARIABLES, sample_files
-from planner.launch.titan_flavors import FLAVORS_0_2, Flavor, flavor_of
 from planner.launch.titan_plan import (
+    COMPILE,
+    DEMANDS,
+    ENVIRONMENT,
+    KERNELS,
+    SAMPLES,
+    TRIAL,
+    VARIABLES,
+    async_tensor,
     mesh_of,
     plan_refusals,
     recompute_kind,
     run_refusals,
-)
-from planner.launch.titan_sections import (
-    COMPILE,
-    KERNELS,
-    TRIAL,
-    async_tensor,
+    sample_files,
     shared_parallelism,
     shared_training,
 )
-from planner.launch.titan_table import titan_table_0_2
+from planner.launch.titan_table import FLAVORS_0_2, Flavor, flavor_of, titan_table_0_2
 
 VERSION = "0.2.2"
 FILE, SIZE_MODULE, SIZE = "torchtitan.toml", "planned_model", "planned"

@@ -11,7 +11,7 @@ from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import Change
 from planner.launch.check.measured import GIB, Comparison, Findings
 from planner.launch.check.measured import Explanation as GapExplanation
-from planner.launch.check.variations import variation
+from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
 from planner.predict.plan_text import (
     activations_text,

@@ -9,7 +9,7 @@ import pytest
 
 from planner.launch import megatron
 from planner.launch.contract import Launch
-from planner.launch.megatron_layout import layout_text
+from planner.launch.megatron_flags import layout_text
 from planner.launch.megatron_table import pattern
 from tests.launch.plans import MEGATRON, changed, costed, default_argv, sharded
 from tests.launch.plans import megatron as case

@@ -17,8 +17,7 @@ from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.switches import Tables, with_tables
 from planner.job.job import Job
-from planner.launch.check.request import LaunchRequest
-from planner.launch.check.variations import nothing_overlapped
+from planner.launch.check.request import LaunchRequest, nothing_overlapped
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Interval, Plan
 

@@ -10,8 +10,7 @@ from planner.job.frameworks import load_framework
 from planner.job.frameworks.techniques import Technique
 from planner.job.recompute import RecomputeMode
 from planner.launch.check.request import LaunchRequest
-from planner.launch.megatron_flags import Flag, from_text
-from planner.launch.megatron_layout import layout_flags
+from planner.launch.megatron_flags import Flag, from_text, layout_flags
 from planner.launch.options import (
     ACCELERATE,
     ASYNC_TP_0_3,

@@ -1,22 +1,34 @@
-"""A model's config.json for Hugging Face transformers, out of its shape.
+"""What training on transformers models has in common, whoever shards them: the model's config.json
+out of its shape, `train.py` around it, two loops, and what they cannot express.
 
-The way back of `planner.job.models.hf_config`: what is written is read again by that reader, and a
-config that does not give the same shape is none.
+The config is the way back of `planner.job.models.hf_config`: what is written is read again by that
+reader, and a config that does not give the same shape is none.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 
 from hardware.files import shipped_toml
+from planner.job.job import Job
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.models.hf_families import READERS
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, fields_of, settings, value_of
-from planner.launch.contract import Refusal
+from planner.launch.contract import (
+    TRAIN_STEPS,
+    Choice,
+    Launch,
+    Refusal,
+    Variable,
+    folder_variable,
+    ramp_refusals,
+)
 from planner.launch.hf_table import KEYS, hf_table
+from planner.launch.template import filled
 
 Config = dict[str, object]
 # Types tried for a shape whose family transformers does not have.
@@ -97,3 +109,55 @@ def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
 
 # What the types balance experts with is theirs: departures of `hf_table`.
 _DEPARTS = ("moe.bias_update_rate", "moe.aux_loss", "moe.aux_loss_over")
+
+
+MODEL_FOLDER = "model"
+
+VARIABLES = (
+    Variable("DATASET", "", "folder of datasets.save_to_disk (input_ids); empty: random tokens"),
+    TRAIN_STEPS,
+    folder_variable("DATASET"),
+)
+
+# What stands beside the configuration, in the words of the folder's README.
+FILES = (
+    Choice(
+        f"{MODEL_FOLDER}/config.json",
+        "the model, shape to router; token ids take the class's defaults",
+    ),
+    Choice("train.py", "random tokens unless --dataset names a datasets.save_to_disk folder"),
+)
+LIGER = "liger-kernels"
+ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
+
+
+def attention(launch: Launch) -> str:
+    """Transformers' name of the attention."""
+    return "eager" if launch.job.attention == "eager" else "sdpa"
+
+
+def training_script(template: str, title: str, **more: object) -> str:
+    """train.py: every value of the plan is an argument that the launcher gives."""
+    return filled(template, title=title, data=filled("hf_data.py.txt"), **more)
+
+
+def hf_refusals(launch: Launch) -> Iterator[Refusal]:
+    """Gradients that stay."""
+    if launch.job.framework.state.persistent_gradients:
+        yield Refusal(
+            "the Trainer and the written loop free gradients after each step",
+            "no --no-set-to-none, no --gradient-as-bucket-view",
+        )
+
+
+def hf_job_refusals(job: Job) -> Iterator[Refusal]:
+    """Dropout, length and batch ramps, whoever trains the model."""
+    yield from ramp_refusals(job, "the training loop on transformers")
+    if job.dropout:
+        yield Refusal("dropout has another key in every model's config.json", "no --dropout")
+    if job.seq > job.model.max_positions:
+        yield Refusal(
+            f"a sequence of {job.seq:,} is longer than the {job.model.max_positions:,} "
+            "positions of the model",
+            f"--seq {job.model.max_positions}",
+        )
