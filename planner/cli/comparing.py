@@ -232,8 +232,7 @@ def comparing_request(options: dict[str, Any]) -> Request:
 
 def offers_for(options: dict[str, Any]) -> tuple[Offer, ...]:
     """The clusters of --gpus and --clusters."""
-    from planner.compare.offers import Offer, read_offers
-    from planner.compare.ranges import each_size, several_clusters
+    from planner.compare.offers import Offer, each_size, read_offers, several_clusters
 
     offers = tuple(Offer(gpus=text) for text in several_clusters(options["gpus"]))
     if options["clusters"] is not None:

@@ -93,7 +93,7 @@ def command(**options: Any) -> None:
 
 def _counts(options: dict[str, Any]) -> tuple[int, ...]:
     """Numbers of GPUs, from --counts or from --from and --to."""
-    from planner.compare.ranges import counts_between
+    from planner.compare.offers import counts_between
 
     given, first, last = options["counts"], options["first"], options["last"]
     if given is not None:

@@ -51,7 +51,7 @@ def search_several(
     """Search every cluster that --gpus names, print and write the front over all."""
     if options["cluster"] is not None:
         raise UsageError("--cluster describes one cluster; with several --gpus leave it out")
-    from planner.compare.ranges import several_clusters
+    from planner.compare.offers import several_clusters
 
     clusters = several_clusters(options["gpus"])
     compile_if_first_run(options["quiet"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from planner.compare.offers import counts_between
 
 from planner.compare.laws import price_of
-from planner.compare.ranges import counts_between
 from planner.compare.results import ScalePoint, Scaling
 from planner.compare.scaling import batch_limit, knee, scale
 from planner.compare.settings import Settings
