@@ -21,8 +21,7 @@ from planner.cli.options import (
     job_options,
     time_limit_option,
 )
-from planner.cli.output import check_output, print_report
-from planner.cli.pictures import check_plot, plot_option, write_plot
+from planner.cli.output import check_files, plot_option, print_report, write_plot
 from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.quantities import gib
@@ -114,13 +113,12 @@ def command(**options: Any) -> None:
 
 def _train(options: dict[str, Any]) -> int:
     """Account, solve and advise as asked; write and print; the exit status."""
-    output, plot = check_output(options["output"], options["force"]), options["plot"]
-    check_plot(plot, options["force"], output)
+    output = check_files(options)
     found = _findings(options)
     if output is not None:
         write_text(output, _document(found))
-    if plot is not None:
-        _draw(plot, found)
+    if options["plot"] is not None:
+        _draw(options["plot"], found)
     if options["as_json"]:
         click.echo(_document(found), nl=False)
     else:
@@ -185,9 +183,7 @@ def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None
 
 def _options_of_serving() -> set[str]:
     """Names of the options that only serving has."""
-    decorated = inference_options(lambda: None)
-    params = getattr(decorated, "__click_params__", [])
-    return {param.name for param in params}
+    return {param.name for param in inference_options(lambda: None).__dict__["__click_params__"]}
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:
@@ -292,17 +288,9 @@ def _advice(
 
 
 def _document(found: _Findings) -> str:
-    from planner.report.memory_data import memory_document, to_json
+    from planner.report.memory_data import memory_json
 
-    return to_json(
-        memory_document(
-            found.request,
-            found.footprint,
-            worst=found.worst,
-            solution=found.solution,
-            advice=found.advice,
-        )
-    )
+    return memory_json(found.request, found.footprint, found.worst, found.solution, found.advice)
 
 
 def _draw(plot: Path, found: _Findings) -> None:
@@ -324,18 +312,15 @@ def _instead(options: dict[str, Any]) -> str:
     from planner.predict.plan_text import configuration_text
     from planner.search.fit import fitting_plan
 
-    batch = {
-        name: options[name] if _is_given(ctx, name) else None for name in ("gbs", "gbs_tokens")
-    }
+    of_batch = ("gbs", "gbs_tokens")
+    batch = {name: options[name] if _is_given(ctx, name) else None for name in of_batch}
     free = dict.fromkeys((*LIMITS, "recompute")) | _NO_CONDITIONS
     request, _ = fit_request(options | batch | free)
     plan = fitting_plan(request, _SECONDS_INSTEAD)
     if plan is None:
         return ""
-    return (
-        f"{configuration_text(plan)} fits, with {gib(plan.peak_bytes)} GiB, as a search found: "
-        f"{search_command(request)}"
-    )
+    fits = f"{configuration_text(plan)} fits, with {gib(plan.peak_bytes)} GiB"
+    return f"{fits}, as a search found: {search_command(request)}"
 
 
 def _report(found: _Findings, tensors: bool, instead: str) -> Report:
