@@ -159,11 +159,11 @@ class Choice:
 class Writer(Protocol):
     """Module `planner.launch.<framework>`."""
 
-    def job_refusals(self, job: Job) -> tuple[Refusal, ...]:
+    def job_refusals(self, job: Job) -> Iterator[Refusal]:
         """What the framework cannot express of the job, whatever the plan; searches ask it."""
 
-    def refusals(self, launch: Launch) -> tuple[Refusal, ...]:
-        """What the framework cannot express of the plan, its job included; empty if all of it."""
+    def refusals(self, launch: Launch) -> Iterator[Refusal]:
+        """What the framework cannot express of the plan, its job included; none if all of it."""
 
     def files(self, launch: Launch) -> Files:
         """The framework's own configuration files. Only called without refusals."""
@@ -171,7 +171,7 @@ class Writer(Protocol):
     def command(self, launch: Launch) -> Command:
         """What the launcher script runs."""
 
-    def choices(self, launch: Launch) -> tuple[Choice, ...]:
+    def choices(self, launch: Launch) -> Iterator[Choice]:
         """The settings worth a sentence."""
 
     def requirements(self, launch: Launch) -> tuple[str, ...]:

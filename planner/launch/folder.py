@@ -60,7 +60,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
         launch,
         expected,
         departing,
-        writer.choices(launch),
+        tuple(writer.choices(launch)),
         requirements,
         {**files, README: ""},
     )

@@ -68,20 +68,6 @@ def layer_class(config: Config) -> str:
     return _LAYER_CLASSES[str(config["model_type"])]
 
 
-def model_refusals(model: ModelSpec) -> tuple[Refusal, ...]:
-    """A refusal if transformers has no such model."""
-    missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
-    if not missing:
-        return ()
-    return (
-        Refusal(
-            f"no model type of transformers 5.23 known here is {model.name} (family "
-            f"{model.family}): the nearest has another {', '.join(missing)}",
-            "--framework megatron-core",
-        ),
-    )
-
-
 def _shown(value: object) -> str:
     text = str(value)
     return text if len(text) < 40 else "..."
@@ -151,7 +137,15 @@ def hf_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def hf_job_refusals(job: Job) -> Iterator[Refusal]:
-    """Dropout, length and batch ramps, whoever trains the model."""
+    """A model that transformers has not; dropout, length and batch ramps, whoever trains it."""
+    model = job.model
+    missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
+    if missing:
+        yield Refusal(
+            f"no model type of transformers 5.23 known here is {model.name} (family "
+            f"{model.family}): the nearest has another {', '.join(missing)}",
+            "--framework megatron-core",
+        )
     yield from ramp_refusals(job, "the training loop on transformers")
     if job.dropout:
         yield Refusal("dropout has another key in every model's config.json", "no --dropout")

@@ -21,7 +21,7 @@ from planner.launch.contract import (
     Variable,
     save_steps,
 )
-from planner.launch.megatron_flags import Flag, Group, as_argv, flag
+from planner.launch.megatron_flags import Flag, Group, as_argv, flag, from_text
 from planner.launch.megatron_model import model_groups, model_refusals
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
@@ -32,33 +32,31 @@ from planner.launch.megatron_run import (
     degree_flags,
     is_fsdp,
     kernel_flags,
-    offload_flags,
     optimizer_flags,
-    precision_flags,
-    recompute_flags,
     reduces_in_bf16,
     run_refusals,
     sharding_flags,
     sharp_group,
-    technique_flags,
     with_techniques,
 )
 from planner.launch.megatron_states import is_hybrid
-from planner.launch.options import MEGATRON
+from planner.launch.options import MEGATRON, MEGATRON_PRECISIONS
 from planner.predict.plan_text import fraction_text
 
 PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
 HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
 
 
-def job_refusals(job: Job) -> tuple[Refusal, ...]:
+def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-LM cannot express of the job."""
-    return (*model_refusals(job.model, job.seq), *attention_refusals(job))
+    yield from model_refusals(job.model, job.seq)
+    yield from attention_refusals(job)
 
 
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
+def refusals(launch: Launch) -> Iterator[Refusal]:
     """What Megatron-LM cannot express of the plan."""
-    return (*job_refusals(launch.job), *run_refusals(launch))
+    yield from job_refusals(launch.job)
+    yield from run_refusals(launch)
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
@@ -85,20 +83,20 @@ def command(launch: Launch) -> Command:
 
 def groups(launch: Launch) -> tuple[Group, ...]:
     """All flags, in titled groups."""
-    model, job = launch.job.model, launch.job
+    plan, job = launch.plan, launch.job
     low = job.precision in LOW_PRECISIONS
     return with_techniques(
         launch,
-        *model_groups(model, launch.plan.seq, dropout=job.dropout, low=low),
+        *model_groups(job.model, plan.seq, dropout=job.dropout, low=low),
         Group("parallel degrees", degree_flags(launch)),
         Group("batch", batch_flags(launch)),
         Group("data parallelism", sharding_flags(launch)),
-        Group("recomputation", recompute_flags(launch)),
-        Group("activations on the host", offload_flags(launch)),
-        Group("precision", precision_flags(launch)),
+        Group("recomputation", from_text(plan.recompute_flags)),
+        Group("activations on the host", from_text(plan.activation_offload_flags)),
+        Group("precision", from_text(MEGATRON_PRECISIONS[job.precision])),
         Group("optimizer", optimizer_flags(launch)),
         Group("kernels", kernel_flags(launch)),
-        Group(TECHNIQUES, technique_flags(launch)),
+        Group(TECHNIQUES, from_text(plan.technique_flags)),
         Group(
             "what to see of the first steps",
             (flag("--log-interval", 1), flag("--log-throughput"), flag("--eval-iters", 0)),
@@ -194,10 +192,12 @@ def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
     return found
 
 
-def choices(launch: Launch) -> tuple[Choice, ...]:
+def choices(launch: Launch) -> Iterator[Choice]:
     """A sentence for each setting that the plan decides."""
-    techniques = (Choice(one.name, one.words) for one in launch.techniques)
-    return (*_degrees(launch), *_sharding(launch), *techniques, *_rest(launch))
+    yield from _degrees(launch)
+    yield from _sharding(launch)
+    yield from (Choice(one.name, one.words) for one in launch.techniques)
+    yield from _rest(launch)
 
 
 def _degrees(launch: Launch) -> Iterator[Choice]:

@@ -15,7 +15,6 @@ from planner.job.job import Job
 from planner.launch import megatron
 from planner.launch.contract import (
     Branch,
-    Choice,
     Command,
     Files,
     Launch,
@@ -24,7 +23,7 @@ from planner.launch.contract import (
     save_steps,
 )
 from planner.launch.megatron_bridge_schema import fields_of, schema, wrong_overrides
-from planner.launch.megatron_flags import Flag, layout_text
+from planner.launch.megatron_flags import Flag, from_text, layout_text
 from planner.launch.megatron_model import dispatch_flags, model_overrides, model_refusals
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
@@ -34,9 +33,7 @@ from planner.launch.megatron_run import (
     batch_flags,
     degree_flags,
     is_fsdp,
-    offload_flags,
     optimizer_flags,
-    recompute_flags,
     reduces_in_bf16,
     run_refusals,
     sharding_flags,
@@ -49,23 +46,18 @@ from planner.launch.template import filled
 SCRIPT = "bridge_pretrain.py"
 
 
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
+def refusals(launch: Launch) -> Iterator[Refusal]:
     """What Megatron-Bridge cannot express of the plan."""
-    return (*job_refusals(launch.job), *run_refusals(launch))
+    yield from job_refusals(launch.job)
+    yield from run_refusals(launch)
 
 
-def job_refusals(job: Job) -> tuple[Refusal, ...]:
+def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-Bridge cannot express of the job."""
+    yield from model_refusals(job.model, job.seq, bridge=True)
+    yield from attention_refusals(job)
     ramp = "hands its ramp to a megatron-core that ignores it"
-    return (
-        *model_refusals(job.model, job.seq, bridge=True),
-        *attention_refusals(job),
-        *ramp_refusals(job, "Megatron-Bridge 0.6", ramp),
-        *_writer_refusals(job),
-    )
-
-
-def _writer_refusals(job: Job) -> Iterator[Refusal]:
+    yield from ramp_refusals(job, "Megatron-Bridge 0.6", ramp)
     other = "or --framework megatron-core"
     if job.optimizer.family not in ("adamw", "sgd"):
         text = f"the writer has no {job.optimizer.family} for Megatron-Bridge"
@@ -82,7 +74,7 @@ def files(launch: Launch) -> Files:
     """The start script."""
     provider = "MLAModelProvider" if launch.job.model.mla else "GPTModelProvider"
     module = "mla_provider" if launch.job.model.mla else "gpt_provider"
-    values = {"module": module, "provider": provider, "precision": base_precision(launch)}
+    values = {"module": module, "provider": provider, "precision": RECIPES[launch.job.precision]}
     return {SCRIPT: filled(f"{SCRIPT}.txt", script=SCRIPT, **values)}
 
 
@@ -131,9 +123,8 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
     )
 
 
-def choices(launch: Launch) -> tuple[Choice, ...]:
-    """The settings worth a sentence."""
-    return megatron.choices(launch)
+# The settings worth a sentence.
+choices = megatron.choices
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
@@ -171,11 +162,6 @@ _OTHERWISE = {
 }
 
 
-def base_precision(launch: Launch) -> str:
-    """Name of Bridge's precision recipe."""
-    return RECIPES[launch.job.precision]
-
-
 def all_overrides(launch: Launch) -> Groups:
     """Titled groups of `section.field` and value."""
     model = launch.job.model
@@ -187,7 +173,7 @@ def all_overrides(launch: Launch) -> Groups:
         ("batch", _fields(batch_flags(launch))),
         ("data parallelism and overlap", _sharding(launch)),
         ("recomputation", _recompute(launch)),
-        ("activations on the host", _fields(offload_flags(launch))),
+        ("activations on the host", _fields(from_text(launch.plan.activation_offload_flags))),
         ("precision", _precision(launch)),
         ("optimizer", _optimizer(launch)),
         ("what to see of the first steps", {"logger.log_interval": "1"}),
@@ -254,7 +240,8 @@ def _recompute(launch: Launch) -> Overrides:
     """Flags of the plan, as fields; null where nothing runs again."""
     words = ("recompute", "recompute-method", "recompute-layers")
     names = (MEGATRON_RECOMPUTE[word].name.replace("-", "_") for word in words)
-    return {f"model.{name}": "null" for name in names} | _fields(recompute_flags(launch))
+    found = {f"model.{name}": "null" for name in names}
+    return found | _fields(from_text(launch.plan.recompute_flags))
 
 
 def _fields(flags: Iterable[Flag], off: Iterable[str] = ()) -> dict[str, str]:

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from planner._version import __version__
 from planner.job.errors import UsageError
@@ -16,9 +16,10 @@ from planner.job.frameworks.names import target_of_profile
 from planner.job.frameworks.targets import TARGETS, Target
 from planner.job.job import Job
 from planner.job.models.catalog import catalog_name
+from planner.job.optimizer_rules import check_optimizer
 from planner.job.recompute import Recomputed
 from planner.job.request import Request
-from planner.launch.contract import Launch, NodesAs, Refusal
+from planner.launch.contract import Launch, NodesAs, Refusal, Writer
 from planner.predict.command_line import search_command
 from planner.predict.configuration import evaluate, given_layout, given_modes
 from planner.predict.decided import decided_job, decided_request
@@ -27,16 +28,10 @@ from planner.search import search
 from planner.search.launchable import LaunchNotes
 from planner.search.result import Counts, SearchResult
 
-if TYPE_CHECKING:
-    from planner.job.job import Job
-    from planner.job.request import Request
-    from planner.launch.contract import Writer
-    from planner.predict.plan import Plan
-
 
 def writer_of(target: Target) -> Writer:
     """The module that writes for a target, imported now."""
-    return cast("Writer", importlib.import_module(f"planner.launch.{target.module}"))
+    return cast(Writer, importlib.import_module(f"planner.launch.{target.module}"))
 
 
 def job_launch_note(job: Job) -> str | None:
@@ -46,7 +41,7 @@ def job_launch_note(job: Job) -> str | None:
     such a job are worth having (people run forks that have the model), so it is searched.
     """
     target = target_of_profile(job.framework.name)
-    refusals = () if target is None else writer_of(target).job_refusals(job)
+    refusals = [] if target is None else list(writer_of(target).job_refusals(job))
     if target is None or not refusals:
         return None
     reasons = "; ".join(f"{refusal.reason} (nearest: {refusal.nearest})" for refusal in refusals)
@@ -60,18 +55,16 @@ def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None
 
     Where it takes the job, the rules over shapes leave few: a schedule that was asked for by name.
     """
-    from planner.launch.contract import Launch
-
     whole = job_launch_note(job)
     target = target_of_profile(job.framework.name)
     if whole is not None or target is None:
         return whole
     refused: dict[str, list[int]] = {}
     for number, plan in enumerate(plans, start=1):
-        one_decided_job = decided_job(job, plan)
-        launch = Launch(plan, decided_request(request, plan), one_decided_job, target.name)
-        for refusal in writer_of(target).refusals(launch)[:1]:
-            refused.setdefault(refusal.reason, []).append(number)
+        decided = decided_request(request, plan), decided_job(job, plan)
+        first = next(writer_of(target).refusals(Launch(plan, *decided, target.name)), None)
+        if first is not None:
+            refused.setdefault(first.reason, []).append(number)
     if not refused:
         return None
     reasons = [
@@ -86,9 +79,6 @@ LAUNCH_NOTES = LaunchNotes(job_launch_note, launch_note)
 
 def _launches(target: Target, job: Job) -> bool:
     """Whether the target has the job's model, length, optimizer and precision."""
-    from planner.job.frameworks import load_framework
-    from planner.job.optimizer_rules import check_optimizer
-
     profile = load_framework(target.profile)
     if job.precision not in profile.precisions:
         return False
@@ -96,7 +86,7 @@ def _launches(target: Target, job: Job) -> bool:
         check_optimizer(profile, job.optimizer_setting)
     except UsageError:
         return False
-    return not writer_of(target).job_refusals(job)
+    return next(writer_of(target).job_refusals(job), None) is None
 
 
 def find_plans(request: Request, **options: Any) -> SearchResult:
@@ -171,7 +161,7 @@ def launch_of(
     except UsageError as error:
         refusals: tuple[Refusal, ...] = (Refusal(_sentence(error), ""),)
     else:
-        refusals = writer_of(target).refusals(launch)
+        refusals = tuple(writer_of(target).refusals(launch))
         if not refusals:
             return launch
     raise CannotExpressError(target, refusals, _searched(request_for, request))

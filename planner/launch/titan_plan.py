@@ -61,34 +61,13 @@ def mesh_of(degrees: Degrees) -> TitanMesh:
     return TitanMesh(degrees.dp // shard, shard, "always" if degrees.pp > 1 else "default")
 
 
-@dataclass(frozen=True, slots=True)
-class TitanBatch:
-    """A pipeline takes its micro-batches out of one local batch, anything else accumulates.
-
-    global = local · dp · accumulation.
-    """
-
-    local: int
-    micro: int
-    accumulation: int
-    total: int
-
-
-def batch_of(degrees: Degrees) -> TitanBatch:
-    """Local batch, pipeline micro-batch, steps of accumulation and global batch, in sequences."""
-    if degrees.pp > 1:
-        return TitanBatch(degrees.mbs * degrees.grad_acc, degrees.mbs, 1, degrees.gbs)
-    return TitanBatch(degrees.mbs, 1, degrees.grad_acc, degrees.gbs)
-
-
-def parts_of(launch: Launch, head: str) -> list[list[str]] | None:
-    """Module names of every model part in pipeline order; None without a pipeline.
+def parts_of(launch: Launch, head: str) -> list[list[str]]:
+    """Module names of every model part in pipeline order.
 
     `head`: name of the output projection (`lm_head` in 0.3, `output` in 0.2).
     """
-    if launch.plan.degrees.pp == 1:
-        return None
-    parts, first = [], 0
+    parts: list[list[str]] = []
+    first = 0
     for count in launch.plan.layout.block_layers:
         parts.append([f"layers.{index}" for index in range(first, first + count)])
         first += count
@@ -145,13 +124,17 @@ COMPILE = Section(
 
 def sections(launch: Launch) -> tuple[Section, ...]:
     """Arguments of the configuration's parts, in the order of the file."""
-    return parallelism(launch), training(launch), _optimizer(launch), _compile(launch)
+    compiled = Section(COMPILE.title, (*COMPILE.settings, *async_tensor(launch)))
+    return parallelism(launch), training(launch), _optimizer(launch), compiled
 
 
 def parallelism(launch: Launch) -> Section:
     """ParallelismConfig."""
-    whole = Setting("enable_sequence_parallel", launch.splits_sequence)
-    return shared_parallelism(launch, "lm_head", whole, *_context(launch))
+    more = [Setting("enable_sequence_parallel", launch.splits_sequence)]
+    if launch.plan.degrees.cp > 1:
+        why = "balances the causal mask over the ranks, for FlexAttention"
+        more.append(Setting("context_parallel_load_balancer", "ptrr", why))
+    return shared_parallelism(launch, "lm_head", *more)
 
 
 def shared_parallelism(launch: Launch, head: str, *more: Setting) -> Section:
@@ -164,7 +147,7 @@ def shared_parallelism(launch: Launch, head: str, *more: Setting) -> Section:
         (
             Setting(last(TORCHTITAN["replicate"]), mesh.replicate, _replicate_reason(launch)),
             Setting(last(TORCHTITAN["shard"]), mesh.shard, shards),
-            Setting(last(TORCHTITAN["zero"]), mesh.reshard, _reshard_reason(launch)),
+            Setting(last(TORCHTITAN["zero"]), mesh.reshard, _RESHARD_REASONS[degrees.zero]),
             Setting(last(TORCHTITAN["tp"]), degrees.tp, split if degrees.tp > 1 else ""),
             Setting(last(TORCHTITAN["cp"]), degrees.cp),
             Setting(last(TORCHTITAN["ep"]), degrees.ep, _expert_reason(launch)),
@@ -183,11 +166,6 @@ def async_tensor(launch: Launch) -> list[Setting]:
     return [Setting("enable_async_tensor_parallel", True, why)]
 
 
-def _compile(launch: Launch) -> Section:
-    """CompileConfig."""
-    return Section(COMPILE.title, (*COMPILE.settings, *async_tensor(launch)))
-
-
 def _replicate_reason(launch: Launch) -> str:
     mesh = mesh_of(launch.plan.degrees)
     if mesh.replicate == 1:
@@ -197,19 +175,12 @@ def _replicate_reason(launch: Launch) -> str:
     return f"HSDP: {mesh.replicate} replicas of a group that shards"
 
 
-def _reshard_reason(launch: Launch) -> str:
-    return {
-        0: "nothing is sharded",
-        2: "gathered parameters stay until backward (ZeRO-2)",
-        3: "parameters are freed after forward and gathered again for backward (ZeRO-3)",
-    }[launch.plan.degrees.zero]
-
-
-def _context(launch: Launch) -> list[Setting]:
-    if launch.plan.degrees.cp == 1:
-        return []
-    why = "balances the causal mask over the ranks, for FlexAttention"
-    return [Setting("context_parallel_load_balancer", "ptrr", why)]
+# By ZeRO stage.
+_RESHARD_REASONS = {
+    0: "nothing is sharded",
+    2: "gathered parameters stay until backward (ZeRO-2)",
+    3: "parameters are freed after forward and gathered again for backward (ZeRO-3)",
+}
 
 
 def _expert_reason(launch: Launch) -> str:
@@ -253,17 +224,26 @@ def training(launch: Launch) -> Section:
 
 
 def shared_training(launch: Launch) -> tuple[Setting, ...]:
-    """Length, batch and types: settings of TrainingConfig in 0.3 and in 0.2."""
-    one_batch_of = batch_of(launch.plan.degrees)
+    """Length, batch and types: settings of TrainingConfig in 0.3 and in 0.2.
+
+    A pipeline takes its micro-batches out of one local batch, anything else accumulates.
+    """
+    degrees = launch.plan.degrees
+    local, accumulated, reason = degrees.mbs, degrees.grad_acc, "micro-batch of a rank"
+    if degrees.pp > 1:
+        local, accumulated = degrees.mbs * degrees.grad_acc, 1
+        reason = (
+            f"all {degrees.grad_acc} micro-batches of {degrees.mbs}: the pipeline takes them "
+            "from here"
+        )
     offload = launch.job.optimizer_offload > 0
     return (
         Setting(last(TORCHTITAN["seq"]), launch.plan.seq),
-        Setting(last(TORCHTITAN["mbs"]), one_batch_of.local, _local_reason(launch)),
+        Setting(last(TORCHTITAN["mbs"]), local, reason),
         Setting(
             last(TORCHTITAN["gbs"]),
-            one_batch_of.total,
-            f"{one_batch_of.local} · dp {launch.plan.degrees.dp} · "
-            f"{one_batch_of.accumulation} of accumulation; "
+            degrees.gbs,
+            f"{local} · dp {degrees.dp} · {accumulated} of accumulation; "
             f"{launch.plan.gbs_tokens:,} tokens",
         ),
         Setting("dtype", "float32", "sharded parameters and optimizer state"),
@@ -275,16 +255,6 @@ def shared_training(launch: Launch) -> tuple[Setting, ...]:
             "parameters, gradients and optimizer state in host memory" if offload else "",
         ),
     )
-
-
-def _local_reason(launch: Launch) -> str:
-    degrees = launch.plan.degrees
-    if degrees.pp > 1:
-        return (
-            f"all {degrees.grad_acc} micro-batches of {degrees.mbs}: the pipeline "
-            f"takes them from here"
-        )
-    return "micro-batch of a rank"
 
 
 def _optimizer(launch: Launch) -> Section:

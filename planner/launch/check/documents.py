@@ -51,12 +51,11 @@ def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]
         text = texts.get(file, found.files[file].text)
         texts[file] = text[: span.start] + item.text + text[span.end :]
         last[file] = span.start
-    return {file: _ended(text, found.files[file].text) for file, text in texts.items()}
-
-
-def _ended(text: str, before: str) -> str:
-    """A text whose last option went, without the backslash that led to it."""
-    return text if _DANGLING.search(before) else _DANGLING.sub("", text)
+    for file, text in texts.items():
+        # Where the last option went, the backslash that led to it goes too.
+        if not _DANGLING.search(found.files[file].text):
+            texts[file] = _DANGLING.sub("", text)
+    return texts
 
 
 def without_line(text: str, span: Span) -> Replacement:
@@ -220,13 +219,10 @@ def _lines(found: Found, text: Text, new: str) -> list[Replacement]:
             at = span.end if i else span.start
             span = Span(span.file, at, at)
         lines = (indent + line if line.strip() else line for line in new_lines[k:m])
-        gap = "" if _starts_a_line(found, span) else "\n"
+        starts_a_line = not span.start or found.files[span.file].text[span.start - 1] == "\n"
+        gap = "" if starts_a_line else "\n"
         made.append(Replacement(span, gap + "".join(lines)))
     return made
-
-
-def _starts_a_line(found: Found, span: Span) -> bool:
-    return span.start == 0 or found.files[span.file].text[span.start - 1] == "\n"
 
 
 def _outer(found: Found, text: Text, starts: list[int], i: int, j: int) -> tuple[Span, str]:

@@ -40,7 +40,7 @@ def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict
         setting = found.setting(edit.key)
         if edit.rename:
             replacements.append(_renaming(found, setting, edit))
-        elif _says_so(setting, edit):
+        elif _says_so(setting, edit.value):
             continue
         elif not edit.key.startswith("$") and is_document(found, setting):
             inside.append(edit)
@@ -54,11 +54,13 @@ def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict
     return applied(found, replacements)
 
 
-def _says_so(setting: Setting | None, edit: Edit) -> bool:
+def _says_so(setting: Setting | None, new: str | None) -> bool:
     """Whether the file says already what an edit would make it say."""
-    if setting is None or edit.value is None:
-        return setting is None and edit.value is None
-    return _same(setting.value, edit.value)
+    if setting is None or new is None:
+        return setting is None and new is None
+    old = setting.value
+    text = " ".join(old) if isinstance(old, tuple) else str(old)
+    return text == new or text.lower() == new
 
 
 def _replacement(found: Found, setting: Setting, value: str, *, at_use: bool) -> Replacement:
@@ -66,7 +68,8 @@ def _replacement(found: Found, setting: Setting, value: str, *, at_use: bool) ->
     if not setting.spans:
         raise NotInFileError(f"{setting.key} has no place of its own in the file")
     span = setting.spans[-1 if at_use else 0]
-    return Replacement(span, _literal(found, value, quoted=_was_quoted(found, span)))
+    quoted = found.files[span.file].text[span.start : span.start + 1] in ("'", '"')
+    return Replacement(span, _literal(found, value, quoted=quoted))
 
 
 def _renaming(found: Found, setting: Setting | None, edit: Edit) -> Replacement:
@@ -78,15 +81,6 @@ def _renaming(found: Found, setting: Setting | None, edit: Edit) -> Replacement:
     start = found.files[whole.file].text.index(name, whole.start)
     new = edit.rename.rpartition(".")[2]
     return Replacement(Span(whole.file, start, start + len(name)), new)
-
-
-def _same(old: object, new: str) -> bool:
-    text = " ".join(old) if isinstance(old, tuple) else str(old)
-    return text == new or text.lower() == new
-
-
-def _was_quoted(found: Found, span: Span) -> bool:
-    return found.files[span.file].text[span.start : span.start + 1] in ("'", '"')
 
 
 def _literal(found: Found, value: str, *, quoted: bool) -> str:
@@ -120,14 +114,10 @@ def _insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]:
     if found.format.startswith("megatron"):
         return _megatron_insertions(found, edits)
     insertion = _json_insertion if found.format == "deepspeed" else _python_insertion
-    return [insertion(found, table, item) for table, item in _by_table(edits).items()]
-
-
-def _by_table(edits: Sequence[Edit]) -> dict[str, list[Edit]]:
     tables: dict[str, list[Edit]] = {}
     for edit in edits:
         tables.setdefault(edit.key.rpartition(".")[0], []).append(edit)
-    return tables
+    return [insertion(found, table, item) for table, item in tables.items()]
 
 
 # New options go behind one of these, the first that stands in the file.
@@ -302,16 +292,11 @@ def _without_change(files: _Files) -> Fixed:
 
 def _next_problem(files: _Files) -> Problem | None:
     """The first that says how to mend it and was not tried."""
-    return next(
-        (
-            problem
-            for problem in files.assessment.problems
-            if problem.edits
-            and problem.severity != "note"
-            and (problem.rule, problem.text) not in files.tried
-        ),
-        None,
-    )
+    for problem in files.assessment.problems:
+        tried = (problem.rule, problem.text) in files.tried
+        if problem.edits and problem.severity != "note" and not tried:
+            return problem
+    return None
 
 
 def _mend(files: _Files, problem: Problem) -> None:
@@ -346,7 +331,9 @@ def _with_change(files: _Files, change: Change) -> dict[str, str]:
             made = files.texts | edited(found, edits, at_use=at_use)
             after = files.assessed(made)
             if _reads_as(after.found, wanted):
-                return _demand_running(after, made)
+                if after.verdict == "runs and fits":
+                    return made
+                raise NotInFileError("; ".join(item.text for item in after.errors) or after.verdict)
         except (UsageError, CannotTellError) as error:
             reason = str(error)
         except NotInFileError as error:
@@ -354,13 +341,6 @@ def _with_change(files: _Files, change: Change) -> dict[str, str]:
                 raise
             reason = str(error)
     raise NotInFileError(reason)
-
-
-def _demand_running(after: Assessment, made: dict[str, str]) -> dict[str, str]:
-    """The texts, if what they say runs and fits. NotInFileError."""
-    if after.verdict == "runs and fits":
-        return made
-    raise NotInFileError("; ".join(error.text for error in after.errors) or after.verdict)
 
 
 def _reads_as(found: Found, wanted: Setup) -> bool:
