@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from planner.job.request import Request
     from planner.predict.memory.account import StageAccount
     from planner.predict.memory.advice import Advice
-    from planner.predict.memory.footprint import Configuration, Footprint
-    from planner.predict.memory.solve import Solution, Unknown
+    from planner.predict.memory.footprint import Footprint
+    from planner.predict.memory.solve import Solution
     from planner.predict.plan import Degrees
     from planner.report.tables import Report
 
@@ -129,7 +129,7 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _findings(options: dict[str, Any]) -> _Findings:
-    from planner.predict.memory.footprint import configure, dropless_worst_case
+    from planner.predict.memory.footprint import configure, dropless_worst_case, footprint_of
 
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = _complete(options)
@@ -138,8 +138,15 @@ def _findings(options: dict[str, Any]) -> _Findings:
     configuration = configure(
         request.resolve(), degrees, options["recompute"], *layers, options["mtp_standalone"]
     )
-    solution = _solution(options, configuration)
-    footprint = _shown(configuration, solution)
+    solution: Solution | None = None
+    if options["solve"] is not None:
+        from planner.predict.memory.solve import solve
+
+        fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
+        solution = solve(configuration, options["solve"], batch_is_fixed=fixed)
+    # With the largest value that fits, if one was looked for.
+    best = solution and (solution.safe.largest or solution.safe.beyond)
+    footprint = best.footprint if best else footprint_of(configuration)
     return _Findings(
         request,
         footprint,
@@ -240,26 +247,6 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 
 
 # --- work ----------------------------------------------------------------------------------------
-
-
-def _solution(options: dict[str, Any], configuration: Configuration) -> Solution | None:
-    if options["solve"] is None:
-        return None
-    from planner.predict.memory.solve import solve
-
-    unknown: Unknown = options["solve"]
-    fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
-    return solve(configuration, unknown, batch_is_fixed=fixed)
-
-
-def _shown(configuration: Configuration, solution: Solution | None) -> Footprint:
-    """The footprint to show: with the largest value that fits, if one was looked for."""
-    from planner.predict.memory.footprint import footprint_of
-
-    if solution is None:
-        return footprint_of(configuration)
-    best = solution.safe.largest or solution.safe.beyond
-    return footprint_of(configuration) if best is None else best.footprint
 
 
 def _advice(

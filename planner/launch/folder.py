@@ -20,11 +20,10 @@ from planner.launch.dialects import DIALECTS
 from planner.launch.expect import MEASURED_FILE, PLAN_FILE, Expectations, expectations, measured_csv
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
-from planner.launch.plans import writer_of
+from planner.launch.plans import one_plan, writer_of
 from planner.launch.readme import readme
 from planner.launch.template import filled
 from planner.search.plan_file import to_json
-from planner.search.result import SearchResult
 
 README = "README.md"
 
@@ -44,15 +43,15 @@ class LaunchFolder:
 def launch_folder(launch: Launch) -> LaunchFolder:
     """Everything that goes into the folder of a launch without refusals."""
     writer = writer_of(TARGETS[launch.target])
-    command = _on_machine(_with_workspaces(writer.command(launch), launch), launch)
+    command = _on_machine(writer.command(launch), launch)
     requirements = writer.requirements(launch)
     preflight = preflight_script(launch, start_script(launch), requirements)
     configuration = {**writer.files(launch), PREFLIGHT: preflight}
-    expected = expectations(launch)
+    expected, job = expectations(launch), launch.job.on_gpus(launch.plan.degrees.gpus)
     files = {
         **configuration,
         **launcher_files(launch, command, configuration),
-        PLAN_FILE: to_json(plan_result(launch)),
+        PLAN_FILE: to_json(one_plan(launch.plan, launch.request, job)),
         MEASURED_FILE: measured_csv(launch),
     }
     departing = departures(DIALECTS[launch.target](launch.job.model), launch.job.model)
@@ -67,18 +66,13 @@ def launch_folder(launch: Launch) -> LaunchFolder:
     return LaunchFolder(files, expected, departing)
 
 
-def _with_workspaces(command: Command, launch: Launch) -> Command:
-    """The command with cuBLAS's workspaces as the request has them."""
-    config = launch.request.cublas_workspace_config
-    if config is None:
-        return command
-    given = {CUBLAS_WORKSPACE_CONFIG: (config, "workspaces of cuBLAS, pairs of KiB and count")}
-    return replace(command, environment={**command.environment, **given})
-
-
 def _on_machine(command: Command, launch: Launch) -> Command:
-    """The command with what the machine wants; what the writer says wins."""
+    """The command with what the machine wants, where the writer says nothing else, and cuBLAS's
+    workspaces as the request has them."""
     found = {**machine_environment(launch), **command.environment}
+    config = launch.request.cublas_workspace_config
+    if config is not None:
+        found[CUBLAS_WORKSPACE_CONFIG] = config, "workspaces of cuBLAS, pairs of KiB and count"
     return replace(command, environment=found)
 
 
@@ -132,14 +126,6 @@ def write_folder(path: Path, files: Files, force: bool) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def plan_result(launch: Launch) -> SearchResult:
-    """The one plan, as it is launched: what `planner explain`, `check` and `validate` read."""
-    from planner.launch.plans import one_plan
-
-    job = launch.job.on_gpus(launch.plan.degrees.gpus)
-    return one_plan(launch.plan, launch.request, job)
-
-
 Environment = Mapping[str, tuple[str, str]]
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 # Fabrics that NCCL needs a plugin for -> what sends it there, and not to sockets without a word.
@@ -181,6 +167,8 @@ def machine_environment(launch: Launch) -> Environment:
 def preflight_script(launch: Launch, script: str, requirements: Sequence[str]) -> str:
     """The script. `script`: the launcher's file; `requirements`: the README's."""
     gpu = launch.job.cluster.gpu.name
+    # `name>=1.2`, `name==1.2`; what else is asked is for people.
+    versions = (re.match(r"([A-Za-z0-9_.-]+) ?[>=]= ?(\d[\w.]*)", need) for need in requirements)
     return filled(
         "preflight.py.txt",
         script=script,
@@ -188,15 +176,5 @@ def preflight_script(launch: Launch, script: str, requirements: Sequence[str]) -
         local=launch.gpus_per_node,
         gpu=re.split(r"[-_ ]", gpu)[0],
         memory=f"{launch.plan.peak_bytes / 2**30:.1f}",
-        versions=dict(_packages(requirements)),
+        versions={version[1]: version[2] for version in versions if version},
     )
-
-
-def _packages(requirements: Sequence[str]) -> list[tuple[str, str]]:
-    """Package and least version of `name>=1.2`, `name==1.2`; what else is asked is for people."""
-    found = []
-    for need in requirements:
-        match = re.match(r"([A-Za-z0-9_.-]+) ?[>=]= ?(\d[\w.]*)", need)
-        if match:
-            found.append((match[1], match[2]))
-    return found

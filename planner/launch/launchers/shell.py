@@ -29,11 +29,6 @@ class Rendezvous:
 ALONE = Rendezvous("0", "127.0.0.1")
 
 
-def _listed(word: str) -> str:
-    text = quoted(word)
-    return f"'{text}'" if "," in text and text == word else text
-
-
 def quoted(word: str) -> str:
     """A word for bash; variables in it stay variables."""
     if _VARIABLE.search(word):
@@ -78,7 +73,10 @@ def branch_lines(command: Command) -> list[str]:
 
 def _added(words: Sequence[str]) -> str:
     # Commas look like those of another language: bash lists have none.
-    return f"ARGUMENTS+=({' '.join(_listed(word) for word in words)})"
+    listed = (
+        f"'{word}'" if "," in word and quoted(word) == word else quoted(word) for word in words
+    )
+    return f"ARGUMENTS+=({' '.join(listed)})"
 
 
 def mode_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
@@ -168,18 +166,14 @@ def _accelerate(launch: Launch, meeting: Rendezvous) -> list[str]:
 
 def program_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
     """Everything that runs on one node."""
-    parts = [
+    parts = (
         demand_lines(command),
         environment_lines(command),
         [*argument_lines(command), *branch_lines(command)],
         mode_lines(launch, command, meeting),
         start_lines(launch, command, meeting),
-    ]
-    lines: list[str] = []
-    for part in parts:
-        if part:
-            lines += [*part, ""]
-    return lines[:-1]
+    )
+    return [line for part in parts if part for line in (*part, "")][:-1]
 
 
 def headline(launch: Launch) -> str:

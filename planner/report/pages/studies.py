@@ -87,19 +87,18 @@ def memory_drawing(panel: memory.Panel, name: str, title: str = "", note: str = 
 
 def _numbers(panel: memory.Panel) -> TableData:
     """The bars of a panel as a table, without groups that nothing is in."""
-    used = [
-        (index, group.name)
-        for index, group in enumerate(memory.GROUPS)
+    used = {
+        name: index
+        for index, name in enumerate(memory.GROUPS)
         if any(bar.sizes[index] for bar in panel.bars)
-    ]
+    }
     rows = (
         (
             bar.step,
             bar.phase + (" (peak)" if bar.is_peak else ""),
-            *(gib(bar.sizes[index], 2) for index, _ in used),
+            *(gib(bar.sizes[index], 2) for index in used.values()),
             gib(bar.total_bytes, 2),
         )
         for bar in panel.bars
     )
-    names = " | ".join(name for _, name in used)
-    return table(f"<step | <phase | {names} | total", rows, "GiB of a GPU")
+    return table(f"<step | <phase | {' | '.join(used)} | total", rows, "GiB of a GPU")
