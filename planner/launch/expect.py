@@ -58,19 +58,14 @@ def expectations(launch: Launch) -> Expectations:
     tokens = plan.gbs_tokens / plan.degrees.gpus
     workspace = launch.job.workspace_bytes
     return Expectations(
-        step_time_s=plan.step_time_s,
+        **picked(plan, "step_time_s tokens_per_s_per_gpu mfu heaviest_stage"),
+        **picked(plan, "usable_bytes fit_probability fits"),
         step_time_low_s=plan.step_time.low,
         step_time_high_s=plan.step_time.high,
         step_time_family=plan.step_time.basis,
-        tokens_per_s_per_gpu=plan.tokens_per_s_per_gpu,
         tokens_per_s_per_gpu_low=tokens / plan.step_time.high,
         tokens_per_s_per_gpu_high=tokens / plan.step_time.low,
-        mfu=plan.mfu,
         memory_family=plan.peak_interval.basis,
-        heaviest_stage=plan.heaviest_stage,
-        usable_bytes=plan.usable_bytes,
-        fit_probability=plan.fit_probability,
-        fits=plan.fits,
         stages=tuple(_stage(stage, plan, workspace) for stage in plan.stages),
     )
 

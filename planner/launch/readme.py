@@ -119,13 +119,11 @@ def _files(written: Files) -> list[str]:
         PLAN_FILE: "the plan with every prediction; `planner explain plan.json` shows it",
         MEASURED_FILE: "where your measurement goes, for `planner validate`",
     }
-    rows = [(f"`{name}`", known.get(name, _kind(name))) for name in sorted(written)]
+    for name in written:
+        starts = name.startswith(("launch.", "sky.", "jobset.", "trainjob."))
+        known.setdefault(name, "starts the job" if starts else "configuration of the framework")
+    rows = [(f"`{name}`", known[name]) for name in sorted(written)]
     return markdown_table(("file", "what it is"), rows).splitlines()
-
-
-def _kind(name: str) -> str:
-    starts = ("launch.", "sky.", "jobset.", "trainjob.")
-    return "starts the job" if name.startswith(starts) else "configuration of the framework"
 
 
 def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
@@ -138,14 +136,13 @@ def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
 
 
 def _memory(launch: Launch, expected: Expectations) -> dict[str, object]:
-    rows = [
-        (
-            _stages(group),
-            *_shown(group[0]),
-            f"{gib(group[0].total_low_bytes)} to {gib(group[0].total_high_bytes)}",
-        )
-        for group in _alike(expected.stages)
-    ]
+    rows = []
+    # Consecutive stages whose figures print alike.
+    for shown, group in groupby(expected.stages, _shown):
+        first, *others = group
+        stages = f"{first.stage} to {others[-1].stage}" if others else str(first.stage)
+        interval = f"{gib(first.total_low_bytes)} to {gib(first.total_high_bytes)}"
+        rows.append((stages, *shown, interval))
     titles = ("stage", "layers", "max allocated", "max reserved", "nvidia-smi")
     heaviest = expected.heaviest
     return {
@@ -162,19 +159,9 @@ def _memory(launch: Launch, expected: Expectations) -> dict[str, object]:
     }
 
 
-def _alike(stages: Sequence[StageExpectation]) -> list[list[StageExpectation]]:
-    """Consecutive stages whose figures print alike."""
-    return [list(group) for _, group in groupby(stages, _shown)]
-
-
 def _shown(stage: StageExpectation) -> tuple[str, ...]:
     figures = stage.allocated_bytes, stage.reserved_bytes, stage.total_bytes
     return str(stage.layers), *(gib(value) for value in figures)
-
-
-def _stages(group: Sequence[StageExpectation]) -> str:
-    first, last = group[0].stage, group[-1].stage
-    return str(first) if first == last else f"{first} to {last}"
 
 
 def _time(launch: Launch, expected: Expectations) -> dict[str, object]:
