@@ -16,30 +16,21 @@ from planner.cli.comparing import (
     money_options,
     search_options,
     show_study,
-    without,
 )
 from planner.cli.help import GroupedCommand
 from planner.cli.options import (
-    Command,
     build_request,
     condition_options,
-    job_options,
     limit_options,
+    training_options,
 )
-from planner.cli.output import check_output
-from planner.cli.pictures import plot_option
+from planner.cli.output import check_output, plot_option
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 from planner.job.written import write_text
 
 # Stands for the model of the request until its size is known.
 _ANY = "llama-3-8b"
-
-
-def _job(function: Command) -> Command:
-    """What is searched, without what this command says in its own words."""
-    function = search_options(limit_options(condition_options(job_options(function))))
-    return without(function, "model", "gpus", "cluster", "jobs")
 
 
 @click.command(
@@ -75,7 +66,10 @@ def _job(function: Command) -> Command:
 )
 @plot_option("loss against size for the same FLOP")
 @money_options
-@_job
+@training_options
+@condition_options
+@limit_options
+@search_options
 def command(**options: Any) -> None:
     """Find the least loss, the most tokens or the largest model that a compute budget gives.
 

@@ -18,12 +18,13 @@ from planner.cli.comparing import (
     how,
     limits_options,
     offers_for,
+    processes_option,
     show_study,
-    without,
 )
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
-from planner.cli.pictures import plot_option
+from planner.cli.options import model_option
+from planner.cli.output import plot_option
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.table_options import by_spelling, option_of, option_value
 from planner.job.errors import UsageError
@@ -42,15 +43,6 @@ does not say, the command line does.
 
 \b
 Example: planner buy --model 8b --tokens 1T --gpus 64..512xH100 --deadline 30d"""
-
-
-def _job_options_may_lie_in_a_file(function: Any) -> Any:
-    """The shared options with a model that a file may give instead; --jobs names that file."""
-    without(function, "jobs")
-    for parameter in function.__dict__["__click_params__"]:
-        if parameter.name == "model":
-            parameter.required = False
-    return function
 
 
 @click.command("buy", cls=GroupedCommand, epilog=_EPILOG)
@@ -87,16 +79,10 @@ def _job_options_may_lie_in_a_file(function: Any) -> Any:
     is_flag=True,
     help="Each cluster at --price-kind or bought, whichever is cheaper for the run.",
 )
-@click.option(
-    "--processes",
-    "jobs",
-    type=types.PROCESSES,
-    metavar="N",
-    help="Searches at a time. [default: by their number]",
-)
+@processes_option("--processes")
 @plot_option("cost against time")
 @limits_options
-@_job_options_may_lie_in_a_file
+@model_option(required=False)
 @comparing_options
 def command(**options: Any) -> None:
     """Choose clusters for training runs: the cheapest, fastest or leanest that keeps deadline,

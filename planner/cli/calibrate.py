@@ -88,13 +88,9 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     compile_if_first_run(options["quiet"])
     read = read_runs([Path(path) for path in paths], _configuration(options))
     fits = calibrate(read.predictions, read.sources, _more_equations(read, options))
-    calibration = calibration_of(fits, read.sources)
-    whole = calibration
-    show(
-        options["as_json"],
-        whole.model_dump,
-        lambda: calibration_report(whole, fits, read.notes),
-    )
+    whole = calibration = calibration_of(fits, read.sources)
+    told = whole, fits, read.notes
+    show(options["as_json"], whole.model_dump, lambda: calibration_report(*told))
     if not options["accept_worse"]:
         better = [fit for fit in fits if not fit.is_refused]
         _say_refused([fit.figure for fit in fits if fit.is_refused], output, left=bool(better))

@@ -12,8 +12,7 @@ from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format, time_limit_option
-from planner.cli.output import print_report
-from planner.cli.pictures import check_plot, plot_option, write_plan_plot
+from planner.cli.output import check_plot, plot_option, print_report, write_plan_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import CannotTellError, UsageError
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from planner.launch.check.fix import Read
     from planner.launch.check.measured import Findings, Measured
     from planner.launch.read.found import Hints
-    from planner.search.explanation import Explanation
     from planner.search.result import SearchResult
 
 _STATUS = {
@@ -56,13 +54,7 @@ Example: planner check pretrain.sh --gpus 64xH100
 @click.option("--gbs", type=types.SEQUENCES, help="Global batch, sequences.")
 @click.option("--grad-acc", type=types.MICRO_BATCHES, help="Micro-batches per step.")
 @click.option("--recompute", metavar="MODE", help="Where the files do not say: full, none, …")
-@click.option(
-    "--env",
-    "env",
-    type=types.VARIABLE,
-    multiple=True,
-    help="A shell variable.",
-)
+@click.option("--env", type=types.VARIABLE, multiple=True, help="A shell variable.")
 @click.option(
     "--plan", type=types.PLAN_NUMBER, help="Which plan of a plan file. [default: the recommended]"
 )
@@ -114,8 +106,12 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         findings = _findings(assessment, measured)
         if options["fix"]:
             _write_fixed(assessment, changes, given.read, options, watch)
-    _draw(options["plot"], assessment)
-    _print(style, assessment, changes, findings, verbose=options["verbose"])
+    result, plot = _result(assessment), options["plot"]
+    if result is not None:
+        write_plan_plot(plot, result, 1, None)
+    elif plot is not None:
+        click.echo(f"{plot} was not written: there is no prediction to draw", err=True)
+    _print(style, assessment, changes, findings, result, verbose=options["verbose"])
     click.get_current_context().exit(_STATUS[assessment.verdict])
 
 
@@ -130,10 +126,7 @@ def _hints(options: dict[str, Any]) -> Hints:
         raise UsageError("give --gbs or --grad-acc, not both")
     if options["gpus"] and options["cluster"]:
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
-    return Hints(
-        **{name: options[name] for name in names},
-        environment=dict(options["env"]),
-    )
+    return Hints(**{name: options[name] for name in names}, environment=dict(options["env"]))
 
 
 def _measured(options: dict[str, Any]) -> Measured | None:
@@ -211,38 +204,25 @@ def _result(assessment: Assessment) -> SearchResult | None:
     return as_result(assessment.setup.request, assessment.plan)
 
 
-def _draw(plot: Path | None, assessment: Assessment) -> None:
-    result = _result(assessment)
-    if result is not None:
-        write_plan_plot(plot, result, 1, None)
-    elif plot is not None:
-        click.echo(f"{plot} was not written: there is no prediction to draw", err=True)
-
-
-def _explanation(assessment: Assessment) -> Explanation | None:
-    from planner.search.explanation import explain
-
-    result = _result(assessment)
-    if result is None or assessment.job is None:
-        return None
-    return explain(result, 1, assessment.job)
-
-
 def _print(
     style: str,
     assessment: Assessment,
     changes: tuple[Change, ...],
     findings: Findings | None,
+    result: SearchResult | None,
     *,
     verbose: bool,
 ) -> None:
     from planner.launch.check.document import as_csv, as_json
     from planner.report.check import check_report
+    from planner.search.explanation import explain
 
     if style == "json":
         click.echo(as_json(assessment, changes, findings), nl=False)
     elif style == "csv":
         click.echo(as_csv(assessment, changes), nl=False)
     else:
-        explanation = _explanation(assessment)
+        explanation = None
+        if result is not None and assessment.job is not None:
+            explanation = explain(result, 1, assessment.job)
         print_report(check_report(assessment, explanation, changes, findings, verbose=verbose))

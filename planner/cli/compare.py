@@ -19,12 +19,13 @@ from planner.cli.comparing import (
     how,
     limits_options,
     offers_for,
+    processes_option,
     show_study,
 )
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
-from planner.cli.output import print_report
-from planner.cli.pictures import plot_option
+from planner.cli.options import model_option
+from planner.cli.output import plot_option, print_report
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 from planner.job.written import csv_text
@@ -73,6 +74,8 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
 )
 @plot_option("cost against time")
 @limits_options
+@model_option()
+@processes_option("--jobs")
 @comparing_options
 def command(**options: Any) -> None:
     """Compare clusters for a training run: each at its own best plan, in days, money and energy.
@@ -125,9 +128,9 @@ def _check_explained(name: str | None, offers: tuple[Offer, ...]) -> None:
 
 def _print_chain(comparison: Comparison, settings: Settings, style: str, name: str) -> None:
     from planner.report.comparison import trace_report
-    from planner.report.comparison_trace import pick_row, trace
+    from planner.report.comparison_trace import trace
 
-    row = pick_row(comparison, name)
+    row = next(row for row in comparison.rows if row.name == name)
     if row.run is None:
         needs = "".join(f"; would fit (searched): {need}" for need in row.needs[:3])
         raise UsageError(f"{name} has no plan to explain: {row.reason}{needs}")
@@ -135,9 +138,7 @@ def _print_chain(comparison: Comparison, settings: Settings, style: str, name: s
     if style == "text":
         print_report(trace_report(f"{name}: {row.cluster}", chapters))
         return
-    steps = [
-        {"chapter": chapter.title} | asdict(step) for chapter in chapters for step in chapter.steps
-    ]
+    steps = [{"chapter": title} | asdict(step) for title, some in chapters.items() for step in some]
     if style == "json":
         click.echo(json.dumps({"cluster": name, "steps": steps}, indent=1, ensure_ascii=False))
     else:

@@ -14,15 +14,15 @@ from planner.cli.options import (
     OutputFormat,
     build_request,
     condition_options,
-    job_options,
     limit_options,
     output_format,
     ramp_option,
     time_limit_option,
     together,
+    training_options,
+    with_limits,
 )
-from planner.cli.output import check_output, print_report
-from planner.cli.pictures import check_plot, write_plot
+from planner.cli.output import check_files, print_report, write_plot
 from planner.job.errors import UsageError
 from planner.job.written import write_text
 
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from hardware import Price
     from planner.compare.choice import Limits
     from planner.compare.offers import Offer
-    from planner.compare.searches import How, Prepare, Progress
+    from planner.compare.searches import How, Progress
     from planner.compare.settings import Settings
+    from planner.job.job import Job
     from planner.job.request import Request
     from planner.report.pages.studies import Study
     from planner.report.tables import Report
@@ -56,15 +57,6 @@ _FIGURES: dict[str, tuple[str, str]] = {
 }
 # A process of its own starts in about the time of three searches (imports, compiled code).
 SEARCHES_A_PROCESS = 4
-
-
-def without(function: Command, *names: str) -> Command:
-    """The command without some options of a shared group."""
-    declared: list[click.Parameter] = function.__dict__["__click_params__"]
-    function.__dict__["__click_params__"] = [
-        parameter for parameter in declared if parameter.name not in names
-    ]
-    return function
 
 
 def _default(key: str) -> str:
@@ -116,8 +108,6 @@ search_options = together(
     click.option("--recompute", type=types.NAMES, metavar="MODES",
     help="Modes to try, comma-separated, as in "
     "planner search. [default: those of the framework]"),
-    click.option("--jobs", type=types.PROCESSES, metavar="N",
-    help="Searches at a time. [default: by their number]"),
     click.option("--seed", type=types.SEED, default=0, help="Of the solver."),
     time_limit_option("Seconds for each search; what is not proven by then says so."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else."),
@@ -128,10 +118,18 @@ search_options = together(
 )  # fmt: skip
 
 
-def comparing_options(function: Command) -> Command:
-    """What commands that compare share: the job without its cluster, money, limits."""
-    function = ramp_option(money_options(limit_options(search_options(function))))
-    return without(job_options(condition_options(function)), "gpus", "cluster")
+# What commands that compare share: the job without model and cluster, money, limits.
+comparing_options = together(
+    training_options, condition_options, ramp_option, money_options, limit_options, search_options
+)
+
+
+def processes_option(name: str) -> Callable[[Command], Command]:
+    """How many searches run at a time, under the name that a command has for it."""
+    return click.option(
+        name, "jobs", type=types.PROCESSES, metavar="N",
+        help="Searches at a time. [default: by their number]",
+    )  # fmt: skip
 
 
 # What a choice of clusters must keep to, and what it aims at.
@@ -174,18 +172,15 @@ def build_settings(options: dict[str, Any]) -> Settings:
     """The settings that the options make. UsageError or HardwareError for wrong ones."""
     from planner.compare.settings import Settings
 
+    names = ("basis", "providers", "currency", "spares", "asynchronous")
     return Settings(
+        **{name: options[name] for name in names},
         figures=_figures(options),
-        basis=options["basis"],
         prices=_prices(options),
-        providers=options["providers"],
-        currency=options["currency"],
         rates=dict(options["rates"]),
         capex_usd=options["capex"],
         carbon_g_per_kwh=options["carbon"],
-        spares=options["spares"],
         checkpoint_interval_s=options["checkpoint_interval"] or None,
-        asynchronous=options["asynchronous"],
     )
 
 
@@ -232,8 +227,7 @@ def comparing_request(options: dict[str, Any]) -> Request:
 
 def offers_for(options: dict[str, Any]) -> tuple[Offer, ...]:
     """The clusters of --gpus and --clusters."""
-    from planner.compare.offers import Offer, read_offers
-    from planner.compare.ranges import each_size, several_clusters
+    from planner.compare.offers import Offer, each_size, read_offers, several_clusters
 
     offers = tuple(Offer(gpus=text) for text in several_clusters(options["gpus"]))
     if options["clusters"] is not None:
@@ -245,29 +239,27 @@ def offers_for(options: dict[str, Any]) -> tuple[Offer, ...]:
     return offers
 
 
-def limits_for(options: dict[str, Any]) -> Prepare:
-    """Limits on degrees as each cluster's own request carries them."""
-    from planner.cli.limits import with_limits
-
-    return lambda request, job: with_limits(request, options, job)
-
-
 def begin_study(options: dict[str, Any]) -> tuple[OutputFormat, Path | None]:
     """How the answer is printed, and the file it goes to; what cannot be written is told first."""
-    style = output_format(options["as_json"], options.get("as_csv", False))
-    output = check_output(options["output"], options["force"])
-    check_plot(options.get("plot"), options["force"], output)
-    return style, output
+    return output_format(options["as_json"], options["as_csv"]), check_files(options)
 
 
 def how(options: dict[str, Any], progress: Progress, searches: int = 1) -> How:
-    """How the searches of a study run."""
-    from planner.compare.searches import How
-    from planner.launch.registry import LAUNCH_NOTES
+    """How the searches of a study run: as many at a time as is asked, else as many processes as pay
+    for their own start; limits on degrees as each cluster's own request carries them."""
+    import os
 
-    jobs = 1 if searches == 1 else jobs_for(options, searches)
+    from planner.compare.searches import How
+    from planner.launch.plans import LAUNCH_NOTES
+
+    usual = max(1, min(os.cpu_count() or 1, searches // SEARCHES_A_PROCESS))
+    jobs = 1 if searches == 1 else int(options["jobs"] or usual)
     seed, limit_s = options["seed"], options["time_limit"]
-    return How(limits_for(options), jobs, seed, limit_s, progress, LAUNCH_NOTES)
+
+    def prepare(request: Request, job: Job) -> Request:
+        return with_limits(request, options, job)
+
+    return How(prepare, jobs, seed, limit_s, progress, LAUNCH_NOTES)
 
 
 def study_text(study: BaseModel) -> str:
@@ -304,10 +296,3 @@ def show_study(
         click.echo(study.to_frame().to_csv(index=False), nl=False)
     else:
         print_report(report(study))
-
-
-def jobs_for(options: dict[str, Any], searches: int) -> int:
-    """Searches at a time: as asked, else as many processes as pay for their own start."""
-    import os
-
-    return int(options["jobs"] or max(1, min(os.cpu_count() or 1, searches // SEARCHES_A_PROCESS)))

@@ -38,11 +38,11 @@ def command() -> None:
     Exit status 1 if something that every search needs is missing.
     """
     missing = [name for name in _NEEDED if _version(name) is None]
-    blocks = [Facts(tuple(_programs())), Facts(tuple(_extras()), "Extras"), Facts(tuple(_places()))]
     verdict = "All that a search needs is there."
     if missing:
         verdict = f"Missing: {', '.join(missing)}. Cure: pip install --force-reinstall trainplan"
-    print_report(Report((*blocks, Notes((verdict,)))))
+    facts = Facts(tuple(_programs())), Facts(tuple(_extras()), "Extras"), Facts(tuple(_places()))
+    print_report(Report((*facts, Notes((verdict,)))))
     click.get_current_context().exit(ExitStatus.NOTHING_FITS if missing else ExitStatus.DONE)
 
 

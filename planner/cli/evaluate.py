@@ -17,8 +17,7 @@ from planner.cli.options import (
     output_options,
     ramp_option,
 )
-from planner.cli.output import check_output, show_result, write_result
-from planner.cli.pictures import check_plot, plot_option, write_plan_plot
+from planner.cli.output import check_files, plot_option, show_result, write_plan_plot, write_result
 from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,8 +49,7 @@ def command(**options: Any) -> None:
     Exit status 1 if it does not fit.
     """
     style = output_format(options["as_json"], options["as_csv"])
-    output = check_output(options["output"], options["force"])
-    check_plot(options["plot"], options["force"], output)
+    output = check_files(options)
     request, degrees = given_configuration(options)
 
     from planner.predict.configuration import evaluate
@@ -92,8 +90,7 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
             "--activation-offload search: only planner search, compare and scale choose the "
             "modules; name them to cost one configuration, as core_attn,attn_proj"
         )
-    names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
-    given = {name: options[name] for name in names}
+    given = {name: options[name] for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")}
     by_accumulation = not any(options.get(name) for name in ("gbs", "gbs_tokens", "batch_ramp"))
     if by_accumulation and options["grad_acc"] is None:
         raise UsageError("give the global batch: --gbs-tokens 4M, --gbs 512 or --grad-acc 32")
@@ -102,12 +99,10 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
     step = given["mbs"] * dp
     grad_acc = options["grad_acc"] or max(1, round(job.batch.sequences / step))
     batch = {"gbs": step * grad_acc} if by_accumulation else {}
-    zero = options["zero"]
+    zero, shard = options["zero"], options.get("shard_size", 0)
     if zero is None:
         zero = _usual_zero(job, dp * given["cp"])
-    degrees = Degrees(
-        **given, dp=dp, zero=zero, grad_acc=grad_acc, shard=options.get("shard_size", 0)
-    )
+    degrees = Degrees(**given, dp=dp, zero=zero, grad_acc=grad_acc, shard=shard)
     return build_request(options | batch), degrees
 
 
@@ -118,9 +113,8 @@ def _data_parallel(options: dict[str, Any], job: Job) -> int:
     replica = options["tp"] * options["pp"] * options["cp"]
     gpus = job.cluster.num_gpus
     if gpus % replica:
-        nearest = " or ".join(
-            str(n) for n in (gpus // replica * replica, -(-gpus // replica) * replica) if n
-        )
+        multiples = (gpus // replica * replica, -(-gpus // replica) * replica)
+        nearest = " or ".join(str(multiple) for multiple in multiples if multiple)
         raise UsageError(
             f"tp·pp·cp = {options['tp']}·{options['pp']}·{options['cp']} = {replica} does not "
             f"divide {gpus:,} GPUs; give {nearest} GPUs or other degrees"

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from planner.cli import option_types as types
 from planner.cli.options import time_limit_option
-from planner.cli.output import check_output, print_report
-from planner.cli.pictures import check_plot, plot_option, write_plan_plot
+from planner.cli.output import check_output, check_plot, plot_option, print_report, write_plan_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import UsageError
 from planner.job.written import write_text
 
 if TYPE_CHECKING:
-    from planner.job.job import Job
-    from planner.job.request import Request
-    from planner.predict.plan import Plan
     from planner.search.explanation import Explanation
     from planner.search.result import SearchResult
-    from planner.search.what_if_result import WhatIf
 
 
 @click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
@@ -50,29 +45,18 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
-def command(
-    plan_file: str,
-    number: int | None,
-    neighbours: bool,
-    with_what_if: bool,
-    time_limit: float | None,
-    plot: Path | None,
-    trace: str | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def command(plan_file: str, number: int | None, **options: Any) -> None:
     """Show plan NUMBER of PLANFILE, or the recommended one: memory, time, assumptions, and why not
     its neighbours.
     """
-    trace_path = check_output(trace, force, "--trace")
-    check_plot(plot, force, trace_path)
+    trace = check_output(options["trace"], options["force"], "--trace")
+    check_plot(options["plot"], options["force"], trace)
     from planner.job.pool import is_pool
     from planner.search.plan_file import read_plan
 
     result, number = read_plan(Path(plan_file), number)
     if is_pool(result.request.gpus):
-        if with_what_if:
+        if options["with_what_if"]:
             raise UsageError(
                 f"--what-if: {plan_file} holds plans on GPUs of several types "
                 f"({result.request.gpus}), whose changes are not solved; leave --what-if out, or "
@@ -82,11 +66,14 @@ def command(
 
         explanation = explain_pool(result, number)
     else:
-        explanation = explain_one(result, number, neighbours, with_what_if, quiet, time_limit)
-    if trace_path is not None:
-        write_trace(trace_path, result.plans[number - 1])
-    write_plan_plot(plot, result, number, Path(plan_file))
-    if as_json:
+        explanation = _explained(result, number, options)
+    if trace is not None:
+        from planner.report.trace import step_trace
+
+        text = json.dumps(step_trace(result.plans[number - 1]), allow_nan=False)
+        write_text(trace, text + "\n")
+    write_plan_plot(options["plot"], result, number, Path(plan_file))
+    if options["as_json"]:
         click.echo(explanation.model_dump_json(indent=1))
     else:
         from planner.report.explain import explanation_report
@@ -94,21 +81,7 @@ def command(
         print_report(explanation_report(explanation))
 
 
-def write_trace(path: Path, plan: Plan) -> None:
-    """Write the step of a plan as a trace."""
-    from planner.report.trace import step_trace
-
-    write_text(path, json.dumps(step_trace(plan), allow_nan=False) + "\n")
-
-
-def explain_one(
-    result: SearchResult,
-    number: int,
-    neighbours: bool,
-    with_what_if: bool,
-    quiet: bool,
-    time_limit_s: float | None = None,
-) -> Explanation:
+def _explained(result: SearchResult, number: int, options: dict[str, Any]) -> Explanation:
     """The explanation of a plan on GPUs of one type."""
     from planner.predict.decided import decided_request
     from planner.search.explanation import explain, job_evaluator, pick_plan
@@ -119,23 +92,16 @@ def explain_one(
         for request in (decided_request(result.request, plan), result.request)
     )
     evaluator = None
-    if neighbours:
+    if options["neighbours"]:
         if plan.status != "evaluated":
-            compile_if_first_run(quiet)
+            compile_if_first_run(options["quiet"])
         evaluator = job_evaluator(job, plan)
     explanation = explain(result, number, job, evaluator)
-    if not with_what_if:
+    if not options["with_what_if"]:
         return explanation
-    found = solve_what_if(result.request, searched, plan, quiet, time_limit_s)
-    return explanation.model_copy(update={"what_if": found})
-
-
-def solve_what_if(
-    request: Request, job: Job, plan: Plan, quiet: bool, time_limit_s: float | None
-) -> WhatIf:
-    """Solve the job again under each change, with progress on a terminal."""
-    compile_if_first_run(quiet)
+    compile_if_first_run(options["quiet"])
     from planner.search.what_if import what_if
 
-    with limited(time_limit_s) as until, watched(quiet) as progress:
-        return what_if(request, job, plan, progress, until)
+    with limited(options["time_limit"]) as until, watched(options["quiet"]) as progress:
+        found = what_if(result.request, searched, plan, progress, until)
+    return explanation.model_copy(update={"what_if": found})

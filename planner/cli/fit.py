@@ -10,13 +10,13 @@ import click
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
-from planner.cli.limits import with_limits
 from planner.cli.options import (
     build_request,
     condition_options,
     job_options,
     limit_options,
     time_limit_option,
+    with_limits,
 )
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, limited, watched
@@ -47,7 +47,7 @@ def command(**options: Any) -> None:
     request, assumed = fit_request(options)
     compile_if_first_run(options["quiet"])
 
-    from planner.launch.registry import LAUNCH_NOTES
+    from planner.launch.plans import LAUNCH_NOTES
     from planner.predict.command_line import search_command
     from planner.report.fit import fit_report
     from planner.search.fit import does_it_fit

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.options import ramp_option
+from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run
-
-if TYPE_CHECKING:
-    from planner.launch.contract import Launch, NodesAs
-    from planner.launch.folder import LaunchFolder
 
 _EPILOG = """\b
 Frameworks: megatron-core, megatron-bridge, torchtitan, torchtitan-0.2,
@@ -47,17 +44,7 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 @click.option("--force", is_flag=True, help="Replace a launch folder that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print files and expectations as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
-def command(
-    plan_file: str,
-    number: int | None,
-    framework: str | None,
-    nodes_as: NodesAs,
-    output: str,
-    batch_ramp: str | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def command(plan_file: str, number: int | None, **options: Any) -> None:
     """Write a folder that launches plan NUMBER of PLANFILE, or the recommended one.
 
     Configuration of the framework, a script that starts it, the plan, and a README.
@@ -65,31 +52,23 @@ def command(
     from planner.job.frameworks.names import target_named
     from planner.search.plan_file import read_plan
 
-    path = Path(output)
-    named = None if framework is None else target_named(framework)
+    path, force = Path(options["output"]), options["force"]
+    named = options["framework"] and target_named(options["framework"])
     result, number = read_plan(Path(plan_file), number)
 
     from planner.launch.folder import launch_folder, refuse_folder, write_folder
-    from planner.launch.retarget import launch_of
+    from planner.launch.plans import launch_of
     from planner.search.explanation import pick_plan
 
     refuse_folder(path, force)
-    plan = pick_plan(result, number)
-    target = named or target_named(result.request.framework)
-    compile_if_first_run(quiet)
-    launch = launch_of(plan, result.request, target, nodes_as, result.job.used_gpus, batch_ramp)
+    plan, request, gpus = pick_plan(result, number), result.request, result.job.used_gpus
+    target = named or target_named(request.framework)
+    compile_if_first_run(options["quiet"])
+    nodes_as, ramp = options["nodes_as"], options["batch_ramp"]
+    launch = launch_of(plan, request, target, nodes_as, gpus, ramp)
     folder = launch_folder(launch)
     write_folder(path, folder.files, force)
-    from planner.cli.output import show
-    from planner.report.launch import launch_report
-
-    told = path, launch, folder
-    show(as_json, lambda: _document(*told), lambda: launch_report(*told))
-
-
-def _document(path: Path, launch: Launch, folder: LaunchFolder) -> dict[str, object]:
-    """What `--json` prints."""
-    return {
+    document = {
         "folder": str(path),
         "framework": launch.target,
         "nodes_as": launch.nodes_as,
@@ -97,3 +76,6 @@ def _document(path: Path, launch: Launch, folder: LaunchFolder) -> dict[str, obj
         "departures": folder.departures,
         "expectations": folder.expected.model_dump(),
     }
+    from planner.report.launch import launch_report
+
+    show(options["as_json"], lambda: document, lambda: launch_report(path, launch, folder))

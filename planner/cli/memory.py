@@ -21,8 +21,7 @@ from planner.cli.options import (
     job_options,
     time_limit_option,
 )
-from planner.cli.output import check_output, print_report
-from planner.cli.pictures import check_plot, plot_option, write_plot
+from planner.cli.output import check_files, plot_option, print_report, write_plot
 from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.quantities import gib
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from planner.job.request import Request
     from planner.predict.memory.account import StageAccount
     from planner.predict.memory.advice import Advice
-    from planner.predict.memory.footprint import Configuration, Footprint
-    from planner.predict.memory.solve import Solution, Unknown
+    from planner.predict.memory.footprint import Footprint
+    from planner.predict.memory.solve import Solution
     from planner.predict.plan import Degrees
     from planner.report.tables import Report
 
@@ -114,13 +113,12 @@ def command(**options: Any) -> None:
 
 def _train(options: dict[str, Any]) -> int:
     """Account, solve and advise as asked; write and print; the exit status."""
-    output, plot = check_output(options["output"], options["force"]), options["plot"]
-    check_plot(plot, options["force"], output)
+    output = check_files(options)
     found = _findings(options)
     if output is not None:
         write_text(output, _document(found))
-    if plot is not None:
-        _draw(plot, found)
+    if options["plot"] is not None:
+        _draw(options["plot"], found)
     if options["as_json"]:
         click.echo(_document(found), nl=False)
     else:
@@ -131,7 +129,7 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _findings(options: dict[str, Any]) -> _Findings:
-    from planner.predict.memory.footprint import configure, dropless_worst_case
+    from planner.predict.memory.footprint import configure, dropless_worst_case, footprint_of
 
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = _complete(options)
@@ -140,8 +138,15 @@ def _findings(options: dict[str, Any]) -> _Findings:
     configuration = configure(
         request.resolve(), degrees, options["recompute"], *layers, options["mtp_standalone"]
     )
-    solution = _solution(options, configuration)
-    footprint = _shown(configuration, solution)
+    solution: Solution | None = None
+    if options["solve"] is not None:
+        from planner.predict.memory.solve import solve
+
+        fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
+        solution = solve(configuration, options["solve"], batch_is_fixed=fixed)
+    # With the largest value that fits, if one was looked for.
+    best = solution and (solution.safe.largest or solution.safe.beyond)
+    footprint = best.footprint if best else footprint_of(configuration)
     return _Findings(
         request,
         footprint,
@@ -185,9 +190,7 @@ def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None
 
 def _options_of_serving() -> set[str]:
     """Names of the options that only serving has."""
-    decorated = inference_options(lambda: None)
-    params = getattr(decorated, "__click_params__", [])
-    return {param.name for param in params}
+    return {param.name for param in inference_options(lambda: None).__dict__["__click_params__"]}
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:
@@ -246,26 +249,6 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 # --- work ----------------------------------------------------------------------------------------
 
 
-def _solution(options: dict[str, Any], configuration: Configuration) -> Solution | None:
-    if options["solve"] is None:
-        return None
-    from planner.predict.memory.solve import solve
-
-    unknown: Unknown = options["solve"]
-    fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
-    return solve(configuration, unknown, batch_is_fixed=fixed)
-
-
-def _shown(configuration: Configuration, solution: Solution | None) -> Footprint:
-    """The footprint to show: with the largest value that fits, if one was looked for."""
-    from planner.predict.memory.footprint import footprint_of
-
-    if solution is None:
-        return footprint_of(configuration)
-    best = solution.safe.largest or solution.safe.beyond
-    return footprint_of(configuration) if best is None else best.footprint
-
-
 def _advice(
     options: dict[str, Any], request: Request, degrees: Degrees, *, may_add_gpus: bool
 ) -> Advice | None:
@@ -292,17 +275,9 @@ def _advice(
 
 
 def _document(found: _Findings) -> str:
-    from planner.report.memory_data import memory_document, to_json
+    from planner.report.memory_data import memory_json
 
-    return to_json(
-        memory_document(
-            found.request,
-            found.footprint,
-            worst=found.worst,
-            solution=found.solution,
-            advice=found.advice,
-        )
-    )
+    return memory_json(found.request, found.footprint, found.worst, found.solution, found.advice)
 
 
 def _draw(plot: Path, found: _Findings) -> None:
@@ -324,18 +299,15 @@ def _instead(options: dict[str, Any]) -> str:
     from planner.predict.plan_text import configuration_text
     from planner.search.fit import fitting_plan
 
-    batch = {
-        name: options[name] if _is_given(ctx, name) else None for name in ("gbs", "gbs_tokens")
-    }
+    of_batch = ("gbs", "gbs_tokens")
+    batch = {name: options[name] if _is_given(ctx, name) else None for name in of_batch}
     free = dict.fromkeys((*LIMITS, "recompute")) | _NO_CONDITIONS
     request, _ = fit_request(options | batch | free)
     plan = fitting_plan(request, _SECONDS_INSTEAD)
     if plan is None:
         return ""
-    return (
-        f"{configuration_text(plan)} fits, with {gib(plan.peak_bytes)} GiB, as a search found: "
-        f"{search_command(request)}"
-    )
+    fits = f"{configuration_text(plan)} fits, with {gib(plan.peak_bytes)} GiB"
+    return f"{fits}, as a search found: {search_command(request)}"
 
 
 def _report(found: _Findings, tensors: bool, instead: str) -> Report:

@@ -96,11 +96,7 @@ def run(options: dict[str, Any]) -> int:
         with_grouped_queries,
     )
     from planner.predict.memory.serving_splits import splits
-    from planner.report.inference import (
-        Tuning,
-        inference_document,
-        inference_report,
-    )
+    from planner.report.inference import Tuning, inference_document, inference_report
 
     model = load_model(options["model"])
     deployment = given_deployment(options, model)
@@ -132,7 +128,10 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
 
     stated = {name: value for name, value in options.items() if value is not None}
     given = _DEFAULTS | stated
-    tp, pp, dp = _degrees(given)
+    for name in ("tp", "pp", "dp"):
+        if int(given[name]) < 1:
+            raise UsageError(f"--{name} {given[name]}: a degree is at least 1")
+    tp, pp, dp = (int(given[name]) for name in ("tp", "pp", "dp"))
     cluster = _cluster(options, tp * pp * dp)
     if "tp" not in stated and pp == dp == 1:
         tp = cluster.num_gpus
@@ -160,14 +159,6 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
         window_cache=not given.get("disable_hybrid_kv_cache_manager"),
         engine=find_engine(given["engine"]),
     )
-
-
-def _degrees(given: dict[str, Any]) -> tuple[int, int, int]:
-    tp, pp, dp = (int(given[name]) for name in ("tp", "pp", "dp"))
-    for name, value in (("tp", tp), ("pp", pp), ("dp", dp)):
-        if value < 1:
-            raise UsageError(f"--{name} {value}: a degree is at least 1")
-    return tp, pp, dp
 
 
 def _cluster(options: dict[str, Any], gpus: int) -> Cluster:

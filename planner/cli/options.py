@@ -11,7 +11,10 @@ from planner.cli import complete
 from planner.cli import option_types as types
 
 if TYPE_CHECKING:
+    from constraints import DegreeLimit
+    from planner.job.job import Job
     from planner.job.request import Request
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -57,20 +60,24 @@ def together(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return decorate
 
 
-# What is trained, on what, with which framework and batch.
-job_options = together(
-    click.option(
+def model_option(required: bool = True) -> Callable[[Command], Command]:
+    """`--model`, as every command takes it."""
+    return click.option(
         "--model",
-        required=True,
+        required=required,
         shell_complete=complete.models,
         help="Name or alias (70b), or path to a Hugging Face config.json or a model .toml.",
-    ),
-    click.option(
-        "--gpus", shell_complete=complete.gpus, help="64xH100, or nodes x GPUs: 8x8xH100."
-    ),
-    click.option(
-        "--cluster", type=types.FILE, help="Instead of --gpus: a TOML file that describes it."
-    ),
+    )
+
+
+gpus_option = click.option(
+    "--gpus", shell_complete=complete.gpus, help="64xH100, or nodes x GPUs: 8x8xH100."
+)
+cluster_option = click.option(
+    "--cluster", type=types.FILE, help="Instead of --gpus: a TOML file that describes it."
+)
+# How it is trained, with which framework and batch.
+training_options = together(
     click.option(
         "--gbs-tokens", type=types.TOKENS, help="Global batch in tokens: 4M = 4·10^6, 4Mi = 4·2^20."
     ),
@@ -223,6 +230,10 @@ job_options = together(
 )
 
 
+# What is trained, on what and how.
+job_options = together(model_option(), gpus_option, cluster_option, training_options)
+
+
 # One given configuration: degrees, batch, where layers live and which recompute.
 configuration_options = together(
     *(
@@ -357,3 +368,42 @@ def build_request(options: dict[str, Any], **more: Any) -> Request:
     if fields["precision"] is None:
         del fields["precision"]
     return Request(**fields, allow_tp_across_domains=options["allow_tp_across_nodes"], **more)
+
+
+_ZERO_STAGES = range(4)
+
+
+def with_limits(request: Request, options: dict[str, Any], job: Job) -> Request:
+    """The request with the limits on degrees that the options set."""
+    limits = limit_values(options, job)
+    return request.model_copy(update={"limits": limits}) if limits else request
+
+
+def limit_values(options: dict[str, Any], job: Job) -> dict[str, tuple[int, ...]]:
+    """Values of each limited degree.
+
+    Numbers that the user names stay as they are; a range stands for the values in it that a
+    search tries: divisors of the GPUs, of the layers or of the experts, and powers of two.
+    """
+    return {
+        name: _limited(options[name], name, job) for name in LIMITS if options[name] is not None
+    }
+
+
+def _limited(limit: DegreeLimit, name: str, job: Job) -> tuple[int, ...]:
+    tried = _ZERO_STAGES if name == "zero" else _useful(job) | ({0} if name == "shard" else set())
+    within = {value for value in tried if limit.allows_value(value)}
+    return tuple(sorted(within | {value for value in limit.named if limit.allows_value(value)}))
+
+
+def _useful(job: Job) -> set[int]:
+    gpus, layers = job.cluster.num_gpus, job.model.layers
+    experts = job.model.moe.experts if job.model.moe else 1
+    powers = {1 << power for power in range(gpus.bit_length())}
+    divisors = {
+        value
+        for number in (gpus, layers, layers + 1, layers + 2, experts)
+        for value in range(1, number + 1)
+        if number % value == 0
+    }
+    return powers | divisors

@@ -16,11 +16,13 @@ from planner.cli.comparing import (
     comparing_request,
     how,
     limits_options,
+    processes_option,
     show_study,
 )
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
-from planner.cli.pictures import plot_option
+from planner.cli.options import model_option
+from planner.cli.output import plot_option
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 
@@ -57,6 +59,8 @@ from planner.job.errors import UsageError
 )
 @plot_option("days, MFU and cost against GPUs")
 @limits_options
+@model_option()
+@processes_option("--jobs")
 @comparing_options
 def command(**options: Any) -> None:
     """Show throughput, MFU, days and money against the number of GPUs, each after a full search.
@@ -93,7 +97,7 @@ def command(**options: Any) -> None:
 
 def _counts(options: dict[str, Any]) -> tuple[int, ...]:
     """Numbers of GPUs, from --counts or from --from and --to."""
-    from planner.compare.ranges import counts_between
+    from planner.compare.offers import counts_between
 
     given, first, last = options["counts"], options["first"], options["last"]
     if given is not None:

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
-from planner.cli.limits import with_limits
 from planner.cli.options import (
     OutputFormat,
     build_request,
+    cluster_option,
     condition_options,
-    job_options,
     limit_options,
+    model_option,
     output_format,
     output_options,
     ramp_option,
     time_limit_option,
+    training_options,
+    with_limits,
 )
-from planner.cli.output import check_output, print_report, show_result, write_result
-from planner.cli.pictures import check_plot, plot_option, write_result_plot
+from planner.cli.output import (
+    check_files,
+    plot_option,
+    print_report,
+    show_result,
+    write_plot,
+    write_result,
+    write_result_plot,
+)
 from planner.cli.progress import compile_if_first_run, watched
-from planner.cli.search_clusters import MOST_PRINTED, names_several, search_several, several_gpus
+from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
+    from planner.compare.cluster_front import ClusterFront, ClusterPoint
+    from planner.job.request import Request
     from planner.report.tables import Report
     from planner.search.infeasibility import WhyNothingFits
     from planner.search.result import SearchResult
+
 
 # What --sort takes -> the field of a plan.
 SORTS = {
@@ -47,8 +61,17 @@ SORTS = {
     cls=GroupedCommand,
     epilog="Example: planner search --model 70b --gpus 64xH100 --gbs-tokens 4M -o plans.json",
 )
-@several_gpus
-@job_options
+@model_option()
+@click.option(
+    "--gpus",
+    multiple=True,
+    metavar="TEXT",
+    shell_complete=complete.gpus,
+    help="64xH100, or nodes x GPUs: 8x8xH100; 32..128xH100 or --gpus again: one front over several "
+    "clusters.",
+)
+@cluster_option
+@training_options
 @ramp_option
 @click.option(
     "--recompute",
@@ -88,8 +111,7 @@ def command(**options: Any) -> None:
     weighs the number of GPUs and dollars too.
     """
     style = output_format(options["as_json"], options["as_csv"])
-    output, plot = check_output(options["output"], options["force"]), options["plot"]
-    check_plot(plot, options["force"], output)
+    output = check_files(options)
     if names_several(options["gpus"]):
         request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
@@ -119,17 +141,16 @@ def command(**options: Any) -> None:
         print_failure(error.why, style)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
     write_result(result, output)
-    write_result_plot(plot, result, output)
-    saved_as = None if output is None else str(output)
-    show_result(result, style, lambda: _report(result, saved_as, options))
+    write_result_plot(options["plot"], result, output)
+    show_result(result, style, lambda: _report(result, output, options))
     if result.stopped == "interrupted":
         click.get_current_context().exit(ExitStatus.INTERRUPTED)
 
 
-def _report(result: SearchResult, saved_as: str | None, options: dict[str, Any]) -> Report:
+def _report(result: SearchResult, output: Path | None, options: dict[str, Any]) -> Report:
     from planner.report.search import search_report
 
-    most = options["top"] or MOST_PRINTED
+    saved_as, most = str(output) if output else None, options["top"] or MOST_PRINTED
     whole = options["whole"] or options["top"] is not None
     return search_report(result, saved_as, most, whole, options["verbose"])
 
@@ -153,6 +174,79 @@ def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:
 
             click.echo(pd.DataFrame(why.rows()).to_csv(index=False), nl=False)
         case "text":
-            from planner.report.infeasible import nothing_fits_report
+            from planner.report.fit import nothing_fits_report
 
             print_report(nothing_fits_report(why), sys.stderr)
+
+
+def names_several(gpus: tuple[str, ...]) -> bool:
+    """Whether --gpus names more than one cluster."""
+    return len(gpus) > 1 or any(".." in text for text in gpus)
+
+
+# Plans in a table, unless --top says otherwise.
+MOST_PRINTED = 8
+
+
+def search_several(
+    request: Request, options: dict[str, Any], sort: str, style: OutputFormat, output: Path | None
+) -> None:
+    """Search every cluster that --gpus names, print and write the front over all."""
+    if options["cluster"] is not None:
+        raise UsageError("--cluster describes one cluster; with several --gpus leave it out")
+    from planner.compare.offers import several_clusters
+
+    clusters = several_clusters(options["gpus"])
+    compile_if_first_run(options["quiet"])
+    from planner.cli.comparing import how
+    from planner.compare.cluster_front import search_clusters, shortened
+    from planner.job.written import write_text
+    from planner.search.ordering import sort_value
+
+    with watched(options["quiet"]) as progress:
+        at_a_time = how(options | {"jobs": options["workers"]}, progress, len(clusters))
+        front = search_clusters(request, clusters, how=at_a_time)
+    if output is not None and front.points:
+        write_text(output, _front_json(front))
+    _draw_front(front, options["plot"], output)
+    shown = shortened(front.points, options["top"] or MOST_PRINTED)
+    shown.sort(key=lambda cluster_point: sort_value(front.plan_of(cluster_point), sort))
+    _print_front(front, shown, style, output)
+    context = click.get_current_context()
+    if front.stopped == "interrupted":
+        context.exit(ExitStatus.INTERRUPTED)
+    if not front.points:
+        click.echo(
+            "Error: nothing fits on any of the clusters; search one alone to see what would fit",
+            err=True,
+        )
+        context.exit(ExitStatus.NOTHING_FITS)
+
+
+def _draw_front(front: ClusterFront, plot: Path | None, output: Path | None) -> None:
+    if plot is None or not front.points:
+        return
+    from planner.report.pages.files import cluster_front_page
+    from planner.report.plots import plot_cluster_front
+
+    write_plot(plot, lambda: plot_cluster_front(front), lambda: cluster_front_page(front, output))
+
+
+def _front_json(front: ClusterFront) -> str:
+    return front.model_dump_json(indent=1) + "\n"
+
+
+def _print_front(
+    front: ClusterFront, shown: list[ClusterPoint], style: OutputFormat, output: Path | None
+) -> None:
+    if style == "json":
+        click.echo(_front_json(front), nl=False)
+    elif style == "csv":
+        from planner.search.frame import csv_text
+
+        click.echo(csv_text(front.to_frame()), nl=False)
+    else:
+        from planner.report.cluster_front import cluster_front_report
+
+        saved = str(output) if output is not None and front.points else None
+        print_report(cluster_front_report(front, shown, saved))

@@ -18,7 +18,12 @@ from planner.cli import option_types as types
 from planner.cli.comparing import build_settings, comparing_request, money_options, offers_for
 from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
-from planner.cli.options import condition_options, job_options, output_format, time_limit_option
+from planner.cli.options import (
+    condition_options,
+    output_format,
+    time_limit_option,
+    training_options,
+)
 from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.table_options import by_spelling, option_of, option_value
@@ -109,7 +114,7 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
     from planner.compare.sweep.results import demand_arrow, write
     from planner.compare.sweep.run import header, run
     from planner.compare.sweep.work import Common
-    from planner.launch.registry import LAUNCH_NOTES
+    from planner.launch.plans import LAUNCH_NOTES
 
     demand_arrow()
     journal.begin(head := header(date.today()))
@@ -229,9 +234,9 @@ def _parameters() -> tuple[dict[str, click.Parameter], dict[str, click.Parameter
         return {str(one.name) for one in decorate(lambda: None).__dict__["__click_params__"]}
 
     money = declared(money_options) | {_TOKENS}
-    job = declared(lambda function: job_options(condition_options(function))) | {"recompute"}
+    job = declared(training_options) | declared(condition_options) | {"model", "recompute"}
     return (
-        by_spelling(one for one in compare.params if one.name in job - {"gpus"}),
+        by_spelling(one for one in compare.params if one.name in job),
         by_spelling(one for one in compare.params if one.name in money),
     )
 

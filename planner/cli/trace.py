@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from planner.cli import option_types as types
-from planner.cli.output import show
-from planner.cli.pictures import check_plot, plot_option, write_plot
+from planner.cli.output import check_plot, plot_option, show, write_plot
 from planner.cli.progress import watched
 from planner.job.errors import UsageError
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from planner.cli import option_types as types
 from planner.cli.options import output_format
-from planner.cli.output import print_report, show
-from planner.cli.pictures import check_plot, write_plot
+from planner.cli.output import check_plot, print_report, show, write_plot
 from planner.cli.progress import compile_if_first_run
 from planner.job.written import csv_text
 
@@ -78,30 +77,20 @@ Example: planner validate --data my_runs.csv --by gpu --plot page.html"""
 )
 @click.option("--force", is_flag=True, help="Overwrite output files.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
-def command(
-    paths: tuple[str, ...],
-    by: str,
-    unnamed: bool,
-    as_json: bool,
-    as_csv: bool,
-    plot: Path | None,
-    learn: int | None,
-    force: bool,
-    quiet: bool,
-) -> None:
+def command(paths: tuple[str, ...], **options: Any) -> None:
     """Predict measured runs from their configuration alone, and show the errors by family."""
-    style = output_format(as_json, as_csv)
-    check_plot(plot, force)
+    style, plot = output_format(options["as_json"], options["as_csv"]), options["plot"]
+    check_plot(plot, options["force"])
 
     from planner.evidence.runs.families import family_by
 
-    family = family_by(by)
-    compile_if_first_run(quiet)
-    predictions = _predictions(paths, unnamed)
-    if learn is not None:
+    family = family_by(options["by"])
+    compile_if_first_run(options["quiet"])
+    predictions = _predictions(paths, options["unnamed"])
+    if options["learn"] is not None:
         if style == "csv" or plot is not None:
             raise click.UsageError("--learn prints a table, or JSON with --json")
-        _study(predictions, learn, as_json)
+        _study(predictions, options["learn"], options["as_json"])
         return
     if plot is not None:
         from planner.report.accuracy import time_chart
@@ -158,9 +147,7 @@ def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
     from planner.evidence.runs.report import report
 
     content = document(predictions, family)
-    content["summary"]["left_out"] = [
-        asdict(item) for item in report(left_out(predictions), family)
-    ]
+    content["summary"]["left_out"] = [*map(asdict, report(left_out(predictions), family))]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -169,15 +156,10 @@ def _page(predictions: Sequence[Prediction], family: Family) -> Page:
     from planner.evidence.runs.worst import describe
     from planner.report.pages.validation import validation_page
 
-    return validation_page(
-        document(predictions, family),
-        _report(predictions, family),
-        [family(prediction) for prediction in predictions],
-        [
-            f"{prediction.row.file} line {prediction.row.line}: {describe(prediction)}"
-            for prediction in predictions
-        ],
-    )
+    families = [family(prediction) for prediction in predictions]
+    labels = [f"{one.row.file} line {one.row.line}: {describe(one)}" for one in predictions]
+    content, report = document(predictions, family), _report(predictions, family)
+    return validation_page(content, report, families, labels)
 
 
 def _report(predictions: Sequence[Prediction], family: Family) -> Report:

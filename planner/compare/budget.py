@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hardware.frozen import Frozen
 from planner._version import __version__
-from planner.compare.batch import with_batch
-from planner.compare.comparison import Entry, enter, run_of
+from planner.compare.comparison import Entry, enter, run_of, with_batch
 from planner.compare.interval import Range, columns
 from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
 from planner.compare.offers import Offer
@@ -234,14 +233,13 @@ class _Study:
         else:
             best = min(running, key=lambda one: self._loss(one, days))
         tokens = _inverse(best.days_a_token(), days)
-        note = ""
-        failed = min(
-            (one for one in found if one.run is None), key=lambda one: one.parameters, default=None
-        )
-        if failed is not None and self._ratio(best, days) > 1.0 + CLOSE:
-            why = failed.reason.partition(". ")[0]
-            note = f"No larger one runs: {failed.spec.name} was tried ({why})."
-        return self._budget(self._goal(), best, tokens, (note,) if note else ())
+        failed = [one for one in found if one.run is None]
+        if not failed or self._ratio(best, days) <= 1.0 + CLOSE:
+            return self._budget(self._goal(), best, tokens)
+        smallest = min(failed, key=lambda one: one.parameters)
+        why = smallest.reason.partition(". ")[0]
+        note = f"No larger one runs: {smallest.spec.name} was tried ({why})."
+        return self._budget(self._goal(), best, tokens, (note,))
 
     def _is_same(self, wanted: float, sized: _Sized) -> bool:
         if not LEAST <= wanted <= MOST:
@@ -297,8 +295,7 @@ class _Study:
             sized.days_a_token()  # NothingFitsError where there is no plan
             # Once more at its own number of tokens: days, money, what its batch costs.
             run, _ = run_of(sized.entry, sized.outcome, round(tokens.value), self.settings)
-            batch_note = with_batch(sized.request)[1]
-            notes = (*notes, *((batch_note,) if batch_note else ()))
+            notes = (*notes, *with_batch(sized.request)[1])
         is_known = sized.spec.moe is None and not sized.spec.has_states
         return Budget(
             goal=goal,
@@ -323,8 +320,5 @@ class _Study:
 
 def _inverse(days_a_token: Range, days: float) -> Range:
     """Tokens in so many days: as many as the slowest and the fastest end of the interval allow."""
-    return Range(
-        value=days / days_a_token.value,
-        low=days / days_a_token.high,
-        high=days / days_a_token.low,
-    )
+    ends = {"low": days / days_a_token.high, "high": days / days_a_token.low}
+    return Range(value=days / days_a_token.value, **ends)

@@ -7,25 +7,27 @@ cluster dominates is the front over all. It is proven where each cluster's is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from hardware.frozen import Frozen
 from planner._version import __version__
-from planner.compare.batch import with_batch
 from planner.compare.comparison import (
     Entry,
     enter,
     raise_common_problem,
     search_entries,
+    with_batch,
 )
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.searches import ONE_BY_ONE, How, Outcome
 from planner.compare.settings import Settings
 from planner.job.request import Request
+from planner.job.written import picked
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
 from planner.search.front import ALIKE, SAVING, Floats, nondominated, without_near
 from planner.search.result import SearchResult
@@ -109,113 +111,76 @@ class ClusterFront(Frozen):
 
 
 def search_clusters(
-    request: Request,
-    clusters: Sequence[str],
-    *,
-    how: How = ONE_BY_ONE,
+    request: Request, clusters: Sequence[str], *, how: How = ONE_BY_ONE
 ) -> ClusterFront:
     """The front of a job over clusters of which any may be taken, each as `64xH100`.
 
     `request`: without gpus and cluster. The time limit is for all searches together. UsageError
     or HardwareError for what is wrong with every cluster.
     """
-    base, batch_note = with_batch(request)
+    base, notes = with_batch(request)
     entries = [enter(Offer(gpus=text), base, None, how.prepare) for text in clusters]
     raise_common_problem(entries)
     ready = sum(entry.job is not None for entry in entries)
     limit_s = how.time_limit_s
     each_s = None if limit_s is None else limit_s * min(how.jobs, ready) / ready
     outcomes = search_entries(entries, how, time_limit_s=each_s, top=MOST_PLANS, only_plans=True)
-    found = {
-        entry.offer.label: outcome
-        for entry, outcome in zip(entries, outcomes, strict=True)
-        if outcome is not None
-    }
-    return _joined(entries, found, (batch_note,) if batch_note else ())
-
-
-def _joined(
-    entries: Sequence[Entry], found: dict[str, Outcome], notes: tuple[str, ...]
-) -> ClusterFront:
-    searched = [_searched(entry, found.get(entry.offer.label)) for entry in entries]
+    searched = [_searched(*pair) for pair in zip(entries, outcomes, strict=True)]
     results = {
-        name: outcome.result for name, outcome in found.items() if outcome.result is not None
+        entry.offer.label: outcome.result
+        for entry, outcome in zip(entries, outcomes, strict=True)
+        if outcome is not None and outcome.result is not None
     }
-    prices = {searched.cluster: searched.usd_per_gpu_hour for searched in searched}
     points = [
-        _point(
-            searched.cluster,
-            number,
-            plan,
-            searched.num_gpus,
-            prices[searched.cluster],
-            results[searched.cluster],
-        )
-        for searched in searched
-        if searched.cluster in results
-        for number, plan in enumerate(results[searched.cluster].plans, start=1)
+        _point(one, number, plan, results[one.cluster])
+        for one in searched
+        if one.cluster in results
+        for number, plan in enumerate(results[one.cluster].plans, start=1)
     ]
-    priced = all(prices[point.cluster] is not None for point in points)
+    priced = all(point.usd_per_billion_tokens is not None for point in points)
     kept = front_points(points, priced)
-    count = {
-        searched.cluster: sum(p.cluster == searched.cluster for p in kept) for searched in searched
-    }
+    count = Counter(point.cluster for point in kept)
+    dollars = ("usd_per_billion_tokens",) if priced else ()
     return ClusterFront(
         planner_version=__version__,
-        dimensions=("tokens_per_s", "peak_bytes", "num_gpus")
-        + (("usd_per_billion_tokens",) if priced else ()),
-        proven=all(searched.proven for searched in searched),
+        dimensions=("tokens_per_s", "peak_bytes", "num_gpus", *dollars),
+        proven=all(one.proven for one in searched),
         stopped=next((result.stopped for result in results.values() if result.stopped), ""),
         points=tuple(kept),
-        clusters=tuple(
-            searched.model_copy(update={"on_front": count[searched.cluster]})
-            for searched in searched
-        ),
+        clusters=tuple(one.model_copy(update={"on_front": count[one.cluster]}) for one in searched),
         results=results,
         notes=notes,
     )
 
 
 def _searched(entry: Entry, outcome: Outcome | None) -> ClusterSearched:
-    settings = Settings()
-    choice = choose(entry.offer, entry.cluster, "on_demand", settings)
-    cluster_searched = ClusterSearched(
-        cluster=entry.offer.label,
-        num_gpus=entry.cluster.num_gpus,
-        usd_per_gpu_hour=None if choice is None else choice.amount,
-        price=""
-        if choice is None
-        else f"{choice.price.provider}, {choice.price.date or 'no date'}",
-    )
-    if outcome is None:
-        return cluster_searched.model_copy(update={"reason": str(entry.problem), "proven": True})
-    if outcome.result is None:
-        return cluster_searched.model_copy(
-            update={"reason": outcome.reason, "proven": outcome.proven}
-        )
-    result = outcome.result
-    proven = result.proven and all(plan.status == "optimal" for plan in result.plans)
-    return cluster_searched.model_copy(update={"plans": len(result.plans), "proven": proven})
+    choice = choose(entry.offer, entry.cluster, "on_demand", Settings())
+    found: dict[str, Any] = {"reason": str(entry.problem), "proven": True}
+    if outcome is not None:
+        found = {"reason": outcome.reason, "proven": outcome.proven}
+        if (result := outcome.result) is not None:
+            proven = result.proven and all(plan.status == "optimal" for plan in result.plans)
+            found = {"plans": len(result.plans), "proven": proven}
+    if choice is not None:
+        found["usd_per_gpu_hour"] = choice.amount
+        found["price"] = f"{choice.price.provider}, {choice.price.date or 'no date'}"
+    gpus = entry.cluster.num_gpus
+    return ClusterSearched(cluster=entry.offer.label, num_gpus=gpus, **found)
 
 
-def _point(
-    cluster: str, number: int, plan: Plan, gpus: int, price: float | None, result: SearchResult
-) -> ClusterPoint:
-    usd = None if price is None else gpus * price / HOUR_S / plan.tokens_per_s * BILLION
+def _point(one: ClusterSearched, number: int, plan: Plan, result: SearchResult) -> ClusterPoint:
+    gpus, usd = one.num_gpus, one.usd_per_gpu_hour
+    if usd is not None:
+        usd = gpus * usd / HOUR_S / plan.tokens_per_s * BILLION
     return ClusterPoint(
-        cluster=cluster,
+        cluster=one.cluster,
         plan=number,
         num_gpus=gpus,
         gpu=result.job.gpu,
-        tokens_per_s=plan.tokens_per_s,
-        step_time_s=plan.step_time_s,
         step_time_low_s=plan.step_time.low,
         step_time_high_s=plan.step_time.high,
-        peak_bytes=plan.peak_bytes,
-        fit_probability=plan.fit_probability,
         usd_per_billion_tokens=usd,
-        status=plan.status,
-        gap=plan.gap,
+        **picked(plan, "tokens_per_s step_time_s peak_bytes fit_probability status gap"),
     )
 
 

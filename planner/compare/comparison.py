@@ -9,7 +9,6 @@ from typing import Any
 from constraints import ConstraintError
 from hardware import PRICE_KINDS, Cluster, HardwareError
 from planner._version import __version__
-from planner.compare.batch import with_batch
 from planner.compare.choice import Limits, Objective
 from planner.compare.decision import best_of
 from planner.compare.offers import Offer, demand_distinct
@@ -62,7 +61,7 @@ def compare(
     one_settings = settings or Settings()
     named = tuple(Offer(gpus=one) if isinstance(one, str) else one for one in offers)
     _check(named, tokens, sort, one_settings)
-    base, batch_note = with_batch(request)
+    base, notes = with_batch(request)
     entries = [enter(offer, base, fallback_precision, how.prepare) for offer in named]
     raise_common_problem(entries)
     check_currencies(entries, one_settings)
@@ -90,7 +89,7 @@ def compare(
             objective,
             one_settings.basis,
         ),
-        notes=(batch_note,) if batch_note else (),
+        notes=notes,
     )
 
 
@@ -116,12 +115,10 @@ def enter(
     """An offer with its job. HardwareError if the offer itself cannot be understood."""
     cluster = offer.resolve()
     precision = offer.precision or base.precision
-    lacks = precision not in cluster.gpu.peak_flop_per_s
-    if fallback_precision is not None and lacks:
+    if fallback_precision is not None and precision not in cluster.gpu.peak_flop_per_s:
         precision = fallback_precision
-    request = base.model_copy(
-        update={"gpus": offer.gpus, "cluster": offer.cluster, "precision": precision}
-    )
+    update = {"gpus": offer.gpus, "cluster": offer.cluster, "precision": precision}
+    request = base.model_copy(update=update)
     try:
         job = request.resolve()
         if prepare is not None:
@@ -202,9 +199,8 @@ def front_names(rows: Sequence[ComparisonRow], settings: Settings) -> set[str]:
     ]
     if not known:
         return set()
-    days = np.array([entry[1] for entry in known])
-    costs = np.array([entry[2] for entry in known])
-    return {known[index][0] for index in front(days, costs).tolist()}
+    names, days, costs = zip(*known, strict=True)
+    return {names[index] for index in front(np.array(days), np.array(costs)).tolist()}
 
 
 def _sort_value(row: ComparisonRow, sort: SortKey, settings: Settings) -> tuple[int, float]:
@@ -224,3 +220,24 @@ def _sort_value(row: ComparisonRow, sort: SortKey, settings: Settings) -> tuple[
     }
     value = values[sort]
     return (1, 0.0) if value is None else (0, value)
+
+
+# Llama 2 trained 7 B to 70 B parameters with 4 M tokens (arXiv 2307.09288, section 2.2); Llama 3
+# trained 405 B with 16 M from 2.87 T tokens on (arXiv 2407.21783, section 3.4.1).
+USUAL_TOKENS = 4_000_000
+LARGE_TOKENS = 16_000_000
+LARGE_MODEL_PARAMETERS = 1e11
+
+
+def with_batch(request: Request) -> tuple[Request, tuple[str, ...]]:
+    """The request with a global batch, and a sentence if it had to be assumed."""
+    if (request.gbs, request.gbs_tokens, request.batch_ramp) != (None, None, None):
+        return request, ()
+    model = request.find_model().spec
+    large = parameter_count(model).total >= LARGE_MODEL_PARAMETERS
+    tokens = LARGE_TOKENS if large else USUAL_TOKENS
+    like = "Llama 3 405B" if large else "Llama 2"
+    note = (
+        f"global batch of {tokens // 10**6} M tokens assumed, as {like} had; --gbs-tokens sets it"
+    )
+    return request.model_copy(update={"gbs_tokens": tokens}), (note,)

@@ -16,9 +16,9 @@ from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 from planner.compare.choice import SUMS, Choice, Decision, Limits, Objective, Order, Taken
-from planner.compare.energy import facility_kw
 from planner.compare.interval import Range, bound, chance
 from planner.compare.results import Run
+from planner.compare.run import facility_kw
 from planner.compare.settings import CostBasis
 from planner.job.errors import CannotTellError, UsageError
 
@@ -282,6 +282,14 @@ def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
     chosen = tuple(table.choices[row] for row in rows)
     priced = all(one.cost is not None for one in chosen)
 
+    in_time = in_budget = None
+    if limits.deadline_days is not None:
+        days = ([table.choices[row].days for row in group] for group in groups)
+        in_time = min(chance(_summed(some), limits.deadline_days) for some in days)
+    if limits.budget is not None and priced:
+        costs = [one.cost for one in chosen if one.cost is not None]
+        in_budget = chance(_summed(costs), limits.budget)
+
     def largest(name: str) -> float:
         return sum(max(table.real[name][row] for row in group) for group in groups)
 
@@ -293,27 +301,13 @@ def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
         mwh=sum(table.real["energy"][row] for row in rows),
         power_kw=largest("power"),
         racks=round(largest("racks")),
-        chance_in_time=_chance_in_time(
-            [[table.choices[row].days for row in group] for group in groups], limits.deadline_days
-        ),
-        chance_in_budget=_chance_in_budget(chosen, limits.budget) if priced else None,
+        chance_in_time=in_time,
+        chance_in_budget=in_budget,
         gap=solution.gap,
     )
 
 
-def _chance_in_time(groups: Iterable[Sequence[Range]], days: float | None) -> float | None:
-    return None if days is None else min(chance(_summed(group), days) for group in groups)
-
-
-def _chance_in_budget(chosen: Sequence[Choice], budget: float | None) -> float | None:
-    costs = [one.cost for one in chosen if one.cost is not None]
-    return None if budget is None else chance(_summed(costs), budget)
-
-
 def _summed(figures: Sequence[Range]) -> Range:
     """A sum whose errors all go one way."""
-    return Range(
-        value=sum(one.value for one in figures),
-        low=sum(one.low for one in figures),
-        high=sum(one.high for one in figures),
-    )
+    names = ("value", "low", "high")
+    return Range(**{name: sum(getattr(one, name) for one in figures) for name in names})

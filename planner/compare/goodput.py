@@ -1,12 +1,16 @@
-"""From a job on a cluster to the share of its time that becomes lasting work."""
+"""From a job on a cluster to the share of its time that becomes lasting work, by closed forms.
+
+Interruptions are a Poisson process: exponential times between them, one rate for the whole job.
+Symbols: M = mean time between interruptions of the job, d = time that a checkpoint stops
+training, t = useful work between checkpoints, R = time to restart, all in seconds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, expm1, inf, log, sqrt
 
 from hardware import load_economics
-from planner.compare import reliability
 from planner.compare.settings import Settings
 from planner.job.job import Job
 from planner.job.optimizer_rules import OptimizerSetting
@@ -60,12 +64,8 @@ class Run:
 def run_of(job: Job) -> Run:
     """The run of a job."""
     cluster = job.cluster
-    return Run(
-        gpus=cluster.num_gpus,
-        nodes=cluster.num_nodes,
-        state_bytes=checkpoint_bytes(job),
-        host_bytes_per_s=cluster.gpu.host_link_bytes_per_s_per_direction,
-    )
+    host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
+    return Run(cluster.num_gpus, cluster.num_nodes, checkpoint_bytes(job), host_bytes_per_s)
 
 
 def checkpoint_bytes(job: Job) -> float:
@@ -88,7 +88,7 @@ def goodput(run: Run, settings: Settings) -> Goodput:
     its own best time between checkpoints; at its low end restarts are as slow as published
     (`slowest_restart`). A user's own MTBF and restart time are taken at their word.
     """
-    rate = _rate(run, settings)
+    rate = _rate(run.gpus, run.nodes, settings)
     write_s = run.state_bytes / (run.nodes * settings.value("write_bandwidth") * 1e9)
     stop_s = write_s
     if settings.asynchronous:
@@ -106,7 +106,7 @@ def goodput(run: Run, settings: Settings) -> Goodput:
     repair_s = settings.value("repair") * HOUR_S
     waiting = 0.0
     if settings.spares is not None:
-        waiting = reliability.waiting_share(hardware, repair_s, settings.spares)
+        waiting = waiting_share(hardware, repair_s, settings.spares)
     middle, most, least = (item * (1.0 - waiting) for item in (share, most, least))
     return Goodput(
         share=middle,
@@ -120,20 +120,16 @@ def goodput(run: Run, settings: Settings) -> Goodput:
         restart_s=restart_s,
         waiting=waiting,
         spares=settings.spares or 0,
-        suggested_spares=reliability.spares_for(hardware, repair_s, MOST_WAITING),
+        suggested_spares=spares_for(hardware, repair_s, MOST_WAITING),
         by_hand=None
         if "restart" in settings.figures
         else _share(rate, stop_s, write_s, by_hand_s, settings) * (1.0 - waiting),
     )
 
 
-def _rate(run: Run, settings: Settings) -> float:
-    return reliability.interruption_rate(
-        run.gpus,
-        run.nodes,
-        settings.value("gpu_mtbf") * HOUR_S,
-        settings.value("node_mtbf") * HOUR_S,
-    )
+def _rate(gpus: int, nodes: int, settings: Settings) -> float:
+    gpu_mtbf, node_mtbf = settings.value("gpu_mtbf"), settings.value("node_mtbf")
+    return interruption_rate(gpus, nodes, gpu_mtbf * HOUR_S, node_mtbf * HOUR_S)
 
 
 def slowest_restart(mtbf_s: float, settings: Settings) -> float:
@@ -179,19 +175,14 @@ def high_rates(gpus: int) -> tuple[str, ...]:
 
 def usual_node_rate(settings: Settings) -> float:
     """Interruptions per second of a node of eight GPUs."""
-    return reliability.interruption_rate(
-        _GPUS_PER_NODE_OF_RATES,
-        1,
-        settings.value("gpu_mtbf") * HOUR_S,
-        settings.value("node_mtbf") * HOUR_S,
-    )
+    return _rate(_GPUS_PER_NODE_OF_RATES, 1, settings)
 
 
 def _interval(rate: float, stop_s: float, write_s: float, settings: Settings) -> float:
     """Work between checkpoints; one in the background is finished before the next starts."""
     if settings.checkpoint_interval_s is not None:
         return settings.checkpoint_interval_s
-    best = reliability.daly_interval(stop_s, 1.0 / rate if rate else inf)
+    best = daly_interval(stop_s, 1.0 / rate if rate else inf)
     return max(best, write_s) if settings.asynchronous else best
 
 
@@ -199,4 +190,75 @@ def _share(
     rate: float, stop_s: float, write_s: float, restart_s: float, settings: Settings
 ) -> float:
     interval_s = _interval(rate, stop_s, write_s, settings)
-    return reliability.useful_share(interval_s, stop_s, restart_s, 1.0 / rate)
+    return useful_share(interval_s, stop_s, restart_s, 1.0 / rate)
+
+
+MOST_SPARES = 100_000
+
+
+def interruption_rate(gpus: int, nodes: int, gpu_mtbf_s: float, node_mtbf_s: float) -> float:
+    """Interruptions per second of a job: of any of its GPUs, or of what else a node has."""
+    return gpus / gpu_mtbf_s + nodes / node_mtbf_s
+
+
+def young_interval(checkpoint_s: float, mtbf_s: float) -> float:
+    """Work between checkpoints that loses least time, to first order: sqrt(2 d M).
+
+    Young 1974, A first order approximation to the optimum checkpoint interval, CACM 17(9).
+    """
+    return sqrt(2.0 * checkpoint_s * mtbf_s)
+
+
+def daly_interval(checkpoint_s: float, mtbf_s: float) -> float:
+    """Work between checkpoints that loses least time, to higher order.
+
+    t = sqrt(2 d M) · [1 + (1/3) sqrt(d / 2M) + (1/9) (d / 2M)] - d for d < 2M, else M.
+    Daly 2006, A higher order estimate of the optimum checkpoint interval for restart dumps,
+    Future Generation Computer Systems 22(3).
+    """
+    if checkpoint_s >= 2.0 * mtbf_s:
+        return mtbf_s
+    ratio = checkpoint_s / (2.0 * mtbf_s)
+    return young_interval(checkpoint_s, mtbf_s) * (1.0 + sqrt(ratio) / 3.0 + ratio / 9.0) - (
+        checkpoint_s
+    )
+
+
+def useful_share(interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
+    """Share of the time that becomes lasting work.
+
+    t / (M e^(R/M) (e^((t + d)/M) - 1)): the complete model of Daly 2006, in which restarts can
+    fail as well. Without interruptions t / (t + d).
+    """
+    if mtbf_s == inf:
+        return interval_s / (interval_s + checkpoint_s)
+    exponent = (interval_s + checkpoint_s) / mtbf_s
+    if exponent > 500.0 or restart_s / mtbf_s > 500.0:
+        return 0.0
+    return interval_s / (mtbf_s * exp(restart_s / mtbf_s) * expm1(exponent))
+
+
+def waiting_share(failures_per_s: float, repair_s: float, spares: int) -> float:
+    """Share of the time in which more nodes are in repair than there are spares.
+
+    Nodes in repair are Poisson distributed with mean = failure rate · repair time, whatever the
+    distribution of repair times (M/G/infinity queue; Palm's theorem).
+    """
+    mean = failures_per_s * repair_s
+    term = exp(-mean)
+    below = term
+    for count in range(1, spares + 1):
+        term *= mean / count
+        below += term
+    return max(0.0, 1.0 - below)
+
+
+def spares_for(failures_per_s: float, repair_s: float, most_waiting: float) -> int:
+    """Fewest spares with which the job waits for at most this share of the time."""
+    mean = failures_per_s * repair_s
+    if mean > 500.0:  # far from 0 the Poisson distribution is normal: 2.33 sigma leave 1 %
+        return round(mean + 2.33 * sqrt(mean))
+    spares = 0
+    while waiting_share(failures_per_s, repair_s, spares) > most_waiting and spares < MOST_SPARES:
+        spares += 1
+    return spares

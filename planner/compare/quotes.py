@@ -53,14 +53,11 @@ def choose(offer: Offer, cluster: Cluster, kind: PriceKind, settings: Settings) 
     amounts = {
         price: settings.converted(price.price_per_gpu_hour, price.currency) for price in candidates
     }
-    best = min(
-        candidates,
-        key=lambda price: (
-            _is_smaller(price, cluster),
-            is_stale(price, settings),
-            amounts[price],
-        ),
-    )
+
+    def rank(price: Price) -> tuple[bool, bool, float]:
+        return _is_smaller(price, cluster), is_stale(price, settings), amounts[price]
+
+    best = min(candidates, key=rank)
     return Choice(
         price=best,
         amount=amounts[best],
@@ -92,9 +89,7 @@ def _candidates(
 
 def _is_smaller(price: Price, cluster: Cluster) -> bool:
     """Whether the priced instance holds fewer GPUs than a node of the cluster."""
-    if price.instance_gpus is None:
-        return False
-    return price.instance_gpus < cluster.gpus_per_node
+    return price.instance_gpus is not None and price.instance_gpus < cluster.gpus_per_node
 
 
 def age_text(price: Price, settings: Settings) -> str:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from hardware import parse_gpus
 from planner._version import __version__
-from planner.compare.batch import with_batch
 from planner.compare.choice import Limits, Objective
 from planner.compare.comparison import (
     Entry,
@@ -18,6 +17,7 @@ from planner.compare.comparison import (
     raise_common_problem,
     run_of,
     search_entries,
+    with_batch,
 )
 from planner.compare.decision import best_of
 from planner.compare.offers import Offer
@@ -60,7 +60,7 @@ def scale(
     one_settings = settings or Settings()
     check_tokens(tokens)
     _check_counts(counts, gpu)
-    base, batch_note = with_batch(request)
+    base, notes = with_batch(request)
     if "scaled" in batches and base.batch_ramp is not None:
         raise UsageError("--batch-ramp says the batch: with it scale takes --batch fixed alone")
     plain = Offer(gpus=f"{counts[0]}x{gpu}")
@@ -95,7 +95,7 @@ def scale(
         ),
         knees={batch: knee(_of(related, batch)) for batch in batches},
         batch_limit=batch_limit(_of(related, "fixed"), _of(related, "scaled")),
-        notes=(batch_note,) if batch_note else (),
+        notes=notes,
     )
 
 

@@ -20,7 +20,7 @@ from planner.predict.plan import Plan
 from planner.predict.threads import limit_threads
 from planner.predict.warmup import warm_up
 from planner.search.launchable import SILENT, LaunchNotes
-from planner.search.result import JobSummary, SearchResult
+from planner.search.result import SearchResult
 
 Progress = Callable[[str, int, int], None]
 # Changes a request for one cluster, as limits on degrees do, which depend on its GPUs.
@@ -41,11 +41,6 @@ class Outcome:
     reason: str = ""
     proven: bool = True
     needs: tuple[str, ...] = ()
-
-    @property
-    def job(self) -> JobSummary | None:
-        """The job as searched."""
-        return None if self.result is None else self.result.job
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +116,8 @@ def run_searches(
     if progress is not None:
         progress("searching", 0, len(work))
     with nullcontext(pool) if pool is not None else workers(min(jobs, len(work))) as several:
-        for key, outcome in (
-            _here(work) if several is None else several.imap_unordered(_run_keyed, work)
-        ):
+        ended = _here(work) if several is None else several.imap_unordered(_run_keyed, work)
+        for key, outcome in ended:
             found[key] = outcome
             if progress is not None:
                 progress(f"searched {chosen[key][1]}", len(found), len(work))

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.job import Job
-from planner.launch.checkpoints import save_steps
-from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
-from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
-from planner.launch.hf_train import (
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, save_steps
+from planner.launch.hf_files import (
     ENVIRONMENT,
     FILES,
     LIGER,
     MODEL_FOLDER,
     VARIABLES,
     attention,
+    config_text,
+    hf_config,
     hf_job_refusals,
     hf_refusals,
+    layer_class,
     training_script,
 )
 from planner.launch.options import ACCELERATE, last
@@ -27,17 +28,15 @@ _TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
 _MOMENTUM = 0.9
 
 
-def job_refusals(job: Job) -> tuple[Refusal, ...]:
-    """What accelerate with FSDP2 cannot express of the job."""
-    return (*model_refusals(job.model), *hf_job_refusals(job), *_optimizer_refusals(job))
-
-
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
+def refusals(launch: Launch) -> Iterator[Refusal]:
     """What accelerate with FSDP2 cannot express of the plan."""
-    return (*job_refusals(launch.job), *hf_refusals(launch))
+    yield from job_refusals(launch.job)
+    yield from hf_refusals(launch)
 
 
-def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
+def job_refusals(job: Job) -> Iterator[Refusal]:
+    """What accelerate with FSDP2 cannot express of the job."""
+    yield from hf_job_refusals(job)
     optimizer, kernel = job.optimizer, job.optimizer_setting.kernel
     plain = all(dtype in ("fp32", "none") for _, dtype in optimizer.states)
     if optimizer.family not in ("adamw", "sgd", *_TORCHAO) or not (
@@ -108,7 +107,8 @@ def _fsdp(launch: Launch) -> Iterator[Setting]:
         else "gathered parameters stay until backward (ZeRO-2)",
     )
     yield Setting("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit a layer")
-    yield Setting("fsdp_transformer_layer_cls_to_wrap", _layer(launch))
+    layer = layer_class(hf_config(launch.job.model) or {})
+    yield Setting("fsdp_transformer_layer_cls_to_wrap", layer)
     yield Setting("fsdp_state_dict_type", "SHARDED_STATE_DICT")
     offload = launch.job.optimizer_offload > 0
     yield Setting(
@@ -127,10 +127,6 @@ def _fsdp(launch: Launch) -> Iterator[Setting]:
     )
 
 
-def _layer(launch: Launch) -> str:
-    return layer_class(hf_config(launch.job.model) or {})
-
-
 def _mesh(launch: Launch) -> Iterator[Setting]:
     degrees = launch.plan.degrees
     shard = degrees.shard or degrees.dp
@@ -143,18 +139,6 @@ def _mesh(launch: Launch) -> Iterator[Setting]:
     yield Setting("parallelism_config_dp_shard_size", shard, "ranks that share a parameter")
     yield Setting("parallelism_config_tp_size", 1)
     yield Setting("parallelism_config_cp_size", 1)
-
-
-def _optimizer(launch: Launch) -> str:
-    """The value of train.py's --optim."""
-    family = launch.job.optimizer.family
-    return "sgd" if family == "sgd" else _TORCHAO.get(family, "adamw_torch")
-
-
-def _kernel(launch: Launch) -> str:
-    """How torch updates the parameters; torchao's optimizers have one way."""
-    job = launch.job
-    return "" if job.optimizer.family in _TORCHAO else job.optimizer_setting.kernel
 
 
 def command(launch: Launch) -> Command:
@@ -176,19 +160,20 @@ def command(launch: Launch) -> Command:
 
 
 def _arguments(launch: Launch) -> tuple[str, ...]:
-    degrees = launch.plan.degrees
+    degrees, family = launch.plan.degrees, launch.job.optimizer.family
     values = {
         "model-folder": MODEL_FOLDER,
         "seq-length": launch.plan.seq,
         "micro-batch-size": degrees.mbs,
         "gradient-accumulation-steps": degrees.grad_acc,
         "attn-implementation": attention(launch),
-        "optim": _optimizer(launch),
+        "optim": {"sgd": "sgd", **_TORCHAO}.get(family, "adamw_torch"),
         "steps": "${TRAIN_STEPS}",
     }
-    if _kernel(launch):
-        values["optimizer-kernel"] = _kernel(launch)
-    if launch.job.optimizer.family == "sgd":
+    # torchao's optimizers have one way to update the parameters.
+    if family not in _TORCHAO:
+        values["optimizer-kernel"] = launch.job.optimizer_setting.kernel
+    if family == "sgd":
         plain = dict(launch.job.optimizer.states).get("momentum") == "none"
         values["sgd-momentum"] = 0.0 if plain else _MOMENTUM
     if LIGER in launch.plan.techniques:
@@ -196,25 +181,23 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
     return tuple(word for key, value in values.items() for word in (f"--{key}", str(value)))
 
 
-def choices(launch: Launch) -> tuple[Choice, ...]:
+def choices(launch: Launch) -> Iterator[Choice]:
     """The settings worth a sentence."""
     degrees = launch.plan.degrees
-    return (
-        *section_choices([s for s in sections(launch) if s.title]),
-        Choice(
-            f"train.py --micro-batch-size {degrees.mbs} --gradient-accumulation-steps "
-            f"{degrees.grad_acc}",
-            f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp "
-            f"{degrees.dp}; gradients are "
-            "reduced after every micro-batch, or FSDP2 would keep them whole",
-        ),
-        Choice(
-            "train.py: mixed_precision_policy",
-            "bf16 compute with fp32 gradient reduction, as the prediction counts",
-        ),
-        *(Choice("train.py --use-liger-kernel true", one.words) for one in launch.techniques),
-        *FILES,
+    yield from section_choices([section for section in sections(launch) if section.title])
+    yield Choice(
+        f"train.py --micro-batch-size {degrees.mbs} --gradient-accumulation-steps "
+        f"{degrees.grad_acc}",
+        f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp {degrees.dp}; "
+        "gradients are reduced after every micro-batch, or FSDP2 would keep them whole",
     )
+    yield Choice(
+        "train.py: mixed_precision_policy",
+        "bf16 compute with fp32 gradient reduction, as the prediction counts",
+    )
+    for technique in launch.techniques:
+        yield Choice("train.py --use-liger-kernel true", technique.words)
+    yield from FILES
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ framework's key, known to be what the framework does unasked, refused by name, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
@@ -98,17 +98,11 @@ def all_settings(table: Table, model: ModelSpec) -> dict[str, tuple[Value, Value
 
 def refusals(table: Table, model: ModelSpec, what: str, nearest: str) -> tuple[Refusal, ...]:
     """One refusal for each thing of the model that `what` has not."""
+    found = (entry.refuses(model) for entry in table if entry.when(model))
+    phrases = dict.fromkeys(phrase for phrase in found if phrase)
     return tuple(
-        Refusal(f"{what} cannot express {model.name}: {phrase}", nearest)
-        for phrase in dict.fromkeys(_phrases(table, model))
+        Refusal(f"{what} cannot express {model.name}: {phrase}", nearest) for phrase in phrases
     )
-
-
-def _phrases(table: Table, model: ModelSpec) -> Iterator[str]:
-    for entry in table:
-        phrase = entry.refuses(model) if entry.when(model) else None
-        if phrase:
-            yield phrase
 
 
 def departures(table: Table, model: ModelSpec) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
-"""What a launch writer gets and gives. Writers are pure: a plan in, texts of files out."""
+"""What a launch writer gets and gives, and what all of them have: how long a run is, how often it
+saves. Writers are pure: a plan in, texts of files out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -75,6 +76,32 @@ class Variable:
     meaning: str
 
 
+FOLDER = "CHECKPOINTS"
+# Steps of a first run: enough to see memory settle and the step time repeat.
+TRIAL_STEPS = 50
+TRAIN_STEPS = Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial")
+
+
+def save_steps(launch: Launch) -> int:
+    """Steps between checkpoints."""
+    # A search asks writers what they could not launch, and needs none of this.
+    from planner.compare.goodput import goodput, run_of
+    from planner.compare.settings import Settings
+
+    interval_s = goodput(run_of(launch.job), Settings()).interval_s
+    return max(1, round(interval_s / launch.plan.step_time_s))
+
+
+def folder_variable(data: str) -> Variable:
+    """Where checkpoints go: nowhere while `data`, a variable, is empty and the run a trial."""
+    return Variable(
+        FOLDER,
+        f"${{{data}:+checkpoints}}",
+        "folder of checkpoints on a disk of all nodes; a job that is started again goes on from "
+        "the last; empty: none",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """Arguments where a variable is set, and those where it is empty."""
@@ -115,6 +142,12 @@ class Refusal:
     nearest: str
 
 
+def ramp_refusals(job: Job, name: str, why: str = "has no batch ramp") -> Iterator[Refusal]:
+    """A ramp, where the framework `name` cannot have one."""
+    if job.ramp:
+        yield Refusal(f"{name} {why}", "--framework megatron-core, or no --batch-ramp")
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One setting of the written configuration and what it is for (README of the folder)."""
@@ -126,11 +159,11 @@ class Choice:
 class Writer(Protocol):
     """Module `planner.launch.<framework>`."""
 
-    def job_refusals(self, job: Job) -> tuple[Refusal, ...]:
+    def job_refusals(self, job: Job) -> Iterator[Refusal]:
         """What the framework cannot express of the job, whatever the plan; searches ask it."""
 
-    def refusals(self, launch: Launch) -> tuple[Refusal, ...]:
-        """What the framework cannot express of the plan, its job included; empty if all of it."""
+    def refusals(self, launch: Launch) -> Iterator[Refusal]:
+        """What the framework cannot express of the plan, its job included; none if all of it."""
 
     def files(self, launch: Launch) -> Files:
         """The framework's own configuration files. Only called without refusals."""
@@ -138,7 +171,7 @@ class Writer(Protocol):
     def command(self, launch: Launch) -> Command:
         """What the launcher script runs."""
 
-    def choices(self, launch: Launch) -> tuple[Choice, ...]:
+    def choices(self, launch: Launch) -> Iterator[Choice]:
         """The settings worth a sentence."""
 
     def requirements(self, launch: Launch) -> tuple[str, ...]:

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
-from planner.launch.checkpoints import save_steps
-from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
-from planner.launch.hf_config import config_text, hf_config, model_refusals
-from planner.launch.hf_train import (
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, save_steps
+from planner.launch.hf_files import (
     ENVIRONMENT,
     FILES,
     LIGER,
     MODEL_FOLDER,
     VARIABLES,
     attention,
+    config_text,
+    hf_config,
     hf_job_refusals,
     hf_refusals,
     training_script,
@@ -34,17 +34,15 @@ _LEARNING_RATE, _WEIGHT_DECAY = 3e-4, 0.1
 _BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
 
 
-def job_refusals(job: Job) -> tuple[Refusal, ...]:
-    """What DeepSpeed under the Trainer cannot express of the job."""
-    return (*model_refusals(job.model), *hf_job_refusals(job), *_optimizer_refusals(job))
-
-
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
+def refusals(launch: Launch) -> Iterator[Refusal]:
     """What DeepSpeed under the Trainer cannot express of the plan."""
-    return (*job_refusals(launch.job), *hf_refusals(launch))
+    yield from job_refusals(launch.job)
+    yield from hf_refusals(launch)
 
 
-def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
+def job_refusals(job: Job) -> Iterator[Refusal]:
+    """What DeepSpeed under the Trainer cannot express of the job."""
+    yield from hf_job_refusals(job)
     optimizer, setting = job.optimizer, job.optimizer_setting
     kind = _optimizer_kind(job)
     if kind is None:
@@ -232,12 +230,8 @@ def _optimizer_arguments(launch: Launch) -> dict[str, str]:
     return {"optim": "adamw_torch_fused" if kernel == "fused" else "adamw_torch"} | named
 
 
-def choices(launch: Launch) -> tuple[Choice, ...]:
+def choices(launch: Launch) -> Iterator[Choice]:
     """The settings worth a sentence: JSON has no comments."""
-    return tuple(_choices(launch))
-
-
-def _choices(launch: Launch) -> Iterator[Choice]:
     degrees, precision = launch.plan.degrees, launch.job.precision
     yield Choice(f"zero_optimization.stage = {degrees.zero}", _STAGES[degrees.zero])
     if degrees.tp == 1:

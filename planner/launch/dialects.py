@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Table
-from planner.launch.hf_config import HF
+from planner.launch.hf_files import HF
 from planner.launch.megatron_table import BRIDGE, FLAGS
 from planner.launch.nanotron import NANOTRON
 from planner.launch.titan_table import titan_table, titan_table_0_2

@@ -1,8 +1,11 @@
-"""What a launched plan is expected to show, and from which numbers on to worry."""
+"""What a launched plan is expected to show, from which numbers on to worry, and the one-row CSV in
+which measurements go back to `planner validate`."""
 
 from __future__ import annotations
 
 from hardware.frozen import Frozen
+from planner.evidence.runs.rows import PLAN_COLUMN
+from planner.job.written import csv_text, picked
 from planner.launch.contract import Launch
 from planner.predict.plan import Plan, StageMemory
 
@@ -55,19 +58,14 @@ def expectations(launch: Launch) -> Expectations:
     tokens = plan.gbs_tokens / plan.degrees.gpus
     workspace = launch.job.workspace_bytes
     return Expectations(
-        step_time_s=plan.step_time_s,
+        **picked(plan, "step_time_s tokens_per_s_per_gpu mfu heaviest_stage"),
+        **picked(plan, "usable_bytes fit_probability fits"),
         step_time_low_s=plan.step_time.low,
         step_time_high_s=plan.step_time.high,
         step_time_family=plan.step_time.basis,
-        tokens_per_s_per_gpu=plan.tokens_per_s_per_gpu,
         tokens_per_s_per_gpu_low=tokens / plan.step_time.high,
         tokens_per_s_per_gpu_high=tokens / plan.step_time.low,
-        mfu=plan.mfu,
         memory_family=plan.peak_interval.basis,
-        heaviest_stage=plan.heaviest_stage,
-        usable_bytes=plan.usable_bytes,
-        fit_probability=plan.fit_probability,
-        fits=plan.fits,
         stages=tuple(_stage(stage, plan, workspace) for stage in plan.stages),
     )
 
@@ -87,3 +85,33 @@ def _stage(stage: StageMemory, plan: Plan, workspace_bytes: float) -> StageExpec
         total_high_bytes=stage.peak * high,
         allocated_high_bytes=allocated * high,
     )
+
+
+MEASURED_FILE = "measured.csv"
+PLAN_FILE = "plan.json"
+
+
+def measured_csv(launch: Launch) -> str:
+    """Header and one row: the plan's configuration, and empty cells for what is measured."""
+    plan, model, cluster = launch.plan, launch.job.model, launch.job.cluster
+    degrees = plan.degrees
+    row: dict[str, object] = {
+        "source": "my-run",
+        "model": model.name,
+        **picked(model, "layers hidden ffn heads kv_heads vocab"),
+        "act": "swiglu" if model.gated else "gelu",
+        "seq": plan.seq,
+        "gpu": cluster.gpu.name,
+        "num_gpus": degrees.gpus,
+        "gpus_per_node": launch.gpus_per_node,
+        "framework": launch.target,
+        "precision": launch.job.precision,
+        **picked(degrees, "tp pp vpp cp ep zero mbs"),
+        "gbs": plan.gbs,
+        "recompute": plan.recompute,
+        PLAN_COLUMN: PLAN_FILE,
+        "step_time_s": "",
+        "peak_mem_gib": "",
+        "mem_kind": "allocated",
+    }
+    return csv_text(row, [row])

@@ -1,10 +1,13 @@
-"""A launch folder: all its files as texts, and writing them at once or not at all."""
+"""A launch folder: all its files as texts, with what its machine wants and a check of nodes and
+versions; and writing them at once or not at all."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,16 +17,13 @@ from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.launch.architecture import departures
 from planner.launch.contract import Command, Files, Launch
 from planner.launch.dialects import DIALECTS
-from planner.launch.expect import Expectations, expectations
+from planner.launch.expect import MEASURED_FILE, PLAN_FILE, Expectations, expectations, measured_csv
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
-from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE, measured_csv
-from planner.launch.network import machine_environment
-from planner.launch.preflight import preflight_script
+from planner.launch.plans import one_plan, writer_of
 from planner.launch.readme import readme
-from planner.launch.registry import writer_of
+from planner.launch.template import filled
 from planner.search.plan_file import to_json
-from planner.search.result import SearchResult
 
 README = "README.md"
 
@@ -43,15 +43,15 @@ class LaunchFolder:
 def launch_folder(launch: Launch) -> LaunchFolder:
     """Everything that goes into the folder of a launch without refusals."""
     writer = writer_of(TARGETS[launch.target])
-    command = _on_machine(_with_workspaces(writer.command(launch), launch), launch)
+    command = _on_machine(writer.command(launch), launch)
     requirements = writer.requirements(launch)
     preflight = preflight_script(launch, start_script(launch), requirements)
     configuration = {**writer.files(launch), PREFLIGHT: preflight}
-    expected = expectations(launch)
+    expected, job = expectations(launch), launch.job.on_gpus(launch.plan.degrees.gpus)
     files = {
         **configuration,
         **launcher_files(launch, command, configuration),
-        PLAN_FILE: to_json(plan_result(launch)),
+        PLAN_FILE: to_json(one_plan(launch.plan, launch.request, job)),
         MEASURED_FILE: measured_csv(launch),
     }
     departing = departures(DIALECTS[launch.target](launch.job.model), launch.job.model)
@@ -59,25 +59,20 @@ def launch_folder(launch: Launch) -> LaunchFolder:
         launch,
         expected,
         departing,
-        writer.choices(launch),
+        tuple(writer.choices(launch)),
         requirements,
         {**files, README: ""},
     )
     return LaunchFolder(files, expected, departing)
 
 
-def _with_workspaces(command: Command, launch: Launch) -> Command:
-    """The command with cuBLAS's workspaces as the request has them."""
-    config = launch.request.cublas_workspace_config
-    if config is None:
-        return command
-    given = {CUBLAS_WORKSPACE_CONFIG: (config, "workspaces of cuBLAS, pairs of KiB and count")}
-    return replace(command, environment={**command.environment, **given})
-
-
 def _on_machine(command: Command, launch: Launch) -> Command:
-    """The command with what the machine wants; what the writer says wins."""
+    """The command with what the machine wants, where the writer says nothing else, and cuBLAS's
+    workspaces as the request has them."""
     found = {**machine_environment(launch), **command.environment}
+    config = launch.request.cublas_workspace_config
+    if config is not None:
+        found[CUBLAS_WORKSPACE_CONFIG] = config, "workspaces of cuBLAS, pairs of KiB and count"
     return replace(command, environment=found)
 
 
@@ -131,9 +126,55 @@ def write_folder(path: Path, files: Files, force: bool) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def plan_result(launch: Launch) -> SearchResult:
-    """The one plan, as it is launched: what `planner explain`, `check` and `validate` read."""
-    from planner.launch.plans import one_plan
+Environment = Mapping[str, tuple[str, str]]
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+# Fabrics that NCCL needs a plugin for -> what sends it there, and not to sockets without a word.
+# InfiniBand and RoCE are NCCL's own; a TCPX cloud's image brings a profile to source.
+_FABRICS: Mapping[str, Environment] = {
+    "efa": {
+        "FI_PROVIDER": ("efa", "NCCL's OFI plugin takes EFA, not sockets"),
+        "FI_EFA_USE_DEVICE_RDMA": ("1", "GPUs send without a copy on the host"),
+    },
+    "slingshot": {
+        "FI_PROVIDER": ("cxi", "NCCL's OFI plugin takes Slingshot, not sockets"),
+        "NCCL_CROSS_NIC": ("1", "rings may change cards between nodes, all of one network"),
+    },
+}
 
-    job = launch.job.on_gpus(launch.plan.degrees.gpus)
-    return one_plan(launch.plan, launch.request, job)
+
+def machine_environment(launch: Launch) -> Environment:
+    """Variables of NCCL by the network between the nodes, and of torch's allocator."""
+    cluster = launch.job.cluster
+    found: dict[str, tuple[str, str]] = {}
+    if launch.nodes > 1:
+        found |= _FABRICS.get(cluster.fabric.partition("-")[0], {})
+    if cluster.scale_up_domain_gpus > cluster.gpus_per_node and cluster.gpu.vendor == "nvidia":
+        found["NCCL_MNNVL_ENABLE"] = ("1", "NVLink joins several nodes: NCCL must use it there too")
+    if launch.plan.full_memory is not None and cluster.gpu.vendor == "nvidia":
+        found[ALLOCATOR] = (
+            "expandable_segments:True",
+            "memory is nearly full: segments that grow leave no holes",
+        )
+        if "cuda-graphs" in launch.plan.techniques:
+            found["NCCL_GRAPH_REGISTER"] = (
+                "0",
+                "buffers in segments that grow must not be registered in graphs (Megatron demands "
+                "it)",
+            )
+    return found
+
+
+def preflight_script(launch: Launch, script: str, requirements: Sequence[str]) -> str:
+    """The script. `script`: the launcher's file; `requirements`: the README's."""
+    gpu = launch.job.cluster.gpu.name
+    # `name>=1.2`, `name==1.2`; what else is asked is for people.
+    versions = (re.match(r"([A-Za-z0-9_.-]+) ?[>=]= ?(\d[\w.]*)", need) for need in requirements)
+    return filled(
+        "preflight.py.txt",
+        script=script,
+        ranks=launch.plan.degrees.gpus,
+        local=launch.gpus_per_node,
+        gpu=re.split(r"[-_ ]", gpu)[0],
+        memory=f"{launch.plan.peak_bytes / 2**30:.1f}",
+        versions={version[1]: version[2] for version in versions if version},
+    )

@@ -2,54 +2,61 @@
 
 All settings are flags, so there is no configuration file: the launcher script holds them, in
 groups with a comment each. What the parser would not notice is refused before
-(`planner.launch.megatron_rules`).
+(`planner.launch.megatron_run`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from planner.job.job import Job
-from planner.launch.checkpoints import save_steps
-from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, Variable
-from planner.launch.megatron_choices import (
-    SHARP_NEEDS,
-    environment,
-    megatron_choices,
+from planner.job.quantities import seconds, share
+from planner.launch.contract import (
+    Branch,
+    Choice,
+    Command,
+    Files,
+    Launch,
+    Refusal,
+    Variable,
+    save_steps,
 )
-from planner.launch.megatron_flags import Flag, Group, as_argv, flag
+from planner.launch.megatron_flags import Flag, Group, as_argv, flag, from_text
 from planner.launch.megatron_model import model_groups, model_refusals
-from planner.launch.megatron_rules import attention_refusals, run_refusals
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
     TECHNIQUES,
     VARIABLES,
+    attention_refusals,
     batch_flags,
     degree_flags,
     is_fsdp,
     kernel_flags,
-    offload_flags,
     optimizer_flags,
-    precision_flags,
-    recompute_flags,
+    reduces_in_bf16,
+    run_refusals,
     sharding_flags,
     sharp_group,
-    technique_flags,
     with_techniques,
 )
 from planner.launch.megatron_states import is_hybrid
-from planner.launch.options import MEGATRON
+from planner.launch.options import MEGATRON, MEGATRON_PRECISIONS
+from planner.predict.plan_text import fraction_text
 
 PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
 HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
 
 
-def job_refusals(job: Job) -> tuple[Refusal, ...]:
+def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-LM cannot express of the job."""
-    return (*model_refusals(job.model, job.seq), *attention_refusals(job))
+    yield from model_refusals(job.model, job.seq)
+    yield from attention_refusals(job)
 
 
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
+def refusals(launch: Launch) -> Iterator[Refusal]:
     """What Megatron-LM cannot express of the plan."""
-    return (*job_refusals(launch.job), *run_refusals(launch))
+    yield from job_refusals(launch.job)
+    yield from run_refusals(launch)
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
@@ -76,20 +83,20 @@ def command(launch: Launch) -> Command:
 
 def groups(launch: Launch) -> tuple[Group, ...]:
     """All flags, in titled groups."""
-    model, job = launch.job.model, launch.job
+    plan, job = launch.plan, launch.job
     low = job.precision in LOW_PRECISIONS
     return with_techniques(
         launch,
-        *model_groups(model, launch.plan.seq, dropout=job.dropout, low=low),
+        *model_groups(job.model, plan.seq, dropout=job.dropout, low=low),
         Group("parallel degrees", degree_flags(launch)),
         Group("batch", batch_flags(launch)),
         Group("data parallelism", sharding_flags(launch)),
-        Group("recomputation", recompute_flags(launch)),
-        Group("activations on the host", offload_flags(launch)),
-        Group("precision", precision_flags(launch)),
+        Group("recomputation", from_text(plan.recompute_flags)),
+        Group("activations on the host", from_text(plan.activation_offload_flags)),
+        Group("precision", from_text(MEGATRON_PRECISIONS[job.precision])),
         Group("optimizer", optimizer_flags(launch)),
         Group("kernels", kernel_flags(launch)),
-        Group(TECHNIQUES, technique_flags(launch)),
+        Group(TECHNIQUES, from_text(plan.technique_flags)),
         Group(
             "what to see of the first steps",
             (flag("--log-interval", 1), flag("--log-throughput"), flag("--eval-iters", 0)),
@@ -126,11 +133,6 @@ def _placeholders() -> tuple[Flag, ...]:
     )
 
 
-def choices(launch: Launch) -> tuple[Choice, ...]:
-    """The settings worth a sentence."""
-    return megatron_choices(launch)
-
-
 def requirements(launch: Launch) -> tuple[str, ...]:
     """What the flags are written for."""
     needs = ["Megatron-LM of core 0.19 (megatron-core 0.19.x; Python 3.12)", "torch >= 2.6, CUDA"]
@@ -142,3 +144,154 @@ def requirements(launch: Launch) -> tuple[str, ...]:
         needs.append(SHARP_NEEDS)
     needs += launch.technique_needs
     return tuple(needs)
+
+
+# From this generation on Megatron-LM no longer asks for one hardware queue.
+_WITHOUT_QUEUE_RULE = ("blackwell",)
+
+# What context parallelism sends, by --cp-comm-type.
+_EXCHANGES: Mapping[str, str] = {
+    "p2p": "keys and values travel in a ring beside attention",
+    "all_gather": "keys and values are gathered before attention",
+    "a2a": "an all-to-all gives each rank some heads of the whole sequence (Ulysses)",
+    "a2a+p2p": "an all-to-all among neighbours splits the heads, a ring between these groups "
+    "passes keys and values",
+}
+
+
+SHARP_NEEDS = (
+    "NCCL's SHARP plugin (nccl-rdma-sharp-plugins, part of HPC-X) and an aggregation manager "
+    "(sharp_am) on the fabric; NVIDIA's Slurm plugin also wants SBATCH_NETWORK=sharp"
+)
+
+
+def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
+    """Variables that Megatron-LM demands or the plan's overlap rests on."""
+    degrees, gpu = launch.plan.degrees, launch.job.cluster.gpu
+    found: dict[str, tuple[str, str]] = {}
+    if is_fsdp(launch):
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
+            "8",
+            "FSDP's gathers must not queue behind products; 1 is refused",
+        )
+    elif "ep-overlap" in launch.plan.techniques and gpu.architecture not in _WITHOUT_QUEUE_RULE:
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
+            "32",
+            "the experts' exchange must not queue behind the products of another micro-batch",
+        )
+    elif (degrees.tp > 1 or degrees.cp > 1) and gpu.architecture not in _WITHOUT_QUEUE_RULE:
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
+            "1",
+            "one queue: collectives start before the products that hide them (Megatron demands it)",
+        )
+    if launch.plan.activation_offload:
+        found["NVTE_CPU_OFFLOAD_V1"] = (
+            "1",
+            "Transformer Engine from 2.10 on must not offload weights too (Megatron demands it)",
+        )
+    return found
+
+
+def choices(launch: Launch) -> Iterator[Choice]:
+    """A sentence for each setting that the plan decides."""
+    yield from _degrees(launch)
+    yield from _sharding(launch)
+    yield from (Choice(one.name, one.words) for one in launch.techniques)
+    yield from _rest(launch)
+
+
+def _degrees(launch: Launch) -> Iterator[Choice]:
+    degrees, domain = launch.plan.degrees, launch.job.cluster.scale_up_domain_gpus
+    if degrees.tp > 1:
+        where, split = "inside" if degrees.tp <= domain else "beyond", launch.splits_sequence
+        yield Choice(
+            f"tensor parallel {degrees.tp}" + (", sequence parallel" if split else ""),
+            f"splits every product{' and the activations around it' if split else ''}, {where} "
+            f"the scale-up domain of {domain} GPUs",
+        )
+    if degrees.pp > 1:
+        chunks = f" in {degrees.vpp} chunks each" if degrees.vpp > 1 else ""
+        bubble = (degrees.pp - 1) / (degrees.vpp * degrees.grad_acc)
+        yield Choice(
+            f"pipeline {degrees.pp}{chunks}",
+            f"splits the layers over nodes with little traffic; {degrees.grad_acc} micro-batches "
+            f"leave an ideal bubble of {share(bubble)} of the compute",
+        )
+    if degrees.pp > 1 and not launch.plan.layout.is_even:
+        stages = ", ".join(str(count) for count in launch.plan.layout.stage_layers(degrees.pp))
+        yield Choice(
+            f"layers by stage {stages}",
+            "stages with the embedding or the head hold fewer layers, so that none waits",
+        )
+    if launch.plan.layout.mtp_standalone:
+        yield Choice(
+            f"multi-token prediction on stage {degrees.pp - 2}",
+            "with head and loss it would take longer than any stage of layers",
+        )
+    if degrees.cp > 1:
+        kind = launch.plan.cp_comm_type or "p2p"
+        yield Choice(f"context parallel {degrees.cp}", f"splits the sequence; {_EXCHANGES[kind]}")
+    if launch.job.model.moe is not None:
+        yield Choice(
+            f"expert parallel {degrees.ep}, expert tensor parallel {degrees.etp}",
+            f"each rank holds {launch.job.model.moe.experts // degrees.ep} of "
+            f"{launch.job.model.moe.experts} experts; tokens travel by all-to-all",
+        )
+
+
+def _sharding(launch: Launch) -> Iterator[Choice]:
+    degrees = launch.plan.degrees
+    replicas = degrees.dp * degrees.cp
+    if degrees.zero == 1:
+        over = degrees.shard or replicas
+        yield Choice(
+            "distributed optimizer",
+            f"shards optimizer state and master weights over {over} ranks (ZeRO-1)",
+        )
+    elif is_fsdp(launch):
+        what = "gradients" if degrees.zero == 2 else "gradients and weights"
+        yield Choice("Megatron-FSDP", f"shards optimizer state, {what} over {replicas} ranks")
+    if reduces_in_bf16(launch) and "bf16-gradients" not in launch.plan.techniques:
+        yield Choice("gradients in bf16", "half the memory and traffic of fp32 gradients")
+    group = sharp_group(launch)
+    if group:
+        yield Choice(
+            f"SHARP for the group {group}",
+            "InfiniBand switches add up the gradients; without plugin, aggregation manager or a "
+            "free tree NCCL takes the hosts unasked (NCCL_DEBUG=INFO shows COLLNET or NVLS)",
+        )
+    if launch.job.framework.overlap.gradient_reduction > 0 and replicas > 1:
+        yield Choice(
+            "overlap of gradient reduction and parameter gather",
+            "the predicted step time counts on it: without it the exchange is exposed",
+        )
+
+
+def _rest(launch: Launch) -> Iterator[Choice]:
+    plan = launch.plan
+    if plan.recompute != "none":
+        yield Choice(f"recompute {plan.recompute}", "runs again in backward what would not fit")
+    if plan.activation_offload:
+        yield Choice(
+            f"{fraction_text(plan.activation_offload, plan.activation_offload_fraction)} on the "
+            "host",
+            "copied beside the compute of the next layer; one copy of a module in flight, so that "
+            "copies that lag hold up the next and do not pile up on the GPU",
+        )
+    yield Choice(
+        f"micro-batch {plan.degrees.mbs}, {plan.degrees.grad_acc} a step",
+        f"make {plan.gbs:,} sequences, {plan.gbs_tokens:,} tokens, with {plan.degrees.dp} replicas",
+    )
+    if plan.ramp:
+        first = plan.ramp[0]
+        yield Choice(
+            f"batch ramp from {first.gbs:,} sequences",
+            f"the first steps take {seconds(first.step_time_s)}, not what the last batch takes",
+        )
+    if launch.job.precision not in ("bf16", "fp16"):
+        yield Choice(f"products in {launch.job.precision}", "weights and norms stay in bf16")
+    if plan.optimizer != "adamw" or plan.optimizer_offload:
+        offload = (
+            f", {share(plan.optimizer_offload, 0)} on the CPU" if plan.optimizer_offload else ""
+        )
+        yield Choice(f"optimizer {plan.optimizer}{offload}", "less optimizer state on the GPU")

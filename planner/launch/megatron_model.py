@@ -36,13 +36,8 @@ def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Itera
             f"Megatron-Bridge has a provider of its own for {model.name}, which is not written",
             "--framework megatron-core",
         )
-    if not bridge:
-        yield from _flag_refusals(model)
-
-
-def _flag_refusals(model: ModelSpec) -> Iterator[Refusal]:
-    """What only Megatron-Bridge's fields reach."""
-    for row in MEGATRON:
+    # What only Megatron-Bridge's fields reach.
+    for row in MEGATRON if not bridge else ():
         if row.when(model) and (phrase := row.no_flag(model)):
             text = f"Megatron-LM's flags cannot express {model.name}: {phrase}"
             yield Refusal(text, "--framework megatron-bridge")
@@ -54,18 +49,15 @@ def model_groups(model: ModelSpec, seq: int, *, dropout: bool, low: bool) -> tup
     `low`: products in 8 or 4 bits.
     """
     run = {"model": _lengths(model, seq, dropout), "experts": dispatch_flags(model, low=low)}
-    return tuple(
-        Group(
-            f"model: {model.name}" if title == "model" else title,
-            (*_flags(settings(rows, model)), *run.get(title, ())),
-        )
-        for title, rows in GROUPS
-    )
-
-
-def _flags(found: dict[str, Value]) -> Iterator[Flag]:
-    for name, value in found.items():
-        yield Flag(name) if value is True else flag(name, value)
+    groups = []
+    for title, rows in GROUPS:
+        flags = [
+            Flag(name) if value is True else flag(name, value)
+            for name, value in settings(rows, model).items()
+        ]
+        shown = f"model: {model.name}" if title == "model" else title
+        groups.append(Group(shown, (*flags, *run.get(title, ()))))
+    return tuple(groups)
 
 
 def _lengths(model: ModelSpec, seq: int, dropout: bool) -> tuple[Flag, ...]:

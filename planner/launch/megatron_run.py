@@ -1,15 +1,25 @@
 """How a plan runs, in Megatron-LM's flags: degrees, batch, sharding, recomputation, precision,
-optimizer. The model's shape is in `planner.launch.megatron_model`."""
+optimizer; and what of it Megatron-LM finds out only at run time, or not at all: refused before,
+with the place in megatron-core 0.19 where a run would fail. Models: `megatron_model`.
+"""
 
 from __future__ import annotations
 
-from planner.launch.checkpoints import TRAIN_STEPS, folder_variable
-from planner.launch.contract import Launch, Variable
-from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
-from planner.launch.megatron_layout import layout_flags
+from collections.abc import Iterator
+
+from planner.job.job import Job
+from planner.launch.contract import TRAIN_STEPS, Launch, Refusal, Variable, folder_variable
+from planner.launch.megatron_flags import (
+    Flag,
+    Group,
+    flag,
+    from_text,
+    layout_flags,
+    schedule_flag,
+    switches,
+)
 from planner.launch.megatron_states import hybrid_flags, is_hybrid
-from planner.launch.options import MEGATRON, MEGATRON_PRECISIONS
-from planner.launch.ramp import schedule_flag
+from planner.launch.options import MEGATRON
 from planner.predict.sharp import sharp_use
 
 LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
@@ -89,11 +99,13 @@ def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
             # Bounds what is gathered and not yet reduced to two layers, as the plan counts.
             *switches((MEGATRON["double-buffer"].key, degrees.zero == _WEIGHTS_SHARDED)),
         ]
+    # In some profiles kernels of their own add weight gradients to the fp32 buffer.
+    adds_gradients = launch.job.framework.kernels.accumulation_traffic_bytes > 0
     flags += switches(
         (MEGATRON["zero"].key, degrees.zero >= 1),
         (MEGATRON["gradient-reduction-exposed"].key, reduces),
         (MEGATRON["parameter-gather-exposed"].key, gathers and degrees.zero >= 1),
-        (MEGATRON["unfused-accumulation"].key, _adds_gradients(launch) and not is_fsdp(launch)),
+        (MEGATRON["unfused-accumulation"].key, adds_gradients and not is_fsdp(launch)),
         (MEGATRON["bf16-gradients"].key, reduces_in_bf16(launch)),
     )
     if degrees.shard and degrees.zero:
@@ -112,31 +124,11 @@ def sharp_group(launch: Launch) -> str:
     return use.group if use and not use.reason else ""
 
 
-def _adds_gradients(launch: Launch) -> bool:
-    """Profiles in which kernels of their own add weight gradients to the fp32 buffer."""
-    return launch.job.framework.kernels.accumulation_traffic_bytes > 0
-
-
 def reduces_in_bf16(launch: Launch) -> bool:
     """Gradients kept and reduced in 16 bits, as the profile has them."""
     gradient_bytes = launch.job.optimizer.gradient_bytes
     size = launch.job.framework.state.gradient_bytes if gradient_bytes is None else gradient_bytes
     return size == _SIXTEEN_BITS
-
-
-def recompute_flags(launch: Launch) -> tuple[Flag, ...]:
-    """What runs again in backward; none if all is kept."""
-    return from_text(launch.plan.recompute_flags)
-
-
-def offload_flags(launch: Launch) -> tuple[Flag, ...]:
-    """Activations that are kept on the host."""
-    return from_text(launch.plan.activation_offload_flags)
-
-
-def precision_flags(launch: Launch) -> tuple[Flag, ...]:
-    """Type of weights, and recipe of the products."""
-    return from_text(MEGATRON_PRECISIONS[launch.job.precision])
 
 
 def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
@@ -148,14 +140,9 @@ def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
     return (*flags, *from_text(launch.plan.optimizer_flags))
 
 
-def technique_flags(launch: Launch) -> tuple[Flag, ...]:
-    """What switches the plan's techniques on."""
-    return from_text(launch.plan.technique_flags)
-
-
 def with_techniques(launch: Launch, *groups: Group) -> tuple[Group, ...]:
     """Groups of flags, in which a technique's flag replaces one of the same name before it."""
-    of_techniques = {one.name for one in technique_flags(launch)}
+    of_techniques = {one.name for one in from_text(launch.plan.technique_flags)}
     return tuple(
         group
         if group.title == TECHNIQUES
@@ -181,3 +168,45 @@ def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
 
 
 LOCAL_PROFILE = "megatron-local"
+
+
+_SCHEDULES = ("1f1b", "interleaved")
+_FSDP_OPTIMIZERS = ("adamw", "sgd")
+
+
+def run_refusals(launch: Launch) -> Iterator[Refusal]:
+    """Everything about degrees, schedule and sharding that would not run."""
+    plan, job = launch.plan, launch.job
+    degrees, layout = plan.degrees, plan.layout
+    if plan.schedule not in _SCHEDULES or layout.placement != "straight":
+        yield Refusal(
+            f"Megatron-LM has no {plan.schedule} schedule: it runs 1F1B, interleaved with vpp > 1",
+            "--schedule interleaved with --vpp 2" if degrees.vpp > 1 else "--schedule 1f1b",
+        )
+    split = degrees.tp > 1 and not launch.splits_sequence
+    if job.model.moe is not None and split:
+        # moe_layer.py, MoELayer.forward.
+        yield Refusal(
+            "experts under tensor parallelism train only with sequence parallelism", "--tp 1"
+        )
+    family = job.optimizer.family
+    if is_fsdp(launch) and family not in _FSDP_OPTIMIZERS:
+        yield Refusal(f"Megatron-FSDP trains with Adam or SGD, not {family}", "--zero 1")
+    if "(" in plan.recompute_flags:
+        recomputed = layout.stage_recomputed(degrees.pp)
+        least = min(recomputed) // max(1, len(layout.block_layers) // degrees.pp)
+        yield Refusal(
+            "Megatron-LM recomputes the same number of layers on every stage, not "
+            + ", ".join(str(count) for count in recomputed),
+            f"--recompute full:block={max(1, least)}",
+        )
+
+
+def attention_refusals(job: Job) -> Iterator[Refusal]:
+    """Attention that the layers' implementation does not have."""
+    if job.framework.name == LOCAL_PROFILE and job.attention == "flash":
+        # dot_product_attention.py: the scores are made in full.
+        yield Refusal(
+            "--transformer-impl local has no flash attention",
+            "--attention eager, or --framework megatron-core",
+        )

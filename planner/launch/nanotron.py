@@ -9,12 +9,23 @@ from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, row, settings
 from planner.launch.architecture import refusals as architecture_refusals
-from planner.launch.checkpoints import FOLDER, TRAIN_STEPS, TRIAL_STEPS, folder_variable, save_steps
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal, Variable
+from planner.launch.contract import (
+    FOLDER,
+    TRAIN_STEPS,
+    TRIAL_STEPS,
+    Choice,
+    Command,
+    Files,
+    Launch,
+    Refusal,
+    Variable,
+    folder_variable,
+    ramp_refusals,
+    save_steps,
+)
 from planner.launch.model_traits import lacking
 from planner.launch.options import NANOTRON as OPTIONS
 from planner.launch.options import last
-from planner.launch.ramp import ramp_refusals
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
 from planner.launch.template import filled
 from planner.predict.layouts import model_costs
@@ -30,41 +41,21 @@ VARIABLES = (
 )
 
 
-def program(launch: Launch) -> str:
-    """The text of `train.py`."""
-    return filled("nanotron.py.txt", save_steps=save_steps(launch), folder=FOLDER)
-
-
 CONFIG = "nanotron.yaml"
 
 
-def job_refusals(job: Job) -> tuple[Refusal, ...]:
-    """What nanotron cannot express of the job."""
-    model = job.model
-    return (
-        *architecture_refusals(NANOTRON, model, "nanotron", "--framework megatron-core"),
-        *_run_refusals(job),
-        *ramp_refusals(job, "nanotron"),
-    )
-
-
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
-    """What nanotron cannot express of the plan."""
-    return (*job_refusals(launch.job), *_split_refusals(launch))
-
-
-def _split_refusals(launch: Launch) -> Iterator[Refusal]:
-    """nanotron places the layers itself: the plan's stages must be those."""
+def refusals(launch: Launch) -> Iterator[Refusal]:
+    """What nanotron cannot express of the plan: it places the layers itself, and the plan's stages
+    must be those."""
+    yield from job_refusals(launch.job)
     pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
-    if pp == 1:
-        return
-    one_stage_split = stage_split(launch.job.model, pp)
-    if one_stage_split == planned:
+    own = stage_split(launch.job.model, pp)
+    if pp == 1 or own == planned:
         return
     same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job.model, count)]
     yield Refusal(
         f"nanotron places the layers itself, by cost with the output projection counted: "
-        f"{_listed(one_stage_split)} on {pp} stages, not the plan's {_listed(planned)}",
+        f"{_listed(own)} on {pp} stages, not the plan's {_listed(planned)}",
         f"pp {same[0]}",
     )
 
@@ -82,7 +73,9 @@ def stage_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
     return greedy_split(model.layers, pp, *model_costs(model))
 
 
-def _run_refusals(job: Job) -> Iterator[Refusal]:
+def job_refusals(job: Job) -> Iterator[Refusal]:
+    """What nanotron cannot express of the job."""
+    yield from architecture_refusals(NANOTRON, job.model, "nanotron", "--framework megatron-core")
     optimizer = job.optimizer
     if optimizer.family != "adamw" or any(dtype != "fp32" for _, dtype in optimizer.states):
         yield Refusal(
@@ -95,16 +88,20 @@ def _run_refusals(job: Job) -> Iterator[Refusal]:
         yield Refusal("nanotron runs flash attention", "--attention flash")
     if job.dropout:
         yield Refusal("nanotron's Llama has no dropout", "no --dropout")
+    yield from ramp_refusals(job, "nanotron")
 
 
 def files(launch: Launch) -> Files:
     """The YAML file, and the program that puts the user's variables into it."""
     head = f"# nanotron (2026-04): {launch.job.model.name} on {launch.plan.degrees.gpus} GPUs\n"
-    return {CONFIG: head + yaml_text(sections(launch)), PROGRAM: program(launch)}
+    program = filled("nanotron.py.txt", save_steps=save_steps(launch), folder=FOLDER)
+    return {CONFIG: head + yaml_text(sections(launch)), PROGRAM: program}
 
 
 def sections(launch: Launch) -> tuple[Section, ...]:
     """The sections of the file."""
+    name = launch.job.model.name
+    tokenizer = Setting("tokenizer_name_or_path", name, "TOKENIZER sets it", told=False)
     return (
         Section("general", (Setting("project", "planned"), Setting("seed", 42))),
         Section("parallelism", tuple(_parallelism(launch))),
@@ -120,7 +117,7 @@ def sections(launch: Launch) -> tuple[Section, ...]:
         ),
         Section("logging", (Setting("log_level", "info"),
                             Setting("iteration_step_info_interval", 1))),
-        _tokenizer(launch.job.model),
+        Section("tokenizer", (tokenizer,)),
         _data(),
     )  # fmt: skip
 
@@ -251,13 +248,6 @@ def _optimizer(launch: Launch) -> Iterator[Setting]:
     )
 
 
-def _tokenizer(model: ModelSpec) -> Section:
-    return Section(
-        "tokenizer",
-        (Setting("tokenizer_name_or_path", model.name, "TOKENIZER sets it", told=False),),
-    )
-
-
 def _data() -> Section:
     stage: dict[str, Value] = {
         "name": "first",
@@ -283,7 +273,7 @@ def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
     )
 
 
-def choices(launch: Launch) -> tuple[Choice, ...]:
+def choices(launch: Launch) -> Iterator[Choice]:
     """The settings worth a sentence."""
     return section_choices([section for section in sections(launch) if section.title])
 

@@ -1,16 +1,92 @@
-"""The search as people ask for it: with what the launch writers say of its plans."""
+"""Plans and the frameworks that launch them: why a writer refuses one, the search that says so, and
+a plan made ready for one framework."""
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 from planner._version import __version__
+from planner.job.errors import UsageError
+from planner.job.frameworks import RecomputeMode, load_framework
+from planner.job.frameworks.names import target_of_profile
+from planner.job.frameworks.targets import TARGETS, Target
 from planner.job.job import Job
+from planner.job.models.catalog import catalog_name
+from planner.job.optimizer_rules import check_optimizer
+from planner.job.recompute import Recomputed
 from planner.job.request import Request
-from planner.launch.registry import LAUNCH_NOTES
+from planner.launch.contract import Launch, NodesAs, Refusal, Writer
+from planner.predict.command_line import search_command
+from planner.predict.configuration import evaluate, given_layout, given_modes
+from planner.predict.decided import decided_job, decided_request
 from planner.predict.plan import Plan
 from planner.search import search
+from planner.search.launchable import LaunchNotes
 from planner.search.result import Counts, SearchResult
+
+
+def writer_of(target: Target) -> Writer:
+    """The module that writes for a target, imported now."""
+    return cast(Writer, importlib.import_module(f"planner.launch.{target.module}"))
+
+
+def job_launch_note(job: Job) -> str | None:
+    """Why the framework's writer could launch no plan of the job, and which could; None if it can.
+
+    A profile without a writer (`nanogpt`) is for its figures alone: nothing is said. Figures of
+    such a job are worth having (people run forks that have the model), so it is searched.
+    """
+    target = target_of_profile(job.framework.name)
+    refusals = [] if target is None else list(writer_of(target).job_refusals(job))
+    if target is None or not refusals:
+        return None
+    reasons = "; ".join(f"{refusal.reason} (nearest: {refusal.nearest})" for refusal in refusals)
+    able = dict.fromkeys(target.profile for target in TARGETS.values() if _launches(target, job))
+    others = f". Frameworks that launch it: {', '.join(able)}" if able else ""
+    return f"planner launch writes none of these plans for {target.name}: {reasons}{others}"
+
+
+def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:
+    """Which of a search's plans the framework's writer refuses, and why; None if it takes all.
+
+    Where it takes the job, the rules over shapes leave few: a schedule that was asked for by name.
+    """
+    whole = job_launch_note(job)
+    target = target_of_profile(job.framework.name)
+    if whole is not None or target is None:
+        return whole
+    refused: dict[str, list[int]] = {}
+    for number, plan in enumerate(plans, start=1):
+        decided = decided_request(request, plan), decided_job(job, plan)
+        first = next(writer_of(target).refusals(Launch(plan, *decided, target.name)), None)
+        if first is not None:
+            refused.setdefault(first.reason, []).append(number)
+    if not refused:
+        return None
+    reasons = [
+        f"{'plan' if len(item) == 1 else 'plans'} {', '.join(map(str, item))}: {reason}"
+        for reason, item in refused.items()
+    ]
+    return f"not written by planner launch for {target.name}: " + "; ".join(reasons)
+
+
+LAUNCH_NOTES = LaunchNotes(job_launch_note, launch_note)
+
+
+def _launches(target: Target, job: Job) -> bool:
+    """Whether the target has the job's model, length, optimizer and precision."""
+    profile = load_framework(target.profile)
+    if job.precision not in profile.precisions:
+        return False
+    try:
+        check_optimizer(profile, job.optimizer_setting)
+    except UsageError:
+        return False
+    return next(writer_of(target).job_refusals(job), None) is None
 
 
 def find_plans(request: Request, **options: Any) -> SearchResult:
@@ -33,3 +109,159 @@ def one_plan(plan: Plan, request: Request, job: Job) -> SearchResult:
         plans=(plan,),
         proven=False,
     )
+
+
+class CannotExpressError(UsageError):
+    """A framework cannot run a plan: why, and the search for those that it can."""
+
+    def __init__(self, target: Target, refusals: tuple[Refusal, ...], request: Request) -> None:
+        self.refusals = refusals
+        lines = [f"{target.name} cannot run this plan:"]
+        for refusal in refusals:
+            near = f" (nearest: {refusal.nearest})" if refusal.nearest else ""
+            lines.append(f"  - {refusal.reason}{near}")
+        # Where the model is refused, none of its plans is run.
+        if not any("cannot express" in refusal.reason for refusal in refusals):
+            lines.append(f"plans that {target.name} runs:")
+            lines.append(f"  {search_command(request)} -o {target.name}-plans.json --force")
+        super().__init__("\n".join(lines))
+
+
+def launch_of(
+    plan: Plan,
+    request: Request,
+    target: Target,
+    nodes_as: NodesAs,
+    gpus: int | None = None,
+    ramp: str | None = None,
+) -> Launch:
+    """The plan for a target, costed under the target's profile.
+
+    `gpus`: how many of the request's the plan uses; `ramp`: a batch ramp in place of the plan's,
+    with which it is costed anew. CannotExpressError, a UsageError, names each
+    thing that the target cannot run, and the search for plans that it can. UsageError for a plan on
+    GPUs of several types: how such a job is started was not found out for any framework.
+    """
+    if plan.stage_gpus:
+        raise UsageError(
+            f"the plan has stages on GPUs of several types ({request.gpus}), and launch files are "
+            "written for one type; explain shows which ranks live where, a search on one type "
+            "gives plans to launch"
+        )
+    request_for = _request_for(plan, request, target, gpus)
+    try:
+        if ramp is not None:
+            request_for = request_for.model_copy(update={"batch_ramp": ramp})
+        if request_for.framework == request.framework and ramp is None:
+            launch = Launch(plan, request_for, request_for.resolve(), target.name, nodes_as)
+            _demand_rules(plan, launch.job)
+        else:
+            _demand_same_recompute(plan, request, request_for)
+            launch = _costed(plan, request_for, target, nodes_as)
+    except UsageError as error:
+        refusals: tuple[Refusal, ...] = (Refusal(_sentence(error), ""),)
+    else:
+        refusals = tuple(writer_of(target).refusals(launch))
+        if not refusals:
+            return launch
+    raise CannotExpressError(target, refusals, _searched(request_for, request))
+
+
+def _demand_same_recompute(plan: Plan, request: Request, one_request: Request) -> None:
+    """UsageError if a mode's name means other modules in the target."""
+    here = load_framework(request.framework).recompute_mode(plan.recompute)
+    there = load_framework(one_request.framework).recompute_mode(plan.recompute)
+    if here.modules != there.modules:
+        raise UsageError(
+            f"recompute {plan.recompute} runs {_words(here)} again in {request.framework}, and "
+            f"{_words(there)} in {one_request.framework}"
+        )
+
+
+def _words(mode: RecomputeMode) -> str:
+    return " and ".join(name.lower().replace("_", " ") for name in mode.modules) or "nothing"
+
+
+def _sentence(error: UsageError) -> str:
+    lines = [line.strip(" -") for line in str(error).splitlines()]
+    rules = lines[1:] if lines[0].endswith(":") else lines
+    return "; ".join(rules or lines)
+
+
+def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
+    """The request under the target's profile, without limits and with the plan's own batch."""
+    same = request.framework in (target.profile, *target.variants)
+    changes: dict[str, object] = {
+        "framework": request.framework if same else target.profile,
+        "gbs": plan.gbs,
+        "gbs_tokens": None,
+        "batch_ramp": plan.ramp_text or None,
+        "limits": {},
+        "recompute": None,
+        "optimizer_kernel": request.optimizer_kernel if same else None,
+        "dtype": request.dtype if same else None,
+        "schedule": _named_schedule(plan),
+        "model": _absolute(request.model),
+        "cluster": None if request.cluster is None else _absolute(request.cluster),
+        "optimizer_offload": plan.optimizer_offload,
+        "activation_offload": ",".join(plan.activation_offload) or "off",
+        "activation_offload_fraction": plan.activation_offload_fraction,
+        "use": request.use if same else (),
+        "without": request.without if same else (),
+    }
+    if gpus is not None and request.gpus is not None:
+        cluster = request.resolve().cluster
+        if cluster.num_gpus != gpus:
+            changes["gpus"] = f"{gpus}x{cluster.gpu.name}"
+    return request.model_copy(update=changes)
+
+
+def _absolute(given: str) -> str:
+    """A path from wherever the plan file will lie; a catalogue name as it is."""
+    path = Path(given).expanduser()
+    return str(path.resolve()) if catalog_name(given) is None and path.exists() else given
+
+
+def _named_schedule(plan: Plan) -> str | None:
+    """The plan's schedule; None for those that are any framework's usual ones."""
+    usual = plan.degrees.pp == 1 or plan.schedule in ("1f1b", "interleaved")
+    return None if usual else plan.schedule
+
+
+def _recomputed(plan: Plan) -> Recomputed | None:
+    """Layers of each stage that run again; None for all or none."""
+    return plan.layout.recomputed if plan.layout.recomputes_some(plan.degrees.pp) else None
+
+
+def _demand_rules(plan: Plan, job: Job) -> None:
+    """UsageError if a plan that is launched as it stands breaks a rule: its file was edited."""
+    decided, layout = decided_job(job, plan), plan.layout
+    modes = given_modes(decided, plan.recompute, _recomputed(plan))
+    given_layout(
+        replace(decided, recompute=modes),
+        plan.degrees,
+        layout.block_layers,
+        _recomputed(plan),
+        layout.mtp_standalone,
+    )
+
+
+def _costed(plan: Plan, request: Request, target: Target, nodes_as: NodesAs) -> Launch:
+    """A plan costed under a request's profile. UsageError if it breaks a rule."""
+    layout = plan.layout
+    again = evaluate(
+        request,
+        plan.degrees,
+        plan.recompute,
+        layout.block_layers,
+        _recomputed(plan),
+        layout.mtp_standalone,
+    )
+    return Launch(again, request, request.resolve(), target.name, nodes_as)
+
+
+def _searched(request: Request, asked: Request) -> Request:
+    """What to search for in a plan's place: the batch stays, the target's plans are its own."""
+    offloads = ("optimizer_offload", "activation_offload", "activation_offload_fraction")
+    open_again = {name: getattr(asked, name) for name in offloads}
+    return request.model_copy(update=open_again | {"schedule": None})

@@ -15,10 +15,9 @@ from planner.job.frameworks import load_framework
 from planner.job.markdown import markdown_table
 from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.launch.contract import Choice, Files, Launch
-from planner.launch.expect import Expectations, StageExpectation
+from planner.launch.expect import MEASURED_FILE, PLAN_FILE, Expectations, StageExpectation
 from planner.launch.launchers import how_to_start, start_script
 from planner.launch.launchers.shell import PREFLIGHT
-from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE
 from planner.launch.template import filled
 from planner.search.explanation import time_terms
 
@@ -120,13 +119,11 @@ def _files(written: Files) -> list[str]:
         PLAN_FILE: "the plan with every prediction; `planner explain plan.json` shows it",
         MEASURED_FILE: "where your measurement goes, for `planner validate`",
     }
-    rows = [(f"`{name}`", known.get(name, _kind(name))) for name in sorted(written)]
+    for name in written:
+        starts = name.startswith(("launch.", "sky.", "jobset.", "trainjob."))
+        known.setdefault(name, "starts the job" if starts else "configuration of the framework")
+    rows = [(f"`{name}`", known[name]) for name in sorted(written)]
     return markdown_table(("file", "what it is"), rows).splitlines()
-
-
-def _kind(name: str) -> str:
-    starts = ("launch.", "sky.", "jobset.", "trainjob.")
-    return "starts the job" if name.startswith(starts) else "configuration of the framework"
 
 
 def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
@@ -139,14 +136,13 @@ def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
 
 
 def _memory(launch: Launch, expected: Expectations) -> dict[str, object]:
-    rows = [
-        (
-            _stages(group),
-            *_shown(group[0]),
-            f"{gib(group[0].total_low_bytes)} to {gib(group[0].total_high_bytes)}",
-        )
-        for group in _alike(expected.stages)
-    ]
+    rows = []
+    # Consecutive stages whose figures print alike.
+    for shown, group in groupby(expected.stages, _shown):
+        first, *others = group
+        stages = f"{first.stage} to {others[-1].stage}" if others else str(first.stage)
+        interval = f"{gib(first.total_low_bytes)} to {gib(first.total_high_bytes)}"
+        rows.append((stages, *shown, interval))
     titles = ("stage", "layers", "max allocated", "max reserved", "nvidia-smi")
     heaviest = expected.heaviest
     return {
@@ -163,19 +159,9 @@ def _memory(launch: Launch, expected: Expectations) -> dict[str, object]:
     }
 
 
-def _alike(stages: Sequence[StageExpectation]) -> list[list[StageExpectation]]:
-    """Consecutive stages whose figures print alike."""
-    return [list(group) for _, group in groupby(stages, _shown)]
-
-
 def _shown(stage: StageExpectation) -> tuple[str, ...]:
     figures = stage.allocated_bytes, stage.reserved_bytes, stage.total_bytes
     return str(stage.layers), *(gib(value) for value in figures)
-
-
-def _stages(group: Sequence[StageExpectation]) -> str:
-    first, last = group[0].stage, group[-1].stage
-    return str(first) if first == last else f"{first} to {last}"
 
 
 def _time(launch: Launch, expected: Expectations) -> dict[str, object]:

@@ -55,19 +55,15 @@ class Section:
         return {setting.key: setting.value for setting in self.settings}
 
 
-def section_choices(sections: Sequence[Section]) -> tuple[Choice, ...]:
+def section_choices(sections: Sequence[Section]) -> Iterator[Choice]:
     """The settings that have a reason, as sentences for the README."""
-    return tuple(
-        Choice(f"{section.title}.{setting.key} = {_shown(setting.value)}", setting.why)
-        for section in sections
-        for setting in section.settings
-        if setting.why and setting.told
-    )
-
-
-def _shown(value: Value) -> str:
-    text = json.dumps(value) if not isinstance(value, Code) else str(value)
-    return text if len(text) < 60 else f"{text[:56]} ..."
+    for section in sections:
+        for setting in section.settings:
+            if setting.why and setting.told:
+                value = setting.value
+                text = str(value) if isinstance(value, Code) else json.dumps(value)
+                shown = text if len(text) < 60 else f"{text[:56]} ..."
+                yield Choice(f"{section.title}.{setting.key} = {shown}", setting.why)
 
 
 def comment(text: str, indent: int = 0) -> list[str]:

@@ -7,6 +7,8 @@ block.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import all_settings, refusals, scaling_kind
@@ -14,45 +16,39 @@ from planner.launch.contract import Launch, Refusal
 from planner.launch.model_traits import moe_indices
 from planner.launch.settings_text import Value, python_value
 from planner.launch.template import filled
-from planner.launch.titan_flavors import FLAVORS, Flavor, flavor_of
-from planner.launch.titan_table import titan_table
+from planner.launch.titan_table import FLAVORS, Flavor, flavor_of, titan_table
 
 # Linear layers that stay in bf16: output projection and router.
 HIGH_PRECISION = ["lm_head", "router.gate"]
 
 
-def model_refusals(job: Job) -> tuple[Refusal, ...]:
+def model_refusals(job: Job) -> Iterator[Refusal]:
     """What of the model torchtitan 0.3 cannot build or run."""
     model = job.model
-    found = list(refusals(titan_table(model), model, "torchtitan 0.3", "--framework megatron-core"))
+    yield from refusals(titan_table(model), model, "torchtitan 0.3", "--framework megatron-core")
     if model.family == "gpt_oss" and job.precision not in ("bf16", "fp16"):
         text = f"torchtitan 0.3 has no products in {job.precision} for gpt-oss's experts"
-        found.append(Refusal(text, "--precision bf16"))
+        yield Refusal(text, "--precision bf16")
     if job.seq > model.max_positions:
-        found.append(
-            Refusal(
-                f"a sequence of {job.seq:,} is longer than the {model.max_positions:,} "
-                "positions of the model",
-                f"--seq {model.max_positions}",
-            )
+        yield Refusal(
+            f"a sequence of {job.seq:,} is longer than the {model.max_positions:,} "
+            "positions of the model",
+            f"--seq {model.max_positions}",
         )
-    return tuple(found)
 
 
 def registry_size(launch: Launch) -> Flavor | None:
     """The registry's size that the plan's model is, if its rotary cache is long enough."""
-    one_flavor_of = flavor_of(launch.job.model, FLAVORS)
-    return one_flavor_of if one_flavor_of and launch.plan.seq <= one_flavor_of.longest else None
+    size = flavor_of(launch.job.model, FLAVORS)
+    return size if size and launch.plan.seq <= size.longest else None
 
 
 def model_imports(launch: Launch) -> list[str]:
     """Import lines of the model section."""
-    one_registry_size = registry_size(launch)
-    if one_registry_size:
-        return [f"from torchtitan.models.{one_registry_size.module} import model_registry"]
-    if launch.job.model.mla:
-        return _LATENT_IMPORTS
-    return _GROUPED_IMPORTS
+    size = registry_size(launch)
+    if size:
+        return [f"from torchtitan.models.{size.module} import model_registry"]
+    return _LATENT_IMPORTS if launch.job.model.mla else _GROUPED_IMPORTS
 
 
 def model_text(launch: Launch) -> str:

@@ -1,4 +1,5 @@
-"""A plan in torchtitan's terms: mesh degrees, pipeline parts, batch; what none of them can say.
+"""A plan in torchtitan's terms, in 0.3 and in 0.2: mesh degrees, pipeline parts, batch; what none
+of them can say; the sections with the reason for each setting; data and checkpoints.
 
 Read in torchtitan 0.3.0 and 0.2.2 (distributed/parallel_dims.py, pipeline_parallel.py, fsdp.py,
 trainer.py) and torch 2.13 (distributed/pipelining/schedules.py).
@@ -6,13 +7,24 @@ trainer.py) and torch 2.13 (distributed/pipelining/schedules.py).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.job.job import Job
 from planner.job.modules import Module
-from planner.launch.contract import Launch, Refusal
-from planner.launch.ramp import ramp_refusals
+from planner.launch.contract import (
+    TRAIN_STEPS,
+    TRIAL_STEPS,
+    Files,
+    Launch,
+    Refusal,
+    Variable,
+    folder_variable,
+    ramp_refusals,
+)
+from planner.launch.options import TORCHTITAN, last
+from planner.launch.settings_text import Section, Setting
 from planner.predict.plan import Degrees
 
 # planner.job.schedules -> torch.distributed.pipelining.schedules.get_schedule_class
@@ -49,34 +61,13 @@ def mesh_of(degrees: Degrees) -> TitanMesh:
     return TitanMesh(degrees.dp // shard, shard, "always" if degrees.pp > 1 else "default")
 
 
-@dataclass(frozen=True, slots=True)
-class TitanBatch:
-    """A pipeline takes its micro-batches out of one local batch, anything else accumulates.
-
-    global = local · dp · accumulation.
-    """
-
-    local: int
-    micro: int
-    accumulation: int
-    total: int
-
-
-def batch_of(degrees: Degrees) -> TitanBatch:
-    """Local batch, pipeline micro-batch, steps of accumulation and global batch, in sequences."""
-    if degrees.pp > 1:
-        return TitanBatch(degrees.mbs * degrees.grad_acc, degrees.mbs, 1, degrees.gbs)
-    return TitanBatch(degrees.mbs, 1, degrees.grad_acc, degrees.gbs)
-
-
-def parts_of(launch: Launch, head: str) -> list[list[str]] | None:
-    """Module names of every model part in pipeline order; None without a pipeline.
+def parts_of(launch: Launch, head: str) -> list[list[str]]:
+    """Module names of every model part in pipeline order.
 
     `head`: name of the output projection (`lm_head` in 0.3, `output` in 0.2).
     """
-    if launch.plan.degrees.pp == 1:
-        return None
-    parts, first = [], 0
+    parts: list[list[str]] = []
+    first = 0
     for count in launch.plan.layout.block_layers:
         parts.append([f"layers.{index}" for index in range(first, first + count)])
         first += count
@@ -115,3 +106,192 @@ def recompute_kind(launch: Launch) -> str:
     if mode.every > 1:
         return "every"
     return "selective" if Module.SELECTIVE_OP in mode.mask else "full"
+
+
+BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
+KERNELS = {"fused": "fused", "foreach": "foreach", "forloop": "for-loop"}
+
+
+TRIAL = Setting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False)
+COMPILE = Section(
+    "compile",
+    (
+        Setting("enable", True, "the plan counts on compiled blocks"),
+        Setting("components", ["model", "loss"]),
+    ),
+)
+
+
+def sections(launch: Launch) -> tuple[Section, ...]:
+    """Arguments of the configuration's parts, in the order of the file."""
+    compiled = Section(COMPILE.title, (*COMPILE.settings, *async_tensor(launch)))
+    return parallelism(launch), training(launch), _optimizer(launch), compiled
+
+
+def parallelism(launch: Launch) -> Section:
+    """ParallelismConfig."""
+    more = [Setting("enable_sequence_parallel", launch.splits_sequence)]
+    if launch.plan.degrees.cp > 1:
+        why = "balances the causal mask over the ranks, for FlexAttention"
+        more.append(Setting("context_parallel_load_balancer", "ptrr", why))
+    return shared_parallelism(launch, "lm_head", *more)
+
+
+def shared_parallelism(launch: Launch, head: str, *more: Setting) -> Section:
+    """Degrees and the pipeline, in 0.3 and in 0.2; `head`: name of the output projection."""
+    degrees, mesh = launch.plan.degrees, mesh_of(launch.plan.degrees)
+    shards = "FSDP2 shards parameters, gradients and optimizer state over this times cp"
+    split = f"with{'' if launch.splits_sequence else 'out'} sequence parallelism"
+    return Section(
+        "parallelism",
+        (
+            Setting(last(TORCHTITAN["replicate"]), mesh.replicate, _replicate_reason(launch)),
+            Setting(last(TORCHTITAN["shard"]), mesh.shard, shards),
+            Setting(last(TORCHTITAN["zero"]), mesh.reshard, _RESHARD_REASONS[degrees.zero]),
+            Setting(last(TORCHTITAN["tp"]), degrees.tp, split if degrees.tp > 1 else ""),
+            Setting(last(TORCHTITAN["cp"]), degrees.cp),
+            Setting(last(TORCHTITAN["ep"]), degrees.ep, _expert_reason(launch)),
+            *more,
+            Setting(last(TORCHTITAN["pp"]), degrees.pp),
+            *_pipeline(launch, head),
+        ),
+    )
+
+
+def async_tensor(launch: Launch) -> list[Setting]:
+    """Exchanges of tensor parallelism in pieces beside the products."""
+    if "async-tp" not in launch.plan.techniques:
+        return []
+    why = "exchanges in pieces beside the products, over NVLink; needs compiled blocks"
+    return [Setting("enable_async_tensor_parallel", True, why)]
+
+
+def _replicate_reason(launch: Launch) -> str:
+    mesh = mesh_of(launch.plan.degrees)
+    if mesh.replicate == 1:
+        return ""
+    if launch.plan.degrees.zero == 0:
+        return "plain data parallelism: every rank holds all parameters of its stage"
+    return f"HSDP: {mesh.replicate} replicas of a group that shards"
+
+
+# By ZeRO stage.
+_RESHARD_REASONS = {
+    0: "nothing is sharded",
+    2: "gathered parameters stay until backward (ZeRO-2)",
+    3: "parameters are freed after forward and gathered again for backward (ZeRO-3)",
+}
+
+
+def _expert_reason(launch: Launch) -> str:
+    degrees = launch.plan.degrees
+    if degrees.ep == 1:
+        return ""
+    rest = mesh_of(degrees).shard * degrees.cp * degrees.tp // degrees.ep
+    return f"experts over {degrees.ep} ranks out of dp_shard·cp·tp, sharded over the other {rest}"
+
+
+def _pipeline(launch: Launch, head: str) -> list[Setting]:
+    """Schedule, micro-batch and parts."""
+    degrees = launch.plan.degrees
+    if degrees.pp == 1:
+        return []
+    parts = ", ".join(str(count) for count in launch.plan.layout.block_layers)
+    return [
+        Setting(
+            last(TORCHTITAN["schedule"]),
+            SCHEDULE_NAMES[launch.plan.schedule],
+            f"{degrees.vpp} model parts a stage" if degrees.vpp > 1 else "",
+        ),
+        Setting(
+            last(TORCHTITAN["microbatch"]),
+            degrees.mbs,
+            f"{degrees.grad_acc} micro-batches of this many sequences a step",
+        ),
+        Setting("module_fqns_per_model_part", parts_of(launch, head), f"layers: {parts}"),
+    ]
+
+
+def training(launch: Launch) -> Section:
+    """TrainingConfig."""
+    no_graphs = Setting(
+        "disable_cuda_graphs",
+        True,
+        "the prediction knows no CUDA graphs, and pipelines and all-to-all dispatch cannot be "
+        "captured",
+    )
+    return Section("training", (*shared_training(launch), no_graphs, TRIAL))
+
+
+def shared_training(launch: Launch) -> tuple[Setting, ...]:
+    """Length, batch and types: settings of TrainingConfig in 0.3 and in 0.2.
+
+    A pipeline takes its micro-batches out of one local batch, anything else accumulates.
+    """
+    degrees = launch.plan.degrees
+    local, accumulated, reason = degrees.mbs, degrees.grad_acc, "micro-batch of a rank"
+    if degrees.pp > 1:
+        local, accumulated = degrees.mbs * degrees.grad_acc, 1
+        reason = (
+            f"all {degrees.grad_acc} micro-batches of {degrees.mbs}: the pipeline takes them "
+            "from here"
+        )
+    offload = launch.job.optimizer_offload > 0
+    return (
+        Setting(last(TORCHTITAN["seq"]), launch.plan.seq),
+        Setting(last(TORCHTITAN["mbs"]), local, reason),
+        Setting(
+            last(TORCHTITAN["gbs"]),
+            degrees.gbs,
+            f"{local} · dp {degrees.dp} · {accumulated} of accumulation; "
+            f"{launch.plan.gbs_tokens:,} tokens",
+        ),
+        Setting("dtype", "float32", "sharded parameters and optimizer state"),
+        Setting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
+        Setting("mixed_precision_reduce", "float32", "gradient reduction"),
+        Setting(
+            "enable_cpu_offload",
+            offload,
+            "parameters, gradients and optimizer state in host memory" if offload else "",
+        ),
+    )
+
+
+def _optimizer(launch: Launch) -> Section:
+    half = dict(launch.job.optimizer.states) == BF16_STATES
+    kernel = KERNELS[launch.job.optimizer_setting.kernel]
+    return Section(
+        "optimizer",
+        (
+            Setting(
+                "implementation",
+                "fused_opt_states_bf16" if half else kernel,
+                "AdamW with bf16 moments" if half else "AdamW, fp32 moments",
+            ),
+        ),
+    )
+
+
+SAMPLES = "sample_data"
+VARIABLES = (
+    Variable("DATASET", "", "folder of your texts, JSON lines with a field text; empty: samples"),
+    folder_variable("DATASET"),
+    TRAIN_STEPS,
+)
+ENVIRONMENT = {
+    "PYTORCH_CUDA_ALLOC_CONF": (
+        "expandable_segments:True",
+        "less fragmentation, as torchtitan's own run_train.sh sets it",
+    )
+}
+DEMANDS = {"HF_ASSETS": "folder with the model's tokenizer files (tokenizer.json)"}
+_LINES, _WORDS = 64, 512
+
+
+def sample_files() -> Files:
+    """Texts that torchtitan can read without the internet: numbers in words of their own."""
+    lines = (
+        json.dumps({"text": " ".join(f"{line * _WORDS + word:x}" for word in range(_WORDS))})
+        for line in range(_LINES)
+    )
+    return {f"{SAMPLES}/samples.jsonl": "\n".join(lines) + "\n"}

@@ -8,6 +8,7 @@ and fields of the model arguments in 0.2.2 (`models/qwen3/model/args.py`,
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import (
@@ -24,6 +25,48 @@ from planner.launch.architecture import (
 )
 from planner.launch.model_traits import lacking, leading_dense
 from planner.launch.settings_text import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A size in torchtitan's registry. `longest`: positions that its rotary cache allows."""
+
+    module: str
+    name: str
+    longest: int
+
+
+# Catalogue name -> size in torchtitan 0.3.0, models/*/__init__.py, where it is the model in every
+# field: tests/frameworks builds each and compares. Not here: Llama 3.2, whose frequencies the
+# registry divides by 8, not 32; Qwen3-235B with another rotary base; DeepSeek with another epsilon.
+FLAVORS = {
+    "llama-3.1-8b": Flavor("llama3", "8B", 131072),
+    "llama-3.1-70b": Flavor("llama3", "70B", 131072),
+    "llama-3.3-70b": Flavor("llama3", "70B", 131072),
+    "llama-3.1-405b": Flavor("llama3", "405B", 131072),
+    "qwen3-0.6b": Flavor("qwen3", "0.6B", 40960),
+    "qwen3-1.7b": Flavor("qwen3", "1.7B", 40960),
+    "qwen3-4b": Flavor("qwen3", "4B", 40960),
+    "qwen3-8b": Flavor("qwen3", "8B", 40960),
+    "qwen3-14b": Flavor("qwen3", "14B", 40960),
+    "qwen3-32b": Flavor("qwen3", "32B", 40960),
+    "qwen3-30b-a3b": Flavor("qwen3", "30B-A3B", 40960),
+    "gpt-oss-20b": Flavor("gpt_oss", "20b", 131072),
+    "gpt-oss-120b": Flavor("gpt_oss", "120b", 131072),
+}
+# Those that torchtitan 0.2.2 has too.
+FLAVORS_0_2 = {name: flavor for name, flavor in FLAVORS.items() if flavor.module != "gpt_oss"}
+
+
+def flavor_of(model: ModelSpec, flavors: dict[str, Flavor]) -> Flavor | None:
+    """The registry's size of a catalogue model; None for any other, also one of the same name."""
+    from planner.job.models.catalog import load_model, model_names
+
+    if model.name not in flavors or model.name not in model_names():
+        return None
+    same = load_model(model.name).spec
+    return flavors[model.name] if same == model else None
+
 
 # How far a step moves the bias of experts where a model states an auxiliary loss in its place.
 _USUAL_RATE = 1e-3
@@ -250,8 +293,6 @@ LATENT_0_2: tuple[Row, ...] = (*_TRUNK, *_DEEPSEEK, *_ROUTER, _TRUNCATES, *lacki
 
 def _registered(model: ModelSpec) -> str | None:
     """torchtitan builds gpt-oss in the sizes of its registry."""
-    from planner.launch.titan_flavors import FLAVORS, flavor_of
-
     if flavor_of(model, FLAVORS) is not None:
         return None
     return "torchtitan 0.3 builds gpt-oss in its own sizes, 20b and 120b, only"

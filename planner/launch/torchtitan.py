@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.job import Job
-from planner.launch.checkpoints import save_steps
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal, save_steps
 from planner.launch.settings_text import (
     Section,
     Setting,
     comment,
     python_arguments,
+    python_value,
     section_choices,
 )
 from planner.launch.template import filled
-from planner.launch.titan_data import DEMANDS, ENVIRONMENT, SAMPLES, VARIABLES, sample_files
 from planner.launch.titan_model import (
     HIGH_PRECISION,
     model_imports,
@@ -27,34 +26,28 @@ from planner.launch.titan_model import (
     model_text,
     registry_size,
 )
-from planner.launch.titan_plan import plan_refusals, recompute_kind, run_refusals
-from planner.launch.titan_sections import BF16_STATES, sections
+from planner.launch.titan_plan import (
+    BF16_STATES,
+    DEMANDS,
+    ENVIRONMENT,
+    SAMPLES,
+    VARIABLES,
+    plan_refusals,
+    recompute_kind,
+    run_refusals,
+    sample_files,
+    sections,
+)
 
 VERSION = "0.3.0"
 MODULE, FUNCTION = "planned_run", "planned"
 _LOW = ("fp8", "mxfp8")
 
 
-def job_refusals(job: Job) -> tuple[Refusal, ...]:
-    """What torchtitan 0.3 cannot express of the job."""
-    return (
-        *model_refusals(job),
-        *run_refusals(job),
-        *_optimizer_refusals(job),
-        *_precision_refusals(job),
-    )
-
-
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
+def refusals(launch: Launch) -> Iterator[Refusal]:
     """What torchtitan 0.3 cannot express of the plan."""
-    return (
-        *job_refusals(launch.job),
-        *plan_refusals(launch),
-        *_recompute_refusals(launch),
-    )
-
-
-def _recompute_refusals(launch: Launch) -> Iterator[Refusal]:
+    yield from job_refusals(launch.job)
+    yield from plan_refusals(launch)
     if recompute_kind(launch) == "every":
         yield Refusal(
             f"torchtitan 0.3 no longer checkpoints every k-th layer ({launch.plan.recompute})",
@@ -62,7 +55,10 @@ def _recompute_refusals(launch: Launch) -> Iterator[Refusal]:
         )
 
 
-def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
+def job_refusals(job: Job) -> Iterator[Refusal]:
+    """What torchtitan 0.3 cannot express of the job."""
+    yield from model_refusals(job)
+    yield from run_refusals(job)
     optimizer, kernel = job.optimizer, job.optimizer_setting.kernel
     half = dict(optimizer.states) == BF16_STATES
     plain = all(dtype == "fp32" for _, dtype in optimizer.states)
@@ -77,9 +73,6 @@ def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
             f"torchtitan's bf16 moments need the fused kernel, not {kernel}",
             "--optimizer-kernel fused",
         )
-
-
-def _precision_refusals(job: Job) -> Iterator[Refusal]:
     gpu = job.cluster.gpu
     if job.precision == "mxfp8" and gpu.vendor != "nvidia":
         yield Refusal(
@@ -106,21 +99,18 @@ def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
     )
 
 
-def choices(launch: Launch) -> tuple[Choice, ...]:
+def choices(launch: Launch) -> Iterator[Choice]:
     """The settings worth a sentence."""
-    low = [Choice(f"converters = {launch.job.precision}", _converter_reason(launch))]
-    one_registry_size = registry_size(launch)
-    model = Choice(
+    size = registry_size(launch)
+    yield Choice(
         "model_spec()",
-        f"torchtitan's own {one_registry_size.module} {one_registry_size.name}"
-        if one_registry_size
+        f"torchtitan's own {size.module} {size.name}"
+        if size
         else "written out: the model is none of torchtitan's registry",
     )
-    return (
-        model,
-        *(low if launch.job.precision in _LOW else []),
-        *section_choices(sections(launch)),
-    )
+    if launch.job.precision in _LOW:
+        yield Choice(f"converters = {launch.job.precision}", _converter_reason(launch))
+    yield from section_choices(sections(launch))
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
@@ -184,12 +174,8 @@ def python_assignments(section: Section) -> list[str]:
     lines: list[str] = []
     for setting in section.settings:
         lines += comment(setting.why, 4) if setting.why else []
-        lines.append(f"    {section.title}.{setting.key} = {_literal(setting)}")
+        lines.append(f"    {section.title}.{setting.key} = {python_value(setting.value)}")
     return lines
-
-
-def _literal(setting: Setting) -> str:
-    return python_arguments((Setting("x", setting.value),), 0)[0].removeprefix("x=").rstrip(",")
 
 
 def _imports(launch: Launch) -> list[str]:

@@ -11,8 +11,7 @@ from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import all_settings
 from planner.launch.architecture import refusals as architecture_refusals
-from planner.launch.checkpoints import save_steps
-from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, save_steps
 from planner.launch.options import TORCHTITAN, last
 from planner.launch.settings_text import (
     Section,
@@ -21,49 +20,35 @@ from planner.launch.settings_text import (
     section_choices,
     toml_text,
 )
-from planner.launch.titan_data import DEMANDS, ENVIRONMENT, SAMPLES, VARIABLES, sample_files
-from planner.launch.titan_flavors import FLAVORS_0_2, Flavor, flavor_of
 from planner.launch.titan_plan import (
+    COMPILE,
+    DEMANDS,
+    ENVIRONMENT,
+    KERNELS,
+    SAMPLES,
+    TRIAL,
+    VARIABLES,
+    async_tensor,
     mesh_of,
     plan_refusals,
     recompute_kind,
     run_refusals,
-)
-from planner.launch.titan_sections import (
-    COMPILE,
-    KERNELS,
-    TRIAL,
-    async_tensor,
+    sample_files,
     shared_parallelism,
     shared_training,
 )
-from planner.launch.titan_table import titan_table_0_2
+from planner.launch.titan_table import FLAVORS_0_2, Flavor, flavor_of, titan_table_0_2
 
 VERSION = "0.2.2"
 FILE, SIZE_MODULE, SIZE = "torchtitan.toml", "planned_model", "planned"
+# Precision -> kind of torchtitan's converters, and their recipe.
+_LOW = {"fp8": ("float8", "rowwise"), "mxfp8": ("mx", "mxfp8_cublas")}
 
 
-def job_refusals(job: Job) -> tuple[Refusal, ...]:
-    """What torchtitan 0.2.2 cannot express of the job."""
-    model = job.model
-    return (
-        *([] if flavor_of(model, FLAVORS_0_2) else _table_refusals(model)),
-        *run_refusals(job),
-        *_other_refusals(job),
-    )
-
-
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
+def refusals(launch: Launch) -> Iterator[Refusal]:
     """What torchtitan 0.2.2 cannot express of the plan."""
-    return (*job_refusals(launch.job), *plan_refusals(launch), *_mesh_refusals(launch))
-
-
-def _table_refusals(model: ModelSpec) -> tuple[Refusal, ...]:
-    nearest = "--framework torchtitan (0.3), or megatron-core"
-    return architecture_refusals(titan_table_0_2(model), model, "torchtitan 0.2.2", nearest)
-
-
-def _mesh_refusals(launch: Launch) -> Iterator[Refusal]:
+    yield from job_refusals(launch.job)
+    yield from plan_refusals(launch)
     degrees = launch.plan.degrees
     if mesh_of(degrees).shard * degrees.cp == 1:
         yield Refusal(
@@ -74,8 +59,14 @@ def _mesh_refusals(launch: Launch) -> Iterator[Refusal]:
         )
 
 
-def _other_refusals(job: Job) -> Iterator[Refusal]:
-    optimizer = job.optimizer
+def job_refusals(job: Job) -> Iterator[Refusal]:
+    """What torchtitan 0.2.2 cannot express of the job."""
+    optimizer, model = job.optimizer, job.model
+    if not flavor_of(model, FLAVORS_0_2):
+        nearest = "--framework torchtitan (0.3), or megatron-core"
+        table = titan_table_0_2(model)
+        yield from architecture_refusals(table, model, "torchtitan 0.2.2", nearest)
+    yield from run_refusals(job)
     if optimizer.family != "adamw" or any(dtype != "fp32" for _, dtype in optimizer.states):
         yield Refusal(
             f"torchtitan 0.2.2 trains with AdamW and fp32 moments, not with {optimizer.name}",
@@ -87,7 +78,12 @@ def _other_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """The TOML file, and the module that registers the size if torchtitan has none such."""
-    found = {FILE: _header(launch) + toml_text(sections(launch)), **sample_files()}
+    gpus = f"{launch.plan.degrees.gpus} x {launch.job.cluster.gpu.name}"
+    header = (
+        f"# torchtitan {VERSION}: {launch.job.model.name} on {gpus}\n"
+        f"# torchrun ... -m torchtitan.train --job.config_file {FILE}\n\n"
+    )
+    found = {FILE: header + toml_text(sections(launch)), **sample_files()}
     if _flavor(launch) is None:
         found[f"{SIZE_MODULE}.py"] = _size_module(launch.job.model)
     return found
@@ -109,15 +105,15 @@ def command(launch: Launch) -> Command:
     )  # fmt: skip
 
 
-def choices(launch: Launch) -> tuple[Choice, ...]:
+def choices(launch: Launch) -> Iterator[Choice]:
     """The settings worth a sentence."""
     return section_choices(sections(launch))
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the file is written for."""
-    low = launch.job.precision in ("fp8", "mxfp8")
-    return (f"torchtitan=={VERSION}", "torch>=2.10", *(["torchao>=0.14"] if low else []))
+    low = ["torchao>=0.14"] if launch.job.precision in _LOW else []
+    return (f"torchtitan=={VERSION}", "torch>=2.10", *low)
 
 
 # --- the sections ---------------------------------------------------------------------------
@@ -151,8 +147,9 @@ def _flavor(launch: Launch) -> Flavor | None:
 
 
 def _model(launch: Launch) -> Section:
-    flavor = _flavor(launch)
-    kind = flavor.module if flavor else _module_name(launch.job.model)
+    flavor, model = _flavor(launch), launch.job.model
+    kind = flavor.module if flavor else _module_name(model)
+    shape = f"{model.name}: {model.layers} layers of {model.hidden}, from {SIZE_MODULE}.py"
     return Section(
         "model",
         (
@@ -160,15 +157,11 @@ def _model(launch: Launch) -> Section:
             Setting(
                 "flavor",
                 flavor.name if flavor else SIZE,
-                "" if flavor else _shape(launch.job.model),
+                "" if flavor else shape,
             ),
             *_converters(launch),
         ),
     )
-
-
-def _shape(model: ModelSpec) -> str:
-    return f"{model.name}: {model.layers} layers of {model.hidden}, from {SIZE_MODULE}.py"
 
 
 def _module_name(model: ModelSpec) -> str:
@@ -221,10 +214,9 @@ def _optimizer(launch: Launch) -> Section:
 
 
 def _converters(launch: Launch) -> list[Setting]:
-    kinds = {"fp8": "float8", "mxfp8": "mx"}
-    kind = kinds.get(launch.job.precision)
-    if kind is None:
+    if launch.job.precision not in _LOW:
         return []
+    kind, _ = _LOW[launch.job.precision]
     names = [f"quantize.linear.{kind}"]
     names += [f"quantize.grouped_mm.{kind}"] if launch.job.model.moe else []
     return [Setting("converters", names, f"products in {launch.job.precision}")]
@@ -232,24 +224,14 @@ def _converters(launch: Launch) -> list[Setting]:
 
 def _quantize(launch: Launch) -> list[Section]:
     """Recipes of the converters: output projection and router stay in bf16."""
-    precision, moe = launch.job.precision, launch.job.model.moe is not None
+    if launch.job.precision not in _LOW:
+        return []
+    kind, recipe = _LOW[launch.job.precision]
     skip = Setting("filter_fqns", ["output", "router.gate"], "these stay in bf16")
-    experts = Setting("fqns", ["experts"])
-    if precision == "fp8":
-        linear = Section("quantize.linear.float8", (Setting("recipe_name", "rowwise"), skip))
-        return [linear, *([Section("quantize.grouped_mm.float8", (experts,))] if moe else [])]
-    if precision == "mxfp8":
-        linear = Section("quantize.linear.mx", (Setting("recipe_name", "mxfp8_cublas"), skip))
-        return [linear, *([Section("quantize.grouped_mm.mx", (experts,))] if moe else [])]
-    return []
-
-
-def _header(launch: Launch) -> str:
-    degrees, gpu = launch.plan.degrees, launch.job.cluster.gpu
-    return (
-        f"# torchtitan {VERSION}: {launch.job.model.name} on {degrees.gpus} x {gpu.name}\n"
-        f"# torchrun ... -m torchtitan.train --job.config_file {FILE}\n\n"
-    )
+    found = [Section(f"quantize.linear.{kind}", (Setting("recipe_name", recipe), skip))]
+    if launch.job.model.moe is not None:
+        found.append(Section(f"quantize.grouped_mm.{kind}", (Setting("fqns", ["experts"]),)))
+    return found
 
 
 # --- a size of one's own --------------------------------------------------------------------

@@ -64,35 +64,27 @@ def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
 
 def _held_out(source: str) -> dict[str, Any]:
     """A source's errors with the constants that were fitted without it, if they were."""
-    errors_without = held_out.shipped().get(source)
-    if errors_without is None:
+    found = held_out.shipped().get(source)
+    if found is None:
         return {}
-    errors = (
-        errors_without.held_out_median,
-        errors_without.held_out_mean,
-        errors_without.held_out_bias,
-    )
-    return {"held_out": dict(zip(("median", "mean", "bias"), errors, strict=True))}
+    names = ("median", "mean", "bias")
+    return {"held_out": {name: getattr(found, f"held_out_{name}") for name in names}}
 
 
 def _held_out_mean() -> dict[str, Any]:
     """Mean over sources of the held-out errors, beside those of the same sources as shipped."""
     found = held_out.shipped().values()
-    names = ("median", "mean", "held_out_median", "held_out_mean")
-    return (
-        {name: fmean(getattr(source, name) for source in found) for name in names} if found else {}
-    )
+    names = ("median", "mean", "held_out_median", "held_out_mean") if found else ()
+    return {name: fmean(getattr(source, name) for source in found) for name in names}
 
 
 def _coverage_with_its_source(predictions: Sequence[Prediction]) -> float | None:
     """Coverage where the run's own source stays in: of someone who has measured there before."""
     hits = []
     for prediction in predictions:
-        comparison = time_comparison(prediction)
-        if comparison is None:
-            continue
-        full = time_interval(prediction, comparison.predicted, with_its_source=True)
-        hits.append(full.low <= comparison.measured <= full.high)
+        if (comparison := time_comparison(prediction)) is not None:
+            full = time_interval(prediction, comparison.predicted, with_its_source=True)
+            hits.append(full.low <= comparison.measured <= full.high)
     return fmean(hits) if hits else None
 
 

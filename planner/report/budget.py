@@ -10,30 +10,26 @@ from planner.compare.laws import load_laws
 from planner.compare.results import Run
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
-from planner.report.batch import critical_text, share_text
-from planner.report.comparison import spread_text
-from planner.report.comparison_trace import money
-from planner.report.decision import days_text
 from planner.report.plan_table import plan_table
-from planner.report.tables import Block, Facts, Notes, Report
+from planner.report.study_words import critical_text, days_text, money, share_text, spread_text
+from planner.report.tables import Block, Facts, Notes, report
 
 
-def budget_report(found: Budget) -> Report:
+@report
+def budget_report(found: Budget) -> Iterator[Block]:
     """The whole report."""
-    blocks: list[Block] = [Facts((*_facts(found), *_batch_facts(found)))]
+    yield Facts((*_facts(found), *_batch_facts(found)))
     if found.run is not None:
-        blocks.append(Facts(tuple(_run_facts(found, found.run)), f"On {found.gpus}"))
-        blocks.append(plan_table([found.run.plan], None, title="Plan"))
-    blocks.append(Notes(tuple(_notes(found))))
-    return Report(tuple(blocks))
+        yield Facts(tuple(_run_facts(found, found.run)), f"On {found.gpus}")
+        yield plan_table([found.run.plan], None, title="Plan")
+    yield Notes(tuple(_notes(found)))
 
 
 def _facts(found: Budget) -> Iterator[tuple[str, str]]:
     yield "goal", found.goal
-    shape = found.shape
-    words = (
-        "" if shape is None else f": {shape.layers} layers of {shape.hidden:,}, FFN {shape.ffn:,}"
-    )
+    words = ""
+    if shape := found.shape:
+        words = f": {shape.layers} layers of {shape.hidden:,}, FFN {shape.ffn:,}"
     yield "model", f"{found.model}{words}"
     part = "" if found.loss else " used by a token"
     yield "parameters", f"{short_count(found.parameters)}{part}"
@@ -77,7 +73,7 @@ def _run_facts(found: Budget, run: Run) -> Iterator[tuple[str, str]]:
     yield "tokens/s", f"{run.plan.tokens_per_s:,.0f}, MFU {run.plan.mfu * 100:.1f} %"
     cost = run.cost(found.basis)
     if cost is not None:
-        yield "cost", f"{money(cost.value)} {found.currency} {BASIS_NAMES[found.basis]}"
+        yield "cost", f"{money(cost)} {found.currency} {BASIS_NAMES[found.basis]}"
 
 
 def _notes(found: Budget) -> Iterator[str]:

@@ -8,10 +8,14 @@ from planner.compare.buying import Buying, BuyRow
 from planner.compare.choice import Decision
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import plural
-from planner.report.comparison import NONE, spread_text
-from planner.report.comparison_trace import money
-from planner.report.decision import days_text, decision_facts, taken_text
-from planner.report.tables import Block, Notes, Report, TableData, headings
+from planner.report.study_words import (
+    days_text,
+    decision_facts,
+    money,
+    spread_text,
+    taken_text,
+)
+from planner.report.tables import Block, Notes, TableData, report, table
 
 _BEYOND = {
     "deadline": "over the deadline",
@@ -23,53 +27,41 @@ _BEYOND = {
 _MOST_NAMED = 4
 
 
-def buying_report(buying: Buying) -> Report:
+@report
+def buying_report(buying: Buying) -> Iterator[Block]:
     """The whole report."""
-    blocks: list[Block] = []
+    decision = buying.decision
     if buying.reason:
-        blocks.append(Notes((buying.reason,)))
-    if buying.decision is not None:
-        blocks += _decision_blocks(buying.decision, buying.currency)
+        yield Notes((buying.reason,))
+    if decision is not None:
+        yield decision_facts(decision, buying.currency)
+        if len(decision.front) > 1:
+            yield _front(decision, buying.currency)
     if any(row.choice is not None for row in buying.rows):
-        blocks.append(_table(buying))
+        yield _table(buying)
     if reasons := tuple(_reasons(buying.rows)):
-        blocks.append(Notes(reasons, "Not taken into account"))
-    blocks.append(Notes(tuple(_notes(buying))))
-    return Report(tuple(blocks))
-
-
-def _decision_blocks(decision: Decision, currency: str) -> list[Block]:
-    """What to take or what would have to give, and the front."""
-    blocks: list[Block] = [decision_facts(decision, currency)]
-    if len(decision.front) > 1:
-        blocks.append(_front(decision, currency))
-    return blocks
+        yield Notes(reasons, "Not taken into account")
+    yield Notes(tuple(_notes(buying)))
 
 
 def _front(decision: Decision, currency: str) -> TableData:
-    columns = headings(f"~take | days | {currency} | MWh | kW")  # fmt: skip
-    rows = tuple(
-        (
-            taken_text(one),
-            days_text(one.days),
-            NONE if one.cost is None else money(one.cost),
-            f"{one.mwh:,.0f}",
-            f"{one.power_kw:,.0f}",
-        )
-        for one in decision.front
-    )
     within = "within the limits" if decision.best is not None else "without the limits"
-    return TableData(columns, rows, f"None both faster and cheaper, {within}")
+    rows = (
+        (taken_text(one), days_text(one.days), money(one.cost), f"{one.mwh:,.0f}",
+         f"{one.power_kw:,.0f}")
+        for one in decision.front
+    )  # fmt: skip
+    title = f"None both faster and cheaper, {within}"
+    return table(f"~take | days | {currency} | MWh | kW", rows, title)
 
 
 def _table(buying: Buying) -> TableData:
-    columns = headings(f"~job | ~cluster | days | {buying.currency} | MWh | kW | ~plan")
-    rows = tuple(
+    rows = (
         (
             row.job,
             row.cluster,
             f"{days_text(one.days.value)} {spread_text(one.days)}",
-            NONE if one.cost is None else money(one.cost.value),
+            money(one.cost),
             f"{one.mwh.value:,.0f}",
             f"{one.power_kw:,.0f}",
             row.plan,
@@ -77,7 +69,8 @@ def _table(buying: Buying) -> TableData:
         for row in buying.rows
         if (one := row.choice) is not None
     )
-    return TableData(columns, rows, "Each job on each cluster, at its best plan, as predicted")
+    titles = f"~job | ~cluster | days | {buying.currency} | MWh | kW | ~plan"
+    return table(titles, rows, "Each job on each cluster, at its best plan, as predicted")
 
 
 def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
@@ -90,9 +83,8 @@ def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
     for (job, said), alike in groups.items():
         names = ", ".join(row.cluster for row in alike[:_MOST_NAMED])
         more = f" and {len(alike) - _MOST_NAMED} more" if len(alike) > _MOST_NAMED else ""
-        example = (
-            f" (not searched); {alike[0].cluster} {alike[0].reason}" if alike[0].beyond else ""
-        )
+        first = alike[0]
+        example = f" (not searched); {first.cluster} {first.reason}" if first.beyond else ""
         yield f"{job} on {names}{more}: {said}{example}"
 
 

@@ -3,54 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hardware.calibration import PARAMETERS, Calibration
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.study import Learnt
 from planner.evidence.learn.suggest import Suggestion
-from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Facts, Notes, TableData, report, table
 
 _FIGURES = {"time": "step time", "memory": "peak memory"}
 
 
+@report
 def calibration_report(
     calibration: Calibration, fits: Sequence[FigureFit], notes: Sequence[str]
-) -> Report:
+) -> Iterator[Block]:
     """Errors before and after, factors with intervals, what the runs cannot determine."""
     tables = _errors(calibration), _runs(fits), _factors(calibration)
-    blocks: list[Block] = [table for table in tables if table.rows]
-    lines = (*_shares(fits), *_undetermined(calibration, fits), *_odd(fits))
-    if lines:
-        blocks.append(Notes(lines))
+    yield from (one for one in tables if one.rows)
+    if lines := (*_shares(fits), *_undetermined(calibration, fits), *_odd(fits)):
+        yield Notes(lines)
     if notes:
-        blocks.append(Notes(tuple(notes), "Read"))
-    return Report(tuple(blocks))
+        yield Notes(tuple(notes), "Read")
 
 
 def _errors(calibration: Calibration) -> TableData:
-    rows = []
-    for name, title in _FIGURES.items():
-        learnt = getattr(calibration, name)
-        if learnt is None:
-            continue
-        left_out = learnt.error_left_out
-        rows.append(
-            (
-                title,
-                f"{learnt.runs:,}",
-                f"{learnt.error_before:.1%}",
-                f"{learnt.error_after:.1%}",
-                "-" if left_out is None else f"{left_out:.1%}",
-                f"×/÷ {math.exp(1.2816 * learnt.spread):.2f}",
-            )
+    learnt = ((title, getattr(calibration, name)) for name, title in _FIGURES.items())
+    rows = (
+        (
+            title,
+            f"{one.runs:,}",
+            f"{one.error_before:.1%}",
+            f"{one.error_after:.1%}",
+            "-" if one.error_left_out is None else f"{one.error_left_out:.1%}",
+            f"×/÷ {math.exp(1.2816 * one.spread):.2f}",
         )
-    titles = ("runs", "error before", "after", "each by the others", "80 % of further runs")
-    return TableData(headings("<figure", *titles), tuple(rows), "Errors")
+        for title, one in learnt
+        if one is not None
+    )
+    titles = "<figure | runs | error before | after | each by the others | 80 % of further runs"
+    return table(titles, rows, "Errors")
 
 
 def _runs(fits: Sequence[FigureFit]) -> TableData:
-    rows = tuple(
+    rows = (
         (
             f"{run.row.file} line {run.row.line}",
             _FIGURES[fit.figure],
@@ -60,23 +56,17 @@ def _runs(fits: Sequence[FigureFit]) -> TableData:
         for fit in fits
         for run, before, after in zip(fit.runs, fit.before, fit.after, strict=True)
     )
-    columns = headings("~run | <figure | before | after")
-    return TableData(columns, rows, "Predicted against measured")
+    return table("~run | <figure | before | after", rows, "Predicted against measured")
 
 
 def _factors(calibration: Calibration) -> TableData:
-    rows = tuple(
-        (
-            factor.name,
-            f"{factor.value:.3f}",
-            f"{factor.low:.2f} to {factor.high:.2f}",
-            factor.meaning,
-        )
-        for factor in calibration.factors
-        if factor.determined
+    rows = (
+        (one.name, f"{one.value:.3f}", f"{one.low:.2f} to {one.high:.2f}", one.meaning)
+        for one in calibration.factors
+        if one.determined
     )
-    columns = headings("<parameter | factor | 80 % interval | ~what it multiplies")
-    return TableData(columns, rows, "Learnt factors")
+    titles = "<parameter | factor | 80 % interval | ~what it multiplies"
+    return table(titles, rows, "Learnt factors")
 
 
 def _undetermined(calibration: Calibration, fits: Sequence[FigureFit]) -> list[str]:
@@ -105,25 +95,24 @@ def _odd(fits: Sequence[FigureFit]) -> list[str]:
     ]
 
 
-def study_report(found: Sequence[Learnt], runs: int) -> Report:
+@report
+def study_report(found: Sequence[Learnt], runs: int) -> Iterator[Block]:
     """Learning from k runs of every held-out source."""
     if not found:
-        return Report((Notes(("No source has enough runs to hold some back.",)),))
-    columns = headings(
-        "~source, GPU, framework",
-        "runs | before | one factor | calibrated | chosen | refused | in 80%",
-    )
+        yield Notes(("No source has enough runs to hold some back.",))
+        return
+    noun = "run" if runs == 1 else "runs"
+    yield Facts((
+        ("learnt from", f"{runs} {noun} of each cluster, drawn again and again"),
+        ("chosen", "by the runs that `calibrate --suggest` would choose, whatever they cost"),
+    ))  # fmt: skip
     rows = [_study_row(str(one.cluster), f"{one.runs:,}", [one]) for one in found]
     rows.append(_study_row("mean of clusters", f"{len(found)}", found))
-    noun = "run" if runs == 1 else "runs"
-    facts = Facts(
-        (
-            ("learnt from", f"{runs} {noun} of each cluster, drawn again and again"),
-            ("chosen", "by the runs that `calibrate --suggest` would choose, whatever they cost"),
-        )
+    titles = (
+        "~source, GPU, framework"
+        " | runs | before | one factor | calibrated | chosen | refused | in 80%"
     )
-    table = TableData(columns, tuple(rows), "Median error of the runs not learnt from")
-    return Report((facts, table))
+    yield table(titles, rows, "Median error of the runs not learnt from")
 
 
 def _study_row(name: str, runs: str, found: Sequence[Learnt]) -> tuple[str, ...]:
@@ -134,12 +123,13 @@ def _study_row(name: str, runs: str, found: Sequence[Learnt]) -> tuple[str, ...]
     )  # fmt: skip
 
 
-def suggestion_report(found: Sequence[Suggestion], runs: int) -> Report:
+@report
+def suggestion_report(found: Sequence[Suggestion], runs: int) -> Iterator[Block]:
     """The runs to make next, in order, and what each leaves of the error bars."""
     if not found:
-        return Report((Notes(("No short run would tell more than is known already.",)),))
-    columns = headings(" | ~run | GPUs | minutes | USD | error bars | left")
-    rows = tuple(
+        yield Notes(("No short run would tell more than is known already.",))
+        return
+    rows = (
         (
             str(number),
             one.configuration,
@@ -151,10 +141,10 @@ def suggestion_report(found: Sequence[Suggestion], runs: int) -> Report:
         )
         for number, one in enumerate(found, start=1)
     )
+    yield table(" | ~run | GPUs | minutes | USD | error bars | left", rows, "Runs to make next")
     known = "published runs alone" if not runs else f"{runs} of your runs"
-    notes = (
+    yield Notes((
         "Error bars: what is not known of the plans' step times (80 %), of the cluster's figures "
         f"and of configurations like these, by {known}. Each run counts on those above it.",
         "Then: planner calibrate --from RUNS -o mycluster.toml",
-    )
-    return Report((TableData(columns, rows, "Runs to make next"), Notes(notes)))
+    ))  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from planner.job.job import SURE_TO_FIT
@@ -11,7 +11,7 @@ from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import Change
 from planner.launch.check.measured import GIB, Comparison, Findings
 from planner.launch.check.measured import Explanation as GapExplanation
-from planner.launch.check.variations import variation
+from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
 from planner.predict.plan_text import (
     activations_text,
@@ -26,7 +26,7 @@ from planner.predict.plan_text import (
 from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
 from planner.report.full_memory import full_memory_facts
 from planner.report.search import job_facts
-from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Facts, Notes, report, table
 from planner.search.explanation import Explanation
 
 _FORMATS = {
@@ -45,6 +45,7 @@ _MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": 
 _MOST_PLACES = 3
 
 
+@report
 def check_report(
     assessment: Assessment,
     explanation: Explanation | None,
@@ -52,18 +53,25 @@ def check_report(
     findings: Findings | None,
     *,
     verbose: bool = False,
-) -> Report:
+) -> Iterator[Block]:
     """The whole report: verdict, problems, prediction, changes, measurement."""
-    blocks: list[Block] = [Facts(_head_facts(assessment, explanation))]
-    blocks += _problem_blocks(assessment)
+    yield Facts(tuple(_head_facts(assessment, explanation)))
+    if assessment.problems:
+        problems = assessment.problems
+        yield Facts(
+            tuple((_MARKS[one.severity], problem_text(one)) for one in problems), "Problems"
+        )
+    else:
+        yield Notes(("No rule of the framework is broken.",))
     if explanation is not None:
-        blocks += [stage_table(explanation), time_table(explanation)]
-        blocks.append(Notes(metric_notes(explanation)))
+        yield stage_table(explanation)
+        yield time_table(explanation)
+        yield Notes(metric_notes(explanation))
     if findings is not None:
-        blocks += _measured_blocks(findings)
-    blocks += _change_blocks(assessment, changes)
-    blocks += _setting_blocks(assessment.found, verbose=verbose)
-    return Report(tuple(blocks))
+        yield from _measured_blocks(findings)
+    if assessment.setup is not None and not assessment.unpredictable:
+        yield _changes(assessment, changes)
+    yield from _setting_blocks(assessment.found, verbose=verbose)
 
 
 def verdict(assessment: Assessment) -> str:
@@ -98,55 +106,38 @@ def verdict(assessment: Assessment) -> str:
 
 def _head_facts(
     assessment: Assessment, explanation: Explanation | None
-) -> tuple[tuple[str, str], ...]:
+) -> Iterator[tuple[str, str]]:
     found, setup, plan = assessment.found, assessment.setup, assessment.plan
     files = ", ".join(Path(path).name for path in found.files)
-    rows = [("files", f"{files} ({_FORMATS[found.format]})"), ("verdict", verdict(assessment))]
+    yield "files", f"{files} ({_FORMATS[found.format]})"
+    yield "verdict", verdict(assessment)
     if explanation is not None:
-        rows += job_facts(explanation.job)
+        yield from job_facts(explanation.job)
     if setup is not None:
-        rows.append(("degrees", degrees_text(setup.degrees)))
-        target = float(setup.request.gbs or setup.degrees.gbs)
+        yield "degrees", degrees_text(setup.degrees)
         if plan is not None:
-            rows += [("batch", batch_sentence(plan, target)), *ramp_rows(plan)]
-        rows.append(("mbs×acc", batch_text(setup.degrees)))
-        rows.append(("recompute", recompute_text(plan) if plan else setup.recompute))
+            yield "batch", batch_sentence(plan, float(setup.request.gbs or setup.degrees.gbs))
+            yield from ramp_rows(plan)
+        yield "mbs×acc", batch_text(setup.degrees)
+        yield "recompute", recompute_text(plan) if plan else setup.recompute
         if plan and plan.activation_offload:
-            rows.append(("on the host", activations_text(plan)))
+            yield "on the host", activations_text(plan)
     for name in found.variations:
-        rows.append(("setting", variation(name, found.framework).words))
+        yield "setting", variation(name, found.framework).words
     if assessment.job is not None and assessment.job.cluster.sharp:
-        rows.append(("setting", "gradients reduced in the switches (SHARP)"))
-    rows += [("assumed", text) for text in found.assumed]
+        yield "setting", "gradients reduced in the switches (SHARP)"
+    yield from (("assumed", text) for text in found.assumed)
     if plan is not None:
-        rows += [
-            ("step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"),
-            ("MFU", _mfu_text(assessment)),
-            ("peak", f"stage {plan.heaviest_stage}: {peak_sentence(plan)}"),
-            *full_memory_facts(plan),
-        ]
-    return tuple(rows)
-
-
-def _mfu_text(assessment: Assessment) -> str:
-    """MFU with the interval that the step time's makes."""
-    plan = assessment.plan
-    if plan is None:
-        return ""
-    low, high = (plan.mfu * plan.step_time_s / t for t in (plan.step_time.high, plan.step_time.low))
-    return f"{share(plan.mfu)} ({share(low)} to {share(high)}, 80 % interval)"
+        # MFU with the interval that the step time's makes.
+        ends = plan.step_time.high, plan.step_time.low
+        low, high = (share(plan.mfu * plan.step_time_s / end_s) for end_s in ends)
+        yield "step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"
+        yield "MFU", f"{share(plan.mfu)} ({low} to {high}, 80 % interval)"
+        yield "peak", f"stage {plan.heaviest_stage}: {peak_sentence(plan)}"
+        yield from full_memory_facts(plan)
 
 
 # --- problems -------------------------------------------------------------------------------------
-
-
-def _problem_blocks(assessment: Assessment) -> list[Block]:
-    if not assessment.problems:
-        return [Notes(("No rule of the framework is broken.",))]
-    rows = tuple(
-        (_MARKS[problem.severity], problem_text(problem)) for problem in assessment.problems
-    )
-    return [Facts(rows, "Problems")]
 
 
 def problem_text(problem: Problem) -> str:
@@ -168,20 +159,14 @@ def _short(place: str) -> str:
 # --- changes --------------------------------------------------------------------------------------
 
 
-def _change_blocks(assessment: Assessment, changes: Sequence[Change]) -> list[Block]:
-    if assessment.setup is None or assessment.unpredictable:
-        return []
-    if not changes:
-        text = "No single change that was tried makes it faster by 1 % and fits."
-        if assessment.plan is None or not assessment.plan.fits:
-            text = "No single change that was tried makes it run and fit."
-        return [Notes((text,))]
-    table = TableData(
-        title=_change_title(assessment, changes),
-        columns=headings("~change | step time | tokens/s | peak\nGiB | fits | ~gain"),
-        rows=tuple(_change_row(change) for change in changes),
-    )
-    return [table]
+def _changes(assessment: Assessment, changes: Sequence[Change]) -> Block:
+    if changes:
+        titles = "~change | step time | tokens/s | peak\nGiB | fits | ~gain"
+        return table(titles, map(_change_row, changes), _change_title(assessment, changes))
+    text = "No single change that was tried makes it faster by 1 % and fits."
+    if assessment.plan is None or not assessment.plan.fits:
+        text = "No single change that was tried makes it run and fit."
+    return Notes((text,))
 
 
 def _change_title(assessment: Assessment, changes: Sequence[Change]) -> str:
@@ -219,32 +204,29 @@ def _gain(change: Change) -> str:
 # --- measurement ----------------------------------------------------------------------------------
 
 
-def _measured_blocks(findings: Findings) -> list[Block]:
-    blocks: list[Block] = []
+def _measured_blocks(findings: Findings) -> Iterator[Block]:
     if findings.comparisons:
-        rows = tuple(_comparison_row(comparison) for comparison in findings.comparisons)
-        columns = headings("< | measured | predicted | ratio | ~verdict")
-        blocks.append(TableData(columns, rows, "Measured against predicted"))
+        rows = map(_comparison_row, findings.comparisons)
+        titles = "< | measured | predicted | ratio | ~verdict"
+        yield table(titles, rows, "Measured against predicted")
     if findings.explanations:
-        rows = tuple(
-            (
-                explanation.what,
-                _amount(explanation.figure, explanation.predicted),
-                _explains(explanation, findings),
-            )
-            for explanation in findings.explanations
+        explained = (
+            (one.what, _amount(one.figure, one.predicted), _explains(one, findings))
+            for one in findings.explanations
         )
-        blocks.append(
-            TableData(
-                headings("~if … | predicted | <explains the gap"),
-                rows,
-                "What could explain the gap: the model with one thing changed",
-            )
-        )
+        title = "What could explain the gap: the model with one thing changed"
+        yield table("~if … | predicted | <explains the gap", explained, title)
     elif any(not comparison.agrees for comparison in findings.comparisons):
-        blocks.append(Notes(("No single thing that was tried explains the gap.",)))
-    blocks += _convention_blocks(findings)
-    return blocks
+        yield Notes(("No single thing that was tried explains the gap.",))
+    if findings.conventions:
+        conventions = (
+            (one.name, seconds(one.step_time_s), "yes" if one.plausible else "no")
+            for one in findings.conventions
+        )
+        titles = "~MFU counted as | step time | plausible"
+        yield table(titles, conventions, "What the stated MFU means")
+        if findings.verdicts:
+            yield Notes(findings.verdicts)
 
 
 def _explains(explanation: GapExplanation, findings: Findings) -> str:
@@ -256,34 +238,15 @@ def _explains(explanation: GapExplanation, findings: Findings) -> str:
     return "more than it" if beyond else "a part of it"
 
 
-def _convention_blocks(findings: Findings) -> list[Block]:
-    if not findings.conventions:
-        return []
-    rows = tuple(
-        (convention.name, seconds(convention.step_time_s), "yes" if convention.plausible else "no")
-        for convention in findings.conventions
-    )
-    table = TableData(
-        headings("~MFU counted as | step time | plausible"),
-        rows,
-        "What the stated MFU means",
-    )
-    return [table, *([Notes(findings.verdicts)] if findings.verdicts else [])]
-
-
 def _comparison_row(comparison: Comparison) -> tuple[str, ...]:
-    verdict_text = (
-        "within the 80 % interval"
-        if comparison.agrees
-        else f"{'above' if comparison.ratio > 1 else 'below'} the 80 % interval"
-    )
+    figure, side = comparison.figure, "above" if comparison.ratio > 1 else "below"
     error = error_text(comparison.predicted, comparison.interval)
     return (
-        comparison.figure,
-        _amount(comparison.figure, comparison.measured),
-        f"{_amount(comparison.figure, comparison.predicted)} {error}",
+        figure,
+        _amount(figure, comparison.measured),
+        f"{_amount(figure, comparison.predicted)} {error}",
         f"{comparison.ratio:.2f}",
-        verdict_text,
+        f"{'within' if comparison.agrees else side} the 80 % interval",
     )
 
 
@@ -294,19 +257,13 @@ def _amount(figure: str, value: float) -> str:
 # --- settings -------------------------------------------------------------------------------------
 
 
-def _setting_blocks(found: Found, *, verbose: bool) -> list[Block]:
-    blocks: list[Block] = []
+def _setting_blocks(found: Found, *, verbose: bool) -> Iterator[Block]:
     if found.unmodelled:
-        rows = tuple(
-            (entry.key, f"{why}  {_short(entry.place)}") for entry, why in found.unmodelled
-        )
-        blocks.append(
-            Notes(tuple(f"{key}: {text}" for key, text in rows), "Left out of the prediction")
-        )
+        left_out = (f"{one.key}: {why}  {_short(one.place)}" for one, why in found.unmodelled)
+        yield Notes(tuple(left_out), "Left out of the prediction")
     if found.unused and verbose:
         rows = tuple((entry.key, f"{entry.value}  {_short(entry.place)}") for entry in found.unused)
-        blocks.append(Facts(rows, "Known, and without effect on memory and time"))
+        yield Facts(rows, "Known, and without effect on memory and time")
     elif found.unused:
         text = f"{plural(len(found.unused), 'setting')} without effect on memory and time (-v)."
-        blocks.append(Notes((text,)))
-    return blocks
+        yield Notes((text,))

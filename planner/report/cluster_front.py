@@ -9,7 +9,7 @@ from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.search import error_note
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Column, Facts, Notes, TableData, report, table
 
 _WEIGHED = {
     "tokens_per_s": "tokens/s",
@@ -20,26 +20,30 @@ _WEIGHED = {
 Numbered = Sequence[tuple[int, ClusterPoint]]
 
 
+@report
 def cluster_front_report(
     front: ClusterFront, shown: Sequence[ClusterPoint], saved_as: str | None = None
-) -> Report:
+) -> Iterator[Block]:
     """The report; `shown`: points of the front in the order of the table."""
     numbers = {id(point): number for number, point in enumerate(front.points, start=1)}
     numbered = [(numbers[id(point)], point) for point in shown]
-    blocks: list[Block] = [Facts(_facts(front, numbered))]
+    plans = [front.plan_of(point) for point in shown]
+    yield Facts(_facts(front, plans))
     if shown:
-        blocks += [_table(front, numbered), Notes(tuple(_notes(front, numbered)))]
-    blocks.append(_cluster_table(front.clusters))
+        yield _table(front, numbered, plans)
+        yield Notes(tuple(_notes(front, numbered, plans)))
+    yield _cluster_table(front.clusters)
     if reasons := tuple(
         f"{cluster.cluster}: {cluster.reason}" for cluster in front.clusters if cluster.reason
     ):
-        blocks.append(Notes(reasons, "No plan"))
+        yield Notes(reasons, "No plan")
     if shown:
-        blocks.append(Notes(_next_steps(numbered[0][0], saved_as)))
-    return Report(tuple(blocks))
+        keep = "Next: add -o plans.json to this command to keep the plans, then"
+        kept = keep if saved_as is None else f"Plans written to {saved_as}. Next:"
+        yield Notes((kept, f"    planner explain {saved_as or 'plans.json'} {numbered[0][0]}"))
 
 
-def _facts(front: ClusterFront, numbered: Numbered) -> tuple[tuple[str, str], ...]:
+def _facts(front: ClusterFront, plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
     weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
     clusters = f"{plural(len(front.clusters), 'cluster')}, each searched on its own"
     first = next(iter(front.results.values()), None)
@@ -55,24 +59,18 @@ def _facts(front: ClusterFront, numbered: Numbered) -> tuple[tuple[str, str], ..
     if front.stopped:
         why = "the time limit" if front.stopped == "time-limit" else "Ctrl-C"
         state += f", cut by {why}"
-    techniques = techniques_row(_plans(front, numbered))
-    return (*job, *techniques, ("searched", clusters), ("front over", weighed), ("front", state))
+    told = (("searched", clusters), ("front over", weighed), ("front", state))
+    return (*job, *techniques_row(plans), *told)
 
 
-def _plans(front: ClusterFront, numbered: Numbered) -> list[Plan]:
-    return [front.plan_of(point) for _, point in numbered]
-
-
-def _table(front: ClusterFront, numbered: Numbered) -> TableData:
+def _table(front: ClusterFront, numbered: Numbered, plans: Sequence[Plan]) -> TableData:
     first = [
         (Column("#"), [str(number) for number, _ in numbered]),
         (Column("GPUs", "left"), [point.cluster for _, point in numbered]),
     ]
     if "usd_per_billion_tokens" in front.dimensions:
-        first.append(
-            (Column("USD per\n1 B tok", optional=1), [_usd_text(point) for _, point in numbered])
-        )
-    plans = _plans(front, numbered)
+        dollars = [_usd_text(point) for _, point in numbered]
+        first.append((Column("USD per\n1 B tok", optional=1), dollars))
     return plan_table(plans, None, first=first, told=plans)
 
 
@@ -81,21 +79,18 @@ def _usd_text(point: ClusterPoint) -> str:
     return f"{usd:,.0f}" if usd >= 100 else f"{usd:.1f}"
 
 
-def _notes(front: ClusterFront, numbered: Numbered) -> Iterator[str]:
+def _notes(front: ClusterFront, numbered: Numbered, plans: Sequence[Plan]) -> Iterator[str]:
     weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
     yield f"No plan is beaten by another in one of {weighed} without being better in another."
-    yield error_note(_plans(front, numbered))
+    yield error_note(plans)
     if "usd_per_billion_tokens" in front.dimensions:
         yield (
             "USD: all GPUs of the cluster at the on-demand price, without interruptions; as "
             "uncertain as the step time. Own prices, owning, days: planner compare."
         )
     else:
-        bare = [
-            cluster.cluster
-            for cluster in front.clusters
-            if cluster.plans and not cluster.usd_per_gpu_hour
-        ]
+        unpriced = (one for one in front.clusters if one.plans and not one.usd_per_gpu_hour)
+        bare = [cluster.cluster for cluster in unpriced]
         yield f"Dollars are left out: no on-demand price for {', '.join(bare)}."
     if near := _near(numbered):
         yield f"Within plan {numbered[0][0]}'s error bar in tokens/s: {number_ranges(near)}."
@@ -113,10 +108,7 @@ def _near(numbered: Numbered) -> list[int]:
 
 
 def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:
-    columns = headings(
-        "<cluster | GPUs | plans | on the\nfront | <proven | USD a GPU\nand hour | ~price of"
-    )
-    rows = tuple(
+    rows = (
         (
             cluster.cluster,
             f"{cluster.num_gpus:,}",
@@ -128,13 +120,5 @@ def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:
         )
         for cluster in clusters
     )
-    return TableData(columns, rows, "Clusters")
-
-
-def _next_steps(number: int, saved_as: str | None) -> tuple[str, ...]:
-    if saved_as is None:
-        return (
-            "Next: add -o plans.json to this command to keep the plans, then",
-            f"    planner explain plans.json {number}",
-        )
-    return (f"Plans written to {saved_as}. Next:", f"    planner explain {saved_as} {number}")
+    titles = "<cluster | GPUs | plans | on the\nfront | <proven | USD a GPU\nand hour | ~price of"
+    return table(titles, rows, "Clusters")

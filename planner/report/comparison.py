@@ -3,43 +3,47 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hardware import PRICE_KINDS
-from planner.compare.interval import Range
 from planner.compare.quotes import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import plural, short_count
-from planner.report.batch import runs_note
-from planner.report.comparison_trace import Chapter, Step, money
-from planner.report.decision import days_text, decision_facts
+from planner.report.comparison_trace import Step
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
+from planner.report.study_words import (
+    NONE,
+    days_text,
+    decision_facts,
+    money,
+    runs_note,
+    spread_text,
+)
+from planner.report.tables import Block, Facts, Notes, TableData, headings, report, table
 
 FRONT = "●"
 MOST_NEEDS = 3
-NONE = "-"
 _FEWEST_LOSS = 0.005
 
 
-def comparison_report(comparison: Comparison) -> Report:
+@report
+def comparison_report(comparison: Comparison) -> Iterator[Block]:
     """The whole report."""
     runs = [(row, row.run) for row in comparison.rows if row.run is not None]
-    blocks: list[Block] = [Facts(_facts(comparison))]
+    yield Facts(_facts(comparison))
     if comparison.decision is not None:
-        blocks.append(decision_facts(comparison.decision, comparison.currency))
+        yield decision_facts(comparison.decision, comparison.currency)
     if runs:
-        blocks += [
-            _rate_table(runs, comparison),
-            _money_table(runs, comparison),
-            _price_table(runs, comparison),
-            _plan_table(runs),
-        ]
+        yield _rate_table(runs, comparison)
+        yield _money_table(runs, comparison)
+        yield _price_table(runs, comparison)
+        names, plans = [row.name for row, _ in runs], [run.plan for _, run in runs]
+        first = [(headings("~cluster")[0], names)]
+        yield plan_table(plans, None, first=first, title="Plans", told=plans)
     if failed := tuple(_failures(comparison.rows)):
-        blocks.append(Notes(failed, "No plan"))
-    blocks.append(Notes(tuple(_notes(runs, comparison))))
-    return Report(tuple(blocks))
+        yield Notes(failed, "No plan")
+    yield Notes(tuple(_notes(runs, comparison)))
 
 
 def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
@@ -58,70 +62,59 @@ Runs = Sequence[tuple[ComparisonRow, Run]]
 
 def _rate_table(runs: Runs, comparison: Comparison) -> TableData:
     several = len({row.precision for row, _ in runs}) > 1
-    columns = headings(
-        "~cluster | tokens/s | MFU\n% | useful\n% | days | GPU\nhours",
-        "~beside computing,\nmost time goes to",
-    )
-    rows = tuple(
+    return table(
+        "~cluster | tokens/s | MFU\n% | useful\n% | days | GPU\nhours"
+        " | ~beside computing,\nmost time goes to",
         (
-            row.name + (f" ({row.precision})" if several else ""),
-            f"{run.plan.tokens_per_s:,.0f}",
-            f"{run.plan.mfu * 100:.1f}",
-            f"{run.goodput.share * 100:.1f}",
-            f"{days_text(run.days.value)} {spread_text(run.days)}",
-            money(run.gpu_hours.value),
-            _loss_text(run),
-        )
-        for row, run in runs
+            (
+                row.name + (f" ({row.precision})" if several else ""),
+                f"{run.plan.tokens_per_s:,.0f}",
+                f"{run.plan.mfu * 100:.1f}",
+                f"{run.goodput.share * 100:.1f}",
+                f"{days_text(run.days.value)} {spread_text(run.days)}",
+                money(run.gpu_hours),
+                _loss_text(run),
+            )
+            for row, run in runs
+        ),
+        f"Best plan of each, sorted by {comparison.sort}",
     )
-    return TableData(columns, rows, f"Best plan of each, sorted by {comparison.sort}")
 
 
 def _loss_text(run: Run) -> str:
-    losses = [share.text for share in run.shares if share.resource != "GPU"]
-    if not losses or all(
-        share.share < _FEWEST_LOSS for share in run.shares if share.resource != "GPU"
-    ):
+    losses = [share for share in run.shares if share.resource != "GPU"]
+    if all(loss.share < _FEWEST_LOSS for loss in losses):
         return "nothing: the GPU itself limits"
-    return losses[0]
+    return losses[0].text
 
 
 def _money_table(runs: Runs, comparison: Comparison) -> TableData:
     carbon = any(run.energy.co2_t is not None for _, run in runs)
-    columns = headings(
-        "~cluster | on\ndemand | reserved | spot | owned",
-        f"{BASIS_NAMES[comparison.basis]}\n/1 T tok. | MWh",
-        *(("t CO2",) if carbon else ()),
-        "<front",
+    titles = (
+        "~cluster | on\ndemand | reserved | spot | owned"
+        f" | {BASIS_NAMES[comparison.basis]}\n/1 T tok. | MWh{' | t CO2' * carbon} | <front"
     )
-    rows = tuple(_money_row(row, run, comparison, carbon) for row, run in runs)
-    return TableData(columns, rows, f"Cost of the run, {comparison.currency}")
+    rows = (_money_row(row, run, comparison, carbon) for row, run in runs)
+    return table(titles, rows, f"Cost of the run, {comparison.currency}")
 
 
 def _money_row(
     row: ComparisonRow, run: Run, comparison: Comparison, carbon: bool
 ) -> tuple[str, ...]:
-    costs = [run.cost(basis) for basis in ("on_demand", "reserved", "spot", "owned")]
-    chosen = run.cost(comparison.basis)
-    each = None if chosen is None else chosen.times(1e12 / comparison.tokens)
-    co2 = run.energy.co2_t
+    chosen, co2 = run.cost(comparison.basis), run.energy.co2_t
     return (
         row.name,
-        *(_amount(cost) for cost in costs),
-        _amount(each),
+        *(money(run.cost(basis)) for basis in ("on_demand", "reserved", "spot", "owned")),
+        money(chosen and chosen.times(1e12 / comparison.tokens)),
         f"{run.energy.mwh.value:,.0f}",
-        *(((NONE if co2 is None else f"{co2.value:,.0f}"),) if carbon else ()),
+        *([NONE if co2 is None else f"{co2.value:,.0f}"] * carbon),
         FRONT if row.on_front else "",
     )
 
 
-def _amount(cost: Range | None) -> str:
-    return NONE if cost is None else money(cost.value)
-
-
 def _price_table(runs: Runs, comparison: Comparison) -> TableData:
-    columns = headings("~cluster", *(f"~{BASIS_NAMES[kind]}" for kind in PRICE_KINDS), "owned")
-    rows = tuple(
+    kinds = " | ".join(f"~{BASIS_NAMES[kind]}" for kind in PRICE_KINDS)
+    rows = (
         (
             row.name,
             *(_price_text(run.rental(kind), row.name) for kind in PRICE_KINDS),
@@ -129,7 +122,8 @@ def _price_table(runs: Runs, comparison: Comparison) -> TableData:
         )
         for row, run in runs
     )
-    return TableData(columns, rows, f"Prices of a GPU hour, host included, {comparison.currency}")
+    title = f"Prices of a GPU hour, host included, {comparison.currency}"
+    return table(f"~cluster | {kinds} | owned", rows, title)
 
 
 def _price_text(rental: Rental | None, offer: str) -> str:
@@ -141,13 +135,6 @@ def _price_text(rental: Rental | None, offer: str) -> str:
     old = f", {rental.age}" if rental.stale else ""
     small = f", {rental.price.instance_gpus}-GPU instance*" if rental.smaller_instance else ""
     return f"{rental.per_gpu_hour:.2f} {rental.price.provider}{old}{small}"
-
-
-def _plan_table(runs: Runs) -> TableData:
-    names = [row.name for row, _ in runs]
-    first = [(headings("~cluster")[0], names)]
-    plans = [run.plan for _, run in runs]
-    return plan_table(plans, None, first=first, title="Plans", told=plans)
 
 
 def _failures(rows: Sequence[ComparisonRow]) -> Iterator[str]:
@@ -193,11 +180,8 @@ def _front_notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
 
 
 def _price_notes(runs: Runs) -> Iterator[str]:
-    by_text: dict[str, None] = {}
-    for _, run in runs:
-        by_text |= dict.fromkeys(run.missing)
-    if by_text:
-        yield f"Missing: {'; '.join(by_text)}."
+    if missing := dict.fromkeys(text for _, run in runs for text in run.missing):
+        yield f"Missing: {'; '.join(missing)}."
     rentals = [rental for _, run in runs for rental in run.rentals]
     if any(rental.smaller_instance for rental in rentals):
         yield "*: no whole node was priced; GPUs of smaller instances may lack its network."
@@ -210,27 +194,15 @@ def _price_notes(runs: Runs) -> Iterator[str]:
         )
 
 
-def spread_text(interval: Range) -> str:
-    """`±8 %`, or both sides where they differ much."""
-    below = round((1.0 - interval.low / interval.value) * 100)
-    if interval.high == float("inf"):
-        return f"-{below} %/+∞"
-    above = round((interval.high / interval.value - 1.0) * 100)
-    small, large = sorted((below, above))
-    return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
-
-
-def trace_report(name: str, chapters: Sequence[Chapter]) -> Report:
+@report
+def trace_report(name: str, chapters: Mapping[str, Sequence[Step]]) -> Iterator[Block]:
     """The chain from plan to dollars of one cluster, and the sources that it names."""
-    blocks: list[Block] = [Facts((("cluster", name),))]
-    cited: dict[str, str] = {}
-    for chapter in chapters:
-        rows = tuple((step.name, _step_text(step)) for step in chapter.steps)
-        blocks.append(Facts(rows, chapter.title))
-        for step in chapter.steps:
-            cited |= {key: text for key, text in step.cited.items() if text}
-    blocks.append(Facts(tuple(cited.items()), "Sources"))
-    return Report(tuple(blocks))
+    yield Facts((("cluster", name),))
+    for title, steps in chapters.items():
+        yield Facts(tuple((step.name, _step_text(step)) for step in steps), title)
+    every = (step for steps in chapters.values() for step in steps)
+    cited = {key: text for step in every for key, text in step.cited.items() if text}
+    yield Facts(tuple(cited.items()), "Sources")
 
 
 def _step_text(step: Step) -> str:

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 from hardware import Figure, load_sources
 from planner.compare.goodput import HOUR_S, high_rates
-from planner.compare.interval import Range
 from planner.compare.laws import load_laws
 from planner.compare.money import HOURS_PER_YEAR
-from planner.compare.results import Comparison, ComparisonRow, Owning, Rental, Run
+from planner.compare.results import Comparison, Owning, Rental, Run
 from planner.compare.settings import BASIS_NAMES, Settings
-from planner.job.errors import unknown_name
 from planner.job.quantities import plural
 from planner.predict.plan_text import configuration_text, error_text, ramp_rows
-from planner.report.batch import critical_text, share_text
+from planner.report.study_words import critical_text, money, ranged, share_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,59 +39,39 @@ class Step:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Chapter:
-    """Steps of one part of the chain."""
-
-    title: str
-    steps: tuple[Step, ...]
-
-
-def pick_row(comparison: Comparison, name: str) -> ComparisonRow:
-    """The row of a cluster. UsageError for a name that was not compared."""
-    row = comparison.row(name)
-    if row is None:
-        names = [entry.name for entry in comparison.rows]
-        raise unknown_name("cluster", name, names, "compared: " + ", ".join(names))
-    return row
-
-
-def trace(run: Run, comparison: Comparison, settings: Settings) -> tuple[Chapter, ...]:
-    """The chain of a run, from its plan to what it costs."""
-    return (
-        Chapter("Pace", tuple(_rate(run, comparison))),
-        Chapter("Time, with interruptions", tuple(_time(run, settings))),
-        *(
-            Chapter(f"Renting, {BASIS_NAMES[rental.kind]}", tuple(_renting(rental, comparison)))
-            for rental in run.rentals
-        ),
-        *_owning_chapters(run, comparison, settings),
-        Chapter("Energy", tuple(_energy(run, settings))),
-    )
+def trace(run: Run, comparison: Comparison, settings: Settings) -> dict[str, tuple[Step, ...]]:
+    """The chain of a run, from its plan to what it costs: steps by the title of their part."""
+    rented = {
+        f"Renting, {BASIS_NAMES[rental.kind]}": _renting(rental, comparison)
+        for rental in run.rentals
+    }
+    owned = {} if run.owning is None else {"Owning": _owning(run.owning, run, comparison, settings)}
+    chapters = {
+        "Pace": _rate(run, comparison),
+        "Time, with interruptions": _time(run, settings),
+        **rented,
+        **owned,
+        "Energy": _energy(run, settings),
+    }
+    return {title: tuple(steps) for title, steps in chapters.items()}
 
 
 def _rate(run: Run, comparison: Comparison) -> Iterator[Step]:
     plan = run.plan
-    yield Step(
-        "plan",
-        configuration_text(plan),
-        f"what the search recommends; {plan.status}",
-        "planner search",
-    )
+    recommended = f"what the search recommends; {plan.status}"
+    yield Step("plan", configuration_text(plan), recommended, "planner search")
     yield Step(
         "step time",
         f"{plan.step_time_s:.4g} s {error_text(plan.step_time_s, plan.step_time)}",
         "sum of the terms below",
         f"cost model; error from {plan.step_time.basis}",
     )
-    yield Step(
-        "where it goes", "; ".join(share.text for share in run.shares if share.share >= 0.005)
-    )
+    shares = "; ".join(share.text for share in run.shares if share.share >= 0.005)
+    yield Step("where it goes", shares)
     yield Step("batch", f"{plan.gbs_tokens:,} tokens", f"{plan.gbs:,} × {plan.seq:,}")
     yield Step("pace", f"{plan.tokens_per_s:,.0f} tokens/s", "batch / step time")
-    yield from (
-        Step(name, words, "same plan, less accumulation") for name, words in ramp_rows(plan)
-    )
+    for name, words in ramp_rows(plan):
+        yield Step(name, words, "same plan, less accumulation")
     yield Step("tokens", f"{comparison.tokens:,}", "", "--tokens")
     yield Step(
         "ideal time",
@@ -112,11 +90,8 @@ def _time(run: Run, settings: Settings) -> Iterator[Step]:
     goodput, used = run.goodput, run.job.used_gpus
     yield _figure("MTBF of a GPU", settings.figure("gpu_mtbf"))
     yield _figure("MTBF of a node, rest", settings.figure("node_mtbf"))
-    yield Step(
-        "MTBF of the job",
-        f"{goodput.mtbf_s / HOUR_S:,.1f} h",
-        f"1 / ({used:,} GPUs / MTBF + nodes / MTBF)",
-    )
+    combined = f"1 / ({used:,} GPUs / MTBF + nodes / MTBF)"
+    yield Step("MTBF of the job", f"{goodput.mtbf_s / HOUR_S:,.1f} h", combined)
     yield Step(
         "checkpoint",
         f"{goodput.state_bytes / 1e12:,.3g} TB",
@@ -124,11 +99,9 @@ def _time(run: Run, settings: Settings) -> Iterator[Step]:
         f"{run.job.framework}, {run.job.optimizer}",
     )
     yield _figure("write bandwidth", settings.figure("write_bandwidth"))
-    stops = (
-        "copied to the host, then written beside training"
-        if settings.asynchronous
-        else ("written while training waits")
-    )
+    stops = "written while training waits"
+    if settings.asynchronous:
+        stops = "copied to the host, then written beside training"
     yield Step("checkpoint stops training", f"{goodput.checkpoint_s:,.3g} s", stops)
     given = settings.checkpoint_interval_s is not None
     yield Step(
@@ -179,11 +152,8 @@ def _useful(run: Run, settings: Settings) -> Iterator[Step]:
             source_text(settings.figure("restart_by_hand")),
         )
     yield Step("days", ranged(run.days, 2), "ideal time / useful time; both errors")
-    yield Step(
-        "GPU hours",
-        f"{run.gpu_hours.value:,.0f}",
-        f"days × 24 × {run.billed_gpus:,} GPUs that are paid for",
-    )
+    paid = f"days × 24 × {run.billed_gpus:,} GPUs that are paid for"
+    yield Step("GPU hours", f"{run.gpu_hours.value:,.0f}", paid)
 
 
 def _renting(rental: Rental, comparison: Comparison) -> Iterator[Step]:
@@ -197,12 +167,8 @@ def _renting(rental: Rental, comparison: Comparison) -> Iterator[Step]:
         f"{price.source} {price.date}".strip(),
     )
     if price.currency != comparison.currency:
-        yield Step(
-            "converted",
-            f"{rental.per_gpu_hour:.4g} {comparison.currency}",
-            "at the rate given",
-            "--rate",
-        )
+        converted = f"{rental.per_gpu_hour:.4g} {comparison.currency}"
+        yield Step("converted", converted, "at the rate given", "--rate")
     if rental.smaller_instance:
         yield Step(
             "note",
@@ -211,18 +177,12 @@ def _renting(rental: Rental, comparison: Comparison) -> Iterator[Step]:
         )
     yield Step(
         "cost",
-        f"{money(rental.cost.value)} {comparison.currency}",
+        f"{money(rental.cost)} {comparison.currency}",
         "GPU hours × price"
         + (f", of {rental.least_days:g} days at least" if rental.least_days else "")
         + f"; {money(rental.cost.low)} to {money(rental.cost.high)}",
     )
     yield Step("a trillion tokens", f"{money(rental.per_trillion_tokens)} {comparison.currency}")
-
-
-def _owning_chapters(run: Run, comparison: Comparison, settings: Settings) -> tuple[Chapter, ...]:
-    if run.owning is None:
-        return ()
-    return (Chapter("Owning", tuple(_owning(run.owning, run, comparison, settings))),)
 
 
 def _owning(owning: Owning, run: Run, comparison: Comparison, settings: Settings) -> Iterator[Step]:
@@ -292,20 +252,3 @@ def _figure(name: str, figure: Figure, after: str = "") -> Step:
 def source_text(figure: Figure) -> str:
     """Id of the source with the date that the figure holds for; or the option."""
     return f"{figure.source} {figure.date}".strip()
-
-
-def ranged(interval: Range, digits: int) -> str:
-    """`12.3 (11.0 to 14.1)`."""
-    return (
-        f"{interval.value:,.{digits}f} ({interval.low:,.{digits}f} to {interval.high:,.{digits}f})"
-    )
-
-
-def money(amount: float) -> str:
-    """Three digits: `845`, `12.4 k`, `1.23 M`, `2.50 B`."""
-    for scale, suffix in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
-        if amount >= 0.9995 * scale:
-            scaled = amount / scale
-            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-            return f"{scaled:.{digits}f}{suffix}"
-    return f"{amount:.0f}" if amount >= 10 else f"{amount:.2f}"

@@ -73,18 +73,23 @@ def _joined(words: str) -> str:
 
 
 def _draw_block(block: Block, onto: Console, wide: bool) -> None:
+    if block.title:
+        onto.print(Text(block.title, style="bold"))
     match block:
         case Facts():
             _draw_facts(block, onto)
         case TableData():
             _draw_table(block, onto, wide)
         case Notes():
-            _draw_notes(block, onto)
+            for line in block.lines:
+                # A command line, indented by four, is never broken.
+                if line.startswith("    "):
+                    onto.print(Text(line, style="cyan"), soft_wrap=True)
+                else:
+                    onto.print(_text(line))
 
 
 def _draw_facts(facts: Facts, onto: Console) -> None:
-    if facts.title:
-        onto.print(Text(facts.title, style="bold"))
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="" if facts.title else "bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -157,8 +162,6 @@ def _stacked(data: TableData) -> TableData:
 
 
 def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
-    if data.title:
-        onto.print(Text(data.title, style="bold"))
     places = range(len(data.columns)) if wide else fitting_columns(data, onto.width)
     least = [_least_width(data, place, wide) for place in places]
     if sum(least) + len(least) - 1 > onto.width and not wide:
@@ -181,18 +184,3 @@ def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
     onto.width = max(page, sum(least) + len(least) - 1)
     onto.print(table)
     onto.width = page
-
-
-def _draw_notes(notes: Notes, onto: Console) -> None:
-    if notes.title:
-        onto.print(Text(notes.title, style="bold"))
-    for line in notes.lines:
-        _draw_note(line, onto)
-
-
-def _draw_note(line: str, onto: Console) -> None:
-    """A sentence; a command line (indented by four) is never broken."""
-    if line.startswith("    "):
-        onto.print(Text(line, style="cyan"), soft_wrap=True)
-    else:
-        onto.print(_text(line))

@@ -1,6 +1,8 @@
-"""What `planner explain` and `planner evaluate` show of one plan."""
+"""What `planner explain` and `planner evaluate` show of one plan, and of `--what-if`."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from planner.job.quantities import (
     gib,
@@ -10,6 +12,7 @@ from planner.job.quantities import (
     run_lengths,
     seconds,
     share,
+    signed_share,
 )
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
@@ -21,6 +24,7 @@ from planner.predict.plan_text import (
     error_text,
     fit_text,
     layers_text,
+    offload_text,
     optimizer_text,
     ramp_rows,
     recompute_text,
@@ -30,8 +34,7 @@ from planner.predict.plan_text import (
 )
 from planner.report.full_memory import full_memory_facts, limit_text
 from planner.report.search import error_note, job_facts, metric_note
-from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
-from planner.report.what_if import what_if_blocks
+from planner.report.tables import Block, Facts, Notes, TableData, report, table
 from planner.search.explanation import (
     SAME_SPEED,
     TIME_TERMS,
@@ -39,75 +42,71 @@ from planner.search.explanation import (
     NeighbourReport,
     StageGroup,
     StagePlace,
-    Term,
 )
+from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 # Stages are called uneven where the slowest takes so many times the mean.
 _UNEVEN = 1.1
 _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
 
-def explanation_report(explanation: Explanation) -> Report:
+@report
+def explanation_report(explanation: Explanation) -> Iterator[Block]:
     """The whole report."""
     plan = explanation.plan
-    blocks: list[Block] = [
-        Facts(_plan_facts(explanation)),
-        memory_table(explanation),
-        stage_table(explanation),
-        time_table(explanation),
-        Notes(metric_notes(explanation)),
-    ]
+    yield Facts(tuple(_plan_facts(explanation)))
+    yield memory_table(explanation)
+    yield stage_table(explanation)
+    yield time_table(explanation)
+    yield Notes(metric_notes(explanation))
     if explanation.assumptions:
-        blocks.append(
-            Facts(tuple((entry.about, entry.text) for entry in explanation.assumptions), "Assumed")
-        )
+        assumed = tuple((entry.about, entry.text) for entry in explanation.assumptions)
+        yield Facts(assumed, "Assumed")
     if explanation.neighbours:
-        blocks.append(neighbour_table(explanation.neighbours, plan))
+        yield neighbour_table(explanation.neighbours, plan)
     if explanation.what_if is not None:
-        blocks += what_if_blocks(explanation.what_if, plan)
-    return Report(tuple(blocks))
+        yield from what_if_blocks(explanation.what_if, plan)
 
 
-def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
+def _plan_facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     plan, job = explanation.plan, explanation.job
-    layers = layers_text(plan)
-    facts = [
-        *job_facts(job),
-        ("plan", f"{explanation.number} of {explanation.of}, {status_text(plan)}"),
-        ("degrees", degrees_text(plan.degrees)),
-        ("batch", batch_sentence(plan, job.batch_target_sequences)),
-        *ramp_rows(plan),
-        ("mbs×acc", batch_text(plan.degrees)),
-        ("recompute", recompute_text(plan)),
-        ("optimizer", optimizer_text(plan)),
-    ]
+    yield from job_facts(job)
+    yield "plan", f"{explanation.number} of {explanation.of}, {status_text(plan)}"
+    yield "degrees", degrees_text(plan.degrees)
+    yield "batch", batch_sentence(plan, job.batch_target_sequences)
+    yield from ramp_rows(plan)
+    yield "mbs×acc", batch_text(plan.degrees)
+    yield "recompute", recompute_text(plan)
+    yield "optimizer", optimizer_text(plan)
     if plan.activation_offload:
-        facts.append(("on the host", activations_text(plan)))
+        yield "on the host", activations_text(plan)
     if plan.degrees.pp > 1:
-        facts.append(("schedule", plan.schedule))
+        yield "schedule", plan.schedule
     if plan.degrees.cp > 1:
         sizes = " and ".join(map(str, plan.cp_sizes))
         over = f" over {sizes}" if sizes else ""
-        facts.append(("context", f"{plan.cp_comm_type or 'p2p'}{over} exchange"))
+        yield "context", f"{plan.cp_comm_type or 'p2p'}{over} exchange"
     if plan.techniques:
-        facts.append(("techniques", techniques_text(plan)))
+        yield "techniques", techniques_text(plan)
     flags = {
         "technique": plan.technique_flags,
         "recompute": plan.recompute_flags,
         "optimizer": plan.optimizer_flags,
         "offload": plan.activation_offload_flags,
     }
-    facts += [(f"{name} flags", text) for name, text in flags.items() if text]
-    if layers:
-        facts.append(("layers", f"{layers} (stages in order)"))
+    yield from ((f"{name} flags", text) for name, text in flags.items() if text)
+    if layers := layers_text(plan):
+        yield "layers", f"{layers} (stages in order)"
     if plan.layout.mtp_standalone:
         stage = plan.degrees.pp - 2
         where = "behind its layers" if plan.layout.block_layers[-2] else "alone in its block"
-        facts.append(("MTP", f"on stage {stage}, {where}; head and loss follow alone"))
+        yield "MTP", f"on stage {stage}, {where}; head and loss follow alone"
     if plan.degrees.vpp > 1 and not plan.layout.is_even:
-        facts.append(("blocks", f"{run_lengths(plan.layout.block_layers)} (layers, in order)"))
-    facts += [("placed", place_sentence(place)) for place in explanation.places]
-    return (*facts, *_result_facts(plan))
+        yield "blocks", f"{run_lengths(plan.layout.block_layers)} (layers, in order)"
+    yield from (("placed", place_sentence(place)) for place in explanation.places)
+    yield "step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"
+    yield "peak", peak_sentence(plan)
+    yield from full_memory_facts(plan)
 
 
 def place_sentence(place: StagePlace) -> str:
@@ -117,14 +116,6 @@ def place_sentence(place: StagePlace) -> str:
     return (
         f"{noun} {number_ranges(place.stages)} ({plural(place.layers, 'layer')}) on {place.gpu}: "
         f"ranks {first}-{last}"
-    )
-
-
-def _result_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
-    return (
-        ("step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"),
-        ("peak", peak_sentence(plan)),
-        *full_memory_facts(plan),
     )
 
 
@@ -138,31 +129,19 @@ def peak_sentence(plan: Plan) -> str:
 
 def memory_table(explanation: Explanation) -> TableData:
     """Terms of the heaviest stage's peak."""
-    stage = explanation.plan.stages[explanation.plan.heaviest_stage]
-    return TableData(
-        title=f"Memory of the heaviest stage ({stage.stage}), at its peak ({stage.phase})",
-        columns=headings("~term | GiB | share"),
-        rows=(
-            *((term.label, gib(term.amount, 2), share(term.share)) for term in explanation.memory),
-            ("peak", gib(stage.peak, 2), share(_total(explanation.memory))),
-        ),
-    )
-
-
-def _total(terms: tuple[Term, ...]) -> float:
-    return sum(term.share for term in terms)
+    stage, terms = explanation.plan.stages[explanation.plan.heaviest_stage], explanation.memory
+    rows = [(term.label, gib(term.amount, 2), share(term.share)) for term in terms]
+    rows.append(("peak", gib(stage.peak, 2), share(sum(term.share for term in terms))))
+    title = f"Memory of the heaviest stage ({stage.stage}), at its peak ({stage.phase})"
+    return table("~term | GiB | share", rows, title)
 
 
 def stage_table(explanation: Explanation) -> TableData:
     """Memory of every stage; equal neighbours share a row."""
-    return TableData(
-        title="Memory by pipeline stage, GiB",
-        columns=headings(
-            "<stage | layers | in\nflight | weights | grads | optim. | activ. | rest",
-            "peak | <phase",
-        ),
-        rows=tuple(_stage_row(group) for group in explanation.stages),
+    titles = (
+        "<stage | layers | in\nflight | weights | grads | optim. | activ. | rest | peak | <phase"
     )
+    return table(titles, map(_stage_row, explanation.stages), "Memory by pipeline stage, GiB")
 
 
 def _stage_row(group: StageGroup) -> tuple[str, ...]:
@@ -181,15 +160,11 @@ def _stage_row(group: StageGroup) -> tuple[str, ...]:
 
 def time_table(explanation: Explanation) -> TableData:
     """Terms of the step time."""
-    plan = explanation.plan
-    return TableData(
-        title="Time of one step, on the slowest stage",
-        columns=headings("~term | time | share"),
-        rows=(
-            *((term.label, seconds(term.amount), share(term.share)) for term in explanation.time),
-            ("step", seconds(plan.step_time_s), share(_total(explanation.time))),
-        ),
-    )
+    terms = explanation.time
+    rows = [(term.label, seconds(term.amount), share(term.share)) for term in terms]
+    whole = sum(term.share for term in terms)
+    rows.append(("step", seconds(explanation.plan.step_time_s), share(whole)))
+    return table("~term | time | share", rows, "Time of one step, on the slowest stage")
 
 
 def metric_notes(explanation: Explanation) -> tuple[str, ...]:
@@ -211,63 +186,148 @@ def metric_notes(explanation: Explanation) -> tuple[str, ...]:
 
 def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableData:
     """Each neighbour and what became of it."""
-    return TableData(
-        title="Neighbours: one degree changed (what follows from it in brackets), best layout",
-        columns=headings("~change | step time | peak GiB | ~compared with this plan"),
-        rows=(
-            ("this plan", seconds(plan.step_time_s), gib(plan.peak_bytes), ""),
-            *(_neighbour_row(report) for report in reports),
-        ),
-    )
+    rows = [("this plan", seconds(plan.step_time_s), gib(plan.peak_bytes), "")]
+    rows += map(_neighbour_row, reports)
+    title = "Neighbours: one degree changed (what follows from it in brackets), best layout"
+    return table("~change | step time | peak GiB | ~compared with this plan", rows, title)
 
 
-def _neighbour_row(report: NeighbourReport) -> tuple[str, ...]:
-    if report.step_time_s is None or report.peak_bytes is None:
-        return (report.change, "", "", f"not legal: {report.text}")
-    return (
-        report.change,
-        seconds(report.step_time_s),
-        gib(report.peak_bytes),
-        neighbour_sentence(report),
-    )
+def _neighbour_row(near: NeighbourReport) -> tuple[str, str, str, str]:
+    if near.step_time_s is None or near.peak_bytes is None:
+        return near.change, "", "", f"not legal: {near.text}"
+    figures = seconds(near.step_time_s), gib(near.peak_bytes)
+    return near.change, *figures, neighbour_sentence(near)
 
 
-def neighbour_sentence(report: NeighbourReport) -> str:
+def neighbour_sentence(near: NeighbourReport) -> str:
     """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`."""
-    against = f"; against your {report.text}" if report.text else ""
-    return f"{_comparison(report)}{_doubt(report)}{against}"
+    against = f"; against your {near.text}" if near.text else ""
+    return f"{_comparison(near)}{_doubt(near)}{against}"
 
 
-def _doubt(report: NeighbourReport) -> str:
+def _doubt(near: NeighbourReport) -> str:
     """How likely one fits that does so nominally but is not safe to recommend."""
-    probability = report.fit_probability
-    if report.outcome == "does-not-fit" or probability is None or probability >= LIKELY_TO_FIT:
+    probability = near.fit_probability
+    if near.outcome == "does-not-fit" or probability is None or probability >= LIKELY_TO_FIT:
         return ""
     return f"; fits with {percent_sure(probability)}"
 
 
-def _comparison(report: NeighbourReport) -> str:
-    if report.outcome == "does-not-fit":
-        but = " though" if (report.faster_by or 0.0) > 0 else ""
-        return f"does not fit in {gib(report.limit_bytes or 0.0)} GiB,{but} {_slowdown(report)}"
-    if report.outcome == "equal":
+def _comparison(near: NeighbourReport) -> str:
+    if near.outcome == "does-not-fit":
+        but = " though" if (near.faster_by or 0.0) > 0 else ""
+        return f"does not fit in {gib(near.limit_bytes or 0.0)} GiB,{but} {_slowdown(near)}"
+    if near.outcome == "equal":
         return "equally fast"
-    label = TIME_TERMS.get(report.reason or "", "").removeprefix("exposed ")
-    reason_s = report.reason_s or 0.0
+    label = TIME_TERMS.get(near.reason or "", "").removeprefix("exposed ")
+    reason_s = near.reason_s or 0.0
     sign = "+" if reason_s >= 0 else "-"
-    return f"{_slowdown(report)}, {label} {sign}{seconds(abs(reason_s))}{_uneven(report)}"
+    return f"{_slowdown(near)}, {label} {sign}{seconds(abs(reason_s))}{_uneven(near)}"
 
 
-def _uneven(report: NeighbourReport) -> str:
+def _uneven(near: NeighbourReport) -> str:
     """Why more compute is exposed, where stages differ: whole layers, or layers moved to fit."""
-    ratio = report.slowest_stage or 1.0
-    if report.reason != "compute_s" or (report.reason_s or 0.0) < 0.0 or ratio < _UNEVEN:
+    ratio = near.slowest_stage or 1.0
+    if near.reason != "compute_s" or (near.reason_s or 0.0) < 0.0 or ratio < _UNEVEN:
         return ""
     return f": its slowest stage takes {ratio:.1f} times the mean"
 
 
-def _slowdown(report: NeighbourReport) -> str:
-    faster_by = report.faster_by or 0.0
+def _slowdown(near: NeighbourReport) -> str:
+    faster_by = near.faster_by or 0.0
     if abs(faster_by) < SAME_SPEED:
         return "equally fast"
     return f"{share(abs(1 / (1 + faster_by) - 1))} {'faster' if faster_by > 0 else 'slower'}"
+
+
+_BAR_CELLS = 8
+
+
+def what_if_blocks(found: WhatIf, plan: Plan) -> tuple[Block, ...]:
+    """Binding constraints, then the changes by effect."""
+    constraints = tuple((each.name, _constraint(each, found)) for each in found.constraints)
+    title = "Constraints (binding: the step shortens when it is lifted)"
+    return Facts(constraints, title), tornado_table(found, plan), Notes(_what_if_notes(found))
+
+
+def _constraint(constraint: BindingConstraint, found: WhatIf) -> str:
+    """`binding: stage 1 holds 64.6 of 69.5 GiB; 8 GiB more: -1.43 s a step`."""
+    row = next(row for row in found.rows if row.name == constraint.row)
+    verdict = "binding" if constraint.binding else "not shown to bind"
+    if constraint.held_bytes is None:
+        return f"{verdict}; without it: {_worth(row)}"
+    free = found.limit_bytes - constraint.held_bytes
+    left = f"{gib(free)} GiB free" if free >= 0 else f"{gib(-free)} GiB too much"
+    sizes = f"{gib(constraint.held_bytes)} of {gib(found.limit_bytes)} GiB"
+    held = f"stage {constraint.stage} holds {sizes}, {left}"
+    return f"{verdict}: {held}; 8 GiB more: {_worth(row)}"
+
+
+def _worth(row: WhatIfRow) -> str:
+    """`-1.20 s a step`, or that nothing can be told."""
+    if row.effect_s is None:
+        return row.note
+    if not row.resolved:
+        return f"less than the search resolves ({share(row.resolution, 0)})"
+    sign = "-" if row.effect_s < 0 else "+"
+    return f"{sign}{seconds(abs(row.effect_s))} a step"
+
+
+def tornado_table(found: WhatIf, plan: Plan) -> TableData:
+    """One row a change, the largest effect first."""
+    now = "this one" if found.best_is_this else degrees_text(found.best_degrees)
+    largest = max((abs(row.effect or 0.0) for row in found.rows if row.resolved), default=0.0)
+    interval, scale = plan.step_time, found.best_s / plan.step_time_s
+    ends = {"low": interval.low * scale, "high": interval.high * scale}
+    error = error_text(found.best_s, interval.model_copy(update=ends))
+    rows = [("now", f"{seconds(found.best_s)} {error}", "", "", "", now)]
+    rows += (_tornado_row(row, largest) for row in found.rows)
+    titles = "~change | step time | effect | < | this\nplan | ~best plan then"
+    return table(titles, rows, "What if: the best plan after one change, solved again")
+
+
+def _tornado_row(row: WhatIfRow, largest: float) -> tuple[str, str, str, str, str, str]:
+    kept = "" if row.kept_effect is None else signed_share(row.kept_effect)
+    if row.step_time_s is None or row.step_time is None or row.effect is None:
+        return (row.change, "", "", "", kept, row.note)
+    return (
+        row.change,
+        f"{seconds(row.step_time_s)} {error_text(row.step_time_s, row.step_time)}",
+        signed_share(row.effect) if row.resolved else f"<{share(row.resolution)}",
+        _bar(row.effect, largest) if row.resolved else "",
+        kept,
+        _plan_text(row),
+    )
+
+
+def _plan_text(row: WhatIfRow) -> str:
+    if row.same_plan or row.degrees is None:
+        return "the same"
+    fraction = row.activation_offload_fraction
+    offload = offload_text(row.optimizer_offload, row.activation_offload, fraction)
+    parts = (degrees_text(row.degrees), row.recompute, offload)
+    return ", ".join(part for part in parts if part)
+
+
+def _bar(effect: float, largest: float) -> str:
+    """Length by size of the effect; hollow where the step gets longer."""
+    cells = max(1, round(_BAR_CELLS * abs(effect) / largest))
+    return ("█" if effect < 0 else "░") * cells
+
+
+def _what_if_notes(found: WhatIf) -> tuple[str, ...]:
+    chosen = f"which fits with {share(found.fit_probability, 0)} probability"
+    if found.chosen_for_memory:
+        chosen = "as this one, which was chosen for its memory"
+    notes = [
+        f"Plans of at most {gib(found.limit_bytes)} GiB, {chosen}. Effects are against the best "
+        "plan now; 'this plan': its degrees and layers as they are, on the changed hardware.",
+        "<: smaller than the search resolves. ±: 80 % interval of the step time; how sure the "
+        "effects themselves are was not measured.",
+    ]
+    if not found.best_is_this:
+        now, this = seconds(found.best_s), seconds(found.step_time_s)
+        notes.insert(0, f"The best plan now takes {now}, this one {this}.")
+    if any((row.effect or 0.0) > 0.0 and row.resolved for row in found.rows):
+        notes.append("░: slower: leave it out.")
+    return tuple(notes)

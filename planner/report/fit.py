@@ -1,43 +1,36 @@
-"""What `planner fit` shows: the answer, with which plan, what else would fit, and the largest."""
+"""What `planner fit` shows: the answer, with which plan, what else would fit, and the largest; and
+what is shown of any job that nothing fits: the rules in conflict, and what would fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, plural, share
 from planner.job.request import Request
-from planner.predict.plan_text import (
-    batch_sentence,
-    configuration_text,
-    step_time_text,
-)
-from planner.report.infeasible import fitting_table, nothing_fits_report
-from planner.report.search import error_note, job_facts
-from planner.report.tables import Block, Facts, Notes, Report
+from planner.predict.plan import Plan
+from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
+from planner.report.search import error_note, job_facts, riskier_table
+from planner.report.tables import Block, Facts, Notes, TableData, report, table
 from planner.search.fit import WHAT, FitAnswer, Largest
-from planner.search.infeasibility import WhyNothingFits
+from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
 from planner.search.result import SearchResult
 from planner.search.search import job_summary
 
 
-def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Report:
+@report
+def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterator[Block]:
     """The whole report. `assumed`: what was taken for granted; `command`: the search that tells
     more."""
-    blocks: list[Block] = []
     if answer.result is not None:
-        blocks += _fitting(answer.result)
+        yield from _fitting(answer.result)
     elif answer.why is not None:
-        facts = (*_asked(answer.request), ("fits", _no(answer.why)))
-        blocks += [Facts(facts), *nothing_fits_report(answer.why).blocks]
+        yield Facts((*_asked(answer.request), ("fits", _no(answer.why))))
+        yield from nothing_fits_report(answer.why).blocks
     if answer.largest:
-        blocks.append(
-            Facts(
-                tuple((WHAT[item.what], _largest_text(item)) for item in answer.largest), "At most"
-            )
-        )
-    blocks.append(Notes(tuple(_notes(answer, assumed, command))))
-    return Report(tuple(blocks))
+        largest = tuple((WHAT[item.what], _largest_text(item)) for item in answer.largest)
+        yield Facts(largest, "At most")
+    yield Notes(tuple(_notes(answer, assumed, command)))
 
 
 def _fitting(result: SearchResult) -> Iterator[Block]:
@@ -47,13 +40,8 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
         f"YES: {gib(best.peak_bytes)} of {gib(best.usable_bytes)} GiB, with a probability of "
         f"{percent_sure(best.fit_probability)}"
     )
-    yield Facts(
-        (
-            *job_facts(result.job),
-            ("batch", batch_sentence(best, result.job.batch_target_sequences)),
-            ("fits", verdict),
-        )
-    )
+    batch = batch_sentence(best, result.job.batch_target_sequences)
+    yield Facts((*job_facts(result.job), ("batch", batch), ("fits", verdict)))
     named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
     yield fitting_table("Plans", "plan", "as", named)
 
@@ -80,11 +68,9 @@ def _largest_text(item: Largest) -> str:
         text += f" ({gib(plan.peak_bytes)} GiB, {step_time_text(plan)}: {configuration_text(plan)})"
     if item.beyond and not item.exact:
         return f"{text}; no plan for {item.beyond}, and between them nothing was tried"
-    if item.beyond:
-        text += (
-            f"; {item.beyond} does not fit" if item.proven else f"; no plan found for {item.beyond}"
-        )
-    return text
+    if item.beyond and item.proven:
+        return f"{text}; {item.beyond} does not fit"
+    return f"{text}; no plan found for {item.beyond}" if item.beyond else text
 
 
 def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterator[str]:
@@ -96,3 +82,60 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
         yield f"    {command}"
     if answer.untried:
         yield f"No time was left for: {', '.join(answer.untried)}."
+
+
+@report
+def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
+    """The rules in conflict, and what would fit."""
+    none = "No configuration was found that fits, but not all were decided."
+    if why.proven:
+        none = "No configuration fits."
+    decided = why.proven and UNDECIDED_RULES not in why.untried
+    several = "These exclude each other" if decided else "What stands in the way"
+    rules = tuple((rule.name, _sentence(rule.text)) for rule in why.conflict)
+    yield Facts(rules, f"{none} {several if len(rules) > 1 else 'Why'}")
+    if why.layouts:
+        layouts = tuple((rule.name, _sentence(rule.text)) for rule in why.layouts)
+        yield Facts(layouts, "No other split of its layers fits either")
+    if why.riskier:
+        yield riskier_table(why.riskier, why.usable_bytes, "These may fit")
+    if why.relaxations:
+        found = [(relaxation.change, relaxation.plan) for relaxation in why.relaxations]
+        title = "What would make it fit (searched), fastest first"
+        yield fitting_table(title, "change", "plan", found)
+        yield Notes(_relaxation_notes(why))
+    elif why.in_vain or not why.untried:
+        yield Notes(("None of the changes that were tried makes it fit.",))
+    if why.in_vain:
+        yield Notes((f"No plan was found with: {'; '.join(why.in_vain)}.",))
+    if why.cut:
+        yield Notes((f"{_sentence(why.cut)}.",))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def fitting_table(title: str, what: str, how: str, plans: Sequence[tuple[str, Plan]]) -> TableData:
+    """Plans by a name, each in a line of words; `what`, `how`: titles of name and words."""
+    rows = (
+        (name, step_time_text(plan), gib(plan.peak_bytes), percent_sure(plan.fit_probability),
+         configuration_text(plan))
+        for name, plan in plans
+    )  # fmt: skip
+    return table(f"~{what} | step time | peak\nGiB | fits | ~{how}", rows, title)
+
+
+def _relaxation_notes(why: WhyNothingFits) -> tuple[str, ...]:
+    notes = [
+        "For each kind of change the smallest that fits with a probability of "
+        f"{share(why.request.fit_probability, 0)}, and a smaller one that fits with 50 %."
+    ]
+    larger = [relaxation.change for relaxation in why.relaxations if not relaxation.smallest]
+    if larger:
+        notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."
+    notes.append(error_note([relaxation.plan for relaxation in why.relaxations]))
+    unproven = [each.change for each in why.relaxations if each.plan.status != "optimal"]
+    if unproven:
+        notes.append(f"A faster plan may exist with: {'; '.join(unproven)}.")
+    return tuple(notes)

@@ -17,12 +17,13 @@ from planner.job.frameworks.names import (
 from planner.job.frameworks.settings import TABLES, Setting, settings_of
 from planner.job.frameworks.techniques import Technique
 from planner.job.schedules import SCHEDULES
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Column, Facts, Notes, TableData, headings, report, table
 
 
+@report
 def frameworks_report(
     profiles: Sequence[FrameworkProfile], targets: Mapping[str, Sequence[str]]
-) -> Report:
+) -> Iterator[Block]:
     """The list of framework profiles. `targets`: what `planner launch` calls each one's writers."""
     beside = ("degrees\nbeside dp", "ZeRO", "precisions")
     columns = (
@@ -40,22 +41,16 @@ def frameworks_report(
         )
         for profile in profiles
     )
-    notes = (
+    yield TableData(columns, rows)
+    profile_of = {name: profile_named(name) for name in known_names()}
+    words = (f"{name} ({profile})" for name, profile in profile_of.items() if name != profile)
+    yield Notes((
         "launch: as what planner launch writes files for it; - : searched and costed, not written.",
-        _other_names(),
+        f"--framework also takes: {', '.join(words)}",
         "More about one, and those that only account for older runs and texts:",
         "    planner frameworks megatron-core",
         "    planner frameworks --all",
-    )
-    return Report((TableData(columns, rows), Notes(notes)))
-
-
-def _other_names() -> str:
-    """Every other word that --framework takes."""
-    words = (
-        f"{name} ({profile_named(name)})" for name in known_names() if name != profile_named(name)
-    )
-    return "--framework also takes: " + ", ".join(words)
+    ))  # fmt: skip
 
 
 def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
@@ -72,46 +67,33 @@ def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
     return tuple(name for name, has in offered.items() if has)
 
 
-def framework_report(profile: FrameworkProfile, whole: bool = False) -> Report:
+@report
+def framework_report(profile: FrameworkProfile, whole: bool = False) -> Iterator[Block]:
     """One profile: what it expresses and is asked for by; `whole`: all that it keeps, overlaps and
     assumes, with sources."""
-    columns = headings("<--recompute | <tried | ~flags there")
-    modes = tuple(
+    yield Facts((
+        ("framework", f"{profile.name} {profile.version}"),
+        ("what", profile.summary),
+        ("also called", ", ".join(names_of(profile.name)) or "-"),
+        ("launch files", _launch_files(profile.name)),
+        ("degrees", " ".join(("dp", *offered_degrees(profile)))),
+        ("precisions", ", ".join(profile.precisions)),
+    ))  # fmt: skip
+    yield from schedule_table(profile)
+    modes = (
         (mode.name, "yes" if mode.searched else "if asked", mode.flags or "-")
         for mode in profile.recompute
     )
-    return Report(
-        (
-            Facts(
-                (
-                    ("framework", f"{profile.name} {profile.version}"),
-                    ("what", profile.summary),
-                    ("also called", ", ".join(names_of(profile.name)) or "-"),
-                    ("launch files", _launch_files(profile.name)),
-                    ("degrees", " ".join(("dp", *offered_degrees(profile)))),
-                    ("precisions", ", ".join(profile.precisions)),
-                )
-            ),
-            *schedule_table(profile),
-            TableData(columns, modes, "Recompute modes"),
-            *technique_table(profile),
-            *(_whole(profile) if whole else _what_more_there_is(profile)),
-        )
-    )
-
-
-def _whole(profile: FrameworkProfile) -> Iterator[Block]:
-    yield from (_settings(profile, table, title) for table, title in TABLES.items())
-    yield Notes(profile.assumptions, "Assumed")
-    yield Notes(profile.sources, "Sources")
-
-
-def _what_more_there_is(profile: FrameworkProfile) -> Iterator[Block]:
-    count = sum(len(settings_of(table)) for table in TABLES)
-    yield Notes((
-        f"Its {count} settings, what is assumed of it, and where that is from:",
-        f"    planner frameworks {profile.name} --all",
-    ))  # fmt: skip
+    yield table("<--recompute | <tried | ~flags there", modes, "Recompute modes")
+    yield from technique_table(profile)
+    if whole:
+        yield from (_settings(profile, name, title) for name, title in TABLES.items())
+        yield Notes(profile.assumptions, "Assumed")
+        yield Notes(profile.sources, "Sources")
+        return
+    count = sum(map(len, map(settings_of, TABLES)))
+    more = f"Its {count} settings, what is assumed of it, and where that is from:"
+    yield Notes((more, f"    planner frameworks {profile.name} --all"))
 
 
 def _launch_files(profile: str) -> str:
@@ -126,60 +108,45 @@ def _launch_files(profile: str) -> str:
         return f"{written}, not read"
 
 
-def _scope(technique: Technique) -> str:
-    """What it does, and of which models."""
-    families = f" (models of {', '.join(technique.families)})" if technique.families else ""
-    return technique.words + families
-
-
 def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
-    """Techniques of a framework that has some."""
+    """Techniques of a framework that has some: what each does, and of which models."""
     if not profile.techniques:
         return ()
-    columns = headings("<--with, --without | <used | ~what it is, and flags there")
-    used = {
-        "on": "unless excluded",
-        "searched": "as is fastest",
-        "asked": "if asked",
-    }
-    rows = tuple(
-        (one.name, used[one.use], f"{_scope(one)}: {one.usual_flags}") for one in profile.techniques
-    )
-    return (TableData(columns, rows, "Techniques"),)
+    used = {"on": "unless excluded", "searched": "as is fastest", "asked": "if asked"}
+
+    def words(one: Technique) -> str:
+        families = f" (models of {', '.join(one.families)})" if one.families else ""
+        return f"{one.words}{families}: {one.usual_flags}"
+
+    rows = ((one.name, used[one.use], words(one)) for one in profile.techniques)
+    titles = "<--with, --without | <used | ~what it is, and flags there"
+    return (table(titles, rows, "Techniques"),)
 
 
 def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     """Pipeline schedules of a framework that has pipelines."""
     if not profile.parallelism.pipeline:
         return ()
-    columns = headings("<--schedule | ~what it is")
-    schedules = [SCHEDULES[name] for name in profile.parallelism.schedules]
-    return (TableData(columns, tuple((it.name, it.summary) for it in schedules), "Schedules"),)
+    schedules = (SCHEDULES[name] for name in profile.parallelism.schedules)
+    rows = ((one.name, one.summary) for one in schedules)
+    return (table("<--schedule | ~what it is", rows, "Schedules"),)
 
 
 def settings_document(profile: FrameworkProfile) -> dict[str, Any]:
     """One profile with its settings: as declared, and their values."""
     values = profile.model_dump(mode="json")
-    return {
-        "name": profile.name,
-        "version": profile.version,
-        "settings": [
-            setting._asdict() | {"value": values[setting.table][setting.name]}
-            for table in TABLES
-            for setting in settings_of(table)
-        ],
-    }
+    settings = [
+        setting._asdict() | {"value": values[setting.table][setting.name]}
+        for name in TABLES
+        for setting in settings_of(name)
+    ]
+    return {"name": profile.name, "version": profile.version, "settings": settings}
 
 
-def _settings(profile: FrameworkProfile, table: str, title: str) -> Facts:
-    values = getattr(profile, table).model_dump(mode="json")
-    return Facts(
-        tuple(
-            (setting.name, _described(setting, values[setting.name]))
-            for setting in settings_of(table)
-        ),
-        title,
-    )
+def _settings(profile: FrameworkProfile, name: str, title: str) -> Facts:
+    values = getattr(profile, name).model_dump(mode="json")
+    settings = settings_of(name)
+    return Facts(tuple((one.name, _described(one, values[one.name])) for one in settings), title)
 
 
 def _described(setting: Setting, value: object) -> str:
@@ -192,16 +159,12 @@ def _setting(value: object) -> str:
     match value:
         case bool():
             return "yes" if value else "no"
-        case list():
-            return ", ".join(_item(item) for item in value) or "-"
+        case list():  # of pairs as `exp_avg --exp-avg-dtype`
+            items = (item if isinstance(item, list) else [item] for item in value)
+            return ", ".join(" ".join(map(str, item)) for item in items) or "-"
         case None | "":
             return "-"
         case float():
             return f"{value:g}"
         case _:
             return str(value)
-
-
-def _item(value: object) -> str:
-    """One of a list; pairs as `exp_avg --exp-avg-dtype`."""
-    return " ".join(str(part) for part in value) if isinstance(value, list) else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from hardware import (
@@ -24,7 +24,7 @@ from hardware import (
 from hardware.load import load_gpu_record
 from hardware.sharp import generation_of, why_not
 from planner.job.quantities import gib
-from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Facts, Notes, Report, report, table
 
 ASSUMED = "ASSUMED"
 _ABSENT = "-"
@@ -32,34 +32,24 @@ _Gpu = TypeVar("_Gpu")
 _Shape = TypeVar("_Shape")
 
 
-def hardware_report() -> Report:
+@report
+def hardware_report() -> Iterator[Block]:
     """The GPUs and node shapes of the catalogue."""
-    return Report(
-        (
-            TableData(
-                headings(
-                    "<GPU | 16-bit\nTFLOP/s | fp8\nTFLOP/s | HBM\nGiB | HBM\nTB/s",
-                    "link\nGB/s | domain\nGPUs | TDP\nW",
-                ),
-                tuple(_gpu_row(load_gpu(name)) for name in gpu_names()),
-                "GPUs",
-            ),
-            TableData(
-                headings("<node shape | <node | domain\nGPUs | <NICs | <fabric"),
-                tuple(_shape_row(load_cluster_shape(name)) for name in cluster_names()),
-                "Node shapes",
-            ),
-            Notes(
-                (
-                    "TFLOP/s are dense (no sparsity). HBM: what torch reports as total memory. "
-                    "Links are per GPU and direction.",
-                    "Every number with its source:",
-                    "    planner hardware H100",
-                    "    planner hardware dgx-h100",
-                )
-            ),
-        )
+    yield table(
+        "<GPU | 16-bit\nTFLOP/s | fp8\nTFLOP/s | HBM\nGiB | HBM\nTB/s | link\nGB/s"
+        " | domain\nGPUs | TDP\nW",
+        map(_gpu_row, map(load_gpu, gpu_names())),
+        "GPUs",
     )
+    shapes = map(_shape_row, map(load_cluster_shape, cluster_names()))
+    yield table("<node shape | <node | domain\nGPUs | <NICs | <fabric", shapes, "Node shapes")
+    yield Notes((
+        "TFLOP/s are dense (no sparsity). HBM: what torch reports as total memory. Links are per "
+        "GPU and direction.",
+        "Every number with its source:",
+        "    planner hardware H100",
+        "    planner hardware dgx-h100",
+    ))  # fmt: skip
 
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
@@ -155,43 +145,32 @@ def _shape_sharp(shape: ClusterShape) -> str:
     return f"SHARP{found.name} with --sharp, if switches are {found.switches}" if found else "no"
 
 
+@report
 def _facts_report(
     title: Sequence[tuple[str, str]], facts: Sequence[Fact], prices: Sequence[Price] = ()
-) -> Report:
+) -> Iterator[Block]:
     """One GPU or node shape: each number with unit and source; assumptions are marked."""
-    columns = headings("<number | value | <unit | ~source")
-    rows = tuple(
+    rows = (
         (fact.name, f"{fact.value:g}", "" if fact.unit == "1" else fact.unit, _origin(fact))
         for fact in facts
     )
-    blocks: list[Block] = [Facts(tuple(title)), TableData(columns, rows)]
+    yield Facts(tuple(title))
+    yield table("<number | value | <unit | ~source", rows)
     if prices:
-        blocks.append(_price_table(prices))
-    blocks.append(Facts(_bibliography(facts, prices, load_sources()), "Sources"))
-    return Report(tuple(blocks))
+        listed = (
+            (p.provider, p.kind, f"{p.usd_per_gpu_hour:.2f}", p.date or "unknown", p.source)
+            for p in prices
+        )
+        titles = "<provider | <kind | USD per\nGPU hour | <date | ~source"
+        yield table(titles, listed, "List prices")
+    named = [fact.source for fact in facts if not fact.assumption]
+    cited, sources = dict.fromkeys((*named, *(price.source for price in prices))), load_sources()
+    yield Facts(tuple((key, _citation(sources[key])) for key in cited if key in sources), "Sources")
 
 
 def _origin(fact: Fact) -> str:
     origin = ASSUMED if fact.assumption else fact.source
     return f"{origin}: {fact.note}" if fact.note else origin
-
-
-def _price_table(prices: Sequence[Price]) -> TableData:
-    columns = headings("<provider | <kind | USD per\nGPU hour | <date | ~source")
-    rows = tuple(
-        (p.provider, p.kind, f"{p.usd_per_gpu_hour:.2f}", p.date or "unknown", p.source)
-        for p in prices
-    )
-    return TableData(columns, rows, "List prices")
-
-
-def _bibliography(
-    facts: Sequence[Fact], prices: Sequence[Price], sources: Mapping[str, Source]
-) -> tuple[tuple[str, str], ...]:
-    cited = dict.fromkeys(
-        [fact.source for fact in facts if not fact.assumption] + [price.source for price in prices]
-    )
-    return tuple((key, _citation(sources[key])) for key in cited if key in sources)
 
 
 def _citation(source: Source) -> str:

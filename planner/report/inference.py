@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import Change, Solved
 from planner.predict.memory.serving.stage import StageMemory
 from planner.predict.memory.serving_splits import Split
-from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Facts, Notes, TableData, report, table
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ def beside_terms(stage: StageMemory) -> Terms:
     return tuple(row for row in rows if row[1])
 
 
+@report
 def inference_report(
     result: InferenceMemory,
     model: ResolvedModel,
@@ -64,52 +65,41 @@ def inference_report(
     advice: Sequence[Change],
     warnings: Sequence[str],
     tuning: Tuning | None = None,
-) -> Report:
+) -> Iterator[Block]:
     """The whole report."""
-    blocks: list[Block] = [
-        Facts(_identity(result, model)),
-        _terms_table(result),
-        Facts(_cache_facts(result), "KV cache"),
-        Facts((_verdict(result, solved),)),
-    ]
+    yield Facts(_identity(result, model))
+    yield _terms_table(result)
+    yield Facts(tuple(_cache_facts(result)), "KV cache")
+    yield Facts((_verdict(result, solved),))
     if not result.fits:
-        blocks.append(_advice(advice, result))
+        yield _advice(advice, result)
     if tuning is not None:
-        blocks += _tuning(result, advice, tuning)
-    blocks.append(Notes(_notes(result, warnings)))
-    return Report(tuple(blocks))
+        yield from _tuning(result, advice, tuning)
+    yield Notes(_notes(result, warnings))
 
 
 def _identity(result: InferenceMemory, model: ResolvedModel) -> tuple[tuple[str, str], ...]:
     deployment = result.deployment
     alias = f" ({model.asked} is {model.name})" if model.alias_of else ""
-    degrees = (
-        ("tp", deployment.tp),
-        ("pp", deployment.pp),
-        ("dp", deployment.dp),
-        ("ep", deployment.ep),
+    degrees = {name: getattr(deployment, name) for name in ("tp", "pp", "dp", "ep")}
+    split = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)
+    engine = (
+        f"{deployment.engine.title}, {deployment.utilization:g} of the HBM, chunks of "
+        f"{deployment.chunk:,} tokens, {deployment.sampled:,} sequences"
     )
-    split = " ".join(f"{name}{value}" for name, value in degrees if value > 1)
+    asked = f"{plural(deployment.batch, 'sequence')} of {plural(deployment.context, 'token')}"
     return (
         ("model", f"{deployment.model.name}{alias}"),
         ("GPUs", f"{deployment.gpus}×{deployment.gpu.name}{', ' + split if split else ''}"),
-        (
-            "engine",
-            f"{deployment.engine.title}, {deployment.utilization:g} of the HBM, chunks of "
-            f"{deployment.chunk:,} tokens, {deployment.sampled:,} sequences",
-        ),
+        ("engine", engine),
         ("weights", deployment.weights.title),
         ("KV cache", f"{deployment.kv.title}, blocks of {deployment.block} tokens"),
-        (
-            "requests",
-            f"{plural(deployment.batch, 'sequence')} of {plural(deployment.context, 'token')}",
-        ),
+        ("requests", asked),
     )
 
 
 def _terms_table(result: InferenceMemory) -> TableData:
     stage = result.heaviest
-    columns = headings("<term | GiB | of budget | ~from")
     rows = [_row(stage, *term) for term in stage_terms(stage)]
     rows.append(_row(stage, "KV cache, as asked", stage.kv_needed, "op table, blocks"))
     rows.append(_row(stage, "total", stage.fixed + stage.kv_needed, ""))
@@ -118,38 +108,31 @@ def _terms_table(result: InferenceMemory) -> TableData:
         (f"beside: {name}", gib(size, 2), "", where) for name, size, where in beside_terms(stage)
     ]
     where = f", stage {stage.stage + 1} of {len(result.stages)}" if len(result.stages) > 1 else ""
-    return TableData(columns, tuple(rows), f"Memory of the fullest GPU{where}")
+    return table("<term | GiB | of budget | ~from", rows, f"Memory of the fullest GPU{where}")
 
 
 def _row(stage: StageMemory, name: str, size: float, source: str) -> tuple[str, str, str, str]:
     return (name, gib(size, 2), share(size / stage.budget), source)
 
 
-def _cache_facts(result: InferenceMemory) -> tuple[tuple[str, str], ...]:
-    deployment = result.deployment
-    low, high = result.kv_token_interval
+def _cache_facts(result: InferenceMemory) -> Iterator[tuple[str, str]]:
+    deployment, (low, high) = result.deployment, result.kv_token_interval
     replica = " on each replica" if deployment.dp > 1 else ""
-    facts = [
-        (
-            "a token",
-            f"{result.one_copy_token_bytes:,.0f} B in all {deployment.model.layers} layers, "
-            f"{result.layer_token_bytes:,.0f} B a layer on a GPU",
-        ),
-        (
-            "room",
-            f"{result.kv_tokens:,} tokens{replica} in sequences of {deployment.context:,} "
-            f"({low:,} to {high:,})",
-        ),
-        (
-            "vLLM prints",
-            f"maximum concurrency {result.concurrency:.2f}x, "
-            f"{int(result.concurrency * deployment.context):,} tokens",
-        ),
-    ]
+    yield (
+        "a token",
+        f"{result.one_copy_token_bytes:,.0f} B in all {deployment.model.layers} layers, "
+        f"{result.layer_token_bytes:,.0f} B a layer on a GPU",
+    )
     copies = result.token_bytes / result.one_copy_token_bytes
     if copies > 1:
-        facts.insert(1, ("copies", f"{copies:g}: tp {deployment.tp} repeats keys and values"))
-    return tuple(facts)
+        yield "copies", f"{copies:g}: tp {deployment.tp} repeats keys and values"
+    yield (
+        "room",
+        f"{result.kv_tokens:,} tokens{replica} in sequences of {deployment.context:,} "
+        f"({low:,} to {high:,})",
+    )
+    printed = int(result.concurrency * deployment.context)
+    yield "vLLM prints", f"maximum concurrency {result.concurrency:.2f}x, {printed:,} tokens"
 
 
 def _verdict(result: InferenceMemory, solved: Solved | None) -> tuple[str, str]:
@@ -158,63 +141,48 @@ def _verdict(result: InferenceMemory, solved: Solved | None) -> tuple[str, str]:
         value = getattr(result.deployment, held)
         text = f"--{solved.what} {solved.expected} fits with --{held} {value}"
         return ("largest", f"{text}; {solved.low} to {solved.high} within the uncertainty")
-    spare = gib(-result.heaviest.missing, 2)
+    missing = gib(result.heaviest.missing, 2)
     if solved is not None:
-        missing = gib(result.heaviest.missing, 2)
         return ("fits", f"NO: even --{solved.what} 1 is {missing} GiB too much on the fullest GPU")
     if not result.fits:
-        text = f"NO: {gib(result.heaviest.missing, 2)} GiB too much on the fullest GPU"
+        text = f"NO: {missing} GiB too much on the fullest GPU"
         return ("fits", text if result.sure else f"{text}, which is within the uncertainty")
     doubt = "" if result.sure else ", which is less than the uncertainty: it may not"
+    spare = gib(-result.heaviest.missing, 2)
     return ("fits", f"yes, {spare} GiB to spare on the fullest GPU{doubt}")
 
 
 def _advice(advice: Sequence[Change], result: InferenceMemory) -> Block:
-    fitting = [change for change in advice if change.fits]
-    if fitting:
-        columns = headings("~change | GiB to spare")
-        rows = tuple((c.options, gib(-c.missing, 2)) for c in fitting)
-        return TableData(columns, rows, "What would fit")
+    if rows := [(change.options, gib(-change.missing, 2)) for change in advice if change.fits]:
+        return table("~change | GiB to spare", rows, "What would fit")
     if not advice:
         return Notes(("No change that was tried applies to this deployment.",))
     nearest = min(advice, key=lambda change: change.missing)
-    return Notes(
-        (
-            f"Nothing that was tried fits. Nearest: {nearest.options}, which still misses "
-            f"{gib(nearest.missing, 2)} of {gib(result.heaviest.missing, 2)} GiB.",
-        )
-    )
+    missing, still = gib(result.heaviest.missing, 2), gib(nearest.missing, 2)
+    found = f"Nearest: {nearest.options}, which still misses {still} of {missing} GiB."
+    return Notes((f"Nothing that was tried fits. {found}",))
 
 
-def _tuning(result: InferenceMemory, advice: Sequence[Change], tuning: Tuning) -> list[Block]:
+def _tuning(result: InferenceMemory, advice: Sequence[Change], tuning: Tuning) -> Iterator[Block]:
     """What holds the memory and what makes it smaller; latency against throughput."""
     stage = result.heaviest
     weights, cache = stage.weights.total, stage.kv_needed
     most = "weights" if weights > cache else "the KV cache"
     helps = "a narrower --weights" if weights > cache else "a narrower --kv-cache or fewer KV heads"
-    blocks: list[Block] = [
-        Facts(
-            (
-                (
-                    "holds most",
-                    f"{most}: weights {gib(weights, 2)}, KV cache {gib(cache, 2)} GiB of the "
-                    f"fullest GPU; {helps} or more tp saves most",
-                ),
-            )
-        )
-    ]
+    held = f"weights {gib(weights, 2)}, KV cache {gib(cache, 2)} GiB of the fullest GPU"
+    yield Facts((("holds most", f"{most}: {held}; {helps} or more tp saves most"),))
     listed = [*advice, *([tuning.grouped] if tuning.grouped else [])]
-    columns = headings("~change | GiB saved | GiB to spare")
-    rows = tuple(
+    rows = [
         (one.options, gib(stage.missing - one.missing, 2), gib(-one.missing, 2))
         for one in sorted(listed, key=lambda one: one.missing)
         if one.missing < stage.missing
-    )
+    ]
     if rows:
-        blocks.append(TableData(columns, rows, "What makes it smaller on the fullest GPU"))
+        title = "What makes it smaller on the fullest GPU"
+        yield table("~change | GiB saved | GiB to spare", rows, title)
     if len(tuning.splits) > 1:
-        blocks += [_splits(tuning.splits), Notes(_SPLIT_NOTES)]
-    return blocks
+        yield _splits(tuning.splits)
+        yield Notes(_SPLIT_NOTES)
 
 
 _SPLIT_NOTES = (
@@ -229,32 +197,33 @@ def _splits(found: Sequence[Split]) -> TableData:
     fitting = [one for one in found if one.memory.fits]
     quickest = min(fitting, key=lambda one: one.token_s, default=None)
     widest = max(fitting, key=lambda one: one.tokens_per_s, default=None)
-    columns = headings(
-        "<split | weights\nGiB | sequences\nheld | read\nms",
-        "reduce\nms | ms\na token | tokens/s | ~",
-    )
-    rows = tuple(
+
+    def marks(one: Split) -> str:
+        said = {
+            "does not fit": not one.memory.fits,
+            "least latency": one is quickest,
+            "most throughput": one is widest,
+        }
+        return ", ".join(text for text, true in said.items() if true)
+
+    return table(
+        "<split | weights\nGiB | sequences\nheld | read\nms"
+        " | reduce\nms | ms\na token | tokens/s | ~",
         (
-            f"tp{one.memory.deployment.tp} dp{one.memory.deployment.dp}",
-            gib(one.memory.heaviest.weights.total, 1),
-            f"{one.sequences:,.1f}",
-            f"{one.read_s * 1e3:,.2f}",
-            f"{one.reduce_s * 1e3:,.2f}",
-            f"{one.token_s * 1e3:,.2f}",
-            f"{one.tokens_per_s:,.0f}",
-            ", ".join(
-                text
-                for text, true in (
-                    ("does not fit", not one.memory.fits),
-                    ("least latency", one is quickest),
-                    ("most throughput", one is widest),
-                )
-                if true
-            ),
-        )
-        for one in found
+            (
+                f"tp{one.memory.deployment.tp} dp{one.memory.deployment.dp}",
+                gib(one.memory.heaviest.weights.total, 1),
+                f"{one.sequences:,.1f}",
+                f"{one.read_s * 1e3:,.2f}",
+                f"{one.reduce_s * 1e3:,.2f}",
+                f"{one.token_s * 1e3:,.2f}",
+                f"{one.tokens_per_s:,.0f}",
+                marks(one),
+            )
+            for one in found
+        ),
+        "The same GPUs split otherwise, at the batch asked for",
     )
-    return TableData(columns, rows, "The same GPUs split otherwise, at the batch asked for")
 
 
 def _notes(result: InferenceMemory, warnings: Sequence[str]) -> tuple[str, ...]:
@@ -282,7 +251,7 @@ def inference_document(
 ) -> dict[str, Any]:
     """The answer as plain data for --json: bytes and tokens."""
     deployment, (low, high) = result.deployment, result.kv_token_interval
-    return {
+    document = {
         "model": deployment.model.name,
         "gpu": deployment.gpu.name,
         "gpus": deployment.gpus,
@@ -290,8 +259,7 @@ def inference_document(
         "weights": deployment.weights.name,
         "kv_cache": deployment.kv.name,
         "engine": deployment.engine.name,
-        "fits": result.fits,
-        "sure": result.sure,
+        **picked(result, "fits sure"),
         "missing_bytes": result.heaviest.missing,
         "kv_bytes_per_token": result.one_copy_token_bytes,
         "kv_bytes_per_token_and_layer_on_gpu": result.layer_token_bytes,
@@ -301,35 +269,29 @@ def inference_document(
         "max_concurrency": result.concurrency,
         "interval_rows": result.spread.rows,
         "not_in_logs": list(result.spread.uncovered),
-        "solved": None if solved is None else asdict(solved),
+        "solved": solved and asdict(solved),
         "stages": [_stage_document(stage) for stage in result.stages],
         "changes": [{"options": c.options, "missing_bytes": c.missing} for c in advice],
-        **({} if tuning is None else _tuning_document(tuning)),
     }
-
-
-def _tuning_document(tuning: Tuning) -> dict[str, Any]:
+    if tuning is None:
+        return document
     grouped = tuning.grouped
-    return {
-        "grouped_queries": None
-        if grouped is None
-        else {"model": grouped.options, "missing_bytes": grouped.missing},
-        "splits": [
-            {
-                "tp": one.memory.deployment.tp,
-                "dp": one.memory.deployment.dp,
-                "fits": one.memory.fits,
-                **picked(one, "sequences read_s reduce_s tokens_per_s"),
-            }
-            for one in tuning.splits
-        ],
+    document["grouped_queries"] = grouped and {
+        "model": grouped.options,
+        "missing_bytes": grouped.missing,
     }
+    document["splits"] = [
+        picked(one.memory.deployment, "tp dp")
+        | {"fits": one.memory.fits}
+        | picked(one, "sequences read_s reduce_s tokens_per_s")
+        for one in tuning.splits
+    ]
+    return document
 
 
 def _stage_document(stage: StageMemory) -> dict[str, Any]:
     return {
-        "stage": stage.stage,
-        "layers": stage.layers,
+        **picked(stage, "stage layers"),
         "budget_bytes": stage.budget,
         "usable_bytes": stage.usable,
         "available_kv_bytes": stage.available,

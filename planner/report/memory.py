@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from planner.job.quantities import (
@@ -18,12 +18,12 @@ from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.footprint import Footprint
 from planner.predict.memory.tensors import KeptTensor
-from planner.predict.memory.terms import Part, PhaseRow, label, peak_parts, peak_row, phase_rows
+from planner.predict.memory.terms import PhaseRow, label, peak_parts, peak_row, phase_rows
 from planner.predict.ops import parameter_count
 from planner.predict.plan_text import degrees_text, error_text, fit_text, fraction_text
 from planner.predict.techniques import used_techniques
 from planner.report.full_memory import limit_text
-from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Facts, Notes, TableData, report, table
 
 _BAR = 26
 # Forward phases of a warm-up that are shown; the rest lies evenly between.
@@ -38,6 +38,7 @@ _STAGE_COLUMNS = (
 )
 
 
+@report
 def memory_report(
     footprint: Footprint,
     stages: Sequence[StageAccount],
@@ -47,7 +48,7 @@ def memory_report(
     notes: Sequence[str] = (),
     more: Sequence[Block] = (),
     instead: str = "",
-) -> Report:
+) -> Iterator[Block]:
     """The report of a configuration, with waterfall and timeline of the given stages.
 
     `tensors`: those kept at the first stage's peak, if they are to be listed; `worst`: the
@@ -55,75 +56,57 @@ def memory_report(
     `more`: blocks of a solution or of advice; `instead`: what fits in its place.
     """
     fitting = (("instead", instead),) if instead else ()
-    blocks: list[Block] = [Facts((*_facts(footprint, worst), *fitting))]
+    yield Facts((*_facts(footprint, worst), *fitting))
     for account in stages:
-        blocks += [waterfall(footprint, account), timeline(footprint, account)]
+        yield waterfall(footprint, account)
+        yield timeline(footprint, account)
     if tensors:
-        blocks.append(tensor_table(tensors, stages[0]))
+        yield tensor_table(tensors, stages[0])
     if len(footprint.stages) > 1:
-        blocks.append(stage_table(footprint))
-    blocks += more
-    blocks.append(Notes(_notes(footprint)))
+        yield stage_table(footprint)
+    yield from more
+    yield Notes(_notes(footprint))
     configuration = footprint.configuration
-    assumed = [*notes, *framework_assumptions(configuration.job, configuration.degrees)]
+    assumed = (*notes, *framework_assumptions(configuration.job, configuration.degrees))
     if assumed:
-        blocks.append(Notes(tuple(f"- {text}" for text in assumed), "Assumed"))
-    return Report(tuple(blocks))
+        yield Notes(tuple(f"- {text}" for text in assumed), "Assumed")
 
 
 # --- the configuration ---------------------------------------------------------------------------
 
 
-def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, str], ...]:
+def _facts(footprint: Footprint, worst: Footprint | None) -> Iterator[tuple[str, str]]:
     configuration = footprint.configuration
-    job, degrees = configuration.job, configuration.degrees
-    counted = parameter_count(job.model)
-    facts = [
-        ("model", f"{job.model.name}, {short_count(counted.total)} parameters"),
-        ("GPUs", _gpus_text(footprint)),
-        (
-            "framework",
-            f"{job.framework.name} {job.framework.version}, {_dtype_text(footprint)}, "
-            f"{job.optimizer.name}, {job.attention} attention",
-        ),
-        ("degrees", degrees_text(degrees)),
-        (
-            "batch",
-            f"{degrees.mbs:,} × {job.seq:,} tokens a micro-batch, "
-            f"{plural(degrees.grad_acc, 'micro-batch').replace('batchs', 'batches')} a step",
-        ),
-        ("recompute", _recompute_text(footprint)),
-        ("memory", total_sentence(footprint)),
-    ]
-    techniques = used_techniques(job, degrees)
-    if techniques:
-        facts.insert(-1, ("techniques", ", ".join(techniques)))
-    if job.activation_offload:
-        named = fraction_text(job.activation_offload, job.offload_fraction)
-        facts.insert(-1, ("on the host", named))
-    if configuration.layout.mtp_standalone:
-        facts.insert(-1, ("MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"))
-    if worst is not None:
-        facts.append(("imbalance", _worst_text(worst)))
-    return tuple(facts)
-
-
-def _gpus_text(footprint: Footprint) -> str:
-    cluster = footprint.configuration.job.cluster
-    gpu, number = cluster.gpu, footprint.configuration.degrees.gpus
-    return (
-        f"{number:,} {gpu.name}, {gib(gpu.hbm_bytes)} GiB of HBM, "
-        f"of which torch can use {gib(gpu.hbm_usable_bytes)}"
-    )
-
-
-def _dtype_text(footprint: Footprint) -> str:
-    job = footprint.configuration.job
-    return {
+    job, degrees, gpu = configuration.job, configuration.degrees, configuration.job.cluster.gpu
+    dtype = {
         "bf16": f"{job.precision}, 16-bit weights",
         "amp": f"{job.precision} autocast over fp32 weights",
         "fp32": "fp32 throughout",
     }[job.dtype]
+    steps = plural(degrees.grad_acc, "micro-batch").replace("batchs", "batches")
+    yield "model", f"{job.model.name}, {short_count(parameter_count(job.model).total)} parameters"
+    yield (
+        "GPUs",
+        f"{degrees.gpus:,} {gpu.name}, {gib(gpu.hbm_bytes)} GiB of HBM, of which torch can use "
+        f"{gib(gpu.hbm_usable_bytes)}",
+    )
+    yield (
+        "framework",
+        f"{job.framework.name} {job.framework.version}, {dtype}, {job.optimizer.name}, "
+        f"{job.attention} attention",
+    )
+    yield "degrees", degrees_text(degrees)
+    yield "batch", f"{degrees.mbs:,} × {job.seq:,} tokens a micro-batch, {steps} a step"
+    yield "recompute", _recompute_text(footprint)
+    if techniques := used_techniques(job, degrees):
+        yield "techniques", ", ".join(techniques)
+    if job.activation_offload:
+        yield "on the host", fraction_text(job.activation_offload, job.offload_fraction)
+    if configuration.layout.mtp_standalone:
+        yield "MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"
+    yield "memory", total_sentence(footprint)
+    if worst is not None:
+        yield "imbalance", _worst_text(worst)
 
 
 def _recompute_text(footprint: Footprint) -> str:
@@ -149,8 +132,7 @@ def _worst_text(worst: Footprint) -> str:
     load = worst.configuration.job.expert_imbalance
     return (
         f"dropless worst case, all tokens of an ep group on one rank ({load:g} times the mean): "
-        f"{gib(worst.total_bytes, 2)} GiB, "
-        f"{'fits' if worst.fits else 'does not fit'} "
+        f"{gib(worst.total_bytes, 2)} GiB, {'fits' if worst.fits else 'does not fit'} "
         f"(probability {percent_sure(worst.fit_probability)})"
     )
 
@@ -160,34 +142,22 @@ def _worst_text(worst: Footprint) -> str:
 
 def waterfall(footprint: Footprint, account: StageAccount) -> TableData:
     """What holds the peak, one term on top of the other, up to the usable HBM."""
-    parts = peak_parts(footprint, account)
     top = _scale(footprint, account)
     rows: list[tuple[str, ...]] = []
     reached = 0.0
-    for where, group in groupby(parts, key=lambda part: part.where):
-        rows += _steps(list(group), reached, top)
+    for where, group in groupby(peak_parts(footprint, account), key=lambda part: part.where):
+        for part in group:
+            before, reached = reached, reached + part.size_bytes
+            bar = step_bar(before, reached, top)
+            rows.append((part.label, gib(part.size_bytes, 2), gib(reached, 2), bar))
         reached = account.allocated_bytes if where == "tensors" else account.total_bytes
         if where == "tensors":
             rows.append(_sum_row("= live tensors (torch: allocated)", reached, top))
     rows.append(_sum_row("= total (nvidia-smi)", account.total_bytes, top))
     allowed = "allowed" if footprint.limit_bytes < footprint.usable_bytes else "usable HBM"
     rows.append((allowed, gib(footprint.limit_bytes, 2), "", limit_bar(footprint, top)))
-    return TableData(
-        title=f"{_stage_name(footprint, account)}at its peak: {peak_text(account)}",
-        columns=headings("~term | GiB | sum | <"),
-        rows=tuple(rows),
-    )
-
-
-def _steps(parts: Sequence[Part], start: float, top: float) -> list[tuple[str, ...]]:
-    """Rows of a waterfall from `start` on."""
-    rows: list[tuple[str, ...]] = []
-    reached = start
-    for part in parts:
-        before, reached = reached, reached + part.size_bytes
-        bar = step_bar(before, reached, top)
-        rows.append((part.label, gib(part.size_bytes, 2), gib(reached, 2), bar))
-    return rows
+    title = f"{_stage_name(footprint, account)}at its peak: {peak_text(account)}"
+    return table("~term | GiB | sum | <", rows, title)
 
 
 def _sum_row(text: str, size: float, top: float) -> tuple[str, ...]:
@@ -253,12 +223,9 @@ def timeline(footprint: Footprint, account: StageAccount) -> TableData:
     for step, group in groupby(phase_rows(account), key=lambda row: row.step):
         rows.append(("step 1" if step == "first" else "step 2 and later", "", "", ""))
         rows += [_phase_row(row, outside, top) for row in _thinned(list(group))]
-    return TableData(
-        title=f"{_stage_name(footprint, account, short=True)}over time: live tensors in GiB (█), "
-        "beside them (░)",
-        columns=headings(f"<phase | GiB | <0 to {gib(top)} GiB | ~mostly"),
-        rows=tuple(rows),
-    )
+    stage = _stage_name(footprint, account, short=True)
+    title = f"{stage}over time: live tensors in GiB (█), beside them (░)"
+    return table(f"<phase | GiB | <0 to {gib(top)} GiB | ~mostly", rows, title)
 
 
 def _phase_row(row: PhaseRow, outside: float, top: float) -> tuple[str, ...]:
@@ -287,17 +254,10 @@ def _thinned(rows: Sequence[PhaseRow]) -> list[PhaseRow]:
 
 def stage_table(footprint: Footprint) -> TableData:
     """One line a pipeline stage; equal neighbours share it."""
-    return TableData(
-        title="Every stage at its peak, GiB",
-        columns=headings(
-            "<stage | layers | in\nflight",
-            *(title for title, _ in _STAGE_COLUMNS),
-            "rest | total | ~peak at",
-        ),
-        rows=tuple(
-            _stage_row(list(group)) for _, group in groupby(footprint.stages, key=_likeness)
-        ),
-    )
+    terms = " | ".join(title for title, _ in _STAGE_COLUMNS)
+    rows = (_stage_row(list(group)) for _, group in groupby(footprint.stages, key=_likeness))
+    titles = f"<stage | layers | in\nflight | {terms} | rest | total | ~peak at"
+    return table(titles, rows, "Every stage at its peak, GiB")
 
 
 def _likeness(account: StageAccount) -> tuple[object, ...]:
@@ -333,16 +293,12 @@ def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableD
         )
         for tensor in tensors[:_MOST_TENSORS]
     ]
-    rest = tensors[_MOST_TENSORS:]
-    if rest:
+    if rest := tensors[_MOST_TENSORS:]:
         size = sum(tensor.size_bytes for tensor in rest)
         rows.append((f"{len(rest)} smaller ones", "", "", gib(size, 2), share(size / total)))
     rows.append(("all kept", "", "", gib(total, 2), share(1.0)))
-    return TableData(
-        title=f"Tensors kept for backward at the peak of stage {account.stage}",
-        columns=headings("~tensor | copies | MiB each | GiB | share"),
-        rows=tuple(rows),
-    )
+    title = f"Tensors kept for backward at the peak of stage {account.stage}"
+    return table("~tensor | copies | MiB each | GiB | share", rows, title)
 
 
 def _notes(footprint: Footprint) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from planner.job.quantities import gib, percent_sure, plural, seconds, share, signed_share
 from planner.predict.memory.advice import Advice, Move
-from planner.predict.memory.solve import SAFE_PROBABILITY, Border, Point, Solution
+from planner.predict.memory.solve import SAFE_PROBABILITY, Border, Solution
 from planner.predict.plan_text import error_text, step_time_text
-from planner.report.tables import Block, Notes, TableData, headings
+from planner.report.tables import Block, Notes, table
 
 _MOST_ROWS = 12
 # A share of the step time that is shown as none.
@@ -18,29 +18,17 @@ _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
 
 def solution_blocks(solution: Solution) -> tuple[Block, ...]:
     """The largest value that fits, for both probabilities."""
-    name = _NAMES[solution.unknown]
-    rows = [_border_row(border, solution) for border in (solution.safe, solution.even)]
-    table = TableData(
-        title=f"Largest {name} that fits (--solve {solution.unknown})",
-        columns=headings(f"<fits with | {solution.unknown} | total GiB | ± | <"),
-        rows=tuple(rows),
-    )
-    limit = _any_point(solution).footprint.limit_bytes
+    unknown, even = solution.unknown, solution.even
+    rows = (_border_row(border, solution) for border in (solution.safe, even))
+    title = f"Largest {_NAMES[unknown]} that fits (--solve {unknown})"
+    # A search looks at one point at least.
+    tried = next(point for point in (even.largest, even.beyond) if point is not None)
+    limit = gib(tried.footprint.limit_bytes, 2)
     beyond = solution.safe.beyond is not None
     checked = " The next value was evaluated too and does not fit." if beyond else ""
     steps = f" in steps of {solution.step:,}" if solution.step > 1 else ""
-    return table, Notes(
-        (
-            f"Of {gib(limit, 2)} GiB that may be used. Tried{steps}, keeping {solution.held}."
-            f"{checked}",
-        )
-    )
-
-
-def _any_point(solution: Solution) -> Point:
-    """Some point; a search looks at one at least."""
-    points = (solution.even.largest, solution.even.beyond)
-    return next(point for point in points if point is not None)
+    note = f"Of {limit} GiB that may be used. Tried{steps}, keeping {solution.held}.{checked}"
+    return table(f"<fits with | {unknown} | total GiB | ± | <", rows, title), Notes((note,))
 
 
 def _border_row(border: Border, solution: Solution) -> tuple[str, ...]:
@@ -53,40 +41,23 @@ def _border_row(border: Border, solution: Solution) -> tuple[str, ...]:
     return (sure, f"{border.largest.value:,}", gib(footprint.total_bytes, 2), error, ends)
 
 
-def advice_blocks(advice: Advice) -> tuple[Block, ...]:
+def advice_blocks(advice: Advice) -> Iterator[Block]:
     """Tables of the moves; the last line says what was looked at."""
-    makes = (
-        "It fits as it stands; changes that free memory"
-        if advice.base.fit_probability >= SAFE_PROBABILITY
-        else "Changes that make it fit"
-    )
-    blocks: list[Block] = [
-        table
-        for title, moves in (
-            (f"{makes}, cheapest first", advice.sufficient),
-            ("Changes that help but do not suffice, most memory first", advice.partial),
-            ("Pairs of changes that make it fit, cheapest first", advice.pairs),
-        )
-        for table in _tables(title, moves)
-    ]
-    if advice.closest is not None:
-        blocks += _tables("No pair makes it fit; the lightest", (advice.closest,))
-    return (*blocks, Notes(_advice_notes(advice)))
-
-
-def _tables(title: str, moves: Sequence[Move]) -> list[Block]:
-    if not moves:
-        return []
-    more = len(moves) - _MOST_ROWS
-    if more > 0:
-        title += f" ({more} more with --json)"
-    return [
-        TableData(
-            title=title,
-            columns=headings("~option | total\nGiB | saves\nGiB | fits | step time | costs | "),
-            rows=tuple(_move_row(move) for move in moves[:_MOST_ROWS]),
-        )
-    ]
+    makes = "Changes that make it fit"
+    if advice.base.fit_probability >= SAFE_PROBABILITY:
+        makes = "It fits as it stands; changes that free memory"
+    closest = () if advice.closest is None else (advice.closest,)
+    for title, moves in (
+        (f"{makes}, cheapest first", advice.sufficient),
+        ("Changes that help but do not suffice, most memory first", advice.partial),
+        ("Pairs of changes that make it fit, cheapest first", advice.pairs),
+        ("No pair makes it fit; the lightest", closest),
+    ):
+        more = f" ({len(moves) - _MOST_ROWS} more with --json)" if len(moves) > _MOST_ROWS else ""
+        if moves:
+            titles = "~option | total\nGiB | saves\nGiB | fits | step time | costs | "
+            yield table(titles, map(_move_row, moves[:_MOST_ROWS]), title + more)
+    yield Notes(_advice_notes(advice))
 
 
 def _move_row(move: Move) -> tuple[str, ...]:

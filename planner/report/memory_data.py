@@ -17,18 +17,17 @@ from planner.predict.memory.terms import PhaseRow, peak_parts, peak_row, peak_te
 DOCUMENT_VERSION = 1
 
 
-def memory_document(
+def memory_json(
     request: Request,
     footprint: Footprint,
-    *,
-    worst: Footprint | None = None,
-    solution: Solution | None = None,
-    advice: Advice | None = None,
-) -> dict[str, Any]:
+    worst: Footprint | None,
+    solution: Solution | None,
+    advice: Advice | None,
+) -> str:
     """Everything that the report shows and what it leaves out; bytes and seconds."""
     configuration = footprint.configuration
     job = configuration.job
-    return {
+    document = {
         "version": DOCUMENT_VERSION,
         "request": request.model_dump(mode="json"),
         "model": job.model.name,
@@ -46,18 +45,13 @@ def memory_document(
         },
         **_verdict(footprint),
         "heaviest_stage": footprint.heaviest.stage,
-        "dropless_worst_case": None
-        if worst is None
-        else {"expert_imbalance": worst.configuration.job.expert_imbalance, **_verdict(worst)},
+        "dropless_worst_case": worst
+        and {"expert_imbalance": worst.configuration.job.expert_imbalance, **_verdict(worst)},
         "stages": [_stage(footprint, account) for account in footprint.stages],
-        "solution": None if solution is None else _solution(solution),
-        "advice": None if advice is None else _advice(advice),
+        "solution": solution and _solution(solution),
+        "advice": advice and _advice(advice),
         "assumptions": list(framework_assumptions(job, footprint.configuration.degrees)),
     }
-
-
-def to_json(document: dict[str, Any]) -> str:
-    """The document as text."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -109,8 +103,8 @@ def _solution(solution: Solution) -> dict[str, Any]:
 def _border(border: Border) -> dict[str, Any]:
     return {
         "probability": border.probability,
-        "largest": None if border.largest is None else _point(border.largest),
-        "beyond": None if border.beyond is None else _point(border.beyond),
+        "largest": border.largest and _point(border.largest),
+        "beyond": border.beyond and _point(border.beyond),
     }
 
 
@@ -119,17 +113,18 @@ def _point(point: Point) -> dict[str, Any]:
 
 
 def _advice(advice: Advice) -> dict[str, Any]:
+    base = advice.base
     return {
         "base": {
-            "total_bytes": advice.base.peak_bytes,
-            "fit_probability": advice.base.fit_probability,
-            "step_time_s": advice.base.step_time_s,
-            "step_time": advice.base.step_time.model_dump(),
+            "total_bytes": base.peak_bytes,
+            **picked(base, "fit_probability step_time_s"),
+            "step_time": base.step_time.model_dump(),
         },
-        "sufficient": [_move(move) for move in advice.sufficient],
-        "partial": [_move(move) for move in advice.partial],
-        "pairs": [_move(move) for move in advice.pairs],
-        "closest": None if advice.closest is None else _move(advice.closest),
+        **{
+            name: [_move(move) for move in getattr(advice, name)]
+            for name in ("sufficient", "partial", "pairs")
+        },
+        "closest": advice.closest and _move(advice.closest),
         "tried": advice.tried,
     }
 

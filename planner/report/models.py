@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -10,28 +10,19 @@ from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import plural, short_count
 from planner.job.specs import BIASES, ModelSpec
 from planner.predict.ops import ParameterCount, flop_per_token
-from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Facts, Notes, report, table
 
 
-def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Report:
+@report
+def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Iterator[Block]:
     """The list of models."""
-    columns = headings(
-        "<model | parameters | active | layers | hidden | heads | kv | experts | seq"
-    )
-    rows = tuple(_model_row(model.spec, count) for model, count in entries)
-    return Report(
-        (
-            TableData(columns, rows),
-            Notes(
-                (
-                    f"{plural(len(rows), 'model')}; seq is the pretraining length in tokens. "
-                    "Also taken: aliases such as 70b, Hugging Face names, and paths to a "
-                    "config.json or a model .toml.",
-                    "    planner models llama-3-70b",
-                )
-            ),
-        )
-    )
+    titles = "<model | parameters | active | layers | hidden | heads | kv | experts | seq"
+    yield table(titles, (_model_row(model.spec, count) for model, count in entries))
+    yield Notes((
+        f"{plural(len(entries), 'model')}; seq is the pretraining length in tokens. Also taken: "
+        "aliases such as 70b, Hugging Face names, and paths to a config.json or a model .toml.",
+        "    planner models llama-3-70b",
+    ))  # fmt: skip
 
 
 def _model_row(spec: ModelSpec, count: ParameterCount) -> tuple[str, ...]:
@@ -54,44 +45,33 @@ def model_document(model: ResolvedModel, count: ParameterCount) -> dict[str, Any
     return model.model_dump(mode="json") | counts
 
 
-def model_report(model: ResolvedModel, count: ParameterCount) -> Report:
+@report
+def model_report(model: ResolvedModel, count: ParameterCount) -> Iterator[Block]:
     """One model: shape, exact parameters, sources."""
-    spec = model.spec
-    blocks: list[Block] = [
-        Facts((*_model_identity(model), *_model_counts(spec, count))),
-        Facts(tuple(model_shape(spec).items()), "Shape"),
-    ]
+    yield Facts((*_model_identity(model), *_model_counts(model.spec, count)))
+    yield Facts(tuple(model_shape(model.spec).items()), "Shape")
     if model.notes:
-        blocks.append(Notes(model.notes, "Notes"))
-    return Report(tuple(blocks))
+        yield Notes(model.notes, "Notes")
 
 
-def _model_identity(model: ResolvedModel) -> tuple[tuple[str, str], ...]:
-    alias = f" ({model.asked} is {model.name})" if model.alias_of else ""
-    rows = [("model", model.name + alias)]
+def _model_identity(model: ResolvedModel) -> Iterator[tuple[str, str]]:
+    yield "model", model.name + (f" ({model.asked} is {model.name})" if model.alias_of else "")
     if model.hf_name:
-        rows.append(("Hugging Face", model.hf_name))
+        yield "Hugging Face", model.hf_name
     if model.source:
-        rows.append(("source", model.source))
-    return tuple(rows)
+        yield "source", model.source
 
 
-def _model_counts(spec: ModelSpec, count: ParameterCount) -> tuple[tuple[str, str], ...]:
-    rows = [("parameters", f"{count.total:,} ({short_count(count.total)})")]
+def _model_counts(spec: ModelSpec, count: ParameterCount) -> Iterator[tuple[str, str]]:
+    yield "parameters", f"{count.total:,} ({short_count(count.total)})"
     if count.active != count.total:
-        rows.append(("active", f"{count.active:,} ({short_count(count.active)}) per token"))
+        yield "active", f"{count.active:,} ({short_count(count.active)}) per token"
     if count.mtp:
-        rows.append(("MTP", f"{count.mtp:,} more in multi-token-prediction layers"))
-    full = flop_per_token(spec, spec.pretraining_seq)
-    causal = flop_per_token(spec, spec.pretraining_seq, causal=True)
-    rows.append(
-        (
-            "FLOP",
-            f"{full / 1e9:,.1f} GFLOP per trained token at sequence {spec.pretraining_seq:,} "
-            f"({causal / 1e9:,.1f} with causal attention halved)",
-        )
-    )
-    return tuple(rows)
+        yield "MTP", f"{count.mtp:,} more in multi-token-prediction layers"
+    full = flop_per_token(spec, spec.pretraining_seq) / 1e9
+    causal = flop_per_token(spec, spec.pretraining_seq, causal=True) / 1e9
+    at = f"per trained token at sequence {spec.pretraining_seq:,}"
+    yield "FLOP", f"{full:,.1f} GFLOP {at} ({causal:,.1f} with causal attention halved)"
 
 
 def model_shape(spec: ModelSpec) -> dict[str, str]:
@@ -107,8 +87,7 @@ def model_shape(spec: ModelSpec) -> dict[str, str]:
         "norm": f"{spec.norm}, {spec.block}",
         "pretrained at": f"{spec.pretraining_seq:,} tokens (--seq changes it)",
     }
-    biases = [name for name in BIASES if getattr(spec, name)]
-    if biases:
+    if biases := [name for name in BIASES if getattr(spec, name)]:
         shape["biases"] = ", ".join(biases)
     return shape
 
@@ -129,8 +108,7 @@ def _attention_words(spec: ModelSpec) -> str:
             f"MLA, {spec.heads} heads of {mla.qk_nope_head_dim}+{mla.qk_rope_head_dim} "
             f"(values {mla.v_head_dim}), ranks {mla.q_lora_rank or 'none'} and {mla.kv_lora_rank}"
         )
-    kinds = {1: "MQA", spec.heads: "MHA"}
-    kind = kinds.get(spec.kv_heads, "GQA")
+    kind = {1: "MQA", spec.heads: "MHA"}.get(spec.kv_heads, "GQA")
     window = f", window {spec.sliding_window:,}" if spec.sliding_window else ""
     norm = "" if spec.qk_norm == "none" else f", qk-norm ({spec.qk_norm})"
     return f"{kind}, {spec.heads} heads of {spec.head_dim}, {spec.kv_heads} kv heads{window}{norm}"

@@ -81,12 +81,10 @@ def _parts(
     yield from (_degree(name) for name in _DEGREES if name in _ALWAYS or _varies(plans, name))
     yield _Part(Column("mbs×\nacc"), lambda plan: batch_text(plan.degrees))
     if target_sequences is not None:
-        target = target_sequences
+        difference = partial(batch_difference, target_sequences=target_sequences)
         yield _Part(Column("batch", optional=2), lambda plan: f"{plan.gbs:,}")
-        yield _Part(
-            Column("of the\ntarget", optional=4),
-            lambda plan: signed_share(batch_difference(plan, target)),
-        )
+        off = Column("of the\ntarget", optional=4)
+        yield _Part(off, lambda plan: signed_share(difference(plan)))
     yield _Part(Column("recompute", "left", wrap=True), recompute_text)
     if any(map(also, plans)):
         yield _Part(Column("also", "left", wrap=True), also)
@@ -131,15 +129,11 @@ def _also(plan: Plan, said: Sequence[str], noted: bool) -> str:
     """What most plans have not: another schedule or exchange, techniques but those that are `said`,
     offloading, GPUs of several types. `noted`: no techniques."""
     fraction = plan.activation_offload_fraction
-    return "\n".join(
-        filter(
-            None,
-            (
-                schedule_text(plan),
-                exchange_text(plan),
-                "" if noted else techniques_text(plan, said),
-                stage_gpus_text(plan) if plan.stage_gpus else "",
-                offload_text(plan.optimizer_offload, plan.activation_offload, fraction),
-            ),
-        )
+    parts = (
+        schedule_text(plan),
+        exchange_text(plan),
+        "" if noted else techniques_text(plan, said),
+        stage_gpus_text(plan) if plan.stage_gpus else "",
+        offload_text(plan.optimizer_offload, plan.activation_offload, fraction),
     )
+    return "\n".join(filter(None, parts))

@@ -34,13 +34,14 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
         raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
     words = configuration_text(plan)
     if figure != "all":
-        chart, title = _DRAWN[figure](plan)
-        return in_file(chart, title, words)
-    names = [name for name in _DRAWN if name != "schedule" or schedule_gantt(plan) is not None]
+        return in_file(*_DRAWN[figure](plan), words)
     drawn = [
-        chart.properties(title=title) for chart, title in (_DRAWN[name](plan) for name in names)
+        draw(plan)
+        for name, draw in _DRAWN.items()
+        if name != "schedule" or schedule_gantt(plan) is not None
     ]
-    return in_file(alt.vconcat(*drawn, spacing=36).resolve_scale(color="independent"), words)
+    titled = (chart.properties(title=title) for chart, title in drawn)
+    return in_file(alt.vconcat(*titled, spacing=36).resolve_scale(color="independent"), words)
 
 
 def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
@@ -74,10 +75,8 @@ def _time(plan: Plan) -> tuple[Any, str]:
 def _schedule(plan: Plan) -> tuple[Any, str]:
     gantt = schedule_gantt(plan)
     if gantt is None:
-        raise UsageError(
-            "this plan has no schedule to draw: it has no pipeline, or too long a one (pp "
-            f"{plan.degrees.pp})"
-        )
+        why = f"it has no pipeline, or too long a one (pp {plan.degrees.pp})"
+        raise UsageError(f"this plan has no schedule to draw: {why}")
     return charts.schedule_chart(gantt, FILE_WIDTH), schedule_title(plan, gantt)
 
 
@@ -100,13 +99,10 @@ def plot_cluster_front(front: ClusterFront) -> Any:
     results = list(front.results.values())
     plans = [front.plan_of(point) for point in front.points]
     limits = {result.job.limit_bytes for result in results}
-    chart = charts.front_chart(
-        front_plans(plans, range(1, len(plans) + 1), [point.cluster for point in front.points]),
-        (),
-        (),
-        limits.pop() if len(limits) == 1 else None,
-        FILE_WIDTH,
-    )
+    names = [point.cluster for point in front.points]
+    shown = front_plans(plans, range(1, len(plans) + 1), names)
+    limit = limits.pop() if len(limits) == 1 else None
+    chart = charts.front_chart(shown, (), (), limit, FILE_WIDTH)
     return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")
 
 

@@ -10,11 +10,16 @@ from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import batch_text, degrees_text
-from planner.report.batch import percent, runs_note
-from planner.report.comparison import NONE, spread_text
-from planner.report.comparison_trace import money
-from planner.report.decision import days_text, decision_facts
-from planner.report.tables import Block, Facts, Notes, Report, TableData, headings
+from planner.report.study_words import (
+    NONE,
+    days_text,
+    decision_facts,
+    money,
+    percent,
+    runs_note,
+    spread_text,
+)
+from planner.report.tables import Block, Facts, Notes, TableData, report, table
 
 TITLES: dict[Batch, str] = {
     "fixed": "Strong scaling: the batch stays",
@@ -22,40 +27,37 @@ TITLES: dict[Batch, str] = {
 }
 
 
-def scaling_report(scaling: Scaling) -> Report:
+@report
+def scaling_report(scaling: Scaling) -> Iterator[Block]:
     """The whole report."""
-    blocks: list[Block] = [
-        Facts(
-            (
-                ("model", scaling.model),
-                ("GPUs", scaling.gpu),
-                ("tokens", short_count(scaling.tokens)),
-            )
-        )
-    ]
+    tokens = short_count(scaling.tokens)
+    yield Facts((("model", scaling.model), ("GPUs", scaling.gpu), ("tokens", tokens)))
     if scaling.decision is not None:
-        blocks.append(decision_facts(scaling.decision, scaling.currency))
-    blocks += [_table(scaling, batch) for batch in TITLES if scaling.series(batch)]
-    blocks.append(_plan_table(scaling))
-    if failed := tuple(_failures(scaling)):
-        blocks.append(Notes(failed, "No plan"))
-    blocks.append(Notes(tuple(_verdicts(scaling)), "Where it bends"))
-    blocks.append(Notes(tuple(_notes(scaling))))
-    return Report(tuple(blocks))
+        yield decision_facts(scaling.decision, scaling.currency)
+    yield from (_table(scaling, batch) for batch in TITLES if scaling.series(batch))
+    yield _plan_table(scaling)
+    if failed := tuple(
+        f"{point.num_gpus:,} GPUs, {point.batch} batch: {point.reason}"
+        for point in scaling.points
+        if point.run is None
+    ):
+        yield Notes(failed, "No plan")
+    yield Notes(tuple(_verdicts(scaling)), "Where it bends")
+    yield Notes(tuple(_notes(scaling)))
 
 
 def _table(scaling: Scaling, batch: Batch) -> TableData:
     knee = scaling.knees.get(batch)
-    columns = headings(
-        "GPUs | batch\ntokens | tokens/s | MFU\n% | bubble\n% | useful\n% | effi-\nciency % | days",
-        f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]} | <",
+    return table(
+        "GPUs | batch\ntokens | tokens/s | MFU\n% | bubble\n% | useful\n% | effi-\nciency %"
+        f" | days | {scaling.currency}\n{BASIS_NAMES[scaling.basis]} | <",
+        (
+            _row(point, point.run, scaling, knee)
+            for point in scaling.series(batch)
+            if point.run is not None
+        ),
+        TITLES[batch],
     )
-    rows = tuple(
-        _row(point, point.run, scaling, knee)
-        for point in scaling.series(batch)
-        if point.run is not None
-    )
-    return TableData(columns, rows, TITLES[batch])
 
 
 def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tuple[str, ...]:
@@ -70,7 +72,7 @@ def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tup
         f"{run.goodput.share * 100:.1f}",
         NONE if point.efficiency is None else f"{point.efficiency * 100:.0f}",
         f"{days_text(run.days.value)} {spread_text(run.days)}",
-        NONE if cost is None else money(cost.value),
+        money(cost),
         "◄ knee" if point.num_gpus == knee else "",
     )
 
@@ -78,19 +80,13 @@ def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tup
 def _plan_table(scaling: Scaling) -> TableData:
     batches = [batch for batch in TITLES if scaling.series(batch)]
     plans = " | ".join(f"~{batch} batch: degrees, mbs×grad_acc" for batch in batches)
-    columns = headings(f"GPUs | {plans} | more\ntokens %")
-    counts = sorted({point.num_gpus for point in scaling.points})
     by_place = {(point.batch, point.num_gpus): point.run for point in scaling.points}
-    rows = tuple(
-        (
-            f"{count:,}",
-            *(_plan_text(run) for run in runs),
-            " / ".join(_price_text(run) for run in runs),
-        )
-        for count in counts
+    rows = (
+        (f"{count:,}", *map(_plan_text, runs), " / ".join(map(_price_text, runs)))
+        for count in sorted({point.num_gpus for point in scaling.points})
         if (runs := [by_place.get((batch, count)) for batch in batches])
     )
-    return TableData(columns, rows, "Plans")
+    return table(f"GPUs | {plans} | more\ntokens %", rows, "Plans")
 
 
 def _plan_text(run: Run | None) -> str:
@@ -101,12 +97,6 @@ def _plan_text(run: Run | None) -> str:
 
 def _price_text(run: Run | None) -> str:
     return NONE if run is None or run.batch_price is None else percent(run.batch_price.extra.value)
-
-
-def _failures(scaling: Scaling) -> Iterator[str]:
-    for point in scaling.points:
-        if point.run is None:
-            yield f"{point.num_gpus:,} GPUs, {point.batch} batch: {point.reason}"
 
 
 def _verdicts(scaling: Scaling) -> Iterator[str]:
@@ -169,17 +159,13 @@ def _notes(scaling: Scaling) -> Iterator[str]:
     )
     if prices:
         yield f"A GPU hour at {'; '.join(prices)}; such quotes hold for few GPUs, not thousands."
-    missing = [] if prices or scaling.basis == "owned" else [BASIS_NAMES[scaling.basis]]
-    if missing:
-        yield f"No {missing[0]} price for {scaling.gpu}; --prices FILE.csv gives one."
-    peaks = [run.energy.drawn_w * run.job.num_gpus / 1e6 for run in runs]
-    if peaks:
-        yield f"Power at the meter: {min(peaks):.2g} to {max(peaks):.2g} MW."
-    longest = max((run.goodput.mtbf_s / 3600.0 for run in runs), default=0.0)
-    shortest = min((run.goodput.mtbf_s / 3600.0 for run in runs), default=0.0)
+    elif scaling.basis != "owned":
+        kind = BASIS_NAMES[scaling.basis]
+        yield f"No {kind} price for {scaling.gpu}; --prices FILE.csv gives one."
     if runs:
-        yield (
-            f"Mean time between interruptions: {shortest:,.1f} h to "
-            f"{longest / HOURS_PER_DAY:,.1f} days."
-        )
+        peaks = [run.energy.drawn_w * run.job.num_gpus / 1e6 for run in runs]
+        yield f"Power at the meter: {min(peaks):.2g} to {max(peaks):.2g} MW."
+        hours = [run.goodput.mtbf_s / 3600.0 for run in runs]
+        longest = f"{max(hours) / HOURS_PER_DAY:,.1f} days"
+        yield f"Mean time between interruptions: {min(hours):,.1f} h to {longest}."
     yield from scaling.notes

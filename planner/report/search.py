@@ -29,10 +29,10 @@ from planner.predict.plan_text import (
     ramp_rows,
     shared_techniques,
 )
-from planner.report.batch import search_note
 from planner.report.full_memory import full_memory_note
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.study_words import search_note
+from planner.report.tables import Block, Column, Facts, Notes, TableData, report
 from planner.search.exact_front import MEMORY_BYTES, TIME
 from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
@@ -42,45 +42,40 @@ from planner.search.result import Counts, JobSummary, SearchResult
 Numbered = Sequence[tuple[int, Plan]]
 
 
+@report
 def search_report(
     result: SearchResult,
     saved_as: str | None = None,
     most: int | None = None,
     whole: bool = False,
     verbose: bool = False,
-) -> Report:
+) -> Iterator[Block]:
     """The report of a search; `saved_as` is the plan file that was written, if any.
 
     `most`: plans that are printed at most; `whole`: the complete front, not only plans between
     which people would choose; `verbose`: what each rule left out, and all that was assumed.
     """
     plans = printed(result, most, whole)
-    blocks: list[Block] = [
-        Facts((*job_facts(result.job), *_outcome_facts(result, plans))),
-        front_table(plans, result),
-    ]
+    yield Facts((*job_facts(result.job), *_outcome_facts(result, plans)))
+    yield front_table(plans, result)
     if result.riskier:
         told, usable_bytes = [plan for _, plan in plans], result.job.usable_bytes
-        blocks.append(riskier_table(result.riskier, usable_bytes, "Faster, if it fits", told))
-    blocks.append(Notes(front_notes(result, plans)))
+        yield riskier_table(result.riskier, usable_bytes, "Faster, if it fits", told)
+    yield Notes(front_notes(result, plans))
     if verbose:
-        blocks += _details(result)
-    return Report((*blocks, Notes(_next_steps(saved_as, result))))
+        yield from _details(result)
+    yield Notes(_next_steps(saved_as, result.recommended or 1))
 
 
 def _details(result: SearchResult) -> Iterator[Block]:
     """Configurations that each rule left out, and what the recommended plan takes for granted."""
     counts = sorted(result.rule_counts.items(), key=lambda item: -item[1])
-    if any(result.rule_counts.values()):
-        yield Facts(
-            tuple((name, f"{count:,}") for name, count in counts if count), "Left out, by rule"
-        )
+    if left_out := tuple((name, f"{count:,}") for name, count in counts if count):
+        yield Facts(left_out, "Left out, by rule")
     if result.recommended:
         plan = result.plans[result.recommended - 1]
-        assumed = (*plan.assumptions, *result.job.assumed)
-        yield Notes(
-            tuple(f"- {text}" for text in assumed), f"Assumed for plan {result.recommended}"
-        )
+        assumed = tuple(f"- {text}" for text in (*plan.assumptions, *result.job.assumed))
+        yield Notes(assumed, f"Assumed for plan {result.recommended}")
 
 
 def printed(result: SearchResult, most: int | None = None, whole: bool = False) -> Numbered:
@@ -96,50 +91,32 @@ def printed(result: SearchResult, most: int | None = None, whole: bool = False) 
 
 def job_facts(job: JobSummary) -> tuple[tuple[str, str], ...]:
     """Model, cluster and framework, in words."""
-    return (
-        ("model", _model_text(job)),
-        ("cluster", _cluster_text(job)),
-        (
-            "framework",
-            f"{job.framework} {job.framework_version}, {job.precision}, {job.optimizer}",
-        ),
-    )
-
-
-def _model_text(job: JobSummary) -> str:
     alias = f" ({job.model_alias} is {job.model})" if job.model_alias else ""
-    active = (
-        f", {short_count(job.active_parameters)} active per token"
-        if job.active_parameters != job.parameters
-        else ""
-    )
-    return f"{job.model}{alias}, {short_count(job.parameters)} parameters{active}"
-
-
-def _cluster_text(job: JobSummary) -> str:
-    if job.used_gpus == job.num_gpus:
-        return f"{plural(job.num_gpus, 'GPU')}: {job.cluster}"
-    return f"{job.used_gpus:,} of {plural(job.num_gpus, 'GPU')} used: {job.cluster}"
-
-
-def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, str], ...]:
-    conditions = result.request.conditions()
-    asked = (
-        (("conditions", "; ".join(condition.words for condition in conditions)),)
-        if conditions
-        else ()
-    )
+    active = ""
+    if job.active_parameters != job.parameters:
+        active = f", {short_count(job.active_parameters)} active per token"
+    gpus = plural(job.num_gpus, "GPU")
+    used = gpus if job.used_gpus == job.num_gpus else f"{job.used_gpus:,} of {gpus} used"
+    framework = f"{job.framework} {job.framework_version}, {job.precision}, {job.optimizer}"
     return (
-        *asked,
-        *techniques_row([plan for _, plan in plans]),
-        ("batch", _batch_text([plan for _, plan in plans], result.job)),
-        *ramp_rows(result.plans[max(0, result.recommended - 1)]),
-        ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
-         "(--fit-probability)"),
-        ("searched", searched_text(result.counts)),
-        ("proof", proof_text(result.counts)),
-        ("front", _front_text(result, plans)),
-    )  # fmt: skip
+        ("model", f"{job.model}{alias}, {short_count(job.parameters)} parameters{active}"),
+        ("cluster", f"{used}: {job.cluster}"),
+        ("framework", framework),
+    )
+
+
+def _outcome_facts(result: SearchResult, plans: Numbered) -> Iterator[tuple[str, str]]:
+    listed = [plan for _, plan in plans]
+    if conditions := result.request.conditions():
+        yield "conditions", "; ".join(condition.words for condition in conditions)
+    yield from techniques_row(listed)
+    yield "batch", _batch_text(listed, result.job)
+    yield from ramp_rows(result.plans[max(0, result.recommended - 1)])
+    least = share(result.request.fit_probability, 0)
+    yield "must fit", f"with a probability of {least} or more (--fit-probability)"
+    yield "searched", searched_text(result.counts)
+    yield "proof", proof_text(result.counts)
+    yield "front", _front_text(result, plans)
 
 
 def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
@@ -172,10 +149,8 @@ def proof_text(counts: Counts) -> str:
         "need at least, and on the shortest step that they can have",
     ]
     if counts.solved:
-        parts.append(
-            f"{counts.solved:,} by the best split of their layers: one that attains the bound, or "
-            "that the solver CP-SAT finds"
-        )
+        split = "one that attains the bound, or that the solver CP-SAT finds"
+        parts.append(f"{counts.solved:,} by the best split of their layers: {split}")
     if left > 0:
         parts.append(f"{left:,} were left undecided")
     return "; ".join(parts)
@@ -250,10 +225,8 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     if any(plan.status == "feasible" for plan in plans):
         notes.append(_gap_note(numbered))
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
-        notes.append(
-            "Stages differ in layers: --wide and planner explain list them."
-            + _standalone_vocab_note(plans)
-        )
+        listed = "Stages differ in layers: --wide and planner explain list them."
+        notes.append(listed + _standalone_vocab_note(plans))
     notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
     notes += _technique_notes(numbered)
     largest = max((plan.gbs_tokens for plan in plans), default=0)
@@ -270,7 +243,7 @@ def _technique_notes(plans: Numbered) -> Iterator[str]:
         having = [n for n, plan in plans if name not in usual and name in plan.techniques]
         for said, numbers in (("Without", without), ("With", having)):
             if numbers:
-                yield f"{said} {name}: {_holders_text(numbers, True)}."
+                yield f"{said} {name}: {numbered_plans(numbers)}."
 
 
 def recommended_note(result: SearchResult) -> tuple[str, ...]:
@@ -329,18 +302,12 @@ def _gap_note(plans: Numbered) -> str:
     gaps = {number: plan.gap for number, plan in plans if plan.status == "feasible"}
     low, high = share(min(gaps.values())), share(max(gaps.values()))
     by = low if low == high else f"{low} to {high}"
-    noun = "plan" if len(gaps) == 1 else "plans"
-    return f"Not proven optimal: {noun} {number_ranges(list(gaps))}; by {by} at most."
-
-
-def _is_mixed(plans: Sequence[Plan]) -> bool:
-    """Whether stages live on GPUs of several types, each with its own memory."""
-    return any(plan.stage_gpus for plan in plans)
+    return f"Not proven optimal: {numbered_plans(list(gaps))}; by {by} at most."
 
 
 def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
     """The peak that MFU refers to, and what peak memory is."""
-    if _is_mixed(plans):
+    if any(plan.stage_gpus for plan in plans):  # types of GPU, each with its own memory
         sizes = {plan.stage_gpus[plan.heaviest_stage]: plan.limit_bytes for plan in plans}
         shares_text = ", ".join(f"{gib(size)} of a {name}" for name, size in sizes.items())
         return (
@@ -381,8 +348,8 @@ def _beyond_text(plans: Numbered, numbered: bool) -> str:
         found = sorted(values[before, after])
         span = " to ".join(f"{value:,}" for value in dict.fromkeys((*found[:1], *found[-1:])))
         text = f"{before}{span}{after}"
-        every = len(numbers) == len(plans)
-        texts.append(text if every else f"{text} ({_holders_text(numbers, numbered)})")
+        holding = numbered_plans(numbers) if numbered else "some plans"
+        texts.append(text if len(numbers) == len(plans) else f"{text} ({holding})")
     return f" Wider because nothing like it was measured: {'; '.join(texts)}."
 
 
@@ -392,9 +359,8 @@ def _parted(text: str) -> tuple[str, set[int], str]:
     return (match[1], {int(match[2].replace(",", ""))}, match[3]) if match else (text, set(), "")
 
 
-def _holders_text(numbers: list[int], numbered: bool) -> str:
-    if not numbered:
-        return "some plans"
+def numbered_plans(numbers: Sequence[int]) -> str:
+    """`plan 3`, `plans 1-4`."""
     return ("plan " if len(numbers) == 1 else "plans ") + number_ranges(numbers)
 
 
@@ -410,29 +376,24 @@ def _ties(plans: Numbered) -> list[int]:
 def _tie_note(plans: Numbered) -> str:
     """What the mark of a tie means."""
     ties = _ties(plans)
-    if not ties:
-        return ""
-    noun = "plan" if len(ties) == 1 else "plans"
-    first = plans[0][0]
-    return f"≈ Within the error bar of plan {first}: {noun} {number_ranges(ties)}."
+    return f"≈ Within the error bar of plan {plans[0][0]}: {numbered_plans(ties)}." if ties else ""
 
 
 def _doubt_note(plans: Numbered) -> str:
     doubtful = [number for number, plan in plans if plan.fit_probability < LIKELY_TO_FIT]
     if not doubtful:
         return ""
-    noun = "Plan" if len(doubtful) == 1 else "Plans"
-    said = f"{noun} {number_ranges(doubtful)} may not fit on a real machine: see the column fits."
+    which = numbered_plans(doubtful).capitalize()
+    said = f"{which} may not fit on a real machine: see the column fits."
     return " ".join(filter(None, (said, full_memory_note(plans))))
 
 
-def _next_steps(saved_as: str | None, result: SearchResult) -> tuple[str, ...]:
-    if saved_as is None:  # a file may hold more plans, under other numbers
-        return (
-            "Next: add -o plans.json to this command to keep the plans, then",
-            "    planner explain plans.json",
-        )
+def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
+    """What to type next; a file may hold more plans, under other numbers."""
+    if saved_as is None:
+        keep = "Next: add -o plans.json to this command to keep the plans, then"
+        return keep, "    planner explain plans.json"
     return (
         f"Plans written to {saved_as}. Next: where memory and time go, and what else was close:",
-        f"    planner explain {saved_as} {result.recommended or 1}",
+        f"    planner explain {saved_as} {number}",
     )

@@ -13,10 +13,8 @@ from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
 from planner.compare.sweep.results import provenance, rows
 from planner.compare.sweep.run import Count
-from planner.report.comparison import NONE, spread_text
-from planner.report.comparison_trace import money
-from planner.report.decision import days_text
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.study_words import NONE, days_text, money, spread_text
+from planner.report.tables import Block, Facts, Notes, TableData, report, table
 
 _MOST_REASONS = 5
 
@@ -59,11 +57,9 @@ def sweep_document(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]
 
 
 def _effort(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]:
-    seconds: list[float] = []
-    hosts: set[str] = set()
-    for ran in provenance(grid, journal):
-        seconds.append(float(ran["seconds"]))
-        hosts.add(str(ran["host"]))
+    ran = [(float(one["seconds"]), str(one["host"])) for one in provenance(grid, journal)]
+    seconds = [took for took, _ in ran]
+    failures = (journal.failed.get(grid.key(index)) for index in range(len(grid)))
     return {
         "searches": count.total,
         "done": count.done,
@@ -71,19 +67,13 @@ def _effort(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]:
         "left": count.left,
         "search_seconds": sum(seconds),
         "median_seconds": median(seconds) if seconds else None,
-        "hosts": sorted(hosts),
-        "failures": dict(Counter(_failures(grid, journal)).most_common()),
+        "hosts": sorted({host for _, host in ran}),
+        "failures": dict(Counter(why for why in failures if why is not None).most_common()),
     }
 
 
-def _failures(grid: Grid, journal: Journal) -> Iterator[str]:
-    """Why each search of the grid failed that did."""
-    for index in range(len(grid)):
-        if (why := journal.failed.get(grid.key(index))) is not None:
-            yield why
-
-
-def sweep_report(grid: Grid, journal: Journal, count: Count) -> Report:
+@report
+def sweep_report(grid: Grid, journal: Journal, count: Count) -> Iterator[Block]:
     """The whole report."""
     effort, found = _effort(grid, journal, count), _found(grid, journal)
     took = "nothing yet"
@@ -92,38 +82,25 @@ def sweep_report(grid: Grid, journal: Journal, count: Count) -> Report:
             f"{effort['search_seconds']:,.0f} s of search, {effort['median_seconds']:.2g} s "
             f"each (median), on {', '.join(effort['hosts'][:3])}"
         )
-    blocks: list[Block] = [
-        Facts(
-            (
-                ("searches", f"{count.total:,}"),
-                ("done", f"{count.done:,}"),
-                ("failed", f"{count.failed:,}" + (" (tried again next time)" * (count.failed > 0))),
-                ("left", f"{count.left:,}"),
-                ("took", took),
-            )
-        )
-    ]
+    yield Facts((
+        ("searches", f"{count.total:,}"),
+        ("done", f"{count.done:,}"),
+        ("failed", f"{count.failed:,}" + (" (tried again next time)" * (count.failed > 0))),
+        ("left", f"{count.left:,}"),
+        ("took", took),
+    ))  # fmt: skip
     if found.best:
-        blocks.append(_best(grid, found))
+        yield _best(grid, found)
     for title, reasons in (("Failed", effort["failures"]), ("No plan", found.reasons)):
         if reasons:
             most = Counter(reasons).most_common(_MOST_REASONS)
-            blocks.append(Notes(tuple(f"{number:,}: {text}" for text, number in most), title))
-    return Report(tuple(blocks))
-
-
-def _days(row: dict[str, Any]) -> Range:
-    return Range(value=row["days"], low=row["days_low"], high=row["days_high"])
+            yield Notes(tuple(f"{number:,}: {text}" for text, number in most), title)
 
 
 def _best(grid: Grid, found: _Found) -> TableData:
     """The cheapest and the fastest row of each model."""
     names = {"cost": "cheapest", "days": "fastest"}
-    columns = (
-        Column("model", "left", wrap=True), Column("", "left"), Column("with", "left", wrap=True),
-        Column("days"), Column("cost"), Column("plan", "left", wrap=True),
-    )  # fmt: skip
-    lines = tuple(
+    lines = (
         (
             model,
             names[figure],
@@ -134,4 +111,8 @@ def _best(grid: Grid, found: _Found) -> TableData:
         )
         for (model, figure), row in sorted(found.best.items())
     )
-    return TableData(columns, lines, "Best of what is done")
+    return table("~model | < | ~with | days | cost | ~plan", lines, "Best of what is done")
+
+
+def _days(row: dict[str, Any]) -> Range:
+    return Range(value=row["days"], low=row["days_low"], high=row["days_high"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import wraps
+from typing import Literal, ParamSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +22,11 @@ class Column:
     optional: int = 0
 
 
-def headings(*titles: str) -> tuple[Column, ...]:
+def headings(titles: str) -> tuple[Column, ...]:
     """Columns by their titles, `~cluster | GPUs | <fabric`: numbers; with `<` names, each on one
     line; with `~` words, which may be broken into lines."""
     found = []
-    for title in (part.strip(" ") for given in titles for part in given.split("|")):
+    for title in (part.strip(" ") for part in titles.split("|")):
         plain = title[1:] if title[:1] in ("<", "~") else title
         found.append(Column(plain, "right" if plain == title else "left", title[:1] == "~"))
     return tuple(found)
@@ -52,6 +54,11 @@ class TableData:
                 raise ValueError(f"{self.title}: {len(row)} cells for {len(self.columns)} columns")
 
 
+def table(titles: str, rows: Iterable[tuple[str, ...]], title: str = "") -> TableData:
+    """A table by the titles of its columns, as `headings` reads them."""
+    return TableData(headings(titles), tuple(rows), title)
+
+
 @dataclass(frozen=True, slots=True)
 class Notes:
     """Sentences under a table or at the end of a report."""
@@ -68,3 +75,16 @@ class Report:
     """Blocks in reading order."""
 
     blocks: tuple[Block, ...]
+
+
+Given = ParamSpec("Given")
+
+
+def report(blocks: Callable[Given, Iterator[Block]]) -> Callable[Given, Report]:
+    """A function that yields blocks as one that makes a report of them."""
+
+    @wraps(blocks)
+    def made(*args: Given.args, **named: Given.kwargs) -> Report:
+        return Report(tuple(blocks(*args, **named)))
+
+    return made

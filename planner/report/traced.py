@@ -13,34 +13,41 @@ from planner.evidence.traces.terms import TERMS
 from planner.job.quantities import GIB
 from planner.predict.plan import Plan
 from planner.report.figures.measured import Pair
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData, headings
+from planner.report.tables import Block, Facts, Notes, TableData, report, table
 
 _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
 
 
-def trace_report(ranks: Sequence[RankTrace], found: Sequence[Finding], plan: Plan | None) -> Report:
+@report
+def trace_report(
+    ranks: Sequence[RankTrace], found: Sequence[Finding], plan: Plan | None
+) -> Iterator[Block]:
     """Facts, terms of the median rank (against the plan), ranks, patterns."""
-    blocks: list[Block] = [_facts(ranks), _terms(ranks, plan)]
+    yield _facts(ranks)
+    yield _terms(ranks, plan)
     if len(ranks) > 1:
-        blocks.append(_ranks(ranks))
-    lines = [
+        rows = (
+            (str(rank.rank), *map(_milliseconds, (rank.step_s, rank.compute_s, rank.exposed_s)),
+             _milliseconds(rank.idle_s))
+            for rank in sorted(ranks, key=lambda rank: rank.rank)
+        )  # fmt: skip
+        yield table("rank | step | compute | exposed | idle", rows, "Ranks")
+    lines = tuple(
         f"{_milliseconds(one.seconds)} a step: {one.pattern}. Change: {one.change}."
         for one in found
-    ]
-    blocks.append(Notes(tuple(lines) or ("No pattern that costs 2 % of a step.",), "Patterns"))
-    return Report(tuple(blocks))
+    )
+    yield Notes(lines or ("No pattern that costs 2 % of a step.",), "Patterns")
 
 
 def _facts(ranks: Sequence[RankTrace]) -> Facts:
     steps = median(len(rank.steps) for rank in ranks)
-    rows = [
+    unusable = sum(rank.unusable for rank in ranks)
+    left_out = (("left out", f"{unusable:,} events without a positive time"),)
+    return Facts((
         ("traces", f"{len(ranks)}"),
         ("steps", f"{steps:g} a trace, of {_milliseconds(_median(ranks, 'step_s'))}"),
-    ]
-    unusable = sum(rank.unusable for rank in ranks)
-    if unusable:
-        rows.append(("left out", f"{unusable:,} events without a positive time"))
-    return Facts(tuple(rows))
+        *(left_out if unusable else ()),
+    ))  # fmt: skip
 
 
 def _median(ranks: Sequence[RankTrace], name: str) -> float:
@@ -49,17 +56,19 @@ def _median(ranks: Sequence[RankTrace], name: str) -> float:
 
 def _terms(ranks: Sequence[RankTrace], plan: Plan | None) -> TableData:
     step_s = _median(ranks, "step_s")
-    rows = []
-    for name, traced, predicted in _lines(ranks, plan):
-        if traced or predicted:
-            cells = [name, _milliseconds(traced), f"{traced / step_s:.1%}"]
-            if plan is not None:
-                cells.insert(1, "" if predicted is None else _milliseconds(predicted))
-            rows.append(tuple(cells))
-    columns = [*headings("<term, a step | traced | share")]
-    if plan is not None:
-        columns.insert(1, Column("predicted"))
-    return TableData(tuple(columns), tuple(rows), "Where the step goes (median rank)")
+    beside = " | predicted" if plan is not None else ""
+    rows = (
+        (
+            name,
+            *(["" if predicted is None else _milliseconds(predicted)] if plan else ()),
+            _milliseconds(traced),
+            f"{traced / step_s:.1%}",
+        )
+        for name, traced, predicted in _lines(ranks, plan)
+        if traced or predicted
+    )
+    titles = f"<term, a step{beside} | traced | share"
+    return table(titles, rows, "Where the step goes (median rank)")
 
 
 def _lines(
@@ -109,66 +118,43 @@ def _predicted_terms(plan: Plan) -> dict[str, float]:
     }
 
 
-def _ranks(ranks: Sequence[RankTrace]) -> TableData:
-    rows = tuple(
-        (
-            str(rank.rank),
-            *(
-                _milliseconds(seconds)
-                for seconds in (rank.step_s, rank.compute_s, rank.exposed_s, rank.idle_s)
-            ),
-        )
-        for rank in sorted(ranks, key=lambda rank: rank.rank)
-    )
-    titles = ("rank", "step", "compute", "exposed", "idle")
-    return TableData(headings(*titles), rows, "Ranks")
-
-
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms"
 
 
-def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Report:
+@report
+def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Block]:
     """Each snapshot's peak by category, against the plan's heaviest stage."""
-    blocks: list[Block] = []
+    beside = " | predicted" if plan is not None else ""
     for one in found:
-        blocks += [_snapshot_facts(one, plan), _categories(one, plan)]
-    return Report(tuple(blocks))
+        yield Facts(tuple(_snapshot_facts(one, plan)), str(one.path))
+        rows = (
+            (
+                pair.label,
+                *(["" if pair.predicted is None else f"{pair.predicted:,.2f} GiB"] if plan else ()),
+                f"{pair.measured:,.2f} GiB",
+            )
+            for pair in snapshot_pairs(one, plan)
+        )
+        yield table(f"<at the peak{beside} | in the snapshot", rows)
 
 
-def _snapshot_facts(one: Snapshot, plan: Plan | None) -> Facts:
-    rows = [
-        ("peak of live tensors", _gib(one.peak_bytes)),
-        ("reserved at the end", f"{_gib(one.reserved_bytes)}, {one.fragmentation:.1%} of it free"),
-        ("events recorded", f"{one.events:,}"),
-    ]
+def _snapshot_facts(one: Snapshot, plan: Plan | None) -> Iterator[tuple[str, str]]:
+    yield "peak of live tensors", _gib(one.peak_bytes)
+    yield "reserved at the end", f"{_gib(one.reserved_bytes)}, {one.fragmentation:.1%} of it free"
+    yield "events recorded", f"{one.events:,}"
     if one.events == 0:
-        rows.append(
-            ("history", "none: what was live at the end is shown (_record_memory_history first)")
+        yield (
+            "history",
+            "none: what was live at the end is shown (_record_memory_history first)",
         )
     if one.retries:
-        rows.append(("given back to the driver", f"{one.retries:,} times (allocator retries)"))
+        yield "given back to the driver", f"{one.retries:,} times (allocator retries)"
     if one.made is not None:
         frames = "; ".join(one.made.frames) or "no stack"
-        rows.append(("the peak was made by", f"{_gib(one.made.size_bytes)} at {frames}"))
+        yield "the peak was made by", f"{_gib(one.made.size_bytes)} at {frames}"
     if plan is not None:
-        rows.append(("predicted", f"{_gib(plan.allocated_bytes)} of live tensors"))
-    return Facts(tuple(rows), str(one.path))
-
-
-def _categories(one: Snapshot, plan: Plan | None) -> TableData:
-    rows = tuple(
-        (
-            pair.label,
-            *(("" if pair.predicted is None else f"{pair.predicted:,.2f} GiB",) if plan else ()),
-            f"{pair.measured:,.2f} GiB",
-        )
-        for pair in snapshot_pairs(one, plan)
-    )
-    columns = [*headings("<at the peak | in the snapshot")]
-    if plan is not None:
-        columns.insert(1, Column("predicted"))
-    return TableData(tuple(columns), rows)
+        yield "predicted", f"{_gib(plan.allocated_bytes)} of live tensors"
 
 
 def snapshot_pairs(one: Snapshot, plan: Plan | None) -> tuple[Pair, ...]:
@@ -176,12 +162,8 @@ def snapshot_pairs(one: Snapshot, plan: Plan | None) -> tuple[Pair, ...]:
     predicted = {} if plan is None else _predicted(plan)
     names = sorted({*one.categories, *predicted}, key=lambda name: -one.categories.get(name, 0))
     return tuple(
-        Pair(
-            name,
-            predicted[name] / GIB if name in predicted else None,
-            one.categories.get(name, 0) / GIB,
-        )
-        for name in names
+        Pair(name, expected and expected / GIB, one.categories.get(name, 0) / GIB)
+        for name, expected in ((name, predicted.get(name)) for name in names)
     )
 
 

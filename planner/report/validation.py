@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
@@ -18,13 +18,12 @@ from planner.evidence.runs.report import (
     Summary,
     family_report,
     in_doubt,
-    report,
     summary_of,
 )
+from planner.evidence.runs.report import report as by_family
 from planner.job.quantities import plural
-from planner.report.tables import Block, Notes, Report, TableData, headings
+from planner.report.tables import Block, Notes, TableData, report, table
 
-_ERROR_COLUMNS = headings("~family | rows | median | mean | p90 | bias | rank | in 80%")
 _NONE = "-"
 _SHOWN_REFUSALS = 8
 _SHOWN_PICKS = 12
@@ -33,16 +32,17 @@ _SHOWN_PICKS = 12
 _LEFT_OUT, _IN_DOUBT = ", source left out", ", in doubt"
 
 
+@report
 def validation_report(
     predictions: Sequence[Prediction], family: Family, left_out: Sequence[Prediction] = ()
-) -> Report:
+) -> Iterator[Block]:
     """Tables of time, memory, picks and fit by family, then what was refused and why; `left_out`:
     predictions with constants that were fitted without the rows' sources."""
     found = summary_of(predictions, family)
     means, halves = found.mean_of_sources, (found.stated, found.unstated)
     totals = (found.total, *(halves if all(half.rows for half in halves) else ()))
     parts = {
-        words: (report(some, family), (family_report("all of them", some),))
+        words: (by_family(some, family), (family_report("all of them", some),))
         for words, some in ((_LEFT_OUT, left_out), (_IN_DOUBT, in_doubt(predictions)))
         if some
     }
@@ -57,8 +57,8 @@ def validation_report(
         _missed(missed_picks(predictions)),
         _fits([(one.family, one.fit) for one in (*found.families, *totals)]),
     ]
-    blocks: list[Block] = [table for table in tables if table.rows]
-    return Report((*blocks, _notes(found, parts)))
+    yield from (one for one in tables if one.rows)
+    yield Notes(tuple(_notes(found, parts)))
 
 
 def _errors(
@@ -74,13 +74,10 @@ def _errors(
     known += [(total.family, getattr(total, figure)) for total in totals if getattr(total, figure)]
     rows = [(family, *error_cells(item)) for family, item in known]
     if rows and means is not None:
-        middle, mean, coverage = (share_text(value) for value in means)
+        middle, mean, coverage = map(share_text, means)
         rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
-    return TableData(
-        _ERROR_COLUMNS,
-        tuple(rows),
-        title=f"{title}: error of the prediction",
-    )
+    titles = "~family | rows | median | mean | p90 | bias | rank | in 80%"
+    return table(titles, rows, f"{title}: error of the prediction")
 
 
 def error_cells(summary: ErrorSummary) -> tuple[str, ...]:
@@ -106,31 +103,24 @@ def _picks(
     families: Sequence[FamilyReport], totals: Sequence[FamilyReport], means: SourceMean
 ) -> TableData:
     """Families by their mean pick, the worst first, then the totals."""
-    known = sorted(
-        ((family.family, family.picks) for family in families if family.picks),
-        key=lambda items: items[1].mean,
-    )
+    known = [(family.family, family.picks) for family in families if family.picks]
+    known.sort(key=lambda items: items[1].mean)
     known += [(total.family, total.picks) for total in totals if total.picks]
     rows = [(family, *pick_cells(item)) for family, item in known]
     if rows and means.rank_correlation is not None:
         ranks = f"{means.rank_correlation:.2f}"
         rows.append(("mean of sources", "", share_text(means.pick_mean), "", ranks))
-    return TableData(
-        headings("~family | groups | mean pick | worst pick | rank"),
-        tuple(rows),
-        title="Picks: measured throughput of the run ranked first, over the best",
-    )
+    title = "Picks: measured throughput of the run ranked first, over the best"
+    return table("~family | groups | mean pick | worst pick | rank", rows, title)
 
 
 def _missed(missed: Sequence[MissedPick]) -> TableData:
-    return TableData(
-        headings("~group | pick | ~picked | ~best | ~decided by"),
-        tuple(
-            (item.group, f"{item.share:.1%}", item.picked, item.best, item.decided_by)
-            for item in missed[:_SHOWN_PICKS]
-        ),
-        title=f"Picks below {GOOD:.0%} of the best: what decided",
+    rows = (
+        (item.group, f"{item.share:.1%}", item.picked, item.best, item.decided_by)
+        for item in missed[:_SHOWN_PICKS]
     )
+    title = f"Picks below {GOOD:.0%} of the best: what decided"
+    return table("~group | pick | ~picked | ~best | ~decided by", rows, title)
 
 
 def pick_cells(summary: PickSummary) -> tuple[str, ...]:
@@ -144,15 +134,13 @@ def pick_cells(summary: PickSummary) -> tuple[str, ...]:
 
 
 def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
-    return TableData(
-        headings("~family | ran | called too large | ran out | called fitting"),
-        tuple(
-            (family, *fit_cells(confusion))
-            for family, confusion in confusions
-            if confusion.ran or confusion.out_of_memory
-        ),
-        title="Fit: what the source says happened, and what was predicted wrongly",
+    rows = (
+        (family, *fit_cells(confusion))
+        for family, confusion in confusions
+        if confusion.ran or confusion.out_of_memory
     )
+    title = "Fit: what the source says happened, and what was predicted wrongly"
+    return table("~family | ran | called too large | ran out | called fitting", rows, title)
 
 
 def fit_cells(confusion: FitConfusion) -> tuple[str, ...]:
@@ -165,44 +153,43 @@ def fit_cells(confusion: FitConfusion) -> tuple[str, ...]:
     )
 
 
-def _notes(shown: Summary, parts: Collection[str]) -> Notes:
+def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
     total = shown.total
-    lines = [
+    yield (
         "Errors are relative to the measured value; bias is their signed median; rank is "
         "Spearman's correlation. in 80%: rows inside their stated 80 % interval, which leaves "
-        "the row's own source out.",
-    ]
+        "the row's own source out."
+    )
     if shown.stated.rows and shown.unstated.rows:
-        lines.append(
+        yield (
             f"Stated: rows that say what they recompute and which attention kernel they run "
             f"({shown.stated.rows:,} of {total.rows:,}); the others took the usual ones."
         )
     if total.picks is not None:
-        lines.append(
+        yield (
             f"Picks: {plural(total.picks.groups, 'group')} of one source, model, cluster, batch, "
             "precision and framework; a pick that ran out of memory counts 0. Ranked by expected "
             "throughput: the step time, with the chance that memory is full where runs of the "
             "framework slowed down then (--json: predicted_expected_s)."
         )
     if _LEFT_OUT in parts:
-        lines.append(
+        yield (
             "Source left out: predicted with constants that were fitted without the row's source "
             "(planner/evidence/data/held_out.toml), and without the framework's name where no "
             "other source has measured it, as somebody would whose runs nobody has seen."
         )
     if _IN_DOUBT in parts:
-        lines.append(
+        yield (
             "In doubt: figures that the row's own source contradicts (column doubt); they are in "
             "no other table."
         )
     if shown.withdrawn_times:
-        lines.append(
+        yield (
             f"Withdrawn: {plural(shown.withdrawn_times, 'step time')} that must not be used "
             "(`time withdrawn` in doubt)."
         )
     if total.refused:
         share = total.refused / total.rows
-        lines.append(f"Refused: {total.refused:,} of {total.rows:,} rows ({share:.2%}).")
-        refusals = islice(shown.refusals.items(), _SHOWN_REFUSALS)
-        lines += [f"  {plural(count, 'row')}: {reason}" for reason, count in refusals]
-    return Notes(tuple(lines))
+        yield f"Refused: {total.refused:,} of {total.rows:,} rows ({share:.2%})."
+        for reason, count in islice(shown.refusals.items(), _SHOWN_REFUSALS):
+            yield f"  {plural(count, 'row')}: {reason}"

@@ -1,6 +1,6 @@
 """Why nothing fits, as typed data: the rules that exclude each other, and changes that were tried.
 
-`planner.search.infeasible` finds it out; `planner.report.infeasible` says how it reads.
+`planner.search.infeasible` finds it out; `planner.report.fit` says how it reads.
 """
 
 from __future__ import annotations

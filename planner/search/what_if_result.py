@@ -1,7 +1,7 @@
 """What another GiB, another link or another node would be worth to a plan: solved again each time.
 
 Every row is a search of the changed job, not a derivative: the best plan may have other degrees.
-Typed data; `planner.report.what_if` says how it reads.
+Typed data; `planner.report.explain` says how it reads.
 """
 
 from __future__ import annotations

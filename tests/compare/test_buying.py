@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hardware import parse_gpus
-from planner.compare import buying, least
+from planner.compare import buying
 from planner.compare.buying import TrainingRun, buy
 from planner.compare.choice import Limits, Objective
-from planner.compare.energy import racks_of
-from planner.compare.offers import Offer
-from planner.compare.ranges import several_clusters
-from planner.compare.run import Placed, run_at
+from planner.compare.offers import Offer, several_clusters
+from planner.compare.run import Placed, racks_of, run_at
 from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.search.search import find_plans
@@ -48,7 +46,7 @@ def test_what_is_left_out_changes_neither_choice_nor_front(
             continue
         offer = next(one for one in OFFERS if one.label == row.cluster)
         request_there = JOB.model_copy(update={"gpus": offer.gpus})
-        assert least.least_days(request_there.resolve(), 10**11) < row.choice.days.low
+        assert buying.least_days(request_there.resolve(), 10**11) < row.choice.days.low
 
 
 def test_racks_by_power_by_height_and_by_domain() -> None:

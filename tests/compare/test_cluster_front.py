@@ -19,7 +19,7 @@ from planner.compare.cluster_front import (
     search_clusters,
     shortened,
 )
-from planner.compare.ranges import several_clusters
+from planner.compare.offers import several_clusters
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.report.cluster_front import cluster_front_report

@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware import Figure, load_economics
-from planner.compare.goodput import HOUR_S, Goodput, Run, goodput, slowest_restart
-from planner.compare.reliability import (
+from planner.compare.goodput import (
+    HOUR_S,
+    Goodput,
+    Run,
     daly_interval,
+    goodput,
     interruption_rate,
+    slowest_restart,
     spares_for,
     useful_share,
     waiting_share,

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from planner.job.models.hf_rope import FULL, SCALING_KEYS, SLIDING
 from planner.job.specs import ModelSpec, MoeSpec
-from planner.launch.hf_config import hf_config
+from planner.launch.hf_files import hf_config
 from planner.launch.megatron_flags import Group, as_argv
 from planner.launch.megatron_model import model_groups, model_refusals
 from planner.launch.megatron_states import hybrid_flags, is_hybrid

@@ -15,7 +15,7 @@ import pytest
 
 from planner.job.models.catalog import load_model, model_names
 from planner.launch import deepspeed
-from planner.launch.hf_config import hf_config, layer_class
+from planner.launch.hf_files import hf_config, layer_class
 from planner.predict.ops import parameter_count
 from tests.launch.deepspeed_cases import BASE, MATRIX
 from tests.launch.plans import default_argv

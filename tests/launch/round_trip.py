@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.launch.check.assess import Assessment, assess
-from planner.launch.check.differences import RULE
-from planner.launch.check.given import read_given
+from planner.launch.check.given import RULE, read_given
 from planner.launch.contract import Launch
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.read.found import Hints

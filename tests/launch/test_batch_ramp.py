@@ -8,7 +8,7 @@ import pytest
 
 from planner.job.frameworks.targets import TARGETS
 from planner.launch.megatron import command
-from planner.launch.registry import writer_of
+from planner.launch.plans import writer_of
 from tests.cli.conftest import run_cli
 from tests.launch.plans import default_argv, megatron
 from tests.launch.round_trip import read_back

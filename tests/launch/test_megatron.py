@@ -9,7 +9,7 @@ import pytest
 
 from planner.launch import megatron
 from planner.launch.contract import Launch
-from planner.launch.megatron_layout import layout_text
+from planner.launch.megatron_flags import layout_text
 from planner.launch.megatron_table import pattern
 from tests.launch.plans import MEGATRON, changed, costed, default_argv, sharded
 from tests.launch.plans import megatron as case
@@ -45,7 +45,7 @@ def test_every_flag_exists_with_a_legal_value(name: str) -> None:
 @pytest.mark.parametrize("name", MEGATRON)
 def test_nothing_is_refused_and_degrees_are_said(name: str) -> None:
     launch = case(name)
-    assert megatron.refusals(launch) == ()
+    assert list(megatron.refusals(launch)) == []
     degree, found = launch.plan.degrees, flags(launch)
     assert found["--tensor-model-parallel-size"] == [str(degree.tp)]
     assert found["--pipeline-model-parallel-size"] == [str(degree.pp)]
@@ -205,10 +205,10 @@ def test_models_that_megatron_has_no_flags_for(model: str, word: str) -> None:
 
 def test_what_only_the_run_would_find_out_is_refused() -> None:
     flags_by_stage = "--recompute-granularity full (layers by stage: 5, 4, 5, 5)"
-    refused = megatron.refusals(changed(case("full"), recompute_flags=flags_by_stage))
+    refused = list(megatron.refusals(changed(case("full"), recompute_flags=flags_by_stage)))
     assert "same number of layers" in refused[0].reason
 
-    refused = megatron.refusals(changed(case("pipeline"), schedule="zb-h1"))
+    refused = list(megatron.refusals(changed(case("pipeline"), schedule="zb-h1")))
     assert "no zb-h1 schedule" in refused[0].reason
 
 

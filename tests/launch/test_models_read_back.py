@@ -18,7 +18,7 @@ from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import departures, fields_of, refusals, value_of
 from planner.launch.dialects import DIALECTS
-from planner.launch.hf_config import hf_config
+from planner.launch.hf_files import hf_config
 from planner.launch.megatron_flags import as_argv
 from planner.launch.megatron_model import model_groups, model_refusals
 from planner.launch.megatron_states import is_hybrid

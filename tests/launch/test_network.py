@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.launch.contract import Launch
-from planner.launch.network import machine_environment
+from planner.launch.folder import machine_environment
 from tests.launch.plans import changed, megatron
 
 

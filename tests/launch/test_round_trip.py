@@ -13,9 +13,9 @@ from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
 from planner.launch.contract import Launch, NodesAs
 from planner.launch.folder import launch_folder, write_folder
+from planner.launch.plans import writer_of
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
-from planner.launch.registry import writer_of
 from planner.search.plan_file import read_plan_file, to_json
 from tests.cli.conftest import run_cli
 from tests.launch import accelerate_cases, deepspeed_cases, nanotron_cases, titan_cases

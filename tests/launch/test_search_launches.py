@@ -10,8 +10,7 @@ from planner.job.errors import NothingFitsError, UsageError
 from planner.job.frameworks.names import target_named
 from planner.job.frameworks.targets import TARGETS
 from planner.job.request import Request
-from planner.launch.plans import find_plans
-from planner.launch.retarget import launch_of
+from planner.launch.plans import find_plans, launch_of
 from planner.predict.decided import decided_request
 
 # Grouped heads, tied embeddings, biases, experts, latent attention, LayerNorm with dropout masks.

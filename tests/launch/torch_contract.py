@@ -16,7 +16,7 @@ def absolute_paths(text: str) -> set[str]:
 
 def assert_complete(writer: Writer, launch: Launch) -> None:
     """No refusal, and every part of the contract filled; nothing of this machine in the files."""
-    assert writer.refusals(launch) == ()
+    assert list(writer.refusals(launch)) == []
     files = writer.files(launch)
     assert files
     for text in files.values():
@@ -28,12 +28,12 @@ def assert_complete(writer: Writer, launch: Launch) -> None:
     command = writer.command(launch)
     for variable in re.findall(r"\$\{(\w+)\}", " ".join(command.argv)):
         assert variable in {*command.demands, *(entry.name for entry in command.variables)}
-    assert writer.choices(launch)
+    assert list(writer.choices(launch))
     assert writer.requirements(launch)
 
 
 def reasons(writer: Writer, launch: Launch) -> str:
     """All reasons of a refusal; each comes with what is near."""
-    refusals = writer.refusals(launch)
+    refusals = tuple(writer.refusals(launch))
     assert all(refusal.reason and refusal.nearest for refusal in refusals)
     return "\n".join(refusal.reason for refusal in refusals)

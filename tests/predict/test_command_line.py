@@ -9,8 +9,7 @@ import pytest
 
 from planner.cli.evaluate import command as evaluate
 from planner.cli.evaluate import given_configuration
-from planner.cli.limits import limit_values
-from planner.cli.options import build_request
+from planner.cli.options import build_request, limit_values
 from planner.cli.search import command as search
 from planner.job.request import Request
 from planner.predict.command_line import evaluate_command, search_command

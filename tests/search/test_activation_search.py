@@ -10,8 +10,7 @@ from hardware import load_gpu
 from planner.job.errors import UsageError
 from planner.job.frameworks.names import target_named
 from planner.job.request import Request
-from planner.launch.registry import writer_of
-from planner.launch.retarget import launch_of
+from planner.launch.plans import launch_of, writer_of
 from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan

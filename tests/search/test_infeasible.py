@@ -13,7 +13,7 @@ from planner.job.errors import NothingFitsError, UsageError
 from planner.job.job import Job
 from planner.job.recomputation import recomputation
 from planner.job.request import Request
-from planner.report.infeasible import nothing_fits_report
+from planner.report.fit import nothing_fits_report
 from planner.report.tables import Facts
 from planner.search.costed import EVEN_CHANCE, cost_job
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits

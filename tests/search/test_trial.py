@@ -15,7 +15,7 @@ from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.job.request import Request
 from planner.report.draw import console, draw
-from planner.report.infeasible import nothing_fits_report
+from planner.report.fit import nothing_fits_report
 from planner.search.costed import CostedJob, cost_job
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.limit_results import Effort

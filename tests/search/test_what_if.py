@@ -6,7 +6,7 @@ import pytest
 
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.report.what_if import tornado_table, what_if_blocks
+from planner.report.explain import tornado_table, what_if_blocks
 from planner.search.hardware_changes import hardware_changes, more_hbm
 from planner.search.result import SearchResult
 from planner.search.search import find_plans

@@ -9,8 +9,13 @@ from datetime import date
 from math import prod
 from typing import Any
 
-from planner.compare.batch import with_batch
-from planner.compare.comparison import Entry, check_currencies, enter, raise_common_problem
+from planner.compare.comparison import (
+    Entry,
+    check_currencies,
+    enter,
+    raise_common_problem,
+    with_batch,
+)
 from planner.compare.offers import Offer
 from planner.compare.quotes import check_providers
 from planner.compare.settings import Settings
@@ -104,21 +109,17 @@ def check(grid: Grid) -> None:
     """UsageError for what is wrong everywhere: the first values of each axis are tried on every
     cluster, with the first values of the other axes; nothing is searched."""
     clusters = grid.axes["cluster"]
+    first = {name: values[0] for name, values in grid.axes.items()}
     for name, values in grid.axes.items():
         for value in values[: _TRIED if name != "cluster" else 1]:
-            chosen = {other: one[0] for other, one in grid.axes.items()} | {name: value}
+            chosen = first | {name: value}
             raise_common_problem([_entered(grid, chosen | {"cluster": one}) for one in clusters])
-    entries = [
-        _entered(grid, {name: one[0] for name, one in grid.axes.items()} | {"cluster": one})
-        for one in clusters
-    ]
+    entries = [_entered(grid, first | {"cluster": one}) for one in clusters]
     for pricing in grid.pricings:
         check_providers(pricing.settings, [entry.offer for entry in entries])
         check_currencies(entries, pricing.settings)
 
 
 def _entered(grid: Grid, chosen: Mapping[str, Value]) -> Entry:
-    request, offer = grid.build(
-        {k: v for _, options in chosen.values() for k, v in options.items()}
-    )
+    request, offer = grid.build(merged(chosen.values()))
     return enter(offer, with_batch(request)[0], None, None)

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from planner._version import __version__
-from planner.compare.batch import with_batch
-from planner.compare.comparison import Entry, enter, run_of
-from planner.compare.energy import facility_kw
+from planner.compare.comparison import Entry, enter, run_of, with_batch
 from planner.compare.interval import columns
+from planner.compare.run import facility_kw
 from planner.compare.searches import Outcome, Task, search_one
 from planner.compare.sweep.grid import Point, Pricing
 from planner.job.errors import CannotTellError

@@ -1,7 +1,7 @@
 """What a person changes of how a framework trains, one option each: a profile with it in place.
 
 The options are torch's and Megatron's own switches, so each says which tables of the profile it
-is; readers of launch files use the same tables (`planner.launch.check.variations`).
+is; readers of launch files use the same tables (`planner.launch.check.request`).
 """
 
 from __future__ import annotations

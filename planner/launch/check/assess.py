@@ -87,7 +87,12 @@ def assess(
         disagreements = world_problems(found, None)
         if unknown:
             number = None if disagreements else stated_gpus(found)
-            problems = [*map(_eased, problems), _no_machine(number)]
+            # A rule of older GPUs where nobody says which they are.
+            problems = [
+                replace(item, severity="warning") if _is_of_old_gpus(item) else item
+                for item in problems
+            ]
+            problems.append(_no_machine(number))
         problems += disagreements
         return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
     setup = as_request(found, gpus, cluster)
@@ -102,18 +107,23 @@ def assess(
         problems += [] if refusal.rule in said else [refusal]
     plan = None
     if job is not None:
-        problems = [problem for problem in problems if not _is_moot(problem, job)]
+        if job.cluster.gpu.architecture in _NO_CONNECTION_RULE:
+            problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
         broken = [
-            broken_rule
-            for broken_rule in _broken_rules(found, job, setup.degrees)
-            if not _is_said_by_reader(broken_rule, problems)
+            item
+            for item in _broken_rules(found, job, setup.degrees)
+            if not _is_said_by_reader(item, problems)
         ]
         named = {problem.rule for problem in problems} & _NAMED_BY_READERS
         problems += [item for item in broken if item.rule not in named]
         problems += _sharp_problem(found, setup, job)
         if not broken and not any(_hides_prediction(problem) for problem in problems):
-            plan, problem = _prediction(setup)
-            problems += [problem] if problem else _left_out(found, plan)
+            try:
+                plan = setup.plan()
+            except (UsageError, HardwareError, ConstraintError) as error:
+                problems.append(_from_error(str(error)))
+            else:
+                problems += _left_out(found, plan)
     return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
 
 
@@ -126,11 +136,6 @@ def _no_machine(number: int | None) -> Problem:
     return Problem("gpus-unknown", text, "missing", fix=fix)
 
 
-def _eased(problem: Problem) -> Problem:
-    """A rule of older GPUs where nobody says which they are."""
-    return replace(problem, severity="warning") if _is_of_old_gpus(problem) else problem
-
-
 def _hides_prediction(problem: Problem) -> bool:
     """Whether nobody can say how the launch runs, for this."""
     return problem.rule == "not-predictable" or problem.severity == "missing"
@@ -139,22 +144,18 @@ def _hides_prediction(problem: Problem) -> bool:
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
     """Errors first, then what no answer changes; rules that the user ignores become notes."""
     eased = [replace(p, severity="note") if p.rule in ignored else p for p in problems]
-    return tuple(sorted(dict.fromkeys(eased), key=_rank))
+    ranks = {"error": 0, "missing": 2, "warning": 3, "note": 4}
 
+    def rank(problem: Problem) -> int:
+        """What is not modelled stands before what is missing."""
+        not_modelled = problem.rule == "not-predictable" and problem.severity == "warning"
+        return 1 if not_modelled else ranks[problem.severity]
 
-def _rank(problem: Problem) -> int:
-    """Place in a list: what is not modelled stands before what is missing."""
-    if problem.rule == "not-predictable" and problem.severity == "warning":
-        return 1
-    return {"error": 0, "missing": 2, "warning": 3, "note": 4}[problem.severity]
-
-
-def _is_moot(problem: Problem, job: Job) -> bool:
-    """Rules of older GPUs on newer ones."""
-    return _is_of_old_gpus(problem) and job.cluster.gpu.architecture in _NO_CONNECTION_RULE
+    return tuple(sorted(dict.fromkeys(eased), key=rank))
 
 
 def _is_of_old_gpus(problem: Problem) -> bool:
+    """Whether a rule of older GPUs is broken, which newer ones have not."""
     return problem.rule == "cuda-device-max-connections" and "refused" not in problem.text
 
 
@@ -188,17 +189,9 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
 
 def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
     """A degree that the framework has and its profile lacks: its reader has said so."""
-    told_by_rule = {
-        place
-        for problem in problems
-        if problem.rule == "not-predictable"
-        for place in problem.places
-    }
-    return (
-        broken.rule.endswith(("-supported", "-offered"))
-        and bool(broken.places)
-        and told_by_rule.issuperset(broken.places)
-    )
+    told = (item.places for item in problems if item.rule == "not-predictable")
+    of_profile = broken.rule.endswith(("-supported", "-offered")) and bool(broken.places)
+    return of_profile and {place for places in told for place in places}.issuperset(broken.places)
 
 
 def _sharp_problem(found: Found, setup: Setup, job: Job) -> Iterator[Problem]:
@@ -216,41 +209,20 @@ def _sharp_problem(found: Found, setup: Setup, job: Job) -> Iterator[Problem]:
         yield Problem("sharp-idle", text, "warning", place)
 
 
-def _prediction(setup: Setup) -> tuple[Plan | None, Problem | None]:
-    try:
-        return setup.plan(), None
-    except (UsageError, HardwareError, ConstraintError) as error:
-        return None, _from_error(str(error))
-
-
-def _left_out(found: Found, plan: Plan | None) -> list[Problem]:
+def _left_out(found: Found, plan: Plan) -> Iterator[Problem]:
     """Settings that save memory in ways not modelled, where without them it would not fit."""
-    if plan is None or plan.fits:
-        return []
-    saving = [(item, why) for item, why in found.unmodelled if _SAVES in why]
     excess = (plan.peak_bytes - plan.limit_bytes) / 2**30
-    return [
-        Problem(
-            _LEFT_OUT,
-            f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit",
-            "missing",
-            (item.place,),
-            "--seq N" if item.key == NO_LENGTH else "leave it out, or measure",
-        )
-        for item, why in saving
-    ]
+    for item, why in found.unmodelled:
+        if _SAVES in why and not plan.fits:
+            text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
+            fix = "--seq N" if item.key == NO_LENGTH else "leave it out, or measure"
+            yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)
 
 
 def _from_error(text: str) -> Problem:
     """A refusal as a problem; its rule stands at its end in brackets."""
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
-    plain = (
-        re.sub(
-            r"--optimizer-offload|--activation-offload|--optimizer|--recompute",
-            "",
-            text[: match.start()],
-        )
-        if (match)
-        else text
-    )
-    return Problem(match[1] if match else "configuration", plain.strip())
+    if match is None:
+        return Problem("configuration", text.strip())
+    options = r"--optimizer-offload|--activation-offload|--optimizer|--recompute"
+    return Problem(match[1], re.sub(options, "", text[: match.start()]).strip())

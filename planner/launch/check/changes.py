@@ -91,51 +91,33 @@ def best_changes(
     setup, job = assessment.setup, assessment.job
     if setup is None or job is None or assessment.unpredictable:
         return ()
-    candidates = list(_candidates(assessment, setup, job))
+    candidates, base = list(_candidates(assessment, setup, job)), assessment.plan
     found = []
     for index, candidate in enumerate(candidates):
         if over(candidate.change):
             continue
         watch("changes", index, len(candidates))
-        plan = _plan(candidate.setup)
-        if plan is not None:
-            found.append(_change(candidate, plan, assessment.plan))
-    return _best(found, assessment.plan)
-
-
-def _plan(setup: Setup) -> Plan | None:
-    """The plan of a candidate; None if it breaks a rule."""
-    try:
-        return setup.plan()
-    except (UsageError, HardwareError, ConstraintError):
-        return None
-
-
-def _change(candidate: Candidate, plan: Plan, base: Plan | None) -> Change:
-    if base is None:
-        return Change(candidate, plan, None, None)
-    faster = plan.tokens_per_s / base.tokens_per_s - 1.0
-    return Change(candidate, plan, faster, base.peak_bytes - plan.peak_bytes)
+        try:
+            plan = candidate.setup.plan()
+        except (UsageError, HardwareError, ConstraintError):
+            continue  # it breaks a rule
+        faster = None if base is None else plan.tokens_per_s / base.tokens_per_s - 1.0
+        saved = None if base is None else base.peak_bytes - plan.peak_bytes
+        found.append(Change(candidate, plan, faster, saved))
+    return _best(found, base)
 
 
 def _best(changes: list[Change], base: Plan | None) -> tuple[Change, ...]:
-    safe = sorted(
-        (change for change in changes if change.sufficient),
-        key=lambda item: -(item.plan.tokens_per_s),
-    )
+    safe = [change for change in changes if change.sufficient]
+    safe.sort(key=lambda change: -change.plan.tokens_per_s)
+    lighter = sorted(changes, key=lambda change: change.plan.peak_bytes)
     if base is None:
-        return tuple((safe or sorted(changes, key=_weight))[:MOST_CHANGES])
-    if base.fit_probability < SAFE_PROBABILITY:
-        if safe:
-            return tuple(safe[:MOST_CHANGES])
-        least = LEAST_GAIN * base.peak_bytes
-        lighter = [change for change in changes if (change.saved_bytes or 0.0) > least]
-        return tuple(sorted(lighter, key=_weight)[:MOST_CHANGES])
-    return tuple(item for item in safe if (item.faster or 0.0) > LEAST_GAIN)[:MOST_CHANGES]
-
-
-def _weight(change: Change) -> float:
-    return change.plan.peak_bytes
+        return tuple((safe or lighter)[:MOST_CHANGES])
+    if base.fit_probability >= SAFE_PROBABILITY:
+        return tuple(item for item in safe if (item.faster or 0.0) > LEAST_GAIN)[:MOST_CHANGES]
+    least = LEAST_GAIN * base.peak_bytes
+    saving = (change for change in lighter if (change.saved_bytes or 0.0) > least)
+    return tuple(safe or saving)[:MOST_CHANGES]
 
 
 # --- candidates -----------------------------------------------------------------------------------
@@ -169,7 +151,10 @@ def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
     yield from _jumps(setup, job, gbs)
     if assessment.plan is None:
         yield from _batches(setup, job, gbs)
-    yield from _modes(setup, job)
+    for mode in searched_modes(job.model, job.framework):
+        if mode.name != setup.recompute:
+            again = replace(setup, recompute=mode.name, recomputed=None)
+            yield Candidate(f"recompute {mode.name}", again)
     yield from _switches(setup, job)
     if job.attention == "eager" and job.framework.attention == "flash":
         request = setup.request.model_copy(update={"attention": "flash"})
@@ -178,53 +163,46 @@ def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
 
 def _jumps(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
     """Degrees by more than one step, dp making up for the GPUs; and data parallelism alone."""
-    one_degrees, rules, gpus = setup.degrees, job.framework.parallelism, job.cluster.num_gpus
+    before, rules, gpus = setup.degrees, job.framework.parallelism, job.cluster.num_gpus
+    factors = (2, *_FACTORS)
     offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
     wanted: list[dict[str, int]] = [{}]
     for name, has in offered.items():
-        value = getattr(one_degrees, name)
+        value = getattr(before, name)
         if has:
-            wanted += [{name: value * factor} for factor in (2, *_FACTORS)]
-        wanted += [{name: value // factor} for factor in (2, *_FACTORS) if value % factor == 0]
-    wanted += [
-        {"mbs": one_degrees.mbs // factor}
-        for factor in (2, *_FACTORS)
-        if one_degrees.mbs % factor == 0
-    ]
+            wanted += [{name: value * factor} for factor in factors]
+        wanted += [{name: value // factor} for factor in factors if value % factor == 0]
+    wanted += [{"mbs": before.mbs // factor} for factor in factors if before.mbs % factor == 0]
     for changes in wanted:
-        degrees = one_degrees.model_copy(update=changes)
-        completed = _filled(degrees, one_degrees, gpus, gbs)
-        if completed is not None and completed != one_degrees:
-            yield Candidate(
-                _words(completed, one_degrees, changes), replace(setup, degrees=completed)
-            )
+        completed = _filled(before.model_copy(update=changes), before, gpus, gbs)
+        if completed is not None and completed != before:
+            words = _words(completed, before, changes)
+            yield Candidate(words, replace(setup, degrees=completed))
 
 
 def _batches(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
     """The nearest global batches that the degrees divide."""
     if job.ramp:
         return  # the other batches of the ramp would have to follow
-    one_degrees = setup.degrees
-    grouped = one_degrees.vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"
-    step = one_degrees.mbs * one_degrees.dp * (one_degrees.pp if grouped else 1)
+    before = setup.degrees
+    grouped = before.vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"
+    step = before.mbs * before.dp * (before.pp if grouped else 1)
     for size in (gbs // step * step, -(-gbs // step) * step):
         if size and size != gbs:
             request = setup.request.model_copy(update={"gbs": size})
-            degrees = one_degrees.model_copy(
-                update={"grad_acc": size // (one_degrees.mbs * one_degrees.dp)}
-            )
-            yield Candidate(
-                f"global batch {size:,}", replace(setup, request=request, degrees=degrees)
-            )
+            accumulation = size // (before.mbs * before.dp)
+            degrees = before.model_copy(update={"grad_acc": accumulation})
+            changed = replace(setup, request=request, degrees=degrees)
+            yield Candidate(f"global batch {size:,}", changed)
 
 
-def _filled(degrees: Degrees, one_degrees: Degrees, gpus: int, gbs: int) -> Degrees | None:
+def _filled(degrees: Degrees, before: Degrees, gpus: int, gbs: int) -> Degrees | None:
     """Degrees with dp from the GPUs, grad_acc from the batch and what follows of both."""
     dp, rest = divmod(gpus, degrees.tp * degrees.pp * degrees.cp)
     share, left = divmod(gbs, degrees.mbs * dp) if dp else (0, 0)
     if rest or left or not share:
         return None
-    etp = degrees.tp if one_degrees.etp == one_degrees.tp else one_degrees.etp
+    etp = degrees.tp if before.etp == before.tp else before.etp
     vpp = 1 if degrees.pp == 1 else degrees.vpp
     changes = {"dp": dp, "grad_acc": share, "etp": etp, "vpp": vpp}
     return degrees.model_copy(update=changes)
@@ -244,15 +222,6 @@ def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
         return ", ".join(other)
     shown = [text for text in other if not text.startswith("grad")]
     return first + (f" ({', '.join(shown)})" if shown else "")
-
-
-def _modes(setup: Setup, job: Job) -> Iterator[Candidate]:
-    """Every recompute mode that makes sense for the model."""
-    for mode in searched_modes(job.model, job.framework):
-        if mode.name != setup.recompute:
-            yield Candidate(
-                f"recompute {mode.name}", replace(setup, recompute=mode.name, recomputed=None)
-            )
 
 
 def _switches(setup: Setup, job: Job) -> Iterator[Candidate]:
@@ -300,17 +269,13 @@ def _completed(candidate: Candidate, base: Setup, job: Job, found: Found) -> Can
         # What the file asks for had nothing to shard over.
         setup = replace(setup, degrees=degrees.model_copy(update={"zero": found.zero}))
     if (degrees.pp, degrees.vpp) != (before.pp, before.vpp):
-        blocks = _blocks(job, degrees, found.format)
+        blocks = None  # even
+        if found.format.startswith("torchtitan") and degrees.pp > 1:
+            parts = degrees.pp * degrees.vpp
+            blocks = stage_layers(job.model.layers, parts, _EMBEDDING_AND_HEAD)
         setup = replace(setup, block_layers=blocks, recomputed=None, mtp_standalone=False)
     return replace(candidate, setup=setup)
 
 
 def _replicas(degrees: Degrees) -> int:
     return degrees.dp * degrees.cp
-
-
-def _blocks(job: Job, degrees: Degrees, form: str) -> tuple[int, ...] | None:
-    """Layers of each block; None: even."""
-    if form.startswith("torchtitan") and degrees.pp > 1:
-        return stage_layers(job.model.layers, degrees.pp * degrees.vpp, _EMBEDDING_AND_HEAD)
-    return None

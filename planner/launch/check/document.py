@@ -11,7 +11,7 @@ from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import Change
 from planner.launch.check.measured import Findings
-from planner.launch.read.found import Problem, Setting
+from planner.launch.read.found import Setting
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Plan
 
@@ -29,7 +29,11 @@ def as_json(assessment: Assessment, changes: Sequence[Change], findings: Finding
         "fits": None if assessment.plan is None else assessment.plan.fits,
         "verdict": assessment.verdict,
         "passes": assessment.verdict == "runs and fits",
-        "problems": [_problem(problem) for problem in assessment.problems],
+        "problems": [
+            picked(problem, "rule severity text places fix")
+            | {"found_at_run_time_only": problem.late}
+            for problem in assessment.problems
+        ],
         "configuration": None if setup is None else _configuration(setup),
         "variations": list(found.variations),
         "assumed": list(found.assumed),
@@ -81,17 +85,6 @@ def _configuration(setup: Setup) -> Record:
         "request": setup.request.model_dump(mode="json"),
         "degrees": setup.degrees.model_dump(),
         **picked(setup, "recompute block_layers mtp_standalone recomputed"),
-    }
-
-
-def _problem(problem: Problem) -> Record:
-    return {
-        "rule": problem.rule,
-        "severity": problem.severity,
-        "text": problem.text,
-        "places": list(problem.places),
-        "fix": problem.fix,
-        "found_at_run_time_only": problem.late,
     }
 
 

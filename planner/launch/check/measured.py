@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from constraints import ConstraintError
-from hardware import Cluster, HardwareError
+from hardware import HardwareError
 from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.switches import Tables, with_tables
 from planner.job.job import Job
-from planner.launch.check.request import LaunchRequest
-from planner.launch.check.variations import nothing_overlapped
+from planner.launch.check.request import LaunchRequest, nothing_overlapped
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Interval, Plan
 
@@ -172,20 +171,13 @@ class _HypothesisRequest(LaunchRequest):
     def resolve(self) -> Job:
         """The job with the hypothesis in place."""
         job = super().resolve()
-        cluster = slower_links(job.cluster, self.hypothesis_links)
-        return replace(job, cluster=cluster)
+        rate = job.cluster.scale_out_bytes_per_s_per_gpu_per_direction * self.hypothesis_links
+        update = {"scale_out_bytes_per_s_per_gpu_per_direction": rate}
+        return replace(job, cluster=job.cluster.model_copy(update=update))
 
     def find_framework(self) -> FrameworkProfile:
         """The profile under the hypothesis."""
         return self.hypothesis_profile or super().find_framework()
-
-
-def slower_links(cluster: Cluster, share: float) -> Cluster:
-    """The cluster with the links between nodes at a share of their rate."""
-    if share == 1.0:
-        return cluster
-    slower = cluster.scale_out_bytes_per_s_per_gpu_per_direction * share
-    return cluster.model_copy(update={"scale_out_bytes_per_s_per_gpu_per_direction": slower})
 
 
 def compare(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
@@ -198,19 +190,15 @@ def compare(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
         for item in explain_gap(setup, job, plan, comparison)
     ]
     conventions = _conventions(plan, job, measured) if measured.mfu is not None else ()
-    return Findings(
-        tuple(comparisons),
-        tuple(explanations),
-        tuple(conventions),
-        tuple(_verdicts(plan, measured, tuple(conventions))),
-    )
+    verdicts = _verdicts(plan, measured, conventions)
+    return Findings(tuple(comparisons), tuple(explanations), conventions, tuple(verdicts))
 
 
 def _comparisons(plan: Plan, measured: Measured) -> Iterator[Comparison]:
-    if measured.step_time_s is not None:
-        yield Comparison("step time", measured.step_time_s, plan.step_time_s, plan.step_time)
-    elif measured.mfu is not None:
+    seconds = measured.step_time_s
+    if seconds is None and measured.mfu is not None:
         seconds = plan.step_time_s * plan.mfu / measured.mfu
+    if seconds is not None:
         yield Comparison("step time", seconds, plan.step_time_s, plan.step_time)
     if measured.memory_gib is not None:
         size = measured.memory_gib * GIB
@@ -268,9 +256,8 @@ def _launch_bound(job: Job) -> Iterator[_Hypothesis]:
 
 def _figure(setup: Setup, hypothesis: _Hypothesis, figure: Figure) -> float | None:
     """The figure under a hypothesis; None where it does not apply."""
-    changed = _changed(setup, hypothesis)
     try:
-        plan = changed.plan()
+        plan = _changed(setup, hypothesis).plan()
     except (UsageError, HardwareError, ConstraintError):
         return None
     return plan.step_time_s if figure == "step time" else plan.peak_bytes

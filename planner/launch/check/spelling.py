@@ -10,8 +10,7 @@ from planner.job.frameworks import load_framework
 from planner.job.frameworks.techniques import Technique
 from planner.job.recompute import RecomputeMode
 from planner.launch.check.request import LaunchRequest
-from planner.launch.megatron_flags import Flag, from_text
-from planner.launch.megatron_layout import layout_flags
+from planner.launch.megatron_flags import Flag, from_text, layout_flags
 from planner.launch.options import (
     ACCELERATE,
     ASYNC_TP_0_3,
@@ -122,12 +121,11 @@ def _layout(setup: Setup) -> tuple[Flag, ...]:
 
 def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
     """Flags in place of all options of their kind. Words that a shell would split are quoted."""
-    wanted = {item.name: " ".join(_quoted(value) for value in item.values) for item in flags}
+    wanted = {}
+    for item in flags:
+        words = (f'"{text}"' if re.search(r"[|()*]", text) else text for text in item.values)
+        wanted[item.name] = " ".join(words)
     yield from (Edit(name, wanted.get(name)) for name in options)
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if re.search(r"[|()*]", text) else text
 
 
 def _state(option: Option, value: object) -> Edit:

@@ -20,7 +20,10 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
     counts = _as_nodes_and_processes(found.counts)
     if none := [count for count in counts if count.number < 1]:
         return [_problem(f"{_words(count)}: at least 1 is needed", (count,)) for count in none]
-    nodes = _wanted_nodes(counts, cluster)
+    nodes = None
+    if cluster is not None and _first(counts, "processes a node", "gpus a node") is not None:
+        # Of the machine, where the files say what a node starts.
+        nodes = -(-cluster.num_gpus // cluster.gpus_per_node)
     problems = [*_disagreements(counts, nodes), *_products(counts), *_indivisible(found, counts)]
     # With a disagreement there is no one number of processes, but that GPUs stay idle.
     if cluster is not None and all(_IDLE in problem.text for problem in problems):
@@ -35,13 +38,6 @@ def stated_gpus(found: Found) -> int | None:
     if stated is None:
         stated = _in_all(counts, ("gpus",), ("processes a node", "gpus a node"))
     return found.world if stated is None else stated
-
-
-def _wanted_nodes(counts: Sequence[Count], cluster: Cluster | None) -> int | None:
-    """Nodes of the machine, where the files say what a node starts."""
-    if cluster is None or _first(counts, "processes a node", "gpus a node") is None:
-        return None
-    return -(-cluster.num_gpus // cluster.gpus_per_node)
 
 
 def processes(counts: Sequence[Count]) -> int | None:

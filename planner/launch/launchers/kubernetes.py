@@ -23,21 +23,21 @@ _WORK = "/tmp/launch"
 # plugin sets in each pod: pkg/constants/constants.go. Patches of pods: Trainer 2.2 and newer.
 _GROUP = "node"
 _IMAGE = "registry.example.com/train:latest"
+# What pods on several nodes want beside GPUs, by a name that only the cluster knows.
+_NETWORK = "# Add your cluster's RDMA devices (such as rdma/ib: 8): the step time counts on them."
+_MEMORY_MOUNT = ("- name: shared-memory", "  mountPath: /dev/shm")
+_CONFIGURATION_MOUNT = ("- name: configuration", f"  mountPath: {_MOUNT}")
 _KUBEFLOW = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MASTER_PORT}"')
 
 
 def launcher_files(launch: Launch, command: Command, configuration: Files) -> Files:
     """`jobset.yaml` and `trainjob.yaml`, each with the framework's files inside."""
     name = job_name(launch)
+    first = f"{name}-{_GROUP}-0-0.{name}"
+    kubeflow = f"Run: kubectl apply -f {TRAIN_JOB} (needs Kubeflow Trainer 2.2 or newer)"
     jobs = {
-        SCRIPT: (
-            how_to_start(launch),
-            Rendezvous('"${JOB_COMPLETION_INDEX}"', f"{name}-{_GROUP}-0-0.{name}"),
-        ),
-        TRAIN_JOB: (
-            f"Run: kubectl apply -f {TRAIN_JOB} (needs Kubeflow Trainer 2.2 or newer)",
-            _KUBEFLOW,
-        ),
+        SCRIPT: (how_to_start(launch), Rendezvous('"${JOB_COMPLETION_INDEX}"', first)),
+        TRAIN_JOB: (kubeflow, _KUBEFLOW),
     }
     files: dict[str, str] = {}
     for file, (start, meeting) in jobs.items():
@@ -68,8 +68,8 @@ def _job(
         resource="amd.com/gpu" if launch.job.cluster.gpu.vendor == "amd" else "nvidia.com/gpu",
         environment=_environment(command),
         bash=_bash(launch, command, meeting, bool(configuration)),
-        network=_network(launch),
-        mounts=_mounts(configuration),
+        network=_NETWORK if launch.nodes > 1 else "",
+        mounts=[*_MEMORY_MOUNT, *(_CONFIGURATION_MOUNT if configuration else [])],
         volumes=_volumes(launch, configuration),
     )
 
@@ -80,13 +80,7 @@ def _key(file: str) -> str:
 
 
 def _config_map(name: str, configuration: Files) -> list[str]:
-    lines = [
-        "apiVersion: v1",
-        "kind: ConfigMap",
-        "metadata:",
-        f"  name: {name}",
-        "data:",
-    ]
+    lines = ["apiVersion: v1", "kind: ConfigMap", "metadata:", f"  name: {name}", "data:"]
     for file, text in configuration.items():
         # Indentation and last lines as they are.
         lines += [f"  {json.dumps(_key(file))}: |2+", *_block(text.splitlines(), 4)]
@@ -95,13 +89,6 @@ def _config_map(name: str, configuration: Files) -> list[str]:
 
 def _block(lines: list[str], indent: int) -> list[str]:
     return [" " * indent + line if line else "" for line in lines]
-
-
-def _network(launch: Launch) -> list[str]:
-    """What pods on several nodes want beside GPUs, by a name that only the cluster knows."""
-    if launch.nodes == 1:
-        return []
-    return ["# Add your cluster's RDMA devices (such as rdma/ib: 8): the step time counts on them."]
 
 
 def _bash(launch: Launch, command: Command, meeting: Rendezvous, mounted: bool) -> list[str]:
@@ -113,13 +100,6 @@ def _bash(launch: Launch, command: Command, meeting: Rendezvous, mounted: bool) 
     script += ["", *variable_lines(command)]
     script += program_lines(launch, command, meeting)
     return ['command: ["bash", "-c"]', "args:", "  - |", *_block(script, 4)]
-
-
-def _mounts(configuration: Files) -> list[str]:
-    mounts = ["- name: shared-memory", "  mountPath: /dev/shm"]
-    if configuration:
-        mounts += ["- name: configuration", f"  mountPath: {_MOUNT}"]
-    return mounts
 
 
 def _volumes(launch: Launch, configuration: Files) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.launch.contract import Command, Launch
@@ -29,11 +29,6 @@ class Rendezvous:
 ALONE = Rendezvous("0", "127.0.0.1")
 
 
-def _listed(word: str) -> str:
-    text = quoted(word)
-    return f"'{text}'" if "," in text and text == word else text
-
-
 def quoted(word: str) -> str:
     """A word for bash; variables in it stay variables."""
     if _VARIABLE.search(word):
@@ -41,18 +36,12 @@ def quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def demand_lines(command: Command) -> list[str]:
+def demand_lines(command: Command) -> Iterator[str]:
     """A sentence and exit 1 for each variable that the user must set."""
-    lines: list[str] = []
     for name, what in command.demands.items():
         sentence = shlex.quote(f"set {name}: {what}")
-        lines += [
-            f'if [[ -z "${{{name}:-}}" ]]; then',
-            f"    echo {sentence} >&2",
-            "    exit 1",
-            "fi",
-        ]
-    return lines
+        yield f'if [[ -z "${{{name}:-}}" ]]; then'
+        yield from (f"    echo {sentence} >&2", "    exit 1", "fi")
 
 
 def variable_lines(command: Command) -> list[str]:
@@ -66,19 +55,21 @@ def variable_lines(command: Command) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def branch_lines(command: Command) -> list[str]:
+def branch_lines(command: Command) -> Iterator[str]:
     """Arguments that hang on the user's variables."""
-    lines: list[str] = []
     for entry in command.branches:
-        lines += [f'if [[ -n "${{{entry.variable}}}" ]]; then', f"    {_added(entry.given)}"]
-        lines += ["else", f"    {_added(entry.otherwise)}"] if entry.otherwise else []
-        lines.append("fi")
-    return lines
+        yield from (f'if [[ -n "${{{entry.variable}}}" ]]; then', f"    {_added(entry.given)}")
+        if entry.otherwise:
+            yield from ("else", f"    {_added(entry.otherwise)}")
+        yield "fi"
 
 
 def _added(words: Sequence[str]) -> str:
     # Commas look like those of another language: bash lists have none.
-    return f"ARGUMENTS+=({' '.join(_listed(word) for word in words)})"
+    listed = (
+        f"'{word}'" if "," in word and quoted(word) == word else quoted(word) for word in words
+    )
+    return f"ARGUMENTS+=({' '.join(listed)})"
 
 
 def mode_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
@@ -95,12 +86,10 @@ def mode_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[st
     ]
 
 
-def environment_lines(command: Command) -> list[str]:
+def environment_lines(command: Command) -> Iterator[str]:
     """Exports, each under its reason."""
-    lines: list[str] = []
     for name, (value, reason) in command.environment.items():
-        lines += [f"# {reason}", f"export {name}={shlex.quote(value)}"]
-    return lines
+        yield from (f"# {reason}", f"export {name}={shlex.quote(value)}")
 
 
 def program_words(command: Command) -> tuple[str, ...]:
@@ -128,22 +117,14 @@ def argument_lines(command: Command) -> list[str]:
 
 def start_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
     """The process launcher of one node, around the program."""
-    options = {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
-    words = [*options, *_option_lines(command.launcher_arguments)]
-    program = " ".join(quoted(word) for word in program_words(command))
-    body = [*words, f"    {program}", '    "${ARGUMENTS[@]}"']
-    return [f"{word} \\" if word != body[-1] else word for word in body]
-
-
-def _option_lines(words: Sequence[str]) -> list[str]:
-    """An option with its values a line."""
-    lines: list[str] = []
-    for word in words:
-        if word.startswith("-") or not lines:
+    lines = {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
+    for number, word in enumerate(command.launcher_arguments):
+        if word.startswith("-") or not number:
             lines.append(f"    {quoted(word)}")
         else:
             lines[-1] += f" {quoted(word)}"
-    return lines
+    program = " ".join(quoted(word) for word in program_words(command))
+    return [*(f"{line} \\" for line in (*lines, f"    {program}")), '    "${ARGUMENTS[@]}"']
 
 
 def _torchrun(launch: Launch, meeting: Rendezvous) -> list[str]:
@@ -168,18 +149,14 @@ def _accelerate(launch: Launch, meeting: Rendezvous) -> list[str]:
 
 def program_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
     """Everything that runs on one node."""
-    parts = [
-        demand_lines(command),
-        environment_lines(command),
+    parts = (
+        [*demand_lines(command)],
+        [*environment_lines(command)],
         [*argument_lines(command), *branch_lines(command)],
         mode_lines(launch, command, meeting),
         start_lines(launch, command, meeting),
-    ]
-    lines: list[str] = []
-    for part in parts:
-        if part:
-            lines += [*part, ""]
-    return lines[:-1]
+    )
+    return [line for part in parts if part for line in (*part, "")][:-1]
 
 
 def headline(launch: Launch) -> str:

@@ -191,7 +191,7 @@ ASKED = (
 class Found:
     """A launch as its files describe it, in the planner's words. None: the files do not say.
 
-    `framework`: profile; `variations`: names of `planner.launch.check.variations` that the settings
+    `framework`: profile; `variations`: names of `planner.launch.check.request` that the settings
     switch on; `shape`: the model where the files describe it, else `model` names it. `world`:
     processes that the launcher starts; `dp`: as stated. `block_layers`: layers of each pipeline
     block in order; `mtp_standalone`: multi-token prediction in the block before the last.

@@ -10,7 +10,7 @@ from typing import Literal
 
 from planner.job.frameworks import load_framework
 from planner.job.models.catalog import catalog_name, load_model
-from planner.launch.hf_train import LIGER
+from planner.launch.hf_files import LIGER
 from planner.launch.read.command import setting_of
 from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings

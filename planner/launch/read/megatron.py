@@ -51,7 +51,7 @@ _UNFUSED = (
     "no-bias-gelu-fusion",
     "no-rope-fusion",
 )
-# Variations (`planner.launch.check.variations`) by the switch that brings them.
+# Variations (`planner.launch.check.request`) by the switch that brings them.
 _VARIATIONS: Mapping[str, str] = {
     option.name: name for name, option in MEGATRON.items() if option.written.get("True") == SWITCH
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from constraints.layout import even_split
-from planner.launch.megatron_layout import layout_text
+from planner.launch.megatron_flags import layout_text
 from planner.launch.megatron_states import PATTERN
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON, MEGATRON_LAYOUT

@@ -31,7 +31,7 @@ from planner.launch.read.torchtitan_layout import (
     stage_layers,
 )
 from planner.launch.read.torchtitan_registry import registered_model
-from planner.launch.titan_flavors import FLAVORS
+from planner.launch.titan_table import FLAVORS
 
 # (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
 # share one, and such as differ from the catalogue's in a detail.

@@ -106,10 +106,7 @@ def script() -> str:
 
 
 def _on_white(chart: Any) -> Specification:
-    document = specification(chart, ink=_FILE_INK)
-    document["background"] = "white"
-    document["padding"] = 16
-    return document
+    return specification(chart, ink=_FILE_INK) | {"background": "white", "padding": 16}
 
 
 def _config(ink: str) -> Specification:
@@ -119,33 +116,18 @@ def _config(ink: str) -> Specification:
         "background": "transparent",
         "font": "system-ui, Liberation Sans, Arial, sans-serif",
         "view": {"stroke": None},
-        "axis": text
-        | {
-            "domainColor": GREY,
-            "tickColor": GREY,
-            "gridColor": GREY,
-            "gridOpacity": 0.25,
+        "axis": {
+            **text, "domainColor": GREY, "tickColor": GREY, "gridColor": GREY, "gridOpacity": 0.25,
             "titleFontWeight": "normal",
         },
-        "legend": text
-        | {
-            "orient": "bottom",
-            "columns": 4,
-            "symbolType": "square",
-            "titleFontWeight": "normal",
-            "labelLimit": 240,
+        "legend": {
+            **text, "orient": "bottom", "columns": 4, "symbolType": "square",
+            "titleFontWeight": "normal", "labelLimit": 240,
         },
         "header": text,
         "title": {
-            "color": ink,
-            "subtitleColor": ink,
-            "anchor": "start",
-            "frame": "group",
-            "fontSize": 15,
-            "subtitleFontSize": 12,
-            "offset": 14,
+            "color": ink, "subtitleColor": ink, "anchor": "start", "frame": "group",
+            "fontSize": 15, "subtitleFontSize": 12, "offset": 14,
         },
-        "text": {"color": ink},
-        "rule": {"color": ink},
-        "tick": {"color": ink},
-    }
+        **{mark: {"color": ink} for mark in ("text", "rule", "tick")},
+    }  # fmt: skip

@@ -21,7 +21,7 @@ from planner.report.charts.drawing import (
 from planner.report.figures.memory import GROUPS, Figure, Panel
 
 _HEIGHT = 260
-_NAMES = [group.name for group in GROUPS]
+_NAMES = list(GROUPS)
 
 
 def memory_chart(figure: Figure) -> Any:
@@ -96,9 +96,9 @@ def _rows(panel: Panel, places: list[int]) -> Iterator[dict[str, object]]:
     for place, bar in zip(places, panel.bars, strict=True):
         for layer, (group, size) in enumerate(zip(GROUPS, bar.sizes, strict=True)):
             if size:
-                text = f"{bar.step}, {bar.phase}: {group.name} {gib(size, 2)} GiB"
+                text = f"{bar.step}, {bar.phase}: {group} {gib(size, 2)} GiB"
                 yield {
-                    "place": place, "group": group.name, "layer": layer, "gib": size / GIB,
+                    "place": place, "group": group, "layer": layer, "gib": size / GIB,
                     "text": text,
                 }  # fmt: skip
 

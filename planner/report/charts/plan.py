@@ -155,7 +155,7 @@ def _limit(limit_bytes: float, channel: str) -> Any:
 
 def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
     """Memory of every stage at its peak, stacked by term, against the HBM line."""
-    names = [group.name for group in GROUPS]
+    names = list(GROUPS)
     used = [name for name in names if any(bar.part == name for bar in bars)]
     palette = [PALETTE[names.index(name)] for name in used]
     base = alt.Chart(table(_bar_rows(bars))).mark_bar()

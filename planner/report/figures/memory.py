@@ -14,42 +14,20 @@ from planner.predict.plan_text import degrees_text
 from planner.report.memory import peak_text, phase_text, total_sentence
 from planner.search.explanation import MEMORY_TERMS
 
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Terms that share a colour: of a phase, and of a plan's stage (`StageMemory`)."""
-
-    name: str
-    terms: frozenset[str]
-
-
-GROUPS = (
-    Group(
-        "weights",
-        frozenset({"weights", "gathered weights", "weight casts", "gather_buffers"}),
+# Terms that share a colour, of a phase and of a plan's stage (`StageMemory`), by the group's name.
+GROUPS = {
+    "weights": ("weights", "gathered weights", "weight casts", "gather_buffers"),
+    "optimizer": (
+        "master weights", "optimizer state", "optimizer temporaries", "optimizer",
+        "optimizer_temporary",
     ),
-    Group(
-        "optimizer",
-        frozenset(
-            {
-                "master weights",
-                "optimizer state",
-                "optimizer temporaries",
-                "optimizer",
-                "optimizer_temporary",
-            }
-        ),
-    ),
-    Group(
-        "gradients",
-        frozenset({"gradients", "gradient buckets", "unsharded gradients", "reduction"}),
-    ),
-    Group("activations kept", frozenset({"activations"})),
-    Group("working set, recomputed", frozenset({"working", "recomputed"})),
-    Group("logits and loss", frozenset({"logits"})),
-    Group("other tensors", frozenset()),
-    Group("beside the tensors", frozenset({"fragmentation", "context", "communication"})),
-)
+    "gradients": ("gradients", "gradient buckets", "unsharded gradients", "reduction"),
+    "activations kept": ("activations",),
+    "working set, recomputed": ("working", "recomputed"),
+    "logits and loss": ("logits",),
+    "other tensors": (),
+    "beside the tensors": ("fragmentation", "context", "communication"),
+}  # fmt: skip
 _OTHER, _OUTSIDE = 6, 7
 # A limit this many times above the bars would leave nothing to see of them.
 _DWARFED = 0.25
@@ -160,7 +138,7 @@ def memory_panel(footprint: Footprint, account: StageAccount) -> Panel:
 
 def group_sizes(terms: Mapping[str, float], outside: float = 0.0) -> tuple[float, ...]:
     """Bytes of each of `GROUPS`; `outside` those beside the tensors that `terms` leaves out."""
-    sizes = [sum(terms.get(name, 0.0) for name in group.terms) for group in GROUPS]
+    sizes = [sum(terms.get(name, 0.0) for name in names) for names in GROUPS.values()]
     sizes[_OTHER] = sum(terms.values()) - sum(sizes)
     sizes[_OUTSIDE] += outside
     # The difference of two sums is no term of its own.

@@ -108,8 +108,8 @@ def stage_bars(plan: Plan) -> tuple[Bar, ...]:
         for group, size in zip(GROUPS, stage_sizes(stage), strict=True):
             if size:
                 end = start + _gib(size)
-                text = f"stage {stage.stage}, {group.name}: {gib(size, 2)} GiB"
-                bars.append(Bar(str(stage.stage), group.name, start, end, text))
+                text = f"stage {stage.stage}, {group}: {gib(size, 2)} GiB"
+                bars.append(Bar(str(stage.stage), group, start, end, text))
                 start = end
     return tuple(bars)
 

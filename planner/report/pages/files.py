@@ -17,10 +17,17 @@ from planner.job.errors import UsageError
 from planner.report.pages.front import Entry
 from planner.report.pages.page import Page
 from planner.report.pages.plans import plans_page, result_page
-from planner.report.pages.studies import study_page
+from planner.report.pages.studies import Study, study_page
 from planner.search.plan_file import demand_whole, read_json, read_plan_file
 
 Model = TypeVar("Model", bound=BaseModel)
+# Fields by which the file of a study is known.
+_STUDIES: dict[type[Study], set[str]] = {
+    Comparison: {"rows", "basis", "model"},
+    Buying: {"rows", "basis"},
+    Budget: {"goal", "law"},
+    Scaling: {"points", "knees"},
+}
 _MADE_BY = "search, evaluate, compare, buy, scale and budget write such files with -o FILE.json"
 
 
@@ -28,29 +35,20 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
     """The page of a plan file, or of what `compare`, `buy`, `scale` or `budget` wrote. UsageError
     says what is wrong with the file. `before_costing` is called before shapes are costed."""
     document = read_json(path)
-    if not isinstance(document, dict):
-        raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
-    if "points" in document and "results" in document:
+    keys = document.keys() if isinstance(document, dict) else set()
+    if {"points", "results"} <= keys:
         front = _validated(path, ClusterFront, document)
         for result in front.results.values():
             demand_whole(path, result)
         before_costing()
         return cluster_front_page(front, path)
-    if "plans" in document and "request" in document:
+    if {"plans", "request"} <= keys:
         result = read_plan_file(path)
         before_costing()
         return result_page(result, path)
-    if "rows" in document and "basis" in document and "model" not in document:
-        return study_page(_validated(path, Buying, document))
-    if "rows" in document and "basis" in document:
-        runs = _with_stages(document["rows"])
-        return study_page(_validated(path, Comparison, document | {"rows": runs}))
-    if "goal" in document and "law" in document:
-        (row,) = _with_stages([document])
-        return study_page(_validated(path, Budget, row))
-    if "points" in document and "knees" in document:
-        runs = _with_stages(document["points"])
-        return study_page(_validated(path, Scaling, document | {"points": runs}))
+    for kind, fields in _STUDIES.items():
+        if fields <= keys:
+            return study_page(_validated(path, kind, _with_stages(document)))
     raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
 
 
@@ -67,19 +65,15 @@ def _entry(path: Path | None, front: ClusterFront, point: ClusterPoint) -> Entry
     return Entry(result, point.plan, point.cluster)
 
 
-def _with_stages(rows: Any) -> Any:
-    """Rows whose plans have the stages that these files leave out."""
-    if not isinstance(rows, list):
-        return rows
-    return [_with_stage(row) for row in rows]
-
-
-def _with_stage(row: Any) -> Any:
-    match row:
+def _with_stages(document: Any) -> Any:
+    """A study whose plans have the stages that its files leave out."""
+    match document:
         case {"run": {"plan": dict(plan)} as run}:
-            return row | {"run": run | {"plan": {"stages": []} | plan}}
-        case _:
-            return row
+            document = document | {"run": run | {"plan": {"stages": []} | plan}}
+    for name in ("rows", "points"):
+        if isinstance(document, dict) and isinstance(document.get(name), list):
+            document = document | {name: [*map(_with_stages, document[name])]}
+    return document
 
 
 def _validated(path: Path, kind: type[Model], document: Any) -> Model:

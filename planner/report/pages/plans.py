@@ -22,10 +22,7 @@ from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.explain import explanation_report
 from planner.report.figures.memory import Panel, memory_panel
-from planner.report.figures.plan import (
-    cluster_of,
-    stage_bars,
-)
+from planner.report.figures.plan import cluster_of, stage_bars
 from planner.report.figures.schedule import schedule_gantt
 from planner.report.pages.front import Entry, Front
 from planner.report.pages.page import Drawing, Page, Section

@@ -27,7 +27,7 @@ from planner.report.figures.curves import (
 from planner.report.figures.measured import Pair
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.scaling import scaling_report
-from planner.report.tables import Report, TableData, headings
+from planner.report.tables import Report, TableData, table
 
 _OF: dict[type, tuple[Callable[[Any], Figure], Callable[[Any], Report]]] = {
     Scaling: (scaling_figure, scaling_report),
@@ -46,17 +46,12 @@ def figure_of(study: Study) -> Figure:
 
 def study_page(study: Study) -> Page:
     """The figures of a study above the tables of its report."""
-    return _page(figure_of(study), _OF[type(study)][1](study))
-
-
-def _page(figure: Figure, report: Report) -> Page:
+    drawn, reported = _OF[type(study)]
+    figure, report = drawn(study), reported(study)
+    charts = (curve_charts.panel_chart(panel, "container") for panel in figure.panels)
     drawings = [
-        Drawing(
-            f"curves-{number}",
-            panel.title,
-            specification(curve_charts.panel_chart(panel, "container")),
-        )
-        for number, panel in enumerate(figure.panels, start=1)
+        Drawing(f"curves-{number}", panel.title, specification(chart))
+        for number, (panel, chart) in enumerate(zip(figure.panels, charts, strict=True), start=1)
     ]
     sections = [Section("Tables", blocks=report.blocks)]
     if drawings:
@@ -92,21 +87,18 @@ def memory_drawing(panel: memory.Panel, name: str, title: str = "", note: str = 
 
 def _numbers(panel: memory.Panel) -> TableData:
     """The bars of a panel as a table, without groups that nothing is in."""
-    used = [
-        (index, group.name)
-        for index, group in enumerate(memory.GROUPS)
+    used = {
+        name: index
+        for index, name in enumerate(memory.GROUPS)
         if any(bar.sizes[index] for bar in panel.bars)
-    ]
-    return TableData(
-        headings("<step | <phase", *(name for _, name in used), "total"),
-        tuple(
-            (
-                bar.step,
-                bar.phase + (" (peak)" if bar.is_peak else ""),
-                *(gib(bar.sizes[index], 2) for index, _ in used),
-                gib(bar.total_bytes, 2),
-            )
-            for bar in panel.bars
-        ),
-        "GiB of a GPU",
+    }
+    rows = (
+        (
+            bar.step,
+            bar.phase + (" (peak)" if bar.is_peak else ""),
+            *(gib(bar.sizes[index], 2) for index in used.values()),
+            gib(bar.total_bytes, 2),
+        )
+        for bar in panel.bars
     )
+    return table(f"<step | <phase | {' | '.join(used)} | total", rows, "GiB of a GPU")

@@ -10,7 +10,7 @@ from planner.report.charts.drawing import specification
 from planner.report.charts.scatter import scatter_chart
 from planner.report.figures.measured import Point
 from planner.report.pages.page import Drawing, Page, Section
-from planner.report.tables import Report, TableData, headings
+from planner.report.tables import Report, TableData, table
 
 Record = dict[str, Any]
 
@@ -31,19 +31,13 @@ def validation_page(
         f"{predicted:,} of {summary['rows']:,} measured runs predicted from their configuration "
         "alone. One dot a run; point at it for its row."
     )
-    return Page(
-        "Predicted against measured",
-        lead,
-        (
-            Section(
-                "Step time and peak memory",
-                tuple(_drawings(rows, families, labels)),
-                side_by_side=True,
-            ),
-            Section("Errors by family", blocks=report.blocks),
-            Section("Worst rows, and why", blocks=(_worst(summary["worst"]),)),
-        ),
+    drawings = tuple(_drawings(rows, families, labels))
+    sections = (
+        Section("Step time and peak memory", drawings, side_by_side=True),
+        Section("Errors by family", blocks=report.blocks),
+        Section("Worst rows, and why", blocks=(_worst(summary["worst"]),)),
     )
+    return Page("Predicted against measured", lead, sections)
 
 
 def _drawings(
@@ -69,19 +63,17 @@ def _number(row: Record, column: str) -> float | None:
     return None if row["error"] else MeasuredRow("", 0, row).measurement(column)
 
 
-def _figure(value: float | None) -> str:
-    return f"{value:.4g}" if value else ""
-
-
 def _worst(rows: Sequence[Record]) -> TableData:
-    return TableData(
-        headings("<run | <where | measured s | predicted s | error | <why"),
-        tuple(
+    return table(
+        "<run | <where | measured s | predicted s | error | <why",
+        (
             (
                 row["description"],
                 f"{row['source']}, {row['file']} line {row['line']}",
-                _figure(row["measured_s"]),
-                _figure(row["predicted_s"]),
+                *(
+                    f"{row[name]:.4g}" if row[name] else ""
+                    for name in ("measured_s", "predicted_s")
+                ),
                 f"{row['error'] * 100:+.1f} %",
                 row["why"],
             )

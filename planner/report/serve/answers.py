@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from planner.job.errors import UsageError
 from planner.job.quantities import plural
+from planner.job.written import picked
 from planner.launch.plans import find_plans
-from planner.report.infeasible import nothing_fits_report
+from planner.report.fit import nothing_fits_report
 from planner.report.pages.page import Page, Section, render, render_answer
 from planner.report.pages.plans import first_page, plan_page, result_page
 from planner.report.serve.inputs import Inputs
@@ -38,23 +38,23 @@ class Remembered(Generic[Key, Value]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._values: dict[Key, Value] = {}
         self._lock = Lock()
 
     def get(self, key: Key) -> Value | None:
         """The value, which is now the latest."""
         with self._lock:
             if key in self._values:
-                self._values.move_to_end(key)
+                self._values[key] = self._values.pop(key)
             return self._values.get(key)
 
     def put(self, key: Key, value: Value) -> None:
         """Remember a value, and forget the oldest beyond the most."""
         with self._lock:
+            self._values.pop(key, None)
             self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self._most:
-                self._values.popitem(last=False)
+            for oldest in list(self._values)[: -self._most]:
+                del self._values[oldest]
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,7 @@ class Answer:
     @property
     def document(self) -> dict[str, Any]:
         """What the browser gets."""
-        return {
-            "state": self.state,
-            "html": self.html,
-            "data": self.data,
-            "has_plans": self.result is not None,
-        }
+        return picked(self, "state html data") | {"has_plans": self.result is not None}
 
 
 @dataclass
@@ -136,10 +131,9 @@ class Desk:
 
     def _search(self, session: Session, inputs: Inputs) -> SearchResult | WhyNothingFits:
         found: SearchResult | WhyNothingFits
+        request, limit_s = inputs.request(), self._time_limit_s
         try:
-            found = find_plans(
-                inputs.request(), time_limit_s=self._time_limit_s, progress=session.watch
-            )
+            found = find_plans(request, time_limit_s=limit_s, progress=session.watch)
         except DoesNotFitError as error:
             found = error.why
         self._found.put(inputs, found)

@@ -4,7 +4,6 @@ itself, and writes nothing."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import cache
 
 import anyio
 from pydantic import ValidationError
@@ -51,11 +50,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_STATIC = {
-    "/page.css": "text/css",
-    "/page.js": "text/javascript",
-    "/serve.js": "text/javascript",
-}
+_STATIC = {"/page.css": "text/css", "/page.js": "text/javascript", "/serve.js": "text/javascript"}
 
 # What people may mistype is answered, and no failure of the page.
 _WRONG_INPUT = 200
@@ -110,7 +105,8 @@ def _failed(_request: Request, error: Exception) -> Response:
         case BusyError():
             return _refused("this session's last search is still going on", 409)
         case ValidationError():
-            return _refused(_first(error), _WRONG_INPUT)
+            field, wrong = first_error(error)
+            return _refused(f"{field or 'fields'}: {wrong}", _WRONG_INPUT)
         case UsageError() | HardwareError() | ConstraintError():
             return _refused(str(error), _WRONG_INPUT)
         case _:
@@ -136,12 +132,8 @@ def _session(request: Request) -> tuple[str, Session]:
 
 async def _static(request: Request) -> Response:
     path = request.url.path
-    return Response(_file(path.removeprefix("/")), media_type=_STATIC[path])
-
-
-@cache
-def _file(name: str) -> str:
-    return shipped_text("planner.report.pages", f"templates/{name}")
+    text = shipped_text("planner.report.pages", f"templates{path}")
+    return Response(text, media_type=_STATIC[path])
 
 
 async def _charts(_request: Request) -> Response:
@@ -175,11 +167,6 @@ async def _body(request: Request) -> bytes | None:
         if len(found) > MOST_BODY_BYTES:
             return None
     return found
-
-
-def _first(error: ValidationError) -> str:
-    field, wrong = first_error(error)
-    return f"{field or 'fields'}: {wrong}"
 
 
 async def _progress(request: Request) -> Response:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.launch.check.documents import document_edits
-from planner.launch.check.edit import edited
-from planner.launch.check.replacement import applied
+from planner.launch.check.documents import applied, document_edits
+from planner.launch.check.fix import edited
 from planner.launch.check.spelling import NotInFileError
 from planner.launch.read.found import Edit, Hints
 from planner.launch.read.launch import read_launch

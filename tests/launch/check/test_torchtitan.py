@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.launch.check.assess import assess
-from planner.launch.check.request import as_request
-from planner.launch.check.variations import varied_framework
+from planner.launch.check.request import as_request, varied_framework
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from planner.launch.read.torchtitan_layout import stage_layers

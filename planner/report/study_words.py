@@ -1,0 +1,203 @@
+"""What reports of studies share: amounts in words; what to take, why, how surely, or what would
+have to give; what is said of a batch beside the critical one (docs/budget.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from planner.compare.choice import Decision, Taken
+from planner.compare.interval import Range
+from planner.compare.laws import BatchPrice, load_laws
+from planner.compare.settings import BASIS_NAMES
+from planner.job.quantities import percent_sure, plural, share, short_count
+from planner.report.tables import Facts
+from planner.search.result import JobSummary
+
+if TYPE_CHECKING:
+    from planner.compare.results import Run
+
+NONE = "-"
+_PROVEN = " (proven among all below)"
+_AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
+_LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power", "racks": "racks"}
+
+
+# --- amounts ----------------------------------------------------------------------------------
+
+
+def money(amount: Range | float | None) -> str:
+    """Three digits: `845`, `12.4 k`, `1.23 M`, `2.50 B`; a dash where it is not known."""
+    if isinstance(amount, Range):
+        amount = amount.value
+    if amount is None:
+        return NONE
+    for scale, suffix in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if amount >= 0.9995 * scale:
+            scaled = amount / scale
+            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+            return f"{scaled:.{digits}f}{suffix}"
+    return f"{amount:.0f}" if amount >= 10 else f"{amount:.2f}"
+
+
+def days_text(days: float) -> str:
+    """Three digits: `2,563`, `25.6`, `0.25`."""
+    return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"
+
+
+def spread_text(interval: Range) -> str:
+    """`±8 %`, or both sides where they differ much."""
+    below = round((1.0 - interval.low / interval.value) * 100)
+    if interval.high == float("inf"):
+        return f"-{below} %/+∞"
+    above = round((interval.high / interval.value - 1.0) * 100)
+    small, large = sorted((below, above))
+    return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
+
+
+def ranged(interval: Range, digits: int) -> str:
+    """`12.3 (11.0 to 14.1)`."""
+    return (
+        f"{interval.value:,.{digits}f} ({interval.low:,.{digits}f} to {interval.high:,.{digits}f})"
+    )
+
+
+# --- what to take -----------------------------------------------------------------------------
+
+
+def decision_facts(decision: Decision, currency: str) -> Facts:
+    """The recommendation with its reason, or what keeps it from being."""
+    return Facts(tuple(_rows(decision, currency)))
+
+
+def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
+    if (limits := limits_text(decision, currency)) != "":
+        yield "limits", limits
+    best = decision.best
+    if best is None:
+        yield "take", f"nothing: {decision.reason}"
+        for name, value in decision.least.items():
+            alone = decision.alone.get(name)
+            yield f"{_LIMIT_NAMES[name]} needed", _least_text(name, value, alone, currency)
+        return
+    sure = f"each figure with {share(decision.limits.certainty, 0)} certainty"
+    yield "take", taken_text(best)
+    for cluster, basis, provider in dict.fromkeys(
+        (one.cluster, one.basis, one.provider) for one in best.choices if one.cost is not None
+    ):
+        whose = f", {provider}" if provider not in ("", cluster) else ""
+        yield "price", f"{cluster}: {BASIS_NAMES[basis]}{whose}"
+    why = f"{_AIMS[decision.objective]} that keeps the limits"
+    yield (
+        "because",
+        f"{why if decision.limits.given else _AIMS[decision.objective]}, {sure}"
+        + (f" found; another may be {best.gap:.2%} better" if best.gap else _PROVEN),
+    )
+    yield "at most", _figures(best, currency)
+    chances = {"deadline": best.chance_in_time, "budget": best.chance_in_budget}
+    for name, chance in chances.items():
+        if chance is not None:
+            yield f"{name} kept", f"with a probability of {percent_sure(chance)}"
+
+
+def limits_text(decision: Decision, currency: str) -> str:
+    """The limits in words; empty without any."""
+    limits = decision.limits
+    words = (
+        ("within", *_deadline(limits.deadline_days)),
+        ("for at most", limits.budget, "{:,.0f} " + currency),
+        ("with at most", limits.power_kw, "{:,.4g} kW"),
+        ("in at most", limits.racks, "{:,} racks"),
+    )
+    return ", ".join(f"{word} {form.format(value)}" for word, value, form in words if value)
+
+
+def _deadline(days: float | None) -> tuple[float | None, str]:
+    if days is None or days >= 1:
+        return days, "{:,.4g} days"
+    return (days * 24, "{:,.3g} hours") if days * 24 >= 1 else (days * 86400, "{:,.3g} s")
+
+
+def taken_text(taken: Taken) -> str:
+    """`64xH100`, or each cluster with its jobs: `64xH100 for a, 128xH100 for b then c`."""
+    jobs: dict[int, list[str]] = {}
+    for number, one in zip(taken.together, taken.choices, strict=True):
+        jobs.setdefault(number, []).append(one.job)
+    clusters = [taken.choices[taken.together.index(number)].cluster for number in jobs]
+    if len(clusters) == 1:
+        return clusters[0]
+    each = zip(clusters, jobs.values(), strict=True)
+    return ", ".join(f"{cluster} for {' then '.join(names)}" for cluster, names in each)
+
+
+def _figures(taken: Taken, currency: str) -> str:
+    cost = "" if taken.cost is None else f", {money(taken.cost)} {currency}"
+    energy = f"{taken.mwh:,.0f} MWh, drawing {taken.power_kw:,.0f} kW"
+    return f"{days_text(taken.days)} days{cost}, {energy}, in {plural(taken.racks, 'rack')}"
+
+
+def _least_text(name: str, value: float | None, alone: float | None, currency: str) -> str:
+    found = alone if value is None else value
+    if found is None:
+        return "no value helps while the other limits stay"
+    unit = {"time": "days", "cost": currency, "power": "kW", "racks": "racks"}[name]
+    text = days_text(found) if name == "time" else money(found)
+    others = "and the others lifted, too" if value is None else "the other limits as they are"
+    return f"{text} {unit} or more, {others}"
+
+
+# --- the batch --------------------------------------------------------------------------------
+
+
+def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:
+    """What days count of a batch ramp, and what the largest batch of some runs costs, if it is past
+    the critical one."""
+    every = list(runs)
+    if ramped := next((run.plan for run in every if run.plan.ramp), None):
+        yield (
+            f"Days go through the batch ramp, {ramped.ramp[0].gbs:,} to {ramped.gbs:,} sequences "
+            f"over {short_count(ramped.ramp[-1].until_tokens)} tokens; tokens/s, MFU and step "
+            "times are of its last batch."
+        )
+    prices = [run.batch_price for run in every if run.batch_price is not None]
+    largest = max(prices, key=lambda price: price.batch, default=None)
+    if largest is None or not largest.is_past:
+        return
+    yield (
+        f"A batch of {short_count(largest.batch)} tokens "
+        f"{'lies' if largest.is_surely_past else 'may lie'} past the critical one, "
+        f"{critical_text(largest)}, for {short_count(tokens)} tokens: the same loss needs about "
+        f"{share_text(largest.extra)} more of them, which days and cost do not count "
+        "(docs/budget.md)."
+    )
+
+
+def search_note(job: JobSummary, batch: int) -> Iterator[str]:
+    """Whether a batch is surely past the critical one of a compute-optimal training, and from how
+    many tokens on it is not: a search is not told any."""
+    loss, critical = load_laws()
+    best = loss.best_tokens(job.active_parameters).value
+    if batch <= critical.critical(best).high:
+        return
+    yield (
+        f"A batch of {short_count(batch)} tokens is past the critical one of trainings on fewer "
+        f"than about {short_count(critical.tokens_for(batch))} tokens ({critical.name}, "
+        "extrapolated): the same loss then needs more tokens (docs/budget.md)."
+    )
+
+
+def critical_text(price: BatchPrice) -> str:
+    """`about 5.90 M (4.10 M to 8.90 M, extrapolated)`."""
+    critical, far = price.critical, ", extrapolated" if price.extrapolated else ""
+    low, high = short_count(critical.low), short_count(critical.high)
+    return f"about {short_count(critical.value)} ({low} to {high}{far})"
+
+
+def share_text(extra: Range) -> str:
+    """`12 % (3 to 14 %)`."""
+    return f"{percent(extra.value)} % ({percent(extra.low)} to {percent(extra.high)} %)"
+
+
+def percent(part: float) -> str:
+    """Two digits of a share, all of those before the point."""
+    return f"{part * 100:.0f}" if part >= 0.1 else f"{part * 100:.2g}"
