@@ -10,6 +10,8 @@ from planner.job.models.hf_rope import read_rope
 from planner.job.specs import AttentionKind, MoeSpec
 
 SpecFields = dict[str, Any]
+# Config keys -> fields of ModelSpec: of a whole family, or a part of it that several share.
+Reader = Callable[[Fields], SpecFields]
 # How far a step moves the bias of an expert; no config states it (DeepSeek-V3, arXiv 2412.19437,
 # section 4.2).
 BIAS_UPDATE_RATE = 1e-3
@@ -19,6 +21,38 @@ _ATTENTION: dict[str, AttentionKind] = {
     "sliding_attention": "sliding",
     "chunked_attention": "sliding",
 }
+
+
+def family(*parts: Reader, **fixed: Any) -> Reader:
+    """A family's reader: the trunk, then its parts in turn, then what holds for all its models."""
+
+    def read(fields: Fields) -> SpecFields:
+        found = trunk(fields)
+        for part in parts:
+            found |= part(fields)
+        return found | fixed
+
+    return read
+
+
+def flags(**keys: str) -> Reader:
+    """Fields that are flags, each with its key."""
+    return lambda fields: {name: fields.flag(key) for name, key in keys.items()}
+
+
+def biases(key: str) -> Reader:
+    """One flag for the biases of all projections of a layer."""
+    return flags(qkv_bias=key, attention_out_bias=key, mlp_bias=key)
+
+
+def refused(key: str, reason: str) -> Reader:
+    """Nothing but an error where a flag asks for a variant that ModelSpec cannot describe."""
+
+    def read(fields: Fields) -> SpecFields:
+        fields.refuse(key, reason)
+        return {}
+
+    return read
 
 
 def trunk(fields: Fields) -> SpecFields:
@@ -42,14 +76,20 @@ def trunk(fields: Fields) -> SpecFields:
     }
 
 
-def experts(fields: Fields, **more: object) -> MoeSpec:
-    """What configs with experts state in the same way."""
+def experts(fields: Fields, width: str = "intermediate_size", **more: object) -> MoeSpec:
+    """What configs with experts state in the same way; `width`: key of an expert's FFN."""
     known: SpecFields = {
         "experts": fields.positive("num_experts"),
         "top_k": fields.positive("num_experts_per_tok"),
         "aux_loss": fields.number("aux_loss"),
+        "ffn": fields.positive(width),
     }
     return MoeSpec.model_validate(known | more)
+
+
+def mixture(**more: object) -> Reader:
+    """Experts as wide as `intermediate_size`, of which `more` always holds."""
+    return lambda fields: {"moe": experts(fields, **more)}
 
 
 def _rotary_share(fields: Fields) -> float:
@@ -70,10 +110,9 @@ def _split_head_dim(fields: Fields) -> int:
     return hidden // heads
 
 
-def attention_bias(fields: Fields) -> SpecFields:
-    """`attention_bias` puts a bias on the query, key, value and output projections."""
-    bias = fields.flag("attention_bias")
-    return {"qkv_bias": bias, "attention_out_bias": bias}
+# `attention_bias` puts a bias on the query, key, value and output projections.
+attention_bias = flags(qkv_bias="attention_bias", attention_out_bias="attention_bias")
+mlp_bias = flags(mlp_bias="mlp_bias")
 
 
 def windows(fields: Fields, window: int | None, derived: list[AttentionKind]) -> SpecFields:
@@ -120,16 +159,11 @@ def late_window(fields: Fields) -> SpecFields:
     return window_switch(fields, lambda index: index >= first)
 
 
-def layernorm_with_biases() -> SpecFields:
-    """LayerNorm, a plain FFN and a bias everywhere: GPT-2 and its descendants."""
-    return {
-        "gated": False,
-        "norm": "layernorm",
-        "norm_bias": True,
-        "qkv_bias": True,
-        "attention_out_bias": True,
-        "mlp_bias": True,
-    }
+# LayerNorm, a plain FFN and a bias everywhere: GPT-2 and its descendants.
+LAYERNORM_WITH_BIASES: SpecFields = {
+    "gated": False, "norm": "layernorm", "norm_bias": True, "qkv_bias": True,
+    "attention_out_bias": True, "mlp_bias": True,
+}  # fmt: skip
 
 
 def _groups(fields: Fields, correction_bias: bool) -> SpecFields:
@@ -145,13 +179,13 @@ def _groups(fields: Fields, correction_bias: bool) -> SpecFields:
 
 def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
     """DeepSeek's expert keys: leading dense layers, then every `moe_layer_freq`-th has experts."""
-    layers, width = fields.positive("num_hidden_layers"), fields.positive("moe_intermediate_size")
+    layers, width = fields.positive("num_hidden_layers"), "moe_intermediate_size"
     first = fields.non_negative("first_k_dense_replace")
     period = fields.non_negative("moe_layer_freq") or 1
     moe = experts(
         fields,
-        ffn=width,
-        shared_ffn=width * fields.non_negative("n_shared_experts"),
+        width,
+        shared_ffn=fields.positive(width) * fields.non_negative("n_shared_experts"),
         score_correction_bias=correction_bias,
         bias_update_rate=BIAS_UPDATE_RATE if correction_bias else 0.0,
         score="sigmoid" if correction_bias else "softmax",
@@ -170,4 +204,5 @@ def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
 
 
 def qkv_clip(fields: Fields) -> SpecFields:
+    """`clip_qkv` bounds queries, keys and values."""
     return {"qkv_clip": fields.optional_number("clip_qkv")}
