@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cli.options import LIMITS
 
 if TYPE_CHECKING:
-    from constraints import DegreeLimit
+    from constraints.numbers import DegreeLimit
     from planner.job.job import Job
     from planner.job.request import Request
 

@@ -26,7 +26,7 @@ from planner.job.technique_rules import (
 )
 
 if TYPE_CHECKING:
-    from constraints import UserCondition
+    from constraints.condition import UserCondition
     from constraints.context_kinds import ContextKind
 
 # What a search demands by default, and from where on a verdict says that a plan fits.

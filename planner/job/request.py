@@ -58,7 +58,7 @@ from planner.job.technique_rules import (
 )
 
 if TYPE_CHECKING:
-    from constraints import UserCondition
+    from constraints.condition import UserCondition
 
 
 def parse_reserve(text: str) -> HbmReserve:
@@ -229,7 +229,7 @@ class Request(Frozen):
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
-        from constraints import user_condition
+        from constraints.condition import user_condition
 
         given = (
             *(user_condition("require", text) for text in self.require),

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from constraints.batch import ramp_columns
 from constraints.context_exchange import exchange_kind
 from constraints.layout_context import LayoutContext
-from constraints.ramp import ramp_columns
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array

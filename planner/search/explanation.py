@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from planner.job.errors import UsageError
 from planner.job.job import Job, offered_exchanges
 from planner.predict.assumed_hardware import Assumption, hardware_assumptions

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from hardware import HardwareError, gpu_names, load_gpu
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
@@ -225,7 +225,7 @@ def dropped_choices(request: Request) -> dict[str, Request]:
 
 
 def _fixed(text: str) -> str:
-    from constraints import user_condition
+    from constraints.condition import user_condition
 
     return user_condition("fix", text).text
 

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from constraints.rule import Layout
 from hardware import HardwareError
 from planner.job.errors import UsageError

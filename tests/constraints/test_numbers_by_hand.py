@@ -7,20 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from constraints import (
-    RULES,
-    BatchGoal,
-    ConstraintError,
-    Layout,
-    parse_degree_limit,
-    user_condition,
-)
-from constraints.batch import accumulation
+from constraints.batch import accumulation, ramp_columns
+from constraints.condition import user_condition
 from constraints.context_exchange import GATHERS, IMPOSSIBLE, exchange_kind, inner_ranks, kinds_for
 from constraints.context_kinds import ContextKind
-from constraints.expression import LONGEST_TEXT, ExpressionError, parse_condition
-from constraints.expression_masks import condition_mask
-from constraints.host import offloaded_bytes
+from constraints.errors import ConstraintError
+from constraints.expression import LONGEST_TEXT, ExpressionError, condition_mask, parse_condition
 from constraints.layout_context import (
     LayoutContext,
     block_taken,
@@ -30,10 +22,13 @@ from constraints.layout_context import (
     shared_count,
 )
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers
+from constraints.numbers import BatchGoal
 from constraints.offload import OffloadChunks, kept_groups, leaving_blocks, leaving_layers
 from constraints.pipeline import most_chunks
-from constraints.ramp import ramp_columns
-from constraints.rule import Placement, stage_blocks
+from constraints.registry import RULES
+from constraints.rule import Layout, Placement, stage_blocks
+from constraints.topology import offloaded_bytes
+from constraints.user import parse_degree_limit
 from tests.constraints.shapes import DENSE, context, one_shape
 
 

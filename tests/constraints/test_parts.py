@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from constraints import RULES, Layout
 from constraints.condition import user_condition
 from constraints.layout_context import LayoutContext
 from constraints.memory_numbers import PhaseNumbers, undominated
 from constraints.numbers import Capabilities
+from constraints.registry import RULES
+from constraints.rule import Layout
 from tests.constraints.shapes import ANYTHING, DENSE, context
 
 ONE_LAYER = PhaseNumbers((5,), ((4,),), (((2,),),), (3,), ((3,),), (1,))

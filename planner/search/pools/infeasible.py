@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from hardware import HardwareError
 from planner._version import __version__
 from planner.job.errors import NothingFitsError, UsageError

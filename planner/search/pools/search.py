@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from constraints.numbers import IntArray
 from hardware import HardwareError, parse_gpus
 from planner.job.errors import UsageError
