@@ -23,7 +23,7 @@ from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
 from planner.search.block_bound import NO_BOUND, Bound, StageSeconds
-from planner.search.block_memory import StagesThatHold
+from planner.search.block_holdings import StagesThatHold
 from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST

@@ -30,7 +30,7 @@ from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.costed import CostedJob, likely_limit_bytes
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import TIE, Effort
-from planner.search.ordering import recommended
+from planner.search.outcome import recommended
 from planner.search.plan_file import read_plan_file
 from planner.search.proofs import (
     SAME,

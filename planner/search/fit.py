@@ -23,14 +23,13 @@ from planner.predict.ops import parameter_count
 from planner.predict.plan import Plan
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.launchable import SILENT, LaunchNotes
-from planner.search.limit_results import Effort, Progress
+from planner.search.limit_results import Effort, Progress, Until
 from planner.search.pools.jobs import first_job
 from planner.search.relaxations import EFFORT
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import cost_shares
 from planner.search.trial import search_costed
-from planner.search.until import Until
 
 # Sequences are looked for at powers of two from here on.
 _SHORTEST_SEQ = 256

@@ -14,12 +14,11 @@ from planner.search.infeasibility import (
     DoesNotFitError,
     WhyNothingFits,
 )
-from planner.search.limit_results import Progress
+from planner.search.limit_results import Progress, Until
 from planner.search.memory_conflict import layout_rules, memory_rule
 from planner.search.relaxations import Situation, Tried, dropped_choices, find_relaxations
 from planner.search.shares import CostedShares, SharesExplorer
 from planner.search.trial import Trial, try_job
-from planner.search.until import Until
 
 __all__ = ["DoesNotFitError", "nothing_fits"]
 

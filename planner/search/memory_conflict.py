@@ -16,10 +16,10 @@ from planner.job.specs import ModelSpec
 from planner.predict.layout_wording import split_sentence
 from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout
-from planner.search.conflict import layout_conflict
 from planner.search.costed import CostedJob
 from planner.search.explorer import Explorer
 from planner.search.infeasibility import GIB, ConflictingRule
+from planner.search.layout_model import layout_conflict
 from planner.search.terms import layout_context, shape_terms
 
 _MEMORY = StageMemory()

@@ -21,13 +21,10 @@ from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import load_optimizer
 from planner.job.request import Request
 from planner.predict.plan import Plan
-from planner.search.costed import (
-    EVEN_CHANCE,
-)
+from planner.search.costed import EVEN_CHANCE
 from planner.search.infeasibility import Relaxation, RelaxationKind
-from planner.search.limit_results import Effort, Progress
+from planner.search.limit_results import Effort, Progress, Until
 from planner.search.trial import light_shares, search_costed
-from planner.search.until import Until
 
 # Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
 COUNTS_TRIED = 64

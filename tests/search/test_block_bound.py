@@ -14,10 +14,9 @@ from constraints.layout import LAYOUT_RULES, Recomputation
 from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout
 from planner.search.block_bound import StageSeconds, applies, least_step
-from planner.search.block_memory import StagesThatHold
+from planner.search.block_holdings import StagesThatHold
 from planner.search.fractional_bound import Prices, least_step_s
-from planner.search.layout_model import SolverOptions, solve_layout
-from planner.search.layout_start import chunks
+from planner.search.layout_model import SolverOptions, chunks, solve_layout
 from planner.search.terms import memory_numbers
 from tests.search.brute import context, step_time_s
 from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_terms

@@ -24,7 +24,7 @@ from constraints.layout_context import running_sums
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers
-from planner.search.conflict import layout_conflict
+from planner.search.layout_model import layout_conflict
 from tests.search.brute import context, every_layout
 
 BACKWARD = PhaseNumbers(

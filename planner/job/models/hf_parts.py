@@ -87,7 +87,7 @@ def experts(fields: Fields, width: str = "intermediate_size", **more: object) ->
     return MoeSpec.model_validate(known | more)
 
 
-def mixture(**more: object) -> Reader:
+def mixture(**more: Any) -> Reader:
     """Experts as wide as `intermediate_size`, of which `more` always holds."""
     return lambda fields: {"moe": experts(fields, **more)}
 

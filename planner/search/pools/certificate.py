@@ -11,7 +11,7 @@ from planner.predict.layouts import plan_layout
 from planner.predict.plan import Plan
 from planner.search.costed import likely_limit_bytes
 from planner.search.limit_results import Effort
-from planner.search.ordering import recommended
+from planner.search.outcome import recommended
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import Parts, PoolExplorer
 from planner.search.pools.jobs import pool_jobs

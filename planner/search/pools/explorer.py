@@ -37,9 +37,8 @@ from planner.search.limit_results import (
     Stopped,
     stopped_by_signal,
 )
-from planner.search.pools.bounds import PartTerms, part_terms, pool_bound_s
 from planner.search.pools.cost import CostedPool, PoolModel
-from planner.search.pools.terms import pool_context, pool_terms
+from planner.search.pools.terms import PartTerms, part_terms, pool_bound_s, pool_context, pool_terms
 from planner.search.result import SolverBound
 from planner.search.terms import recompute_code
 

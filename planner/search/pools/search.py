@@ -26,8 +26,7 @@ from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
 from planner.search.exact_front import front
 from planner.search.limit_results import Effort, Progress
-from planner.search.ordering import stop_notes
-from planner.search.outcome import front_points, of_front, proof_of
+from planner.search.outcome import front_points, of_front, proof_of, stop_notes
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
