@@ -2,7 +2,7 @@
 
 A profile describes the framework as its users launch it; a file that says otherwise brings
 variations, each a change of the profile's tables. Those that published runs state as well are
-shared with `planner.evidence.runs.variants`.
+shared with `planner.evidence.runs.software`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def variation(name: str, profile: str) -> Variation:
         without = "without: " if name.startswith("no-") else ""
         return Variation(f"{name.removeprefix('no-')}: {without}{technique.words}", {})
     if name in _SHARED:
-        from planner.evidence.runs.variants import tables_of
+        from planner.evidence.runs.software import tables_of
 
         variant, words = _SHARED[name]
         return Variation(words, tables_of(variant, profile))
