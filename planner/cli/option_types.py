@@ -26,7 +26,7 @@ from planner.job.bounds import (
     WIDEST,
 )
 from planner.job.errors import UsageError
-from planner.job.tokens import parse_tokens
+from planner.job.quantities import parse_tokens
 
 if TYPE_CHECKING:
     from constraints.numbers import DegreeLimit

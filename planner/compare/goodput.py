@@ -9,7 +9,7 @@ from hardware import load_economics
 from planner.compare import reliability
 from planner.compare.settings import Settings
 from planner.job.job import Job
-from planner.job.optimizer_rules import OptimizerSetting
+from planner.job.optimizers import OptimizerSetting
 from planner.predict.ops import parameter_count
 from planner.predict.optimizer_terms import moment_bytes, trained_profile
 

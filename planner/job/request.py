@@ -22,7 +22,7 @@ from planner.job.frameworks.profile import (
     check_precision,
     frameworks_with,
 )
-from planner.job.frameworks.switches import Switches, switched, with_techniques
+from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
 from planner.job.frameworks.techniques import Decision, decide
 from planner.job.job import (
     SURE_TO_FIT,
@@ -42,12 +42,10 @@ from planner.job.offload import (
     searched_offloads,
     usable_modes,
 )
-from planner.job.optimizer_rules import searched_shares
-from planner.job.optimizers import load_optimizer
+from planner.job.optimizers import load_optimizer, searched_shares
 from planner.job.pool import parse_one_type
 from planner.job.recompute import demand_parts
 from planner.job.schedules import schedule_name
-from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.job.technique_rules import (
     kept_techniques,

@@ -72,7 +72,7 @@ LAUNCH_NOTES = LaunchNotes(job_launch_note, launch_note)
 def _launches(target: Target, job: Job) -> bool:
     """Whether the target has the job's model, length, optimizer and precision."""
     from planner.job.frameworks import load_framework
-    from planner.job.optimizer_rules import check_optimizer
+    from planner.job.optimizers import check_optimizer
 
     profile = load_framework(target.profile)
     if job.precision not in profile.precisions:

@@ -16,7 +16,7 @@ from planner.cost.tables import Array
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.offload import offload_flags
-from planner.job.optimizer_rules import optimizer_flags
+from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes

@@ -30,7 +30,7 @@ from constraints.pipeline import most_chunks
 from constraints.registry import rules_of
 from constraints.rule import ShapeRule
 from planner.job.frameworks import FrameworkProfile
-from planner.job.model_numbers import model_numbers
+from planner.job.job import model_numbers
 from planner.job.specs import ModelSpec
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)

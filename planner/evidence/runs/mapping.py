@@ -35,9 +35,9 @@ from planner.evidence.runs.stated import (
     unstated_chunks,
 )
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.frameworks.switches import framework_sharp
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
-from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
 from planner.predict.layouts import plan_layout
