@@ -1,4 +1,4 @@
-"""Solves a plan's job again under one change at a time: of its machines, or of what was asked."""
+"""Solves a plan's job again under one change at a time."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TypeVar
 
 import numpy as np
 
 from constraints.errors import ConstraintError
 from constraints.rule import Layout
-from hardware import HardwareError, with_sharp
-from hardware.sharp import why_not
-from planner.cost.inputs import GpuInputs, LinkInputs
+from hardware import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.offload import demand_all_leave
@@ -24,10 +21,8 @@ from planner.predict.decided import decided_job
 from planner.predict.layouts import plan_layout
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import given_columns, legal_candidates
-from planner.search.costed import (
-    EVEN_CHANCE,
-    likely_limit_bytes,
-)
+from planner.search.costed import EVEN_CHANCE, likely_limit_bytes
+from planner.search.hardware_changes import HardwareChange, hardware_changes
 from planner.search.limit_results import Effort, Progress, Until
 from planner.search.relaxations import dropped_choices
 from planner.search.shares import CostedShares, cost_shares
@@ -332,99 +327,3 @@ def _alike(one: Plan, other: Plan) -> bool:
     same = one.degrees == other.degrees and one.recompute == other.recompute
     same = same and _same_offload(one, other)
     return same and one.layout == other.layout
-
-
-GIB = 2**30
-MORE_HBM_BYTES = 8 * GIB
-FASTER_LINKS = 2.0
-FASTER_CHIP = 1.1
-
-
-@dataclass(frozen=True)
-class HardwareChange:
-    """A change of the job's machines: of the job itself, or of rates in the cost core."""
-
-    name: str
-    text: str
-    job: Job
-    more_bytes: float = 0.0
-    alter_gpu: AlterGpu | None = None
-    alter_links: AlterLinks | None = None
-
-
-def hardware_changes(job: Job) -> Iterator[HardwareChange]:
-    """Memory, links and arithmetic; what a job does not use is left out."""
-    cluster = job.cluster
-    yield HardwareChange("hbm", "+8 GiB HBM", more_hbm(job, MORE_HBM_BYTES), MORE_HBM_BYTES)
-    if cluster.num_gpus > cluster.scale_up_domain_gpus and cluster.nics_per_node:
-        yield HardwareChange("network", "2× inter-node bandwidth", job, alter_links=faster_network)
-        groups = job.framework.parallelism.sharp_groups
-        if groups and not cluster.sharp and not why_not(cluster):
-            reducing = replace(job, cluster=with_sharp(cluster))
-            yield HardwareChange("sharp", "switches that reduce (--sharp)", reducing)
-    if cluster.num_gpus > 1:
-        yield HardwareChange("latency", "half the link latency", job, alter_links=lower_latency)
-        link = _link_name(job)
-        yield HardwareChange("scale-up", f"2× {link} bandwidth", job, alter_links=faster_scale_up)
-    yield HardwareChange("compute", "+10 % sustained FLOP/s", job, alter_gpu=faster_arithmetic)
-    yield HardwareChange("hbm-rate", "+10 % HBM bandwidth", job, alter_gpu=faster_hbm)
-
-
-def _link_name(job: Job) -> str:
-    if job.cluster.scale_up_domain_gpus == 1:
-        return "PCIe"
-    return "NVLink" if job.cluster.gpu.vendor == "nvidia" else "xGMI"
-
-
-def more_hbm(job: Job, size_bytes: float) -> Job:
-    """The job on GPUs with more memory and nothing else changed."""
-    gpu = job.cluster.gpu
-    larger = gpu.model_copy(
-        update={
-            "hbm_bytes": gpu.hbm_bytes + size_bytes,
-            "hbm_usable_bytes": gpu.hbm_usable_bytes + size_bytes,
-        }
-    )
-    return replace(job, cluster=job.cluster.model_copy(update={"gpu": larger}))
-
-
-Inputs = TypeVar("Inputs", GpuInputs, LinkInputs)
-
-
-def _times(factor: float, inputs: Inputs, names: str) -> Inputs:
-    """The inputs with some of them multiplied."""
-    return inputs._replace(**{name: factor * getattr(inputs, name) for name in names.split()})
-
-
-def faster_network(links: LinkInputs) -> LinkInputs:
-    """Twice the rate between scale-up domains."""
-    rates = "scale_out_bytes_per_s scale_out_dispatch_bytes_per_s in_network_bytes_per_s"
-    return _times(FASTER_LINKS, links, rates)
-
-
-def lower_latency(links: LinkInputs) -> LinkInputs:
-    """Half the latency of every link."""
-    times = (
-        "scale_up_latency_s scale_up_start_s scale_up_reduction_latency_s scale_out_latency_s "
-        "in_network_latency_s in_network_tier_s"
-    )
-    return _times(1.0 / FASTER_LINKS, links, times)
-
-
-def faster_scale_up(links: LinkInputs) -> LinkInputs:
-    """Twice the rate inside a scale-up domain, whichever way it is used."""
-    rates = (
-        "scale_up_bytes_per_s scale_up_mesh_bytes_per_s scale_up_exchange_bytes_per_s "
-        "scale_up_pair_bytes_per_s scale_up_dispatch_bytes_per_s root_bytes_per_s"
-    )
-    return _times(FASTER_LINKS, links, rates)
-
-
-def faster_arithmetic(gpu: GpuInputs) -> GpuInputs:
-    """A tenth more of every matrix product's rate."""
-    return _times(FASTER_CHIP, gpu, "matmul_flop_per_s matmul16_flop_per_s")
-
-
-def faster_hbm(gpu: GpuInputs) -> GpuInputs:
-    """A tenth more of the memory's rate."""
-    return _times(FASTER_CHIP, gpu, "hbm_bytes_per_s")

@@ -7,10 +7,11 @@ import pytest
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.what_if import tornado_table, what_if_blocks
+from planner.search.hardware_changes import hardware_changes, more_hbm
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.trial import AlteredCostModel, cost_altered
-from planner.search.what_if import hardware_changes, more_hbm, what_if
+from planner.search.what_if import what_if
 from planner.search.what_if_result import WhatIf
 
 REQUEST = Request(

@@ -13,6 +13,7 @@ from hardware import Cluster
 from hardware.curves import load_compute_curves
 from planner.evidence.runs.machine import cluster_of
 from planner.evidence.runs.model import UnpredictableRowError, model_of
+from planner.evidence.runs.recomputing import recompute_mode, recomputed_share
 from planner.evidence.runs.rows import (
     PLAN_COLUMN,
     MeasuredRow,
@@ -29,8 +30,6 @@ from planner.evidence.runs.stated import (
     offloaded_modules,
     optimizer_name,
     optimizer_share,
-    recompute_mode,
-    recomputed_share,
     states_dropout,
     unstated_chunks,
 )

@@ -1,4 +1,4 @@
-"""What a measured row says of blocks, recomputation, optimizer and host, and what none can say.
+"""What a measured row says of blocks, optimizer and host, and what none can say.
 
 A row that its GPUs, its batch or its model rule out is refused by name: priced all the same it
 would show an absurd rate.
@@ -10,8 +10,8 @@ import re
 
 from hardware import HardwareError
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import MeasuredRow, recompute_named
-from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.evidence.runs.rows import MeasuredRow
+from planner.job.frameworks import FrameworkProfile
 from planner.job.job import Job
 from planner.predict.device import gpu_inputs
 from planner.predict.plan import Degrees
@@ -68,76 +68,6 @@ def _beside_prediction(row: MeasuredRow) -> tuple[int, ...] | None:
     each, spare = divmod(layers + predicted, blocks)
     counts = [each + (index < spare) for index in range(blocks)]
     return (*counts[:-1], max(0, counts[-1] - predicted))
-
-
-# Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
-# row on 128 A100 has HFU 0.59 at MFU 0.51, a third of what full recompute adds to its 34B and 70B
-# rows (0.64 and 0.67 at 0.47 and 0.50): about every second block (pytorch.org/blog,
-# maximizing-training, Table 1).
-_EVERY_NTH = 2
-
-# What frameworks recompute unless told. `remat_policy=save_qkv_proj` of maxtext's launcher in
-# NVIDIA/dgxc-benchmarking runs a layer again but for its query, key and value products, a tenth of
-# it; Paxml keeps nothing of a layer; `activation_checkpointing` is on in the recipes for mixtures
-# in examples/llm_benchmark of NVIDIA-NeMo/Automodel.
-_FULL = r"maxtext|pax|automodel"
-
-
-def recomputed_share(row: MeasuredRow, mode: RecomputeMode, job: Job) -> float:
-    """Share of a stage's layers that the mode holds for, where the mode itself does not say."""
-    share = row.number("recompute_share") or kept_products_share(row, job)
-    return min(1.0, max(0.0, share)) if mode.modules and mode.every == 1 else 1.0
-
-
-def kept_products_share(row: MeasuredRow, job: Job) -> float:
-    """Of the weights whose products full recomputation runs again, the share that is left of them
-    by a policy which keeps some, as MaxText's `full(but qkv and out_proj)`: as many layers that
-    recompute all take as long."""
-    kept = row.fact("recompute").partition("but ")[2]
-    if not kept:
-        return 1.0
-    model = job.model
-    width_ffn = float(model.ffn)
-    again = {
-        "qkv": float(model.query_width + 2 * model.kv_width),
-        "out_proj": float(model.attention_out_width),
-        "up": width_ffn * (2.0 if model.gated else 1.0),
-        "mlpwo": 0.0 if job.framework.recomputing.stops_early else width_ffn,
-    }
-    return 1.0 - sum(width for name, width in again.items() if name in kept) / sum(again.values())
-
-
-def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
-    """The row's mode among the profile's, built from named modules where it lists them."""
-    usual = "full" if row.says("framework", _FULL) else "none"
-    text = recompute_named(row.text("recompute") or usual)
-    if text.startswith("none"):
-        return profile.recompute_mode("none")
-    share = row.number("recompute_share") or 1.0
-    if re.search(r"every (other|n-th)", text) or (text.startswith("full") and share <= 0.5):
-        every = _EVERY_NTH if share == 1.0 else round(1.0 / share)
-        return RecomputeMode(name=text, modules=("FULL",), every=every)
-    if text.startswith("full"):
-        return profile.recompute_mode("full")
-    names = {
-        "moe_act": "ACTIVATION", "layernorm": "LAYERNORM", "mla_up_proj": "MLA_UP_PROJ",
-        "core_attn": "CORE_ATTENTION", "attn core": "CORE_ATTENTION",
-        "shared_experts": "SHARED_EXPERTS",
-    }  # fmt: skip
-    modules = [module for name, module in names.items() if name in text]
-    words = set(re.findall(r"[a-z_]+", text))
-    modules += [module for name, module in (("mlp", "MLP"), ("moe", "MOE")) if name in words]
-    if modules:
-        return RecomputeMode(name=text, modules=tuple(modules))
-    selective = re.search(r"select|\bops?\b|sac", text) is not None
-    # Megatron means the core of attention; where a framework has no modules to choose, whoever says
-    # no more keeps products and fused attention: core attention by itself would save nothing.
-    by_op = selective and not profile.recomputing.modules and profile.attention == "flash"
-    if "op" in text or "sac" in text or (by_op and not re.search("attn|attention", text)):
-        return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
-    if not re.search(r"select|attn|attention", text):
-        raise UnpredictableRowError(f"recompute {text!r} names nothing known")
-    return RecomputeMode(name=text, modules=("CORE_ATTENTION",))
 
 
 def memory_gap(row: MeasuredRow) -> str | None:

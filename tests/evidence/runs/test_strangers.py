@@ -11,9 +11,9 @@ import pytest
 import planner.cost.fields as f
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.evidence.runs.recomputing import kept_products_share
 from planner.evidence.runs.report import memory_error, time_error
 from planner.evidence.runs.rows import PUBLISHED, read_rows
-from planner.evidence.runs.stated import kept_products_share
 from planner.job.frameworks import load_framework
 from planner.predict.ops.table import parameter_count
 from tests.evidence.runs.rows_for_tests import row
