@@ -18,7 +18,6 @@ from constraints.numbers import IntArray
 from hardware import HardwareError, parse_gpus
 from planner.job.errors import UsageError
 from planner.job.pool import Pool
-from planner.job.recomputation import layer_modes
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
@@ -111,7 +110,6 @@ def search_pool(
         ),
         notes=(
             *stop_notes(explorer.stopped, effort.time_limit_s),
-            *_mix_notes(explorer),
             *(
                 ()
                 if fastest_only or explorer.stopped
@@ -135,13 +133,6 @@ def _plan(explorer: PoolExplorer, point: PoolPoint, gap: float) -> Plan:
     return pool_plan(
         explorer.model, explorer.costed, explorer.columns, point, counts, gap, OPTIMAL_WITHIN
     )
-
-
-def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:
-    """That a framework could mix recompute modes, which plans of pools do not."""
-    job = explorer.model.jobs[0]
-    if any(len(layer_modes(job, mode)) > 1 for mode in job.recompute):
-        yield "each plan recomputes by one mode; mixes of modes were not searched on a mixed pool"
 
 
 def alone_notes(request: Request, pool: Pool, best: Plan) -> Iterator[str]:
