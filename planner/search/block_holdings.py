@@ -193,15 +193,15 @@ class StagesThatHold:
         # [moment, stage] of what is pinned; [moment, stage, number of a holding] of one more each.
         self._pinned = np.array([phase.stage for phase in phases], dtype=np.int64)
         per_layer = np.array([phase.layer for phase in phases], dtype=np.int64)
-        freed = np.array([phase.freed[0] for phase in phases], dtype=np.int64)
+        freed = np.array([phase.freed for phase in phases], dtype=np.int64)
         self._each = np.concatenate([per_layer, -freed], axis=2)
         # [moment, number of a holding] of what the largest present counts of.
         self._working = np.array(
-            [(*phase.working, *phase.working_recomputed[0]) for phase in phases], dtype=np.int64
+            [(*phase.working, *phase.working_recomputed) for phase in phases], dtype=np.int64
         )
         self._gather = np.array([phase.gather for phase in phases], dtype=np.int64)
         none = ((0,) * self.kinds,) * 2
-        self._done = np.array([(phase.done or none)[:2] for phase in phases], dtype=np.int64)
+        self._done = np.array([phase.done or none for phase in phases], dtype=np.int64)
         self._two_layers = np.array([phase.two_layers for phase in phases])
         self._ordered = any(phase.ordered for phase in phases)
 

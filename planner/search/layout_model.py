@@ -165,12 +165,12 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
             sum(counts[block] for block in ctx.stage_blocks(stage)) for stage in range(ctx.pp)
         )
 
-    rows = zip(ctx.modes, map(per_stage, variables.recomputed), strict=True)
+    again = per_stage(variables.recomputed) if variables.recomputed else ()
     return Layout(
         pp=ctx.pp,
         vpp=ctx.vpp,
         block_layers=tuple(solver.value(layer) for layer in variables.layers),
-        recomputed={mode: counts for mode, counts in rows if any(counts)},
+        recomputed={ctx.modes[0]: again} if any(again) else {},
         placement=ctx.placement,
     )
 
@@ -217,9 +217,8 @@ def hint(
     blocks, again = first_blocks(ctx, start)
     for layer, wanted in zip(variables.layers, blocks, strict=True):
         model.add_hint(layer, wanted)
-    for counts in variables.recomputed[:1]:
-        for layer, wanted in zip(counts, again, strict=True):
-            model.add_hint(layer, wanted)
+    for layer, wanted in zip(variables.recomputed, again, strict=False):
+        model.add_hint(layer, wanted)
 
 
 def first_layout(ctx: LayoutContext, start: tuple[int, ...]) -> Layout | None:

@@ -56,9 +56,8 @@ class Objective:
         stages = range(ctx.pp)
         self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
         # Of each stage those that recompute; none where no layer may.
-        self.again = [
-            variables.stage(mode, s, ctx) for mode in variables.kind_recomputed for s in stages
-        ]
+        again = variables.kind_recomputed
+        self.again = [variables.stage(again, s, ctx) for s in stages] if again else []
         columns = list(linear.TIME_TERMS)
         longest_s = float(
             abs(terms.layer[:, columns]).sum() * ctx.layers

@@ -220,7 +220,7 @@ def _holds(ctx: LayoutContext, stage: int, layers: list[int]) -> bool:
         return True
     none = [0] * ctx.kind_count
     choices = {"none": (none,), "all": (layers,)}.get(ctx.recomputation, (none, layers))
-    return any(memory.peak(stage, layers, [again]) <= memory.limit for again in choices)
+    return any(memory.peak(stage, layers, again) <= memory.limit for again in choices)
 
 
 def _ranges(stages: list[int]) -> str:

@@ -167,11 +167,11 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
         PhaseNumbers(
             stage=stage[row],
             layer=layer[row],
-            freed=(freed[row],),
+            freed=freed[row],
             working=working[row],
-            working_recomputed=(again[row],),
+            working_recomputed=again[row],
             gather=gather[row],
-            done=tuple(mode[row] for mode in more),
+            done=tuple(table[row] for table in more),
             ordered=terms.ordered,
             two_layers=row in TWO_LAYERS,
         )

@@ -87,10 +87,7 @@ def test_memory_of_all_stages_at_once_is_that_of_each(seed: int, counts: list[in
         held = np.array([[*layers, *again], [0] * 4, [1, 0, 0, 0], [0, 1, 0, 1]])
         stages = [0, 1, 2, 3]
         expected = [
-            [
-                memory.peak(stage, [*taken[:2]], [taken[2:]]) <= memory.limit
-                for taken in held.tolist()
-            ]
+            [memory.peak(stage, taken[:2], taken[2:]) <= memory.limit for taken in held.tolist()]
             for stage in stages
         ]
         assert StagesThatHold(ctx).fits(stages, held).tolist() == expected
