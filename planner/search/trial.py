@@ -21,7 +21,7 @@ from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import Candidates, legal_candidates
 from planner.search.costed import CostedJob, likely_limit_bytes
-from planner.search.limit_results import Effort, LimitResult, Point
+from planner.search.limit_results import Effort, LimitResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Work for one changed job.
@@ -168,11 +168,8 @@ class Trial:
 
     def plan(self) -> Plan | None:
         """The fastest plan found."""
-        return None if self.limit_result.point is None else self.plan_of(self.limit_result.point)
-
-    def plan_of(self, point: Point) -> Plan:
-        """The plan of a point of this search."""
-        return self.shares.plan(point, self.limit_result.gap)
+        point = self.limit_result.point
+        return None if point is None else self.shares.plan(point, self.limit_result.gap)
 
 
 def search_costed(
