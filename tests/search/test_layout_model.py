@@ -240,4 +240,4 @@ def test_memory_rounds_to_the_safe_side() -> None:
     exact = terms.memory.layer[0, 0, 0]
     assert 0 <= backward.layer[0][0] * numbers.unit_bytes - exact < numbers.unit_bytes
     freed = terms.memory.freed[0, 0, 0]
-    assert 0 <= freed - backward.freed[0][0][0] * numbers.unit_bytes < numbers.unit_bytes
+    assert 0 <= freed - backward.freed[0][0] * numbers.unit_bytes < numbers.unit_bytes

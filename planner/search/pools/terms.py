@@ -40,55 +40,44 @@ from planner.search.terms import (
 
 
 def pool_terms(
-    model: PoolModel, costed: CostedPool, row: int, parts: Sequence[int]
-) -> tuple[ShapeTerms, tuple[ShapeTerms, ...]]:
-    """(terms of the shape with its stages on `parts`, terms on each part alone).
+    model: PoolModel,
+    costed: CostedPool,
+    row: int,
+    parts: Sequence[int],
+    limits_bytes: Sequence[float],
+) -> tuple[ShapeTerms, LayoutContext]:
+    """(terms of the shape with its stages on `parts`, what the layout rules read of it, each stage
+    under the limit of its own part).
 
     Traffic bases are the least of any part, transfers the slowest's: the solver's objective stays
     below what `PoolModel.cost_layout` says.
     """
     job = model.jobs[0]
     mode = job.recompute[int(costed.modes[row])]
-    one_tuple = tuple(
+    alone = tuple(
         shape_terms(cost_model, part, row, recomputation(mode, job.framework))
         for cost_model, part in zip(model.models, costed.parts, strict=True)
     )
-    scalars = one_tuple[0].scalars.copy()
-    bases = list(linear.TIME_BASES)
-    scalars[bases] = np.min([terms.scalars[bases] for terms in one_tuple], axis=0)
-    fixed = linear.SCALAR_FIXED_S
-    scalars[fixed] = max(float(terms.scalars[fixed]) for terms in one_tuple)
+    scalars = alone[0].scalars.copy()
+    bases, fixed = list(linear.TIME_BASES), linear.SCALAR_FIXED_S
+    scalars[bases] = np.min([terms.scalars[bases] for terms in alone], axis=0)
+    scalars[fixed] = max(float(terms.scalars[fixed]) for terms in alone)
     merged = replace(
-        one_tuple[0],
-        layer=np.max([terms.layer for terms in one_tuple], axis=0),
-        stage=np.array([one_tuple[part].stage[stage] for stage, part in enumerate(parts)]),
-        layer_by_stage=np.array([one_tuple[part].layer for part in parts]),
+        alone[0],
+        layer=np.max([terms.layer for terms in alone], axis=0),
+        stage=np.array([alone[part].stage[stage] for stage, part in enumerate(parts)]),
+        layer_by_stage=np.array([alone[part].layer for part in parts]),
         scalars=scalars,
     )
-    return merged, one_tuple
-
-
-def pool_context(
-    model: PoolModel,
-    costed: CostedPool,
-    row: int,
-    parts: Sequence[int],
-    limits_bytes: Sequence[float],
-    terms: tuple[ShapeTerms, tuple[ShapeTerms, ...]],
-) -> LayoutContext:
-    """What the layout rules read, each stage under the limit of its own part."""
-    job = model.jobs[0]
-    merged, item = terms
     live = [
-        allocated_limit_bytes(part, limit) for part, limit in zip(item, limits_bytes, strict=True)
+        allocated_limit_bytes(part, limit) for part, limit in zip(alone, limits_bytes, strict=True)
     ]
     roomiest = int(np.argmax(live))
-    mode = job.recompute[int(costed.modes[row])]
     ctx = layout_context(
-        replace(merged, scalars=item[roomiest].scalars), job, mode, limits_bytes[roomiest]
+        replace(merged, scalars=alone[roomiest].scalars), job, mode, limits_bytes[roomiest]
     )
     held = [ceil((live[roomiest] - live[part]) / MEMORY_UNIT_BYTES) for part in parts]
-    return replace(ctx, memory=_with_held(ctx.memory, held))
+    return merged, replace(ctx, memory=_with_held(ctx.memory, held))
 
 
 def _with_held(memory: MemoryNumbers | None, held: Sequence[int]) -> MemoryNumbers | None:
