@@ -39,9 +39,6 @@ class AlteredCostModel(CostModel):
     ) -> None:
         super().__init__(job)
         self._alter_gpu, self._alter_links = alter_gpu, alter_links
-        plain = CostModel(job)
-        self._gpu = plain.gpu_inputs if alter_gpu is None else alter_gpu(plain.gpu_inputs)
-        self._links = plain.link_inputs if alter_links is None else alter_links(plain.link_inputs)
 
     def of(self, job: Job) -> AlteredCostModel:
         """The model of another job on this hardware."""
@@ -50,12 +47,14 @@ class AlteredCostModel(CostModel):
     @cached_property
     def gpu_inputs(self) -> GpuInputs:
         """Numbers of the altered GPU."""
-        return self._gpu
+        plain = super().gpu_inputs
+        return plain if self._alter_gpu is None else self._alter_gpu(plain)
 
     @cached_property
     def link_inputs(self) -> LinkInputs:
         """Numbers of the altered links."""
-        return self._links
+        plain = super().link_inputs
+        return plain if self._alter_links is None else self._alter_links(plain)
 
 
 def cost_altered(
