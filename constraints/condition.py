@@ -11,8 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from constraints.errors import ConstraintError
-from constraints.expression import Condition, parse_condition
-from constraints.expression_masks import condition_mask, number_values
+from constraints.expression import Condition, condition_mask, number_values, parse_condition
 from constraints.numbers import (
     DEGREES,
     FROM_ZERO,

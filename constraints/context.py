@@ -40,7 +40,7 @@ class RuleContext:
     schedule: str | None = None
     conditions: tuple[UserCondition, ...] = ()
     # Activations kept on the host: bytes per token of all layers by what divides them on a rank
-    # (`constraints.host`), and the host memory that each GPU of a node has for them.
+    # (`constraints.topology`), and the host memory that each GPU of a node has for them.
     offloaded: Mapping[str, float] = field(default_factory=dict)
     host_bytes_per_gpu: float = float("inf")
     # Groups of activations of a layer that leave one after the other (`constraints.offload`).

@@ -1,4 +1,5 @@
-"""The conditions that users write: `tp*cp <= 8 and zero != 3`, read without running anything.
+"""The conditions that users write: `tp*cp <= 8 and zero != 3`, read without running anything, and
+which rows of some columns obey them.
 
 Python's grammar for whole numbers (its own parser, nothing is evaluated by it): integers, names,
 `+ - * // %`, comparisons and their chains, `in (1, 2, 4)`, `and`, `or`, `not`, parentheses, and
@@ -9,15 +10,19 @@ from __future__ import annotations
 
 import ast
 import difflib
+import operator
 import re
 import textwrap
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
+
+import numpy as np
 
 from constraints.errors import ConstraintError
+from constraints.numbers import IntArray, Mask
 
 # Values stay within 64-bit integers, without the one number that has no negative.
 LARGEST_INTEGER = 2**63 - 1
@@ -95,8 +100,8 @@ class Condition:
         found: dict[str, list[int]] = {}
         for compare in (node for node in ast.walk(self.tree) if isinstance(node, ast.Compare)):
             sides = (compare.left, *compare.comparators)
-            for left, operator, right in zip(sides, compare.ops, sides[1:], strict=False):
-                if isinstance(operator, ast.Eq | ast.LtE | ast.GtE | ast.In):
+            for left, comparison, right in zip(sides, compare.ops, sides[1:], strict=False):
+                if isinstance(comparison, ast.Eq | ast.LtE | ast.GtE | ast.In):
                     for name, number in (*_pairs(left, right), *_pairs(right, left)):
                         found.setdefault(name, []).append(number)
         return {name: tuple(dict.fromkeys(numbers)) for name, numbers in found.items()}
@@ -242,13 +247,13 @@ class _Checker:
     def _comparison(self, node: ast.Compare, depth: int) -> None:
         self.demand(node.left, "number", depth)
         last = len(node.ops) - 1
-        for index, (operator, side) in enumerate(zip(node.ops, node.comparators, strict=True)):
-            if isinstance(operator, ast.In | ast.NotIn):
+        for index, (comparison, side) in enumerate(zip(node.ops, node.comparators, strict=True)):
+            if isinstance(comparison, ast.In | ast.NotIn):
                 self._list(side, index == last, depth)
-            elif isinstance(operator, Comparisons):
+            elif isinstance(comparison, Comparisons):
                 self.demand(side, "number", depth)
             else:
-                self.refuse(node, _REFUSED.get(type(operator), "compare with == != < <= > >= in"))
+                self.refuse(node, _REFUSED.get(type(comparison), "compare with == != < <= > >= in"))
 
     def _list(self, side: ast.expr, is_last: bool, depth: int) -> None:
         """What stands after in."""
@@ -279,3 +284,140 @@ def power_value(node: ast.BinOp) -> int | None:
     # A base of 2 or more is beyond them with an exponent of 63, and 0 and 1 stay as they are.
     value: int = number ** min(power, 63)
     return value if value <= LARGEST_INTEGER else None
+
+
+_COMPARE: dict[type[ast.cmpop], Callable[[IntArray, IntArray], Mask]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_COMPUTE: dict[type[ast.operator], Callable[[IntArray, IntArray], IntArray]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def condition_mask(condition: Condition, values: Mapping[str, IntArray]) -> Mask:
+    """True in the rows that obey `condition`; `values`: int64, equally long, name to column.
+
+    `and`, `or` and chains stop early in each row as Python does, so that `pp > 1 and
+    layers % (pp - 1) == 0` never divides by zero. ExpressionError if a row that is computed
+    divides by zero or leaves the 64-bit integers.
+    """
+    rows = len(next(iter(values.values())))
+    return _Rows(condition, values).condition(condition.tree, np.arange(rows))
+
+
+def number_values(condition: Condition, node: ast.expr, values: Mapping[str, IntArray]) -> IntArray:
+    """One part of a condition that is a number, in every row."""
+    rows = len(next(iter(values.values())))
+    return _Rows(condition, values).number(node, np.arange(rows))
+
+
+class _Rows:
+    """Evaluates parts of one condition on some of the rows (`rows`: their indices)."""
+
+    def __init__(self, condition: Condition, values: Mapping[str, IntArray]) -> None:
+        self.whole, self.values = condition, values
+
+    def condition(self, node: ast.expr, rows: IntArray) -> Mask:
+        """Truth in each of the rows."""
+        match node:
+            case ast.UnaryOp():
+                return np.logical_not(self.condition(node.operand, rows))
+            case ast.BoolOp():
+                return self._joined(node, rows)
+            case ast.Compare():
+                return self._compared(node, rows)
+        raise TypeError(f"{type(node).__name__} is no condition")
+
+    def _joined(self, node: ast.BoolOp, rows: IntArray) -> Mask:
+        """and, or: later parts only where the earlier ones leave it open."""
+        open_value = isinstance(node.op, ast.And)
+        mask = np.full(len(rows), open_value)
+        for part in node.values:
+            undecided = np.flatnonzero(mask == open_value)
+            mask[undecided] = self.condition(part, rows[undecided])
+        return mask
+
+    def _compared(self, node: ast.Compare, rows: IntArray) -> Mask:
+        """A chain: later comparisons only where the earlier ones hold."""
+        holds = np.arange(len(rows))
+        left = self.number(node.left, rows)
+        for compare, side in zip(node.ops, node.comparators, strict=True):
+            row = rows[holds]
+            if isinstance(compare, ast.In | ast.NotIn):
+                right, obeyed = left, self._within(left, side, row)
+                obeyed = obeyed if isinstance(compare, ast.In) else ~obeyed
+            else:
+                right = self.number(side, row)
+                obeyed = _COMPARE[type(compare)](left, right)
+            holds, left = holds[obeyed], right[obeyed]
+        mask = np.zeros(len(rows), dtype=np.bool_)
+        mask[holds] = True
+        return mask
+
+    def _within(self, left: IntArray, side: ast.expr, rows: IntArray) -> Mask:
+        elements = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else []
+        mask = np.zeros(len(rows), dtype=np.bool_)
+        for element in elements:
+            mask |= left == self.number(element, rows)
+        return mask
+
+    def number(self, node: ast.expr, rows: IntArray) -> IntArray:
+        """Value in each of the rows."""
+        match node:
+            case ast.Constant(value=int(written)):
+                return np.full(len(rows), written, dtype=np.int64)
+            case ast.Name():
+                return self.values[node.id][rows]
+            case ast.UnaryOp():
+                value = self.number(node.operand, rows)
+                return -value if isinstance(node.op, ast.USub) else value
+            case ast.BinOp(op=ast.Pow()):
+                return np.full(len(rows), power_value(node), dtype=np.int64)
+            case ast.BinOp():
+                return self._computed(node, rows)
+        raise TypeError(f"{type(node).__name__} is no number")
+
+    def _computed(self, node: ast.BinOp, rows: IntArray) -> IntArray:
+        left, right = self.number(node.left, rows), self.number(node.right, rows)
+        if isinstance(node.op, ast.FloorDiv | ast.Mod):
+            self._demand_divisor(node.right, right, rows)
+            return _COMPUTE[type(node.op)](left, right)
+        compute = _COMPUTE[type(node.op)]
+        if _stays_small(left, right, node.op):
+            return compute(left, right)
+        exact: Any = compute(left.astype(object), right.astype(object))
+        if max(abs(value) for value in exact) > LARGEST_INTEGER:
+            raise self.whole.error(
+                node, "this exceeds 64-bit integers in some configuration; compare smaller numbers"
+            )
+        return np.array(exact, dtype=np.int64)
+
+    def _demand_divisor(self, node: ast.expr, divisor: IntArray, rows: IntArray) -> None:
+        zero = np.flatnonzero(divisor == 0)
+        if not len(zero):
+            return
+        row = int(rows[zero[0]])
+        where = ", ".join(f"{name} = {self.values[name][row]}" for name in names_in(node))
+        part = ast.unparse(node)
+        guard = f"; guard it: {part} != 0 and ..." if where else ""
+        raise self.whole.error(
+            node, "divides by zero" + (f" where {where}" if where else "") + guard
+        )
+
+
+def _stays_small(left: IntArray, right: IntArray, operation: ast.operator) -> bool:
+    """Whether no combination of the extremes can leave the 64-bit integers."""
+    if not len(left):
+        return True
+    sizes = [max(abs(int(item.min())), abs(int(item.max()))) for item in (left, right)]
+    largest = sizes[0] * sizes[1] if isinstance(operation, ast.Mult) else sum(sizes)
+    return largest <= LARGEST_INTEGER

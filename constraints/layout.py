@@ -6,7 +6,7 @@ Each rule is said twice, to the solver (`add`) and as a check that knows no solv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
@@ -19,7 +19,6 @@ from constraints.layout_context import (
     even_split,
     greedy_costs,
     greedy_split,
-    running_sums,
     shared_count,
 )
 from constraints.layout_variables import LayoutVariables, make_variables
@@ -29,8 +28,6 @@ from constraints.rule import Layout
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel
-
-    from constraints.layout_variables import Expression
 
 __all__ = [
     "EXPRESSIBLE_RULES",
@@ -205,37 +202,23 @@ class RecomputeExpressible:
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """Tie each block's counts to what the framework can say."""
+        pairs = zip(variables.recomputed, variables.layers, strict=False)
         if ctx.recomputation == "free":
             self._add_free(model, variables, ctx)
-            return
-        for counts in variables.recomputed:
-            pairs = zip(counts, variables.layers, strict=True)
-            if ctx.recomputation == "all":
-                for again, layers in pairs:
-                    model.add(again == layers)
-            else:
-                shared = model.new_int_var(1, ctx.layers, "shared_count")
-                for again, layers in pairs:
-                    model.add_min_equality(again, [shared, layers])
+        elif ctx.recomputation == "all":
+            for again, layers in pairs:
+                model.add(again == layers)
+        elif ctx.recomputation == "shared":
+            shared = model.new_int_var(1, ctx.layers, "shared_count")
+            for again, layers in pairs:
+                model.add_min_equality(again, [shared, layers])
 
     def _add_free(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """Some layer recomputes; a stage's later chunk only once the earlier ones are full."""
-        taken = running_sums(variables.recomputed)
-        model.add(sum(taken[-1]) >= 1)
-        for expression in taken:
-            self._fill(model, expression, variables, ctx)
-
-    def _fill(
-        self,
-        model: CpModel,
-        taken: Sequence[Expression],
-        variables: LayoutVariables,
-        ctx: LayoutContext,
-    ) -> None:
-        """Counts of each block within its layers, a stage's earlier chunks first."""
-        layers = variables.layers
-        for expression, most in zip(taken, layers, strict=True):
-            model.add(expression <= most)
+        taken, layers = variables.recomputed, variables.layers
+        model.add(sum(taken) >= 1)
+        for count, most in zip(taken, layers, strict=True):
+            model.add(count <= most)
         for stage in range(ctx.pp):
             for earlier, block in pairwise(ctx.stage_blocks(stage)):
                 used = model.new_bool_var("")

@@ -131,6 +131,11 @@ class LayoutContext:
             for before, after in pairwise(firsts)
         ]
 
+    def recomputed_counts(self, layout: Layout) -> list[list[int]]:
+        """[stage][kind]: layers that recompute in the first mode."""
+        none = [[0] * self.kind_count for _ in range(self.pp)]
+        return next(iter(self.mode_counts(layout)), none)
+
     def first_layers(self, layout: Layout, takes: Sequence[int]) -> list[list[int]]:
         """[stage][kind]: of the first so many layers of each block."""
         starts = accumulate(layout.block_layers, initial=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from constraints.layout_context import LayoutContext, running_sums
+from constraints.layout_context import LayoutContext
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExpr
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayoutVariables:
-    """Decision variables of a layout. Index b is a block, k a kind, m a recompute mode.
+    """Decision variables of a layout. Index b is a block, k a kind.
 
-    `kind_layers[b][k]` and `kind_recomputed[m][b][k]` follow from `layers[b]` and
-    `recomputed[m][b]` and the model's sequence of kinds. `assumed`: literals that switch
-    rules on, by name, when a conflict is to be explained; None otherwise.
+    `kind_layers[b][k]` and `kind_recomputed[b][k]` follow from `layers[b]` and `recomputed[b]`, of
+    which there are none where no layer may recompute, and the model's sequence of kinds. No solver
+    mixes modes. `assumed`: literals that switch rules on, by name, when a conflict is to be
+    explained; None otherwise.
     """
 
     layers: list[IntVar]
-    recomputed: list[list[IntVar]]
+    recomputed: list[IntVar]
     kind_layers: list[list[Expression]]
-    kind_recomputed: list[list[list[Expression]]]
+    kind_recomputed: list[list[Expression]]
     assumed: dict[str, BoolVarT] | None = field(default=None)
     _present: dict[tuple[str, int, int], BoolVarT] = field(default_factory=dict)
 
@@ -62,17 +63,11 @@ class LayoutVariables:
 def make_variables(model: CpModel, ctx: LayoutContext, explain: bool = False) -> LayoutVariables:
     """Create the variables, and tie kinds to positions in the model's sequence of layers."""
     layers = _counts(model, ctx, "layers")
-    recomputed = [_counts(model, ctx, f"{mode} recompute") for mode in ctx.modes]
+    recomputed = _counts(model, ctx, "recompute") if ctx.modes else []
     sequence = _sequence(model, layers, ctx)
-    kind_layers = sequence.layers()
-    taken = [
-        kind_layers if ctx.recomputation == "all" else sequence.first(first)
-        for first in running_sums(recomputed)
-    ]
-    kind_recomputed = taken[:1] + [
-        [_difference(more, less) for more, less in zip(after, before, strict=True)]
-        for before, after in pairwise(taken)
-    ]
+    kind_layers = kind_recomputed = sequence.layers()
+    if ctx.recomputation != "all":
+        kind_recomputed = sequence.first(recomputed) if recomputed else []
     assumed: dict[str, BoolVarT] | None = {} if explain else None
     return LayoutVariables(layers, recomputed, kind_layers, kind_recomputed, assumed)
 

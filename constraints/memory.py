@@ -48,9 +48,9 @@ class StageMemory:
         memory = ctx.memory
         if memory is None:
             return True
-        layers, again = ctx.counts(layout), ctx.mode_counts(layout)
+        layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)
         return all(
-            memory.peak(stage, layers[stage], [counts[stage] for counts in again]) <= memory.limit
+            memory.peak(stage, layers[stage], again[stage]) <= memory.limit
             for stage in range(ctx.pp)
         )
 
@@ -63,17 +63,19 @@ class _Held:
     ) -> None:
         self.model, self.variables, self.ctx, self.index = model, variables, ctx, stage
         self.layers = variables.stage(variables.kind_layers, stage, ctx)
-        self.again = [variables.stage(mode, stage, ctx) for mode in variables.kind_recomputed]
+        recomputed = variables.kind_recomputed
+        self.again = variables.stage(recomputed, stage, ctx) if recomputed else []
         self.surely: set[tuple[str, int]] = set()
 
     def size(self, phase: PhaseNumbers) -> Expression:
         """Units at a moment, at least."""
         stage = self.index
         kept = _weighted(self.layers, phase.layer[stage])
-        working = [("layers", self.layers, phase.working)]
-        for mode, counts in enumerate(self.again):
-            kept -= _weighted(counts, phase.freed[mode][stage])
-            working.append((f"again{mode}", counts, phase.working_recomputed[mode]))
+        kept -= _weighted(self.again, phase.freed[stage])
+        working = [
+            ("layers", self.layers, phase.working),
+            ("again", self.again, phase.working_recomputed),
+        ]
         gather = [("layers", self.layers, phase.gather)]
         done = self._done(phase) if any(map(any, phase.done)) else 0
         return phase.stage[stage] + kept + self._largest(working) + self._largest(gather) + done
@@ -84,12 +86,11 @@ class _Held:
         fewest = sum(map(self.ctx.least_layers, self.ctx.stage_blocks(self.index)))
         if fewest > 1 or not phase.two_layers:
             return 0
-        kinds, modes = range(self.ctx.kind_count), range(len(self.again))
-        none = [0] * self.ctx.kind_count
+        kinds, none = range(self.ctx.kind_count), [0] * self.ctx.kind_count
         most = max(
-            phase.size(self.index, layers, [layers if again == mode else none for again in modes])
+            phase.size(self.index, layers, again)
             for layers in [none, *([int(kind == one) for kind in kinds] for one in kinds)]
-            for mode in (None, *modes)
+            for again in ([none, layers] if self.again else [none])
         )
         if most <= limit:
             return 0
@@ -99,14 +100,14 @@ class _Held:
         """A variable that is at least what the first layer in backward leaves."""
         largest = self.model.new_int_var(0, max(map(max, phase.done)), "")
         for kind, count in enumerate(self.layers):
-            taken = [counts[kind] for counts in self.again]
-            plain = self._surely_present("plain", kind, count - sum(taken))
+            again = self.again[kind] if self.again else 0
+            plain = self._surely_present("plain", kind, count - again)
             later = range(kind + 1, len(self.layers)) if phase.ordered else ()
             hidden = sum(self._surely_present("layers", k, self.layers[k]) for k in later)
             self.model.add(largest >= phase.done[0][kind] * (plain - hidden))
-            for mode, one in enumerate(taken):
-                there = self._present(f"again{mode}", kind, one) - (plain if mode == 0 else 0)
-                self.model.add(largest >= phase.done[1 + mode][kind] * (there - hidden))
+            if self.again:
+                there = self._present("again", kind, again) - plain
+                self.model.add(largest >= phase.done[1][kind] * (there - hidden))
         return largest
 
     def _surely_present(self, what: str, kind: int, count: Expression) -> BoolVarT:

@@ -6,60 +6,51 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from operator import le, sub
+from itertools import chain, compress
+from operator import le, mul, sub
 
 
 @dataclass(frozen=True)
 class PhaseNumbers:
     """Memory of every stage at one moment of a step, in whole units.
 
-    Index s is a stage, k a kind of layer, m a recompute mode: stage[s] + layers·layer[s][k] -
-    recomputed·freed[m][s][k] + working set + gather buffer. The working set is the largest among
-    the kinds present, and among those that recompute, in each mode; the gather buffer belongs to
-    the largest kind present. What the first layer in backward leaves (`done`: of plain layers, then
-    of each mode) is the largest among the kinds and modes present, where kinds are `ordered` of the
-    last kind present; a kind recomputes last, so its first mode leaves something only where none
-    of its layers is plain. With `two_layers` stages of fewer do not have the moment.
+    Index s is a stage, k a kind of layer: stage[s] + layers·layer[s][k] - recomputed·freed[s][k] +
+    working set + gather buffer. The working set is the largest among the kinds present, and among
+    those that recompute; the gather buffer belongs to the largest kind present. What the first
+    layer in backward leaves (`done`: of plain layers, then of those that recompute) is the largest
+    among the kinds present, where kinds are `ordered` of the last kind present; a kind recomputes
+    last, so that leaves something only where none of its layers is plain. With `two_layers` stages
+    of fewer do not have the moment.
     """
 
     stage: tuple[int, ...]
     layer: tuple[tuple[int, ...], ...]
-    freed: tuple[tuple[tuple[int, ...], ...], ...]
+    freed: tuple[tuple[int, ...], ...]
     working: tuple[int, ...]
-    working_recomputed: tuple[tuple[int, ...], ...]
+    working_recomputed: tuple[int, ...]
     gather: tuple[int, ...]
     done: tuple[tuple[int, ...], ...] = ()
     ordered: bool = False
     two_layers: bool = False
 
-    def size(self, stage: int, layers: list[int], recomputed: Sequence[Sequence[int]]) -> int:
-        """Units that one stage holds with `layers[kind]` and `recomputed[mode][kind]` layers."""
-        total = self.stage[stage]
-        working = gather = 0
-        for kind, count in enumerate(layers):
-            total += count * self.layer[stage][kind]
-            if count:
-                working = max(working, self.working[kind])
-                gather = max(gather, self.gather[kind])
-        for mode, counts in enumerate(recomputed):
-            for kind, count in enumerate(counts):
-                total -= count * self.freed[mode][stage][kind]
-                if count:
-                    working = max(working, self.working_recomputed[mode][kind])
-        return total + working + gather + self.left_done(layers, recomputed)
+    def size(self, stage: int, layers: Sequence[int], recomputed: Sequence[int]) -> int:
+        """Units that one stage holds with `layers[kind]`, of which `recomputed[kind]` recompute."""
+        kept: int = sum(map(mul, layers, self.layer[stage]))
+        kept -= sum(map(mul, recomputed, self.freed[stage]))
+        working = (*compress(self.working, layers), *compress(self.working_recomputed, recomputed))
+        gather = compress(self.gather, layers)
+        largest = max((0, *working)) + max((0, *gather))
+        return self.stage[stage] + kept + largest + self.left_done(layers, recomputed)
 
-    def left_done(self, layers: list[int], recomputed: Sequence[Sequence[int]]) -> int:
+    def left_done(self, layers: Sequence[int], recomputed: Sequence[int]) -> int:
         """Units that the first layer in backward leaves."""
-        plain = [count - sum(mode) for count, *mode in zip(layers, *recomputed, strict=True)]
-        counts = [plain, *map(list, recomputed)]
-        if recomputed:
-            counts[1] = [0 if kept else taken for kept, taken in zip(plain, counts[1], strict=True)]
+        plain = list(map(sub, layers, recomputed))
+        again = [0 if kept else taken for kept, taken in zip(plain, recomputed, strict=True)]
         last = max((kind for kind, count in enumerate(layers) if count), default=0)
         return max(
             (
                 size
-                for sizes, held in zip(self.done, counts, strict=False)
+                for sizes, held in zip(self.done, (plain, again), strict=False)
                 for kind, (size, count) in enumerate(zip(sizes, held, strict=False))
                 if count and (kind == last or not self.ordered)
             ),
@@ -74,13 +65,11 @@ class PhaseNumbers:
     @cached_property
     def _terms(self) -> tuple[int, ...]:
         """All that memory grows with; of layers that recompute what each leaves."""
-        left = (
-            map(sub, *pair) for mode in self.freed for pair in zip(self.layer, mode, strict=True)
-        )
+        left = (map(sub, *pair) for pair in zip(self.layer, self.freed, strict=True))
         return tuple(
             chain(
                 self.stage, self.working, self.gather, *self.layer, *left,
-                *self.working_recomputed, *self.done,
+                self.working_recomputed, *self.done,
             )
         )  # fmt: skip
 
@@ -106,7 +95,7 @@ class MemoryNumbers:
     limit: int
     phases: tuple[PhaseNumbers, ...]
 
-    def peak(self, stage: int, layers: list[int], recomputed: Sequence[Sequence[int]]) -> int:
+    def peak(self, stage: int, layers: Sequence[int], recomputed: Sequence[int]) -> int:
         """Peak of one stage in units; counts as `PhaseNumbers.size`."""
         return max(
             phase.size(stage, layers, recomputed)

@@ -1,19 +1,16 @@
-"""The two kinds of rule: over shapes (a mask) and over layouts (solver constraints + a check)."""
+"""Rules over shapes, and the layouts that the rules of `constraints.layout` are about."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import Literal
 
 import numpy as np
 
 from constraints.context import RuleContext
 from constraints.errors import ConstraintError
 from constraints.numbers import Columns, Mask
-
-if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel
 
 ShapeTest = Callable[[Columns, RuleContext], Mask | bool]
 Wording = Callable[[RuleContext], str]
@@ -115,34 +112,3 @@ class Layout:
     def stage_blocks(self, stage: int) -> tuple[int, ...]:
         """Blocks of one stage."""
         return stage_blocks(stage, self.pp, self.vpp, self.placement)
-
-
-VariablesT_contra = TypeVar("VariablesT_contra", contravariant=True)
-ContextT_contra = TypeVar("ContextT_contra", contravariant=True)
-
-
-class LayoutRule(Protocol[VariablesT_contra, ContextT_contra]):
-    """A rule over layouts, said twice: to the solver, and as a check that knows no solver.
-
-    The check *is* the specification: tests hold `add` against it over small exhaustive spaces.
-    The first type holds the model's decision variables, the second the numbers of one shape.
-    """
-
-    @property
-    def name(self) -> str:
-        """Kebab-case, unique."""
-
-    @property
-    def sentence(self) -> str:
-        """What the rule demands, in plain English."""
-
-    @property
-    def source(self) -> str:
-        """Where the demand comes from."""
-
-    def add(self, model: CpModel, variables: VariablesT_contra, ctx: ContextT_contra) -> None:
-        """Constrain the solver's model."""
-
-    def check(self, layout: Layout, ctx: ContextT_contra) -> bool:
-        """Whether a finished layout obeys the rule."""
-        ...

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hardware.economics import Economics, Figure, load_economics
     from hardware.errors import HardwareError
-    from hardware.facts import Fact, Source, cluster_facts, gpu_facts, load_sources
     from hardware.load import (
+        Fact,
+        Source,
+        cluster_facts,
         cluster_names,
+        gpu_facts,
         gpu_names,
         load_cluster_file,
         load_cluster_shape,
         load_gpu,
+        load_sources,
         parse_gpus,
     )
     from hardware.prices import PRICE_KINDS, Price, PriceKind, load_prices
@@ -63,10 +67,9 @@ __all__ = [
 _LATER = {
     "hardware.economics": ("Economics", "Figure", "load_economics"),
     "hardware.errors": ("HardwareError",),
-    "hardware.facts": ("Fact", "Source", "cluster_facts", "gpu_facts", "load_sources"),
     "hardware.load": (
-        "cluster_names", "gpu_names", "load_cluster_file", "load_cluster_shape", "load_gpu",
-        "parse_gpus",
+        "Fact", "Source", "cluster_facts", "cluster_names", "gpu_facts", "gpu_names",
+        "load_cluster_file", "load_cluster_shape", "load_gpu", "load_sources", "parse_gpus",
     ),
     "hardware.prices": ("PRICE_KINDS", "Price", "PriceKind", "load_prices"),
     "hardware.records": ("ClusterShape",),

@@ -1,4 +1,5 @@
-"""Fitted curves of compute kernels, and which of them apply to a GPU.
+"""Fitted curves of compute kernels, and which of them apply to a GPU; coefficients of curves, and
+tables that take theirs from another (`like = "..."`).
 
 `efficiency/compute.toml` holds one table per architecture. This module gives it a type and picks
 the table of a GPU; it computes no time.
@@ -6,13 +7,16 @@ the table of a GPU; it computes no time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal
+from operator import or_
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from hardware.errors import HardwareError, did_you_mean
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
-from hardware.inheritance import Coefficient, Table, inherit
 from hardware.schema import Gpu
 
 AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn", "aiter", "aotriton"]
@@ -184,3 +188,41 @@ def load_compute_curves(gpu: Gpu) -> ComputeCurves:
     """The curves of a GPU, and in `provenance` which table they come from and how sure it is."""
     curves = _table_of(gpu)
     return ComputeCurves(gpu=gpu, curves=curves, provenance=_describe(gpu, curves))
+
+
+Table = dict[str, Any]
+Provenance = Literal["measured", "extrapolated", "assumed"]
+
+
+class Coefficient(Frozen):
+    """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
+
+    value: Annotated[float, Field(ge=0.0)]
+    unit: Literal["1", "s", "element", "B", "B/s"]
+    source: str
+    provenance: Provenance
+    fitted_on: str = ""
+
+
+def inherit(
+    name: str, tables: dict[str, Table], over: Callable[[Table, Table], Table] = or_
+) -> Table:
+    """Table `name` completed from the table it is `like`, if any; `over`: lays its fields over the
+    copied ones."""
+    fields = dict(tables[name])
+    origin = fields.pop("like", None)
+    if origin is None:
+        return {"name": name, **fields}
+    base = inherit(origin, tables, over)
+    copied = {key: as_extrapolated(value, origin) for key, value in base.items()}
+    return over(copied, fields) | {"name": name}
+
+
+def as_extrapolated(entry: Any, origin: str) -> Any:
+    """A copied figure, labelled as taken from another table (`like`); an assumption stays one."""
+    if not isinstance(entry, dict):
+        return entry
+    if "value" not in entry:
+        return {key: as_extrapolated(value, origin) for key, value in entry.items()}
+    provenance = "assumed" if entry["provenance"] == "assumed" else "extrapolated"
+    return {**entry, "provenance": provenance, "fitted_on": f"as {origin}"}

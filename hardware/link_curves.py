@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from hardware.curves import Coefficient, Provenance, inherit
 from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
-from hardware.inheritance import Coefficient, Provenance, inherit
 
 if TYPE_CHECKING:
     from hardware.schema import Cluster

@@ -2,6 +2,10 @@
 
 Files are parsed when they are asked for. The index of names reads each file's first paragraph
 only, which holds name and aliases.
+
+People write a GPU in many ways: H100-80GB-SXM, h100 sxm5, ... Case, order, separators, the vendor's
+name, the kind of memory and the generation of a form factor do not tell GPUs apart; the model, the
+form factor and the size of the memory do.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ from pydantic import ValidationError
 
 from hardware.calibration import Calibration
 from hardware.errors import WHERE_TO_LOOK, HardwareError, did_you_mean, invalid_file, unknown_name
-from hardware.files import read_text, toml_content
-from hardware.names import Key, name_key, without_memory
+from hardware.files import read_text, shipped_toml, toml_content
+from hardware.frozen import Frozen
 from hardware.records import ClusterShape, GpuRecord, as_table
 from hardware.schema import Cluster, Gpu
+from hardware.units import ASSUMPTION, Quantity
 
 CATALOG = Path(__file__).parent / "catalog"
 _GPUS_FILE = re.compile(r"^\s*(?P<count>\d+)x(?P<path>\S.*\.toml)\s*$")
@@ -322,3 +327,86 @@ def _base_shape(path: Path, like: str, table: dict[str, Any]) -> dict[str, Any]:
         shape = shape.resized(per_node)
     inherited = as_table(shape)
     return {name: inherited[name] for name in inherited if name not in _ENTRY_FIELDS}
+
+
+_IRRELEVANT = frozenset(
+    [
+        "nvidia",
+        "amd",
+        "tesla",
+        "geforce",
+        "instinct",
+        "gpu",
+        "oam",
+        "hbm2",
+        "hbm2e",
+        "hbm3",
+        "hbm3e",
+    ]
+)
+_SEPARATORS = re.compile(r"[^a-z0-9.]+")
+_FORM_FACTOR = re.compile(r"(sxm|pcie)\d?|(nvl\d*)|rtx")
+_MEMORY = re.compile(r"(?<![a-z0-9])(\d{2,3})\s*(?:gib|gb|g)?(?![a-z0-9])")
+_SIZE = re.compile(r"\d{2,3}gb")
+
+Key = tuple[str, ...]
+
+
+def name_key(name: str) -> Key:
+    """Sorted words of a name, in one spelling: `H100-80GB-SXM5` -> (80gb, h100, sxm)."""
+    text = _FORM_FACTOR.sub(lambda match: f" {match[1] or match[2] or ''} ", name.lower())
+    text = _MEMORY.sub(r"\1gb", _SEPARATORS.sub(" ", text))
+    return tuple(sorted(set(text.split()) - _IRRELEVANT))
+
+
+def without_memory(key: Key) -> tuple[Key, float | None]:
+    """The key without the size of the memory, and that size as it is written, GB or GiB."""
+    sizes = [word for word in key if _SIZE.fullmatch(word)]
+    if len(sizes) != 1:
+        return key, None
+    return tuple(word for word in key if word != sizes[0]), float(sizes[0].removesuffix("gb"))
+
+
+class Source(Frozen):
+    """One entry of `catalog/sources.toml`.
+
+    `accessed` is empty where the figures were taken from the publication as generally known,
+    and it was not opened again while the catalogue was written.
+    """
+
+    title: str
+    url: str = ""
+    accessed: str = ""
+    note: str = ""
+
+
+class Fact(Quantity):
+    """A number as the catalogue prints it."""
+
+    name: str
+
+    @property
+    def assumption(self) -> bool:
+        """Whether nobody published it."""
+        return self.source == ASSUMPTION
+
+
+@cache
+def load_sources() -> dict[str, Source]:
+    """The bibliography: source id -> entry."""
+    entries = shipped_toml("hardware", "catalog/sources.toml")
+    return {key: Source.model_validate(entry) for key, entry in entries.items()}
+
+
+def gpu_facts(name: str) -> tuple[Fact, ...]:
+    """All numbers of a GPU with unit and source. HardwareError for an unknown name."""
+    return _facts(load_gpu_record(name).quantities())
+
+
+def cluster_facts(name: str) -> tuple[Fact, ...]:
+    """All numbers of a node shape with unit and source. HardwareError for an unknown name."""
+    return _facts(load_cluster_shape(name).quantities())
+
+
+def _facts(quantities: dict[str, Quantity]) -> tuple[Fact, ...]:
+    return tuple(Fact(name=name, **dict(one)) for name, one in quantities.items())

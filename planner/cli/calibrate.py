@@ -202,7 +202,7 @@ def _more_equations(read: LearntFrom, options: dict[str, Any]) -> Equations | No
     """What traced terms and benchmarks say, the latter against the machine that they ran on.
     UsageError where none is given."""
     from planner.evidence.learn.benches import bench_equations
-    from planner.evidence.learn.traced import traced_equations
+    from planner.evidence.learn.inputs import traced_equations
 
     if not read.benches and not read.traced:
         return None

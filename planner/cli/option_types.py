@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from planner.job.batch_ramp import read_ramp
 from planner.job.bounds import (
     LARGEST_DEGREE,
@@ -26,10 +26,10 @@ from planner.job.bounds import (
     WIDEST,
 )
 from planner.job.errors import UsageError
-from planner.job.tokens import parse_tokens
+from planner.job.quantities import parse_tokens
 
 if TYPE_CHECKING:
-    from constraints import DegreeLimit
+    from constraints.numbers import DegreeLimit
 
 # Blocks of a pipeline that a list of layers may name.
 _MOST_BLOCKS = 2**16
@@ -213,13 +213,13 @@ def _currency(text: str) -> str:
 
 
 def _degree_limit(degree: str, text: str) -> DegreeLimit:
-    from constraints import parse_degree_limit
+    from constraints.user import parse_degree_limit
 
     return parse_degree_limit(text, degree=degree)
 
 
 def _condition(verb: Any, text: str) -> str:
-    from constraints import user_condition
+    from constraints.condition import user_condition
 
     return user_condition(verb, text).text
 

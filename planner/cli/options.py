@@ -11,7 +11,7 @@ from planner.cli import complete
 from planner.cli import option_types as types
 
 if TYPE_CHECKING:
-    from constraints import DegreeLimit
+    from constraints.numbers import DegreeLimit
     from planner.job.job import Job
     from planner.job.request import Request
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from planner.search.until import Until
+    from planner.search.limit_results import Until
 
 Progress = Callable[[str, int, int], None]
 
@@ -41,7 +41,7 @@ def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None
 @contextmanager
 def limited(time_limit_s: float | None) -> Iterator[Until]:
     """A chain of trials that ends with the time; what was left out is said on stderr."""
-    from planner.search.until import Until
+    from planner.search.limit_results import Until
 
     until = Until(None if time_limit_s is None else time.perf_counter() + time_limit_s)
     yield until

@@ -201,7 +201,7 @@ def search_several(
     from planner.cli.comparing import how
     from planner.compare.cluster_front import search_clusters, shortened
     from planner.job.written import write_text
-    from planner.search.ordering import sort_value
+    from planner.search.outcome import sort_value
 
     with watched(options["quiet"]) as progress:
         at_a_time = how(options | {"jobs": options["workers"]}, progress, len(clusters))

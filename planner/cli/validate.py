@@ -142,7 +142,7 @@ def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
 
 
 def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
-    from planner.evidence.fit.left_out import left_out
+    from planner.evidence.fit.held_out import left_out
     from planner.evidence.runs.document import document
     from planner.evidence.runs.report import report
 
@@ -163,7 +163,7 @@ def _page(predictions: Sequence[Prediction], family: Family) -> Page:
 
 
 def _report(predictions: Sequence[Prediction], family: Family) -> Report:
-    from planner.evidence.fit.left_out import left_out
+    from planner.evidence.fit.held_out import left_out
     from planner.report.validation import validation_report
 
     return validation_report(predictions, family, left_out(predictions))

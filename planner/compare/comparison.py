@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from hardware import PRICE_KINDS, Cluster, HardwareError
 from planner._version import __version__
 from planner.compare.choice import Limits, Objective

@@ -13,7 +13,7 @@ from math import exp, expm1, inf, log, sqrt
 from hardware import load_economics
 from planner.compare.settings import Settings
 from planner.job.job import Job
-from planner.job.optimizer_rules import OptimizerSetting
+from planner.job.optimizers import OptimizerSetting
 from planner.predict.ops import parameter_count
 from planner.predict.optimizer_terms import moment_bytes, trained_profile
 

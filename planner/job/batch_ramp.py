@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from planner.job.errors import UsageError
-from planner.job.quantities import plural
-from planner.job.tokens import parse_tokens
+from planner.job.quantities import parse_tokens, plural
 
 # More are no ramp that anyone ran: GPT-3's of Megatron's examples have 100.
 MOST_BATCHES = 1024

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from constraints.numbers import ModelNumbers
 from hardware import Cluster
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
@@ -13,8 +14,7 @@ from planner.job.frameworks.profile import OptimizerKernel, check_precision
 from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.offload import Modules, demand_all_leave, offload_refusal, usable_modes
-from planner.job.optimizer_rules import OptimizerSetting, check_optimizer, optimizer_refusal
-from planner.job.optimizers import Optimizer
+from planner.job.optimizers import Optimizer, OptimizerSetting, check_optimizer, optimizer_refusal
 from planner.job.recompute import has_part
 from planner.job.specs import ModelSpec
 from planner.job.technique_rules import (
@@ -26,7 +26,7 @@ from planner.job.technique_rules import (
 )
 
 if TYPE_CHECKING:
-    from constraints import UserCondition
+    from constraints.condition import UserCondition
     from constraints.context_kinds import ContextKind
 
 # What a search demands by default, and from where on a verdict says that a plan fits.
@@ -269,7 +269,7 @@ def offered_exchanges(
     if not profile.parallelism.context_in_transformer_engine:
         return kinds
     from constraints.context_exchange import kinds_for
-    from planner.job.model_numbers import model_numbers
+    from planner.job.job import model_numbers
 
     return kinds_for(model_numbers(model, seq), kinds)
 
@@ -280,4 +280,30 @@ def searched_modes(job_model: ModelSpec, profile: FrameworkProfile) -> tuple[Rec
         mode
         for mode in profile.recompute
         if mode.searched and has_part(mode.applies, job_model, eager=profile.attention == "eager")
+    )
+
+
+def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
+    """The model's shape as rules read it."""
+    moe, space = model.moe, model.state_space
+    return ModelNumbers(
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        query_width=model.query_width,
+        ffn=model.ffn if any(kind.ffn == "dense" for kind in model.kinds) else 0,
+        vocab=model.vocab,
+        seq=seq,
+        experts=moe.experts if moe else 0,
+        top_k=moe.top_k if moe else 0,
+        moe_ffn=moe.ffn if moe else 0,
+        shared_ffn=moe.shared_ffn if moe else 0,
+        has_mla=model.mla is not None,
+        tied_embeddings=model.tied_embeddings,
+        sliding_window=any(kind.attention == "sliding" for kind in model.kinds),
+        attention_sinks=model.attention_sinks,
+        mtp_layers=model.mtp_layers,
+        state_heads=space.heads if space else 0,
+        state_groups=space.groups if space and space.kind != "mamba1" else 0,
     )

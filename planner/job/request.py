@@ -22,7 +22,7 @@ from planner.job.frameworks.profile import (
     check_precision,
     frameworks_with,
 )
-from planner.job.frameworks.switches import Switches, switched, with_techniques
+from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
 from planner.job.frameworks.techniques import Decision, decide
 from planner.job.job import (
     SURE_TO_FIT,
@@ -42,12 +42,10 @@ from planner.job.offload import (
     searched_offloads,
     usable_modes,
 )
-from planner.job.optimizer_rules import searched_shares
-from planner.job.optimizers import load_optimizer
+from planner.job.optimizers import load_optimizer, searched_shares
 from planner.job.pool import parse_one_type
 from planner.job.recompute import demand_parts
 from planner.job.schedules import schedule_name
-from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.job.technique_rules import (
     kept_techniques,
@@ -58,7 +56,7 @@ from planner.job.technique_rules import (
 )
 
 if TYPE_CHECKING:
-    from constraints import UserCondition
+    from constraints.condition import UserCondition
 
 
 def parse_reserve(text: str) -> HbmReserve:
@@ -229,7 +227,7 @@ class Request(Frozen):
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
-        from constraints import user_condition
+        from constraints.condition import user_condition
 
         given = (
             *(user_condition("require", text) for text in self.require),

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from hardware.frozen import Frozen
 from planner.job.bounds import MOST_LAYERS, WIDEST
 
 Positive = Annotated[int, Field(gt=0, le=WIDEST)]
@@ -31,9 +32,7 @@ FfnKind = Literal["dense", "moe", "none"]
 BIASES = ("qkv_bias", "attention_out_bias", "mlp_bias", "head_bias", "norm_bias")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _Frozen(Frozen):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy that derives its cached properties anew; pydantic would copy their values."""
         copied = super().model_copy(update=update, deep=deep)

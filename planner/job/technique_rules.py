@@ -10,7 +10,7 @@ from planner.job.frameworks import FrameworkProfile, RecomputeMode, load_framewo
 from planner.job.frameworks.techniques import LINKED_ARCHITECTURES, Site
 
 if TYPE_CHECKING:
-    from constraints import UserCondition
+    from constraints.condition import UserCondition
     from hardware import Cluster
     from planner.job.specs import ModelSpec
 
@@ -19,7 +19,7 @@ def technique_conditions(
     profile: FrameworkProfile, names: Iterable[str]
 ) -> tuple[UserCondition, ...]:
     """What techniques that a plan must use demand of its degrees."""
-    from constraints import user_condition
+    from constraints.condition import user_condition
 
     found = (profile.technique(name) for name in names)
     return tuple(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from planner.job.models.hf_fields import SPELLINGS
-from planner.job.models.hf_rope import FULL, SCALING_KEYS, SLIDING
+from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import MlaSpec, ModelSpec
 from planner.launch.architecture import Row, experts, fields_of, has_mla, has_moe, has_rope, row

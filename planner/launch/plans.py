@@ -16,7 +16,7 @@ from planner.job.frameworks.names import target_of_profile
 from planner.job.frameworks.targets import TARGETS, Target
 from planner.job.job import Job
 from planner.job.models.catalog import catalog_name
-from planner.job.optimizer_rules import check_optimizer
+from planner.job.optimizers import check_optimizer
 from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal, Writer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from constraints import UserCondition
+from constraints.condition import UserCondition
 from constraints.context import RuleContext
 from constraints.numbers import Columns
 from constraints.rule import ShapeRule

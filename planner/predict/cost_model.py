@@ -27,8 +27,7 @@ from planner.cost.phase_records import GROUP_ROW
 from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
 from planner.cost.piece_traffic import TRAFFICS
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
-from planner.job.job import Job
-from planner.job.model_numbers import model_numbers
+from planner.job.job import Job, model_numbers
 from planner.predict import cost_tables
 from planner.predict.calibrated import calibrated, learnt_factors
 from planner.predict.device import gpu_inputs

@@ -7,16 +7,16 @@ from typing import Literal
 
 import numpy as np
 
+from constraints.batch import ramp_columns
 from constraints.context_exchange import exchange_kind
 from constraints.layout_context import LayoutContext
-from constraints.ramp import ramp_columns
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.offload import offload_flags
-from planner.job.optimizer_rules import optimizer_flags
+from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes

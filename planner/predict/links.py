@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.inheritance import Coefficient
+from hardware.curves import Coefficient
 from hardware.link_curves import (
     InNetworkCurve,
     LinkCurves,

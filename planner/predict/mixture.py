@@ -3,7 +3,7 @@
 A layer that recomputes in another mode than the shape's own becomes a kind of its own. For memory
 it is a plain layer that keeps and works with what the mode leaves it, and whose backward contains
 what runs again; so every maximum and moment of the cost core holds for it unchanged. The pieces
-are the kinds, the kinds in each other mode, then the ends.
+are the kinds, the kinds in each other mode, then the ends. No search chooses a mix.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import numpy as np
 from constraints.layout import LayoutContext
 from constraints.rule import Layout
 from planner.cost import fields as f
-from planner.cost import linear
-from planner.cost.linear_memory import MemoryPhases
 from planner.cost.tables import Array, JobInputs
 from planner.job.frameworks import RecomputeMode
 from planner.predict.cost_model import CostedShapes, CostModel, LayoutInputs
@@ -27,22 +25,6 @@ _PASSES = slice(f.PIECE_BACKWARD, f.PIECE_BACKWARD_EP + 1)
 _AGAIN = slice(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1)
 _PASS_LINKS = slice(f.PIECE_LINKS + f.LINK_PASS, f.PIECE_LINKS + 2 * f.LINK_PASS)
 _AGAIN_LINKS = slice(f.PIECE_LINKS + 2 * f.LINK_PASS, f.PIECE_LINKS + 3 * f.LINK_PASS)
-
-
-@dataclass(frozen=True)
-class OtherMode:
-    """What a layer in another mode costs beside one that keeps everything.
-
-    `seconds[kind]`: of backward, more; `freed[moment, stage,
-    kind]`: bytes, less; `working[moment, kind]`: its working set, bytes; `done[moment, kind]`: what
-    the first one changes once it is done, bytes.
-    """
-
-    mode: RecomputeMode
-    seconds: Array
-    freed: Array
-    working: Array
-    done: Array
 
 
 @dataclass(frozen=True)
@@ -92,56 +74,6 @@ def stack(base: Array, others: list[Array], kinds: int) -> Array:
     """Rows of the kinds, of the kinds in each other mode, then of the ends."""
     rows = [base[:kinds], *(other[:kinds] for other in others), base[kinds:]]
     return np.ascontiguousarray(np.concatenate(rows))
-
-
-def price_modes(
-    cost_model: CostModel, costed: CostedShapes, row: int, modes: tuple[RecomputeMode, ...]
-) -> tuple[OtherMode, ...]:
-    """The other modes of a shape that no other is as good as, in every kind of layer."""
-    if not modes:
-        return ()
-    shape, base = costed.shapes[row], costed.piece_costs(row)
-    key = costed.keys[int(shape[f.SHAPE_KEY])]
-    job = cost_model.job_inputs
-    wide = wider_job(job, len(modes))
-    costs = stack(
-        base, [as_plain(mode_costs(cost_model, costed, row, mode)) for mode in modes], job.kinds
-    )
-    terms, _ = cost_model.layout_terms(shape, key, costs, wide)
-    phases = cost_model.memory_phases(shape, key, costs, wide)
-    found = [_price(mode, at, job.kinds, terms, phases) for at, mode in enumerate(modes)]
-    return tuple(
-        price
-        for at, price in enumerate(found)
-        if not any(_beats(other, price, first=place < at) for place, other in enumerate(found))
-    )
-
-
-def _price(
-    mode: RecomputeMode, index: int, kinds: int, terms: Array, phases: MemoryPhases
-) -> OtherMode:
-    one_slice = slice(kinds * (1 + index), kinds * (2 + index))
-    return OtherMode(
-        mode,
-        terms[one_slice, linear.TERM_BACKWARD] - terms[:kinds, linear.TERM_BACKWARD],
-        phases.layer[:, :, :kinds] - phases.layer[:, :, one_slice],
-        phases.working[:, one_slice],
-        phases.done[:, one_slice],
-    )
-
-
-def _beats(one: OtherMode, other: OtherMode, *, first: bool) -> bool:
-    """Whether a mode takes no longer, frees no less and works with no more; of equals the first."""
-    pairs = [
-        (one.seconds, other.seconds),
-        (-one.freed, -other.freed),
-        (one.working, other.working),
-        (one.done, other.done),
-    ]
-    if any((mine > theirs).any() for mine, theirs in pairs):
-        return False
-    equal = all((mine == theirs).all() for mine, theirs in pairs)
-    return first or not equal
 
 
 def memory_inputs(
@@ -221,33 +153,3 @@ def _wide_inputs(
         costs=stack(layout_inputs.costs, others, layout_inputs.job.kinds),
         job=wider_job(layout_inputs.job, len(others)),
     )
-
-
-def cheapest_costs(
-    cost_model: CostModel, costed: CostedShapes, row: int, modes: tuple[RecomputeMode, ...]
-) -> Array:
-    """Piece costs of a shape for a lower bound: each freed byte at the best price of any mode.
-
-    A mix of modes lies on or above the line from a plain layer with the least seconds per byte
-    freed. Seconds more in backward are convex in those of recomputation (ZeRO-3's traffic hides
-    less and less behind them; frameworks that mix modes exchange nothing inside layers), so scaling
-    these by a share gives at most that share of the former.
-    """
-    costs, kinds = costed.piece_costs(row).copy(), cost_model.job_inputs.kinds
-    shape = costed.shapes[row]
-    key = costed.keys[int(shape[f.SHAPE_KEY])]
-    terms, _ = cost_model.layout_terms(shape, key, costs, cost_model.job_inputs)
-    priced = price_modes(cost_model, costed, row, modes)
-    light = [mode_costs(cost_model, costed, row, item.mode) for item in priced]
-    for kind in range(kinds):
-        saved, kept = costs[kind, f.PIECE_SAVED], costs[kind, f.PIECE_SAVED_RECOMPUTED]
-        recompute_s = terms[kind, linear.TERM_RECOMPUTE]
-        for mode, other in zip(priced, light, strict=True):
-            left = other[kind, f.PIECE_SAVED_RECOMPUTED]
-            if left >= saved or kept >= saved or recompute_s <= 0.0:
-                continue
-            share = mode.seconds[kind] / (saved - left) * (saved - kept) / recompute_s
-            scaled = min(1.0, share) * costed.piece_costs(row)[kind, _AGAIN]
-            costs[kind, _AGAIN] = np.minimum(costs[kind, _AGAIN], scaled)
-            costs[kind, f.PIECE_SAVED_RECOMPUTED] = min(costs[kind, f.PIECE_SAVED_RECOMPUTED], left)
-    return costs

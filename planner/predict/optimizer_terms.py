@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.job.frameworks.profile import FrameworkProfile
-from planner.job.optimizer_rules import OptimizerSetting
-from planner.job.optimizers import ADAMW_STATE_BYTES, Optimizer
+from planner.job.optimizers import ADAMW_STATE_BYTES, Optimizer, OptimizerSetting
 from planner.predict.ops.rows import Op, OpKind
 
 # What every optimizer step moves per parameter besides the states: the fp32 gradient twice

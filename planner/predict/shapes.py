@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from constraints import BatchGoal, ClusterNumbers, DegreeLimit, minimal_conflict, rules_of
 from constraints.context import RuleContext
-from constraints.numbers import IntArray
+from constraints.explain import minimal_conflict
+from constraints.numbers import BatchGoal, ClusterNumbers, DegreeLimit, IntArray
+from constraints.registry import rules_of
 from planner.job.errors import UsageError
 from planner.job.job import BatchTarget, Job
 from planner.job.offload import grouped_modules

@@ -13,7 +13,6 @@ from functools import cached_property
 
 import numpy as np
 
-from constraints import rules_of
 from constraints.batch import accumulation
 from constraints.condition import UserCondition
 from constraints.context import RuleContext
@@ -28,9 +27,10 @@ from constraints.numbers import (
     Mask,
 )
 from constraints.pipeline import most_chunks
+from constraints.registry import rules_of
 from constraints.rule import ShapeRule
 from planner.job.frameworks import FrameworkProfile
-from planner.job.model_numbers import model_numbers
+from planner.job.job import model_numbers
 from planner.job.specs import ModelSpec
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from planner.evidence.traces.findings import Finding
-from planner.evidence.traces.rank import RankTrace
+from planner.evidence.traces.rank import TERMS, RankTrace
 from planner.evidence.traces.snapshot import Snapshot
-from planner.evidence.traces.terms import TERMS
 from planner.job.quantities import GIB
 from planner.predict.plan import Plan
 from planner.report.figures.measured import Pair

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Literal
 
 from planner.evidence.runs.families import Family
-from planner.evidence.runs.picks import GOOD, MissedPick, missed_picks
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.report import (
     ErrorSummary,
@@ -21,6 +20,7 @@ from planner.evidence.runs.report import (
     summary_of,
 )
 from planner.evidence.runs.report import report as by_family
+from planner.evidence.runs.worst import GOOD, MissedPick, missed_picks
 from planner.job.quantities import plural
 from planner.report.tables import Block, Notes, TableData, report, table
 

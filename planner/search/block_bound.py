@@ -22,11 +22,11 @@ from planner.search.block_holdings import (
     Block,
     Integers,
     Recompute,
+    StagesThatHold,
     holdings,
     sequence,
     stage_blocks,
 )
-from planner.search.block_memory import StagesThatHold
 from planner.search.terms import ShapeTerms
 
 # Multiple of the mean stage's seconds up to which stages are looked at.

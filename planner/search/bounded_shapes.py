@@ -14,16 +14,14 @@ from constraints.layout import LayoutContext, Recomputation
 from planner.cost import compiled, schedule, tight_bounds
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.job.frameworks import RecomputeMode
-from planner.job.recomputation import layer_modes, recomputation
+from planner.job.recomputation import recomputation
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.layouts import job_placement
-from planner.predict.mixture import cheapest_costs
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
 from planner.search.block_bound import NO_BOUND, Bound, StageSeconds
-from planner.search.block_memory import StagesThatHold
+from planner.search.block_holdings import StagesThatHold
 from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST
@@ -89,12 +87,6 @@ class BoundedShapes:
         """Per recompute mode of the job, how many layers may recompute."""
         job = self.cost_model.job
         return tuple(recomputation(mode, job.framework) for mode in job.recompute)
-
-    @cached_property
-    def others(self) -> tuple[tuple[RecomputeMode, ...], ...]:
-        """Per recompute mode of the job, the other modes that single layers may take beside it."""
-        job = self.cost_model.job
-        return tuple(layer_modes(job, mode)[1:] for mode in job.recompute)
 
     @cached_property
     def only_even(self) -> np.ndarray:
@@ -194,13 +186,13 @@ class BoundedShapes:
             dtype=np.float64,
         )
         codes = codes[self.columns["recompute"][self.rows[positions]]]
-        shapes, keys, costs = self._bound_inputs
-        model, shapes, limits = self.cost_model, shapes[positions], self.limits[index:]
+        model, costed, limits = self.cost_model, self.costed, self.limits[index:]
+        shapes = costed.shapes[self.rows[positions]]
         table = np.zeros((len(positions), len(limits)))
         in_threads(
             lambda part: compiled.bound_shapes(
-                shapes[part], codes[part], limits, False, keys, costs, model.prefix,
-                model.totals, *model.inputs, table[part],
+                shapes[part], codes[part], limits, False, costed.keys, costed.costs,
+                model.prefix, model.totals, *model.inputs, table[part],
             ),
             len(shapes),
         )  # fmt: skip
@@ -209,25 +201,6 @@ class BoundedShapes:
     def _over(self) -> bool:
         """Whether bounds stay as they are: the deadline has passed."""
         return self.deadline is not None and time.perf_counter() >= self.deadline
-
-    @cached_property
-    def _bound_inputs(self) -> tuple[Array, Array, Array]:
-        """Shapes, keys and costs for the bounds; where modes mix, costs that no mix goes below."""
-        rows = self.rows
-        shapes = self.costed.shapes[rows]
-        keys, costs = [self.costed.keys], [self.costed.costs]
-        count = len(self.costed.keys)
-        for position, row in enumerate(rows.tolist()):
-            modes = self.others[int(self.columns["recompute"][row])]
-            if not modes:
-                continue
-            keys.append(self.costed.keys[[int(shapes[position, f.SHAPE_KEY])]])
-            costs.append(cheapest_costs(self.cost_model, self.costed, row, modes)[None])
-            shapes[position, f.SHAPE_KEY] = count
-            count += 1
-        if len(keys) == 1:
-            return shapes, self.costed.keys, self.costed.costs
-        return shapes, np.concatenate(keys), np.concatenate(costs)
 
     def _tighten(self, position: int, index: int, target: float) -> float:
         """The next tighter bound on the pace of a shape at a rung; it holds at lower rungs too."""
@@ -261,7 +234,7 @@ class BoundedShapes:
         row = int(self.rows[position])
         found = NO_BOUND
         wanted = self._whole_blocks and target < np.inf
-        if wanted and not self.others[int(self.columns["recompute"][row])]:
+        if wanted:
             terms, ctx = self.linear(row, float(self.limits[index]))
             target_s = target * float(self.columns["gbs"][row])
             whole = block_bound.applies(ctx)
@@ -284,13 +257,12 @@ class BoundedShapes:
     def _linear_terms(self, row: int) -> tuple[ShapeTerms, LayoutContext]:
         job = self.cost_model.job
         index = int(self.columns["recompute"][row])
-        recomputation, modes = self.recomputations[index], self.others[index]
-        terms = shape_terms(self.cost_model, self.costed, row, recomputation, modes)
+        terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index])
         return terms, layout_context(terms, job, job.recompute[index], self.limit_bytes)
 
     def _tight_s(self, position: int, index: int) -> Array:
         """`planner.cost.tight_bounds` of a shape at a rung: [n - 1] seconds where every block
-        recomputes n layers, one figure under other modes; 0 where the schedule has none."""
+        recomputes n layers, else one figure; 0 where the schedule has none."""
         if (position, index) in self._tight_bounds:
             return self._tight_bounds[position, index]
         model, row = self.cost_model, int(self.rows[position])
@@ -299,11 +271,11 @@ class BoundedShapes:
         found = np.zeros((1, model.job.model.layers if shared else 1))
         pp = float(self.columns["pp"][row])
         if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
-            shapes, keys, costs = self._bound_inputs
+            costed = self.costed
             code = tight_bounds.RECOMPUTE_SHARED if shared else recompute_code(recomputation)
             compiled.bound_shapes(
-                shapes[[position]], np.array([float(code)]), self.limits[[index]], True, keys,
-                costs, model.prefix, model.totals, *model.inputs, found,
+                costed.shapes[[row]], np.array([float(code)]), self.limits[[index]], True,
+                costed.keys, costed.costs, model.prefix, model.totals, *model.inputs, found,
             )  # fmt: skip
         each_s: Array = found[0]
         self._tight_bounds[position, index] = each_s

@@ -24,13 +24,13 @@ from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.predict.costed_plan import row_degrees
 from planner.predict.layouts import plan_layout
-from planner.predict.plan import Degrees, Plan
+from planner.predict.plan import Plan
 from planner.predict.techniques import used_techniques
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.costed import CostedJob, likely_limit_bytes
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import TIE, Effort
-from planner.search.ordering import recommended
+from planner.search.outcome import recommended
 from planner.search.plan_file import read_plan_file
 from planner.search.proofs import (
     SAME,
@@ -67,11 +67,6 @@ def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
     return Verdict(tuple(problems), len(result.proof.limits), legal, len(limits.on_trust))
 
 
-def job_row(costed_job: CostedJob, degrees: Degrees, recompute: str) -> int | None:
-    """`find_row` of a costed job."""
-    return find_row(costed_job.candidates.columns, costed_job.job, degrees, recompute)
-
-
 @dataclass(frozen=True)
 class PlanChecks:
     """The plans of a result against the rules and the cost core."""
@@ -91,7 +86,8 @@ class PlanChecks:
         for costed_job in self.shares.jobs:
             if not _chosen(costed_job.job, plan):
                 continue
-            row = job_row(costed_job, plan.degrees, plan.recompute)
+            columns, job = costed_job.candidates.columns, costed_job.job
+            row = find_row(columns, job, plan.degrees, plan.recompute)
             if row is not None:
                 yield from self._costed(costed_job, row, plan)
                 yield from status_problems(plan, plan.peak_bytes, self.proof)
@@ -156,7 +152,8 @@ class LimitChecks:
         for claim in self.proof.by_solver:
             known = 0 <= claim.choice < len(self.shares.jobs)
             costed_job = self.shares.jobs[claim.choice if known else 0]
-            row = job_row(costed_job, claim.degrees, claim.recompute)
+            columns, job = costed_job.candidates.columns, costed_job.job
+            row = find_row(columns, job, claim.degrees, claim.recompute)
             if row is None or not known:
                 yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
                 continue

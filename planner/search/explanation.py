@@ -10,9 +10,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
+from hardware.frozen import Frozen
 from planner.job.errors import UsageError
 from planner.job.job import Job, offered_exchanges
 from planner.predict.assumed_hardware import Assumption, hardware_assumptions
@@ -63,11 +62,7 @@ _NO_LIMIT = 1000.0
 SAME_SPEED = 0.0005
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Term(_Frozen):
+class Term(Frozen):
     """One term of a sum: bytes or seconds, and its share of the total."""
 
     name: str
@@ -76,14 +71,14 @@ class Term(_Frozen):
     share: float
 
 
-class StageGroup(_Frozen):
+class StageGroup(Frozen):
     """Pipeline stages with the same memory, and that memory."""
 
     stages: tuple[int, ...]
     memory: StageMemory
 
 
-class NeighbourReport(_Frozen):
+class NeighbourReport(Frozen):
     """What became of a neighbour. `faster_by`: tokens/s over the plan's, minus one.
 
     `reason` is the term of the step that explains the difference most (its name in TIME_TERMS)
@@ -106,7 +101,7 @@ class NeighbourReport(_Frozen):
     text: str = ""
 
 
-class StagePlace(_Frozen):
+class StagePlace(Frozen):
     """Neighbouring pipeline stages on GPUs of one type; `ranks`: the first and the last."""
 
     gpu: str
@@ -115,7 +110,7 @@ class StagePlace(_Frozen):
     layers: int
 
 
-class Explanation(_Frozen):
+class Explanation(Frozen):
     """Everything that `planner explain` shows of one plan.
 
     `places`: which stages live where, if there are several types of GPUs.
@@ -235,7 +230,7 @@ def time_terms(plan: Plan) -> tuple[Term, ...]:
     return _terms(TIME_TERMS, plan.time, plan.step_time_s)
 
 
-def _terms(labels: dict[str, str], source: BaseModel, total: float) -> tuple[Term, ...]:
+def _terms(labels: dict[str, str], source: object, total: float) -> tuple[Term, ...]:
     amounts = {name: float(getattr(source, name)) for name in labels}
     return tuple(
         Term(name=name, label=labels[name], amount=amount, share=amount / total)

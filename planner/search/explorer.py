@@ -24,8 +24,7 @@ from planner.predict.layouts import even_layout, plain_context
 from planner.predict.mixture import cost_layout
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
-from planner.search.layout_model import GAP_LIMIT, LayoutSolution, solve_layout
-from planner.search.layout_start import first_layout
+from planner.search.layout_model import GAP_LIMIT, LayoutSolution, first_layout, solve_layout
 from planner.search.limit_results import (
     Effort,
     LimitResult,

@@ -11,8 +11,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from hardware.frozen import Frozen
 from planner._version import __version__
 from planner.job.bounds import LONGEST_SEQ
 from planner.job.errors import UsageError
@@ -23,14 +22,13 @@ from planner.predict.ops import parameter_count
 from planner.predict.plan import Plan
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.launchable import SILENT, LaunchNotes
-from planner.search.limit_results import Effort, Progress
+from planner.search.limit_results import Effort, Progress, Until
 from planner.search.pools.jobs import first_job
 from planner.search.relaxations import EFFORT
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import cost_shares
 from planner.search.trial import search_costed
-from planner.search.until import Until
 
 # Sequences are looked for at powers of two from here on.
 _SHORTEST_SEQ = 256
@@ -40,7 +38,7 @@ WHAT = {"seq": "longest sequence", "model": "largest model"}
 SEQUENCES_PER_GPU = 8
 
 
-class Largest(BaseModel):
+class Largest(Frozen):
     """The largest value of one quantity that was found to fit, all else as asked.
 
     `value`: a number of tokens or a model's name; None: none of those tried fits. `beyond`: the
@@ -48,8 +46,6 @@ class Largest(BaseModel):
     within the cost model; `exact`: nothing between the two was left untried. `plan`: one that has
     `value`.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     what: Literal["seq", "model"]
     value: str | None
@@ -59,11 +55,9 @@ class Largest(BaseModel):
     plan: Plan | None = None
 
 
-class FitAnswer(BaseModel):
+class FitAnswer(Frozen):
     """Whether a job fits its GPUs. `result`: the search's, if it does; `why`: what stands in the
     way and what would fit, if not; `untried`: what the time limit left out."""
-
-    model_config = ConfigDict(frozen=True)
 
     planner_version: str = __version__
     request: Request

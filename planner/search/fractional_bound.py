@@ -17,7 +17,7 @@ import numpy as np
 
 from planner.cost.tables import Array
 from planner.search.block_bound import StageSeconds
-from planner.search.block_memory import StagesThatHold
+from planner.search.block_holdings import StagesThatHold
 
 if TYPE_CHECKING:
     from ortools.linear_solver.pywraplp import Constraint, Variable

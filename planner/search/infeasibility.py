@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from hardware.frozen import Frozen
 from planner.job.errors import NothingFitsError
 from planner.job.request import Request
 from planner.predict.plan import Plan
@@ -37,18 +36,14 @@ RelaxationKind = Literal[
 ]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ConflictingRule(_Frozen):
+class ConflictingRule(Frozen):
     """One rule of a conflict, with its numbers. `name`: of the option or rule."""
 
     name: str
     text: str
 
 
-class Relaxation(_Frozen):
+class Relaxation(Frozen):
     """The smallest change of one kind after which a plan was found, and the plan.
 
     `change` is what to add to the command, or to leave out. `smallest`: nothing smaller of
@@ -66,7 +61,7 @@ class Relaxation(_Frozen):
         return self.plan.step_time_s / self.plan.gbs_tokens
 
 
-class WhyNothingFits(_Frozen):
+class WhyNothingFits(Frozen):
     """`conflict`: rules that together exclude every plan, none of which could be left out of it;
     `layouts`: why other splits of the lightest configuration's layers do not help, if that was
     established. `proven`: no plan exists within the cost model; otherwise none was found within

@@ -14,12 +14,11 @@ from planner.search.infeasibility import (
     DoesNotFitError,
     WhyNothingFits,
 )
-from planner.search.limit_results import Progress
+from planner.search.limit_results import Progress, Until
 from planner.search.memory_conflict import layout_rules, memory_rule
 from planner.search.relaxations import Situation, Tried, dropped_choices, find_relaxations
 from planner.search.shares import CostedShares, SharesExplorer
-from planner.search.trial import Trial, try_job
-from planner.search.until import Until
+from planner.search.trial import try_job
 
 __all__ = ["DoesNotFitError", "nothing_fits"]
 
@@ -41,7 +40,8 @@ def nothing_fits(
     """
     until = Until(explorer.deadline)
     with until.interruptible():
-        why = _explained(request, shares, explorer, progress or _silent, until, relaxed)
+        tell = progress or (lambda _what, _done, _total: None)
+        why = _explained(request, shares, explorer, tell, until, relaxed)
     helping = tuple(
         change for change in why.relaxations if not _is_there_already(change.plan, riskier)
     )
@@ -55,10 +55,6 @@ def _is_there_already(plan: Plan, riskier: Sequence[Plan]) -> bool:
         and other.fit_probability >= plan.fit_probability
         for other in riskier
     )
-
-
-def _silent(_what: str, _done: int, _total: int) -> None:
-    pass
 
 
 def _explained(
@@ -80,7 +76,9 @@ def _explained(
         trial = try_job(freed.resolve())
         if trial is not None:
             shares, explorer = trial.shares, trial.explorer
-    innocent = () if undecided else tuple(innocent_conditions(request, guilty))
+    # The user's choices that make no difference to whether something fits.
+    others = tuple(text for text in dropped_choices(request) if text not in guilty)
+    innocent = () if undecided else others
     proven = explorer.climb(0)
     pairs = zip(shares.jobs, explorer.explorers, strict=True)
     costed_job, lightest = min(pairs, key=lambda pair: float(pair[1].peak.min()))
@@ -106,11 +104,6 @@ def _explained(
         stopped=until.stopped,
         untried=until.untried,
     )
-
-
-def innocent_conditions(request: Request, guilty: tuple[str, ...]) -> list[str]:
-    """The user's choices that make no difference to whether something fits."""
-    return [text for text in dropped_choices(request) if text not in guilty]
 
 
 def guilty_choices(
@@ -140,9 +133,6 @@ def guilty_choices(
 def _fitting(request: Request, job: Job) -> bool:
     """Whether a less narrow request has a plan on the GPUs that are used now."""
     trial = try_job(request.resolve())
-    return has_plan(trial, job.cluster.num_gpus)
-
-
-def has_plan(trial: Trial | None, gpus: int) -> bool:
-    """Whether a search found a plan on this many GPUs."""
-    return trial is not None and trial.limit_result.point is not None and trial.used_gpus == gpus
+    if trial is None or trial.limit_result.point is None:
+        return False
+    return trial.used_gpus == job.cluster.num_gpus

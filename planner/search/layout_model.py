@@ -4,13 +4,14 @@ Minimises the step time T·d = (m·d - n)·max + n·sum + d·(exposed traffic + 
 `planner.cost.pipeline.pipeline_time_s`, under the layout rules. Symbols: m = grad_acc, n/d = the
 schedule's bubble share (1F1B: 1/vpp), rounded down; max, sum: forward plus backward of a
 micro-batch on the slowest stage (GPipe: the longest forward plus the longest backward) and on all
-stages.
+stages. A solve starts from the usual split, or from that at which a bound is attained. Where no
+layout is legal, a minimal set of rules says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
@@ -18,18 +19,18 @@ from constraints.layout import (
     LAYOUT_RULES,
     LayoutContext,
     LayoutVariables,
+    block_taken,
     make_variables,
+    stage_memory,
 )
 from constraints.rule import Layout
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search import solver_module
 from planner.search.layout_objective import LARGEST_INTEGER, Objective
-from planner.search.layout_start import hint
 from planner.search.terms import ShapeTerms
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, CpSolver, CpSolverSolutionCallback, IntVar
-
 
 # Work allowed for one solve, in CP-SAT's deterministic seconds.
 DETERMINISTIC_TIME_S = 0.2
@@ -164,11 +165,111 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
             sum(counts[block] for block in ctx.stage_blocks(stage)) for stage in range(ctx.pp)
         )
 
-    rows = zip(ctx.modes, map(per_stage, variables.recomputed), strict=True)
+    again = per_stage(variables.recomputed) if variables.recomputed else ()
     return Layout(
         pp=ctx.pp,
         vpp=ctx.vpp,
         block_layers=tuple(solver.value(layer) for layer in variables.layers),
-        recomputed={mode: counts for mode, counts in rows if any(counts)},
+        recomputed={ctx.modes[0]: again} if any(again) else {},
         placement=ctx.placement,
     )
+
+
+def layout_conflict(ctx: LayoutContext) -> tuple[str, ...]:
+    """Names of rules that together exclude every layout, none of which could be left out.
+
+    The memory rule appears once a stage (`stage-memory[0]`). Empty if a layout exists. CP-SAT's
+    sufficient set of assumptions comes first, then a deletion filter makes it minimal.
+    """
+    core = _sufficient(ctx, None)
+    for name in core:
+        without = tuple(other for other in core if other != name)
+        if len(without) < len(core) and _sufficient(ctx, without):
+            core = without
+    return core
+
+
+def _sufficient(ctx: LayoutContext, names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Assumed rules that suffice for infeasibility, among `names` (None: all); () if feasible."""
+    cp_model = solver_module.cp_model()
+    model = cp_model.CpModel()
+    variables = make_variables(model, ctx, explain=True)
+    for rule in LAYOUT_RULES:
+        rule.add(model, variables, ctx)
+    literals = variables.assumed or {}
+    chosen = tuple(literals) if names is None else names
+    model.add_assumptions([literals[name] for name in chosen])
+    solver = make_solver(SolverOptions())
+    if solver.solve(model) != cp_model.INFEASIBLE:
+        return ()
+    by_index = {literal.index: name for name, literal in literals.items()}
+    indices = solver.sufficient_assumptions_for_infeasibility()
+    return tuple(by_index[index] for index in indices)
+
+
+def hint(
+    model: CpModel,
+    variables: LayoutVariables,
+    ctx: LayoutContext,
+    start: tuple[int, ...],
+) -> None:
+    """Start from `first_blocks`."""
+    blocks, again = first_blocks(ctx, start)
+    for layer, wanted in zip(variables.layers, blocks, strict=True):
+        model.add_hint(layer, wanted)
+    for layer, wanted in zip(variables.recomputed, again, strict=False):
+        model.add_hint(layer, wanted)
+
+
+def first_layout(ctx: LayoutContext, start: tuple[int, ...]) -> Layout | None:
+    """The layout of `first_blocks`, if it obeys every rule."""
+    layout = _with_counts(*first_blocks(ctx, start), ctx)
+    return layout if all(rule.check(layout, ctx) for rule in LAYOUT_RULES) else None
+
+
+def first_blocks(
+    ctx: LayoutContext, start: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(layers of each block, how many of them recompute): the usual split or that of `start`, as
+    few layers recomputed as fit there.
+
+    `start`: layers of each stage; (): the usual ones.
+    """
+    blocks = chunks(start, ctx) if start else ctx.usual_split
+    return blocks, _fewest_recomputed(blocks, ctx)
+
+
+def chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
+    """Layers of each block: a stage's chunks as equal as they can be, that with the head the
+    smallest."""
+    blocks = [0] * ctx.blocks
+    last = ctx.blocks - 1
+    for stage, layers in enumerate(stage_layers):
+        stage_blocks = ctx.stage_blocks(stage)
+        left = layers
+        if stage_blocks[-1] == last and len(stage_blocks) > 1:
+            # The other chunks hold `fewer` more than this one.
+            fewer = max(1, ctx.fewer_layers(last))
+            even = -(((len(stage_blocks) - 1) * fewer - layers) // len(stage_blocks))
+            blocks[last] = max(ctx.least_layers(last), even)
+            left, stage_blocks = layers - blocks[last], stage_blocks[:-1]
+        for index, block in enumerate(stage_blocks):
+            blocks[block] = (left + len(stage_blocks) - 1 - index) // len(stage_blocks)
+    return tuple(blocks)
+
+
+def _fewest_recomputed(blocks: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
+    """Recomputed layers of each block: in partial modes the smallest common number that fits."""
+    if ctx.recomputation in ("none", "all"):
+        return blocks if ctx.recomputation == "all" else (0,) * len(blocks)
+    for most in range(1, max(blocks)):
+        taken = tuple(min(most, block) for block in blocks)
+        layout = _with_counts(blocks, taken, ctx)
+        if block_taken(layout, ctx) is not None and stage_memory.check(layout, ctx):
+            return taken
+    return blocks
+
+
+def _with_counts(blocks: tuple[int, ...], taken: tuple[int, ...], ctx: LayoutContext) -> Layout:
+    plain = Layout(ctx.pp, ctx.vpp, blocks, {}, ctx.placement)
+    return replace(plain, recomputed={mode: plain.per_stage(taken) for mode in ctx.modes[:1]})

@@ -55,12 +55,12 @@ class Objective:
         self.share, self.scale = share_fraction(terms.bubble_share, terms.vpp)
         stages = range(ctx.pp)
         self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
-        self.again = [[variables.stage(mode, s, ctx) for mode in variables.kind_recomputed]
-                      for s in stages]  # fmt: skip
+        # Of each stage those that recompute; none where no layer may.
+        again = variables.kind_recomputed
+        self.again = [variables.stage(again, s, ctx) for s in stages] if again else []
         columns = list(linear.TIME_TERMS)
         longest_s = float(
             abs(terms.layer[:, columns]).sum() * ctx.layers
-            + sum(float(abs(other.seconds).sum()) for other in terms.others) * ctx.layers
             + abs(terms.stage[:, columns]).sum()
             + abs(terms.scalars[list(linear.TIME_BASES)]).sum()
         )
@@ -144,8 +144,10 @@ class Objective:
         return pinned + self._weighted(self.layers[stage], per_layer, rounding)
 
     def _recompute(self, stage: int, rounding: Rounding, count: float = 1.0) -> Expression:
-        modes = zip(self.again[stage], self.terms.recompute_seconds(stage), strict=False)
-        return sum(self._weighted(counts, count * seconds, rounding) for counts, seconds in modes)
+        if not self.again:
+            return 0
+        seconds = count * self.terms.layer_of(stage)[:, linear.TERM_RECOMPUTE]
+        return self._weighted(self.again[stage], seconds, rounding)
 
     def _backward(self, stage: int, count: float = 1.0) -> Expression:
         """At least the seconds of `count` backward passes of a stage."""

@@ -11,15 +11,16 @@ from constraints.memory import StageMemory
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
+from planner.job.quantities import number_ranges
 from planner.job.recomputation import recomputation
 from planner.job.specs import ModelSpec
 from planner.predict.layout_wording import split_sentence
 from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout
-from planner.search.conflict import layout_conflict
 from planner.search.costed import CostedJob
 from planner.search.explorer import Explorer
 from planner.search.infeasibility import GIB, ConflictingRule
+from planner.search.layout_model import layout_conflict
 from planner.search.terms import layout_context, shape_terms
 
 _MEMORY = StageMemory()
@@ -152,7 +153,7 @@ def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> 
     parts = []
     for count, members in groupby(zip(stages, most, strict=True), key=lambda pair: pair[1]):
         group = [stage for stage, _ in members]
-        name = f"stage {group[0]}" if len(group) == 1 else f"stages {_ranges(group)}"
+        name = f"stage {group[0]}" if len(group) == 1 else f"stages {number_ranges(group)}"
         verb = "holds" if len(group) == 1 else "each hold"
         parts.append(f"{name} {verb} {f'at most {count}' if count else 'not even one'}")
     of = (
@@ -220,10 +221,4 @@ def _holds(ctx: LayoutContext, stage: int, layers: list[int]) -> bool:
         return True
     none = [0] * ctx.kind_count
     choices = {"none": (none,), "all": (layers,)}.get(ctx.recomputation, (none, layers))
-    return any(memory.peak(stage, layers, [again]) <= memory.limit for again in choices)
-
-
-def _ranges(stages: list[int]) -> str:
-    from planner.job.quantities import number_ranges
-
-    return number_ranges(stages)
+    return any(memory.peak(stage, layers, again) <= memory.limit for again in choices)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from hardware import HardwareError, gpu_names, load_gpu
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
@@ -21,13 +21,10 @@ from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import load_optimizer
 from planner.job.request import Request
 from planner.predict.plan import Plan
-from planner.search.costed import (
-    EVEN_CHANCE,
-)
+from planner.search.costed import EVEN_CHANCE
 from planner.search.infeasibility import Relaxation, RelaxationKind
-from planner.search.limit_results import Effort, Progress
+from planner.search.limit_results import Effort, Progress, Until
 from planner.search.trial import light_shares, search_costed
-from planner.search.until import Until
 
 # Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
 COUNTS_TRIED = 64
@@ -225,7 +222,7 @@ def dropped_choices(request: Request) -> dict[str, Request]:
 
 
 def _fixed(text: str) -> str:
-    from constraints import user_condition
+    from constraints.condition import user_condition
 
     return user_condition("fix", text).text
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 
+from hardware.frozen import Frozen
 from planner.job.request import Request
 from planner.predict.displays import displays
 from planner.predict.plan import PLAN_FILE_VERSION, Degrees, Plan
@@ -16,11 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Counts(_Frozen):
+class Counts(Frozen):
     """How many shapes a search looked at, and how fast.
 
     considered: enumerated; legal: passed every rule; fitting: fit every stage's HBM in their
@@ -42,7 +39,7 @@ class Counts(_Frozen):
         return self.legal / self.costing_seconds if self.costing_seconds else 0.0
 
 
-class JobSummary(_Frozen):
+class JobSummary(Frozen):
     """The resolved job, in words, for headers and files."""
 
     model: str
@@ -77,14 +74,14 @@ Seconds = Annotated[
 ]
 
 
-class LimitBound(_Frozen):
+class LimitBound(Frozen):
     """No plan whose peak is within `limit_bytes` takes fewer seconds a sequence than `sample_s`."""
 
     limit_bytes: float
     sample_s: Seconds
 
 
-class SolverBound(_Frozen):
+class SolverBound(Frozen):
     """The same of the layouts of one configuration, by CP-SAT's word. `choice`: which of the jobs
     that differ in what is offloaded and in techniques; `parts`: of the stages on GPUs of several
     types."""
@@ -97,14 +94,14 @@ class SolverBound(_Frozen):
     sample_s: Seconds
 
 
-class Proof(_Frozen):
+class Proof(Frozen):
     """What makes the plans of a search optimal, for `planner.search.certificate` to verify."""
 
     limits: tuple[LimitBound, ...]
     by_solver: tuple[SolverBound, ...] = ()
 
 
-class SearchResult(_Frozen):
+class SearchResult(Frozen):
     """Pareto front of a search (tokens/s against peak HBM), fastest first.
 
     `complete`: no plan is missing that lies further from all of these than the resolution of

@@ -20,8 +20,15 @@ from planner.search.exact_front import front, thin_points, undominated
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import TIE, Effort, Point, Progress
-from planner.search.ordering import SORT_KEYS, stop_notes
-from planner.search.outcome import front_points, gap_of, of_front, proof_of, summary_of
+from planner.search.outcome import (
+    SORT_KEYS,
+    front_points,
+    gap_of,
+    of_front,
+    proof_of,
+    stop_notes,
+    summary_of,
+)
 from planner.search.result import (
     Counts,
     JobSummary,

@@ -26,7 +26,6 @@ from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.layouts import job_placement, plain_context
-from planner.predict.mixture import OtherMode, price_modes
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024
@@ -41,8 +40,8 @@ class ShapeTerms:
 
     `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a copy of the
     vocabulary table); `memory`: bytes at every moment. `bubble_share`: see
-    `planner.cost.schedule`, at most that of any layout. `others`: modes of a mix. `ordered`: kinds
-    of layers follow each other.
+    `planner.cost.schedule`, at most that of any layout. `ordered`: kinds of layers follow each
+    other.
     """
 
     pp: int
@@ -55,7 +54,6 @@ class ShapeTerms:
     framework: FrameworkInputs
     bubble_share: float
     placement: Placement = "straight"
-    others: tuple[OtherMode, ...] = ()
     ordered: bool = False
     # [stage, kind, TERM_*] where stages live on GPUs of different types.
     layer_by_stage: Array | None = None
@@ -79,11 +77,6 @@ class ShapeTerms:
         framework = self.framework
         return share * framework.hide_gradient_reduction, share * framework.hide_parameter_gather
 
-    def recompute_seconds(self, stage: int) -> list[Array]:
-        """[kind] for each mode that layers of a stage may take: of backward, more."""
-        shape_mode = self.layer_of(stage)[:, linear.TERM_RECOMPUTE]
-        return [shape_mode, *(other.seconds for other in self.others)]
-
     def layer_of(self, stage: int) -> Array:
         """[kind, TERM_*] of a layer on one stage."""
         return self.layer if self.layer_by_stage is None else self.layer_by_stage[stage]
@@ -103,23 +96,15 @@ def recompute_code(mode: Recomputation) -> int:
 
 
 def shape_terms(
-    cost_model: CostModel,
-    costed: CostedShapes,
-    row: int,
-    mode: Recomputation,
-    others: tuple[RecomputeMode, ...] = (),
+    cost_model: CostModel, costed: CostedShapes, row: int, mode: Recomputation
 ) -> ShapeTerms:
-    """The linear terms of one costed shape; `mode`: how many layers may recompute.
-
-    `others`: modes besides the shape's own that single layers may take.
-    """
+    """The linear terms of one costed shape; `mode`: how many layers may recompute."""
     shape = costed.shapes[row]
     key = int(shape[f.SHAPE_KEY])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
     of_shape = shape, costed.keys[key], costed.costs[key], job
     terms, scalars = cost_model.layout_terms(*of_shape)
     pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
-    modes = price_modes(cost_model, costed, row, others)
     total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
     share = bounds.shape_bubble_share(
         rows(shape, f.SHAPE_ROW), terms, cost_model.totals, total_s, code, framework
@@ -141,8 +126,7 @@ def shape_terms(
         framework=framework,
         bubble_share=share,
         placement=job_placement(cost_model.job) if pp > 1 else "straight",
-        others=modes,
-        ordered=job.kinds_in_order > 0.0 and not modes,
+        ordered=job.kinds_in_order > 0.0,
     )
 
 
@@ -173,22 +157,21 @@ def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, limit and savings down."""
     memory = terms.memory
-    done = np.array([memory.done, memory.done_again, *(one.done for one in terms.others)])
+    done = np.array([memory.done, memory.done_again])
     least = done.min(axis=(0, 2))
     stage, layer = _up(memory.stage + least[:, None]), _up(memory.layer)
     more = [_up(table - least[:, None]) for table in done]
     working, gather = map(_up, (memory.working, memory.gather))
-    freed = [_down(table) for table in (memory.freed, *(one.freed for one in terms.others))]
-    again = [_up(table) for table in (memory.working_again, *(one.working for one in terms.others))]
+    freed, again = _down(memory.freed), _up(memory.working_again)
     phases = (
         PhaseNumbers(
             stage=stage[row],
             layer=layer[row],
-            freed=tuple(mode[row] for mode in freed),
+            freed=freed[row],
             working=working[row],
-            working_recomputed=tuple(mode[row] for mode in again),
+            working_recomputed=again[row],
             gather=gather[row],
-            done=tuple(mode[row] for mode in more),
+            done=tuple(table[row] for table in more),
             ordered=terms.ordered,
             two_layers=row in TWO_LAYERS,
         )
@@ -219,12 +202,12 @@ def _tuples(whole: Array) -> list[Any]:
 def layout_context(
     terms: ShapeTerms, job: Job, mode: RecomputeMode, limit_bytes: float
 ) -> LayoutContext:
-    """What the layout rules read for one shape under a memory limit; of modes those it has terms
-    of, and no solver lets multi-token prediction stand apart."""
+    """What the layout rules read for one shape under a memory limit: its own recompute mode alone,
+    and no solver lets multi-token prediction stand apart."""
     return replace(
         plain_context(job, terms.pp, terms.vpp, mode),
         memory=memory_numbers(terms, limit_bytes),
-        modes=(mode.name, *(one.mode.name for one in terms.others)) if mode.mask else (),
+        modes=(mode.name,) if mode.mask else (),
         head_layers=terms.head_layers,
         mtp_standalone=False,
     )

@@ -21,7 +21,7 @@ from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import Candidates, legal_candidates
 from planner.search.costed import CostedJob, likely_limit_bytes
-from planner.search.limit_results import Effort, LimitResult, Point
+from planner.search.limit_results import Effort, LimitResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Work for one changed job.
@@ -39,9 +39,6 @@ class AlteredCostModel(CostModel):
     ) -> None:
         super().__init__(job)
         self._alter_gpu, self._alter_links = alter_gpu, alter_links
-        plain = CostModel(job)
-        self._gpu = plain.gpu_inputs if alter_gpu is None else alter_gpu(plain.gpu_inputs)
-        self._links = plain.link_inputs if alter_links is None else alter_links(plain.link_inputs)
 
     def of(self, job: Job) -> AlteredCostModel:
         """The model of another job on this hardware."""
@@ -50,12 +47,14 @@ class AlteredCostModel(CostModel):
     @cached_property
     def gpu_inputs(self) -> GpuInputs:
         """Numbers of the altered GPU."""
-        return self._gpu
+        plain = super().gpu_inputs
+        return plain if self._alter_gpu is None else self._alter_gpu(plain)
 
     @cached_property
     def link_inputs(self) -> LinkInputs:
         """Numbers of the altered links."""
-        return self._links
+        plain = super().link_inputs
+        return plain if self._alter_links is None else self._alter_links(plain)
 
 
 def cost_altered(
@@ -168,11 +167,8 @@ class Trial:
 
     def plan(self) -> Plan | None:
         """The fastest plan found."""
-        return None if self.limit_result.point is None else self.plan_of(self.limit_result.point)
-
-    def plan_of(self, point: Point) -> Plan:
-        """The plan of a point of this search."""
-        return self.shares.plan(point, self.limit_result.gap)
+        point = self.limit_result.point
+        return None if point is None else self.shares.plan(point, self.limit_result.gap)
 
 
 def search_costed(

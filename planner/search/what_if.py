@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from constraints.rule import Layout
 from hardware import HardwareError
 from planner.job.errors import UsageError
@@ -21,12 +21,9 @@ from planner.predict.decided import decided_job
 from planner.predict.layouts import plan_layout
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import given_columns, legal_candidates
-from planner.search.costed import (
-    EVEN_CHANCE,
-    likely_limit_bytes,
-)
+from planner.search.costed import EVEN_CHANCE, likely_limit_bytes
 from planner.search.hardware_changes import HardwareChange, hardware_changes
-from planner.search.limit_results import Effort, Progress
+from planner.search.limit_results import Effort, Progress, Until
 from planner.search.relaxations import dropped_choices
 from planner.search.shares import CostedShares, cost_shares
 from planner.search.trial import (
@@ -37,7 +34,6 @@ from planner.search.trial import (
     cost_altered,
     search_costed,
 )
-from planner.search.until import Until
 from planner.search.what_if_result import BindingConstraint, ChangeKind, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.

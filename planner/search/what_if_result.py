@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from hardware.frozen import Frozen
 from planner.predict.plan import Degrees, Interval
 
 ChangeKind = Literal["hardware", "gpus", "choice"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class WhatIfRow(_Frozen):
+class WhatIfRow(Frozen):
     """One change and the best plan after it.
 
     Times in seconds at the batch of the plan that is asked about. `effect_s`, `effect`: longer
@@ -49,7 +44,7 @@ class WhatIfRow(_Frozen):
     note: str = ""
 
 
-class BindingConstraint(_Frozen):
+class BindingConstraint(Frozen):
     """A constraint of the plan, and whether lifting it was shown to shorten the step.
 
     `row`: name of the change that lifts it, or loosens it (memory: 8 GiB more, of which `stage`
@@ -63,7 +58,7 @@ class BindingConstraint(_Frozen):
     held_bytes: float | None = None
 
 
-class WhatIf(_Frozen):
+class WhatIf(Frozen):
     """`best_s`: the best plan now under the same memory limit, at this plan's batch, which the
     effects are relative to; `limit_bytes`: largest predicted peak of the plans compared, which
     fits with `fit_probability`, or is the plan's own where it was `chosen_for_memory`. `untried`:

@@ -12,7 +12,7 @@ from planner.predict.plan_text import degrees_text, error_text, recompute_text
 from planner.report.draw import console, draw
 from planner.report.search import error_note, front_notes, printed, search_report
 from planner.report.tables import Column, Facts, Notes, Report, TableData
-from planner.search.ordering import recommended
+from planner.search.outcome import recommended
 from planner.search.result import SearchResult
 from tests.cli.conftest import lines_are_short
 from tests.cli.made_up import plan, result

@@ -13,7 +13,7 @@ from click.testing import Result
 from planner.cli.option_types import NAMES
 from planner.cli.search import SORTS
 from planner.predict.plan_text import step_time_text
-from planner.search.ordering import SORT_KEYS
+from planner.search.outcome import SORT_KEYS
 from planner.search.plan_file import read_plan_file
 from planner.search.result import SearchResult
 from tests.cli.conftest import SMALL, Run, lines_are_short

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from constraints import RuleContext
+from constraints.context import RuleContext
 
 
 def is_legal(s: dict[str, int], ctx: RuleContext) -> bool:

@@ -8,17 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from constraints import (
-    BatchGoal,
-    Capabilities,
-    ClusterNumbers,
-    ModelNumbers,
-    RuleContext,
-    parse_degree_limit,
-    user_condition,
-)
-from constraints.condition import Verb
-from constraints.numbers import IntArray
+from constraints.condition import Verb, user_condition
+from constraints.context import RuleContext
+from constraints.numbers import BatchGoal, Capabilities, ClusterNumbers, IntArray, ModelNumbers
+from constraints.user import parse_degree_limit
 
 ANYTHING = Capabilities(
     zero_stages=(0, 1, 2, 3),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from constraints import RULES, BatchGoal, RuleContext, minimal_conflict, rules_of
-from constraints.numbers import Columns
+from constraints.context import RuleContext
+from constraints.explain import minimal_conflict
+from constraints.numbers import BatchGoal, Columns
+from constraints.registry import RULES, rules_of
 from constraints.rule import ShapeRule
 from planner.predict.space import enumerate_shapes
 from tests.constraints.shapes import context

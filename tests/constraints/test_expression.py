@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from constraints import ConstraintError
 from constraints.condition import NAMES, shape_values, user_condition
-from constraints.expression import ExpressionError, parse_condition
-from constraints.expression_masks import condition_mask
+from constraints.errors import ConstraintError
+from constraints.expression import ExpressionError, condition_mask, parse_condition
 from planner.predict.space import enumerate_shapes
 from tests.constraints.shapes import DENSE, context, one_shape
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from constraints import ConstraintError, Layout, parse_degree_limit
+from constraints.errors import ConstraintError
+from constraints.rule import Layout
+from constraints.user import parse_degree_limit
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from constraints import RULES, BatchGoal, RuleContext
-from constraints.numbers import SHAPE_COLUMNS, IntArray
+from constraints.context import RuleContext
+from constraints.numbers import SHAPE_COLUMNS, BatchGoal, IntArray
+from constraints.registry import RULES
 from tests.constraints.scalar_rules import is_legal
 from tests.constraints.shapes import DENSE, MOE, context
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pytest
 
 import constraints
-from constraints import RULES, BatchGoal, RuleContext
-from constraints.numbers import DEGREES
+from constraints.context import RuleContext
+from constraints.numbers import DEGREES, BatchGoal
+from constraints.registry import RULES
 from tests.constraints.shapes import DENSE, MOE, context, one_shape
 
 RULE = {rule.name: rule for rule in RULES}

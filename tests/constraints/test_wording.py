@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from constraints import RULES, BatchGoal, RuleContext
 from constraints.condition import user_condition
+from constraints.context import RuleContext
+from constraints.numbers import BatchGoal
+from constraints.registry import RULES
 from constraints.rule import ShapeRule
 from tests.constraints.shapes import DENSE, MOE, context, one_shape
 

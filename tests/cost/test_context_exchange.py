@@ -21,8 +21,7 @@ from planner.cost.piece_compute import (
 )
 from planner.cost.piece_traffic import row_stream
 from planner.cost.tables import Array
-from planner.job.job import Job
-from planner.job.model_numbers import model_numbers
+from planner.job.job import Job, model_numbers
 from planner.job.models.catalog import load_model
 from planner.predict.cost_model import CostModel
 from planner.predict.links import network

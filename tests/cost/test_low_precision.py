@@ -10,7 +10,7 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.piece_compute import grouped_gemm_seconds
-from planner.evidence.runs.variants import tables_of
+from planner.evidence.runs.software import tables_of
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, make_job, with_table

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hardware.curves import architecture_curves
-from hardware.inheritance import Coefficient
+from hardware.curves import Coefficient, architecture_curves
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
 from planner.job.frameworks.settings import TABLES, meanings, settings_of

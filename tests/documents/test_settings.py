@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hardware.curves import ArchitectureCurves, AttentionCurve
-from hardware.inheritance import Coefficient
+from hardware.curves import ArchitectureCurves, AttentionCurve, Coefficient
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
 from planner.job.frameworks.settings import TABLES, meanings, settings_of

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from planner.job.models.hf_rope import FULL, SCALING_KEYS, SLIDING
+from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
 from planner.job.specs import ModelSpec, MoeSpec
 from planner.launch.hf_files import hf_config
 from planner.launch.megatron_flags import Group, as_argv

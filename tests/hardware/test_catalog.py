@@ -21,8 +21,7 @@ from hardware import (
     load_prices,
     load_sources,
 )
-from hardware.load import CATALOG
-from hardware.names import name_key
+from hardware.load import CATALOG, name_key
 from hardware.schema import FABRIC_TITLES
 from hardware.units import ASSUMPTION
 

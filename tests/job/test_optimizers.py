@@ -6,8 +6,13 @@ import pytest
 
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
-from planner.job.optimizer_rules import OptimizerSetting, check_optimizer, optimizer_flags
-from planner.job.optimizers import load_optimizer, optimizer_names
+from planner.job.optimizers import (
+    OptimizerSetting,
+    check_optimizer,
+    load_optimizer,
+    optimizer_flags,
+    optimizer_names,
+)
 from planner.predict.optimizer_terms import (
     FOREACH_TENSORS,
     moment_bytes,

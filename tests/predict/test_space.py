@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from constraints import BatchGoal, ClusterNumbers, RuleContext, parse_degree_limit
-from constraints.numbers import SHAPE_COLUMNS
+from constraints.context import RuleContext
+from constraints.numbers import SHAPE_COLUMNS, BatchGoal, ClusterNumbers
+from constraints.user import parse_degree_limit
 from planner.job.frameworks import framework_names, load_framework
 from planner.job.models.catalog import load_model
 from planner.predict.space import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from constraints import RULES
+from constraints.registry import RULES
 from planner.job.request import Request
 from planner.report.charts.drawing import specification, svg
 from planner.report.charts.heat import heat_chart

@@ -64,8 +64,8 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     found = counts @ terms.layer + terms.stage
     recompute = np.zeros(terms.pp)
     forward = found[:, linear.TERM_FORWARD]
-    for taken, seconds in zip(ctx.mode_counts(layout), terms.recompute_seconds(0), strict=False):
-        recompute += np.array(taken, dtype=float) @ seconds
+    for taken in ctx.mode_counts(layout)[:1]:
+        recompute += np.array(taken, dtype=float) @ terms.layer[:, linear.TERM_RECOMPUTE]
     backward = found[:, linear.TERM_BACKWARD] + recompute
     total = forward + backward
     slowest = total.max()

@@ -18,14 +18,13 @@ from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report
 from planner.search.costed import EVEN_CHANCE
 from planner.search.explanation import job_evaluator
-from planner.search.limit_results import TIE, Effort
+from planner.search.limit_results import TIE, Effort, Until
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import cost_shares
 from planner.search.trial import search_costed, try_job
-from planner.search.until import Until
 from planner.search.what_if import what_if
 from tests.search.brute import explore
 

@@ -14,10 +14,9 @@ from constraints.layout import LAYOUT_RULES, Recomputation
 from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout
 from planner.search.block_bound import StageSeconds, applies, least_step
-from planner.search.block_memory import StagesThatHold
+from planner.search.block_holdings import StagesThatHold
 from planner.search.fractional_bound import Prices, least_step_s
-from planner.search.layout_model import SolverOptions, solve_layout
-from planner.search.layout_start import chunks
+from planner.search.layout_model import SolverOptions, chunks, solve_layout
 from planner.search.terms import memory_numbers
 from tests.search.brute import context, step_time_s
 from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_terms
@@ -88,10 +87,7 @@ def test_memory_of_all_stages_at_once_is_that_of_each(seed: int, counts: list[in
         held = np.array([[*layers, *again], [0] * 4, [1, 0, 0, 0], [0, 1, 0, 1]])
         stages = [0, 1, 2, 3]
         expected = [
-            [
-                memory.peak(stage, [*taken[:2]], [taken[2:]]) <= memory.limit
-                for taken in held.tolist()
-            ]
+            [memory.peak(stage, taken[:2], taken[2:]) <= memory.limit for taken in held.tolist()]
             for stage in stages
         ]
         assert StagesThatHold(ctx).fits(stages, held).tolist() == expected

@@ -139,7 +139,7 @@ def test_capacity_is_the_most_layers_that_a_stage_alone_holds() -> None:
         count
         for count in range(1, job.model.layers + 1)
         for again in {0, count}
-        if ctx.memory.peak(0, [count], [[again]]) <= ctx.memory.limit
+        if ctx.memory.peak(0, [count], [again]) <= ctx.memory.limit
         and (again == 0 or kind != "none")
         and (again == count or kind != "all")
     ]
@@ -268,7 +268,7 @@ def test_a_batch_beyond_the_solvers_integers() -> None:
 def test_layers_of_the_scarce_kind_are_counted() -> None:
     """Three dense layers are light; that the MoE layers do not fit is what the sentence says."""
     nothing = ((0, 0), (0, 0))
-    phase = PhaseNumbers((1, 1), ((1, 5), (1, 5)), (nothing,), (0, 0), ((0, 0),), (0, 0))
+    phase = PhaseNumbers((1, 1), ((1, 5), (1, 5)), nothing, (0, 0), (0, 0), (0, 0))
     ctx = LayoutContext(2, 1, (0, 0, 0, 1, 1, 1, 1, 1), memory=MemoryNumbers(1, 12, (phase,)))
     model = Request(model="deepseek-v3", gpus="8xH100", gbs=8).resolve().model
     assert [kind_capacity(ctx, 0, kind) for kind in (0, 1)] == [3, 2]

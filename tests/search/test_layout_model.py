@@ -14,8 +14,6 @@ from constraints.memory_numbers import MemoryNumbers
 from planner.cost import linear
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
-from planner.job.frameworks import RecomputeMode
-from planner.predict.mixture import OtherMode
 from planner.search.layout_model import SolverOptions, solve_layout
 from planner.search.terms import ShapeTerms, memory_numbers
 from tests.search.brute import context, framework_inputs, legal_layouts, step_time_s
@@ -89,23 +87,6 @@ def synthetic_memory(rng: np.random.Generator, pp: int, kinds: int, grad_acc: in
     )
 
 
-MLP = RecomputeMode(name="mlp", modules=("MLP",))
-
-
-def with_mode(terms: ShapeTerms, seed: int) -> ShapeTerms:
-    """The shape with another recompute mode: cheaper than the first one, and frees less."""
-    rng = np.random.default_rng(seed)
-    memory, kinds = terms.memory, len(terms.layer)
-    mode = OtherMode(
-        MLP,
-        terms.layer[:, linear.TERM_RECOMPUTE] * rng.uniform(0.1, 0.8, kinds),
-        memory.freed * rng.uniform(0.2, 0.9, kinds),
-        memory.working + rng.uniform(0.0, 0.2, kinds) * GIB,
-        memory.done * rng.uniform(0.2, 0.9, kinds),
-    )
-    return replace(terms, others=(mode,))
-
-
 def best_by_exhaustion(terms: ShapeTerms, ctx: LayoutContext) -> float:
     return min(
         (step_time_s(terms, legal_layout, ctx) for legal_layout in legal_layouts(ctx)),
@@ -158,26 +139,6 @@ def test_two_kinds_equal_exhaustion(case: tuple[object, ...], order: list[int]) 
     agree(terms, context(pp, vpp, kinds, layouts, recomputation, memory))
 
 
-@settings(max_examples=5, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.sampled_from([(1, 1), (2, 1), (2, 2)]),
-    st.floats(4.0, 12.0),
-    st.sampled_from([(0, 0, 0, 0, 0), (0, 0, 1, 1, 1), (0, 1, 0, 1, 1)]),
-)
-def test_mixed_modes_equal_exhaustion(
-    seed: int, degrees: tuple[int, int], limit_gib: float, kinds: tuple[int, ...]
-) -> None:
-    """Every split of the layers, and every count of layers in each of two modes."""
-    pp, vpp = degrees
-    terms = with_mode(synthetic_terms(seed, pp, vpp, kinds=max(kinds) + 1), seed)
-    memory = memory_numbers(terms, limit_gib * GIB)
-    kinds = kinds[: 4 if vpp > 1 else 5]
-    if max(kinds) + 1 < len(terms.layer):
-        return
-    agree(terms, context(pp, vpp, kinds, "any", "free", memory, modes=("full", "mlp")))
-
-
 def with_heavy_vocab(terms: ShapeTerms, embedding: float, head: float) -> ShapeTerms:
     """The shape with ends that take as long as so many layers."""
     stage = terms.stage.copy()
@@ -220,22 +181,6 @@ def test_a_heavy_head_stays_alone_and_a_heavy_embedding_too() -> None:
     assert without.layout is not None
     assert min(without.layout.block_layers) == 1
     assert solution.bound_s < without.bound_s
-
-
-def test_a_second_mode_pays_where_memory_is_just_short() -> None:
-    """One layer too many for the memory: the mode that frees little is enough, and cheaper."""
-    terms = synthetic_terms(5, 1, 1)
-    layer_bytes = terms.memory.freed[0, 0, 0]
-    mode = OtherMode(MLP, terms.layer[:, linear.TERM_RECOMPUTE] / 10, terms.memory.freed / 2,
-                     terms.memory.working, terms.memory.done)  # fmt: skip
-    mixed = replace(terms, others=(mode,))
-    four = context(1, 1, (0,) * 4, recomputation="free", modes=("full", "mlp"))
-    unlimited = memory_numbers(mixed, 1e15)
-    need = unlimited.peak(0, [4], [[0], [0]]) * unlimited.unit_bytes
-    short = (need - 0.4 * layer_bytes) * (1.0 + terms.framework.fragmentation)
-    solution = solve_layout(mixed, replace(four, memory=memory_numbers(mixed, short)))
-    assert solution.layout is not None
-    assert solution.layout.recomputed == {"mlp": (1,)}
 
 
 @settings(max_examples=10, deadline=None)
@@ -295,4 +240,4 @@ def test_memory_rounds_to_the_safe_side() -> None:
     exact = terms.memory.layer[0, 0, 0]
     assert 0 <= backward.layer[0][0] * numbers.unit_bytes - exact < numbers.unit_bytes
     freed = terms.memory.freed[0, 0, 0]
-    assert 0 <= freed - backward.freed[0][0][0] * numbers.unit_bytes < numbers.unit_bytes
+    assert 0 <= freed - backward.freed[0][0] * numbers.unit_bytes < numbers.unit_bytes

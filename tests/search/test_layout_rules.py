@@ -20,28 +20,27 @@ from constraints.layout import (
     make_variables,
     shared_count,
 )
-from constraints.layout_context import running_sums
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers
-from planner.search.conflict import layout_conflict
+from planner.search.layout_model import layout_conflict
 from tests.search.brute import context, every_layout
 
 BACKWARD = PhaseNumbers(
     stage=(3, 1),
     layer=((9, 6), (6, 4)),
-    freed=(((5, 2), (3, -1)),),
+    freed=((5, 2), (3, -1)),
     working=(3, 1),
-    working_recomputed=((5, 2),),
+    working_recomputed=(5, 2),
     gather=(1, 2),
 )
-LOSS = replace(BACKWARD, stage=(5, 5), working=(0, 0), working_recomputed=((0, 0),), gather=(0, 0))
+LOSS = replace(BACKWARD, stage=(5, 5), working=(0, 0), working_recomputed=(0, 0), gather=(0, 0))
 OPTIMIZER = PhaseNumbers(
     stage=(2, 2),
     layer=((8, 9), (8, 9)),
-    freed=(((0, 0), (0, 0)),),
+    freed=((0, 0), (0, 0)),
     working=(0, 0),
-    working_recomputed=((0, 0),),
+    working_recomputed=(0, 0),
     gather=(0, 0),
 )
 MEMORY = MemoryNumbers(unit_bytes=1, limit=30, phases=(BACKWARD, LOSS, OPTIMIZER))
@@ -54,9 +53,9 @@ def first_kind(phase_numbers: PhaseNumbers) -> PhaseNumbers:
     return PhaseNumbers(
         phase_numbers.stage,
         tuple(sizes[:1] for sizes in phase_numbers.layer),
-        tuple(tuple(sizes[:1] for sizes in mode) for mode in phase_numbers.freed),
+        tuple(sizes[:1] for sizes in phase_numbers.freed),
         phase_numbers.working[:1],
-        tuple(sizes[:1] for sizes in phase_numbers.working_recomputed),
+        phase_numbers.working_recomputed[:1],
         phase_numbers.gather[:1],
     )
 
@@ -64,22 +63,8 @@ def first_kind(phase_numbers: PhaseNumbers) -> PhaseNumbers:
 ONE_KIND = replace(MEMORY, phases=tuple(first_kind(phase) for phase in MEMORY.phases))
 
 
-def with_mode(phase_numbers: PhaseNumbers) -> PhaseNumbers:
-    """The same numbers with another mode that frees less and works with less."""
-    (full_freed,), (full_working,) = phase_numbers.freed, phase_numbers.working_recomputed
-    freed = tuple(tuple(max(0, size - 2) for size in sizes) for sizes in full_freed)
-    working = tuple(max(0, size - 1) for size in full_working)
-    return replace(
-        phase_numbers, freed=(full_freed, freed), working_recomputed=(full_working, working)
-    )
-
-
 # Alone each layer fits.
 SINGLE = replace(MEMORY, phases=(BACKWARD, SECOND))
-MIXED = replace(MEMORY, phases=tuple(with_mode(phase) for phase in MEMORY.phases), limit=20)
-MIXED_ONE_KIND = replace(
-    ONE_KIND, phases=tuple(with_mode(phase) for phase in ONE_KIND.phases), limit=17
-)
 
 
 CONTEXTS = [
@@ -95,12 +80,12 @@ CONTEXTS = [
     context(3, 1, (0, 0, 0, 0, 0), "even-or-ends", "none"),
     context(4, 1, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
     context(2, 2, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
-    context(2, 1, (0, 0, 0), "any", "free", MIXED_ONE_KIND, modes=("full", "mlp")),
+    context(2, 1, (0, 0, 0), "any", "free", ONE_KIND),
     context(3, 1, (0, 0, 0), "any", "none", standalone_vocab=True),
     context(2, 2, (0, 1, 1, 1), "any", "shared", MEMORY, standalone_vocab=True, head_layers=2),
     context(1, 2, (0, 0, 0, 0), "any", "none", standalone_vocab=True, head_layers=3),
-    context(1, 2, (0, 1, 1), "any", "free", MIXED, modes=("full", "mlp")),
-    context(2, 1, (1, 0, 1), "any", "free", MIXED, modes=("full", "mlp")),
+    context(1, 2, (0, 1, 1), "any", "free", MEMORY),
+    context(2, 1, (1, 0, 1), "any", "free", MEMORY),
     context(2, 1, (0, 0, 0, 0), "any", "none", offload_modules=2),
     context(2, 1, (0, 1, 1), "any", "free", SINGLE, standalone_vocab=True),
     context(2, 1, (0, 1, 0), "any", "all", SINGLE),
@@ -119,12 +104,12 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
     taken = block_taken(layout, ctx)
     for block, block_layer in enumerate(layout.block_layers):
         model.add(variables.layers[block] == block_layer)
-        for count, wanted in zip(running_sums(variables.recomputed), taken or (), strict=False):
-            model.add(count[block] == wanted[block])
+        for wanted in taken or ():
+            model.add(variables.recomputed[block] == wanted[block])
     if taken is None:
-        for mode, blocks in zip(ctx.modes, variables.recomputed, strict=True):
+        for mode in ctx.modes:
             for stage, count in enumerate(layout.recomputed.get(mode, (0,) * ctx.pp)):
-                model.add(sum(blocks[stage :: ctx.pp]) == count)
+                model.add(sum(variables.recomputed[stage :: ctx.pp]) == count)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     return bool(solver.solve(model) == cp_model.OPTIMAL)
@@ -153,7 +138,7 @@ def test_later_chunks_recompute_only_once_the_earlier_ones_are_full() -> None:
     variables = make_variables(model, ctx)
     for rule in (EveryLayerOnce(), RecomputeExpressible()):
         rule.add(model, variables, ctx)
-    counts, found = [*variables.layers, *variables.recomputed[0]], set[tuple[int, ...]]()
+    counts, found = [*variables.layers, *variables.recomputed], set[tuple[int, ...]]()
     while solver.solve(model) == cp_model.OPTIMAL:
         values = tuple(map(solver.value, counts))
         found.add(values)
@@ -195,7 +180,7 @@ def parting(pp: int, layers: int, **changes: Any) -> LayoutContext:
 
 
 # One stage of one layer that takes 3 units, against a limit of 3 or 2.
-ONE_LAYER = PhaseNumbers((1,), ((2,),), (((0,),),), (0,), ((0,),), (0,))
+ONE_LAYER = PhaseNumbers((1,), ((2,),), ((0,),), (0,), (0,), (0,))
 INSTANCES = [
     Instance("every-layer-once", plain(1, 1), split(1), split(0)),
     Instance("blocks-not-empty", plain(1, 1), split(1), split(0)),
@@ -300,9 +285,9 @@ def test_conflict_is_minimal() -> None:
     backward = PhaseNumbers(
         stage=(0, 0),
         layer=((20,), (6,)),
-        freed=(((0,), (0,)),),
+        freed=((0,), (0,)),
         working=(0,),
-        working_recomputed=((0,),),
+        working_recomputed=(0,),
         gather=(0,),
     )
     tight = MemoryNumbers(unit_bytes=1, limit=10, phases=(backward,))
@@ -327,8 +312,8 @@ def test_no_conflict_where_a_layout_exists() -> None:
         ((BACKWARD, replace(BACKWARD, two_layers=True)), (BACKWARD,)),
         # It keeps less of a plain layer, but more of one that recomputes.
         (
-            (BACKWARD, replace(BACKWARD, freed=(((4, 2), (3, -1)),))),
-            (replace(BACKWARD, freed=(((4, 2), (3, -1)),)),),
+            (BACKWARD, replace(BACKWARD, freed=((4, 2), (3, -1)))),
+            (replace(BACKWARD, freed=((4, 2), (3, -1))),),
         ),
     ],
 )

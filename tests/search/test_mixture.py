@@ -1,4 +1,4 @@
-"""Stages whose layers recompute in several modes, costed by the kernel."""
+"""Stages of which some layers recompute, in one mode or several, costed by the kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
 from planner.search.what_if import what_if
 from tests.cost.jobs import with_table
-from tests.search.brute import all_bounds, every_layout, explore, step_time_s
+from tests.search.brute import all_bounds, every_layout, explore
 
 FOUNDRY = Request(
     model="mpt-7b", gpus="8xA100-40GB", gbs=64, seq=2048, framework="llm-foundry",
@@ -32,10 +32,9 @@ FOUNDRY = Request(
 )  # fmt: skip
 
 
-def mixing(request: Request, **rules: object) -> Job:
-    """The job under a framework that gives every layer its own mode."""
-    mixed = {"recompute_layers": "mixed", "layouts": "any", **rules}
-    return with_table(request.resolve(), "parallelism", **mixed)
+def mixing(request: Request, layers: str = "mixed") -> Job:
+    """The job under a framework that gives every layer its own mode, or lets any recompute."""
+    return with_table(request.resolve(), "parallelism", recompute_layers=layers, layouts="any")
 
 
 def pipeline(*modes: str, model: str = "llama-3.2-1b") -> CostedJob:
@@ -87,65 +86,32 @@ def test_terms_of_a_mix_add_up_and_lie_between_its_modes() -> None:
     assert nothing[f.STEP_RECOMPUTE] == 0.0 < mixed[f.STEP_RECOMPUTE]
 
 
-@pytest.mark.parametrize("model", ["llama-3.2-1b", "gemma-3-1b"])
-def test_solver_terms_of_a_mix_are_the_kernels(model: str) -> None:
-    """Never more memory or time than the solver promised, and within its rounding below it."""
-    costed_job = pipeline("none", "layernorm", "mlp", "full", model=model)
-    job, costed = costed_job.job, costed_job.costed
-    row, mode = row_of(costed_job, "full"), job.recompute[3]
-    modes = layer_modes(job, mode)
-    terms = shape_terms(costed_job.cost_model, costed, row, "free", modes[1:])
-    ctx = layout_context(terms, job, mode, job.hbm_limit_bytes)
-    assert ctx.memory is not None
-    rng = np.random.default_rng(0)
-    for _ in range(25):
-        first = int(rng.integers(6, job.model.layers - 6))
-        blocks = (first, job.model.layers - first)
-        rows = rng.multinomial(blocks, [*(0.3 for _ in ctx.modes), 1.0 - 0.3 * len(ctx.modes)])
-        counts = [tuple(item.tolist()) for item in rows.T[:-1]]
-        layout = Layout(2, 1, blocks, dict(zip(ctx.modes, counts, strict=True)))
-        if not any(map(any, counts)):
-            continue
-        found = cost_layout(costed_job.cost_model, costed, row, layout, ctx)
-        linear_s = step_time_s(terms, layout, ctx)
-        assert linear_s <= found.step[f.STEP_TIME] * (1 + 1e-9)
-        assert linear_s == pytest.approx(found.step[f.STEP_TIME], rel=5e-3)
-        layers, again = ctx.counts(layout), ctx.mode_counts(layout)
-        for stage in range(2):
-            units = ctx.memory.peak(stage, layers[stage], [mode[stage] for mode in again])
-            held = found.stages[stage, [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION]].sum()
-            weighed = held / (1.0 + terms.framework.fragmentation)
-            promised = units * ctx.memory.unit_bytes
-            assert weighed * (1 - 1e-12) <= promised <= weighed * 1.01 + 2**20
-
-
 @pytest.mark.parametrize(
     ("model", "framework", "pp"), [("gpt-oss-20b", "torchtitan", 2), ("mpt-7b", "llm-foundry", 1)]
 )
-def test_solver_counts_the_memory_of_every_sharded_mix(model: str, framework: str, pp: int) -> None:
+def test_solver_counts_the_memory_of_sharded_layers(model: str, framework: str, pp: int) -> None:
     """ZeRO-2 and 3: what the first layer in backward gives back hangs on which others the stage
-    holds, and on whether there is a second. Every split of five layers, every mix of the modes."""
+    holds, and on whether there is a second. Every split of five layers, any of which recompute."""
     request = Request(
         model=model, gpus="4xB200", gbs=16, seq=4096, framework=framework,
         limits={"pp": (pp,), "mbs": (1,), "dp": (4 // pp,), "vpp": (1,), "zero": (2, 3)},
     )  # fmt: skip
-    costed_job = cost_job(with_layers(mixing(request), 5))
+    costed_job = cost_job(with_layers(mixing(request, "any"), 5))
     job, worst = costed_job.job, 0.0
     full = next(item for item in job.recompute if item.name == "full")
     for zero in (2, 3):
         row = row_of(costed_job, "full", zero)
-        modes = layer_modes(job, full)[1:]
-        terms = shape_terms(costed_job.cost_model, costed_job.costed, row, "free", modes)
+        terms = shape_terms(costed_job.cost_model, costed_job.costed, row, "free")
         ctx = layout_context(terms, job, full, job.hbm_limit_bytes)
         assert ctx.memory is not None
         for layout in every_layout(ctx):
-            again = ctx.mode_counts(layout)
+            again = ctx.recomputed_counts(layout)
             legal = all(rule.check(layout, replace(ctx, memory=None)) for rule in LAYOUT_RULES)
             if not legal or not np.any(again):
                 continue
             stages = cost_layout(costed_job.cost_model, costed_job.costed, row, layout, ctx).stages
             for stage, layers in enumerate(ctx.counts(layout)):
-                units = ctx.memory.peak(stage, layers, [mode[stage] for mode in again])
+                units = ctx.memory.peak(stage, layers, again[stage])
                 held = stages[stage, [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION]].sum()
                 spare = units * ctx.memory.unit_bytes - held / (1 + terms.framework.fragmentation)
                 assert -1.0 <= spare <= 2**20, layout
@@ -163,26 +129,26 @@ def with_layers(job: Job, layers: int) -> Job:
 @pytest.mark.parametrize(
     ("model", "framework"),
     [
-        ("llama-3.2-1b", "mixing"),
+        ("llama-3.2-1b", "any"),
         # Dense layers first, then experts; sliding and full attention in turn.
-        ("deepseek-v2-lite", "mixing"),
-        ("gpt-oss-20b", "mixing"),
+        ("deepseek-v2-lite", "any"),
+        ("gpt-oss-20b", "any"),
         ("deepseek-v2-lite", "primus"),
         ("gpt-oss-20b", "megatron-core"),
     ],
 )
 def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
-    """Every split and mix of a model of six layers, costed by the kernel, at every rung."""
+    """Every layout of a model of six layers, costed by the kernel, at every rung."""
     request = Request(
         model=model, gpus="2xB200", gbs=8, seq=8192, recompute=("none", "moe", "full"),
-        framework="megatron-core" if framework == "mixing" else framework,
+        framework="megatron-core" if framework == "any" else framework,
         limits={"tp": (1,), "cp": (1,), "mbs": (1,), "pp": (2,), "vpp": (1, 2), "ep": (1,)},
     )  # fmt: skip
-    if framework == "mixing":  # far more layouts
+    if framework == "any":  # far more layouts
         request = request.model_copy(update={"limits": request.limits | {"vpp": (1,)}})
     if model == "llama-3.2-1b":
         request = request.model_copy(update={"recompute": ("none", "mlp", "full")})
-    job = mixing(request) if framework == "mixing" else request.resolve()
+    job = mixing(request, "any") if framework == "any" else request.resolve()
     costed_job = cost_job(with_layers(job, 6))
     explorer = costed_job.explorer(Effort(most_effort_s=20.0))
     kept = [limit_result for limit_result in explore(explorer) if limit_result.point is not None]
@@ -208,8 +174,8 @@ def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
     assert checked > 20
 
 
-def test_bounds_hold_for_every_mix() -> None:
-    costed_job = pipeline("none", "layernorm", "mlp", "full")
+def test_bounds_hold_whichever_layers_recompute() -> None:
+    costed_job = pipeline("none", "full")
     explorer = costed_job.explorer(Effort())
     where = {row: position for position, row in enumerate(explorer.rows.tolist())}
     bounds = all_bounds(explorer)
@@ -218,18 +184,18 @@ def test_bounds_hold_for_every_mix() -> None:
     for _ in range(40):
         first = int(rng.integers(5, 12))
         blocks = (first, 16 - first)
-        rows = rng.multinomial(blocks, [0.2, 0.3, 0.3, 0.2])
-        counts = zip(("layernorm", "mlp", "full"), rows.T.tolist(), strict=False)
-        layout = Layout(2, 1, blocks, {mode: tuple(row) for mode, row in counts})
+        layout = Layout(2, 1, blocks, {"full": tuple(rng.binomial(blocks, 0.5).tolist())})
         point = explorer.cost(row, layout)
         fits = np.flatnonzero(point.peak <= explorer.limits)
         assert (bounds[where[row], fits] <= point.sample_s * (1 + 1e-9)).all()
 
 
-def test_a_plan_with_a_mix_evaluates_alike() -> None:
+def test_a_search_mixes_no_modes_and_its_plans_evaluate_alike() -> None:
     result = find_plans(FOUNDRY.model_copy(update={"recompute": ("none", "mlp", "full")}))
     assert result.proven
+    assert any(0 < sum(plan.layout.recomputed.get("full", ())) < 32 for plan in result.plans)
     for plan in result.plans:
+        assert len(plan.layout.recomputed) <= 1
         again = evaluate(
             FOUNDRY, plan.degrees, plan.recompute, plan.layout.block_layers,
             plan.layout.recomputed,

@@ -19,7 +19,7 @@ from planner.report.search import search_report
 from planner.search.costed import cost_job
 from planner.search.explanation import job_evaluator
 from planner.search.infeasibility import DoesNotFitError
-from planner.search.limit_results import TIE, Effort, LimitResult
+from planner.search.limit_results import TIE, Effort, LimitResult, Until
 from planner.search.memory_conflict import memory_rule
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
@@ -27,7 +27,6 @@ from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import SharesExplorer, cost_shares
 from planner.search.trial import light_shares, search_costed, try_job
-from planner.search.until import Until
 from planner.search.what_if import _Solver, what_if
 from tests.search.brute import explore
 

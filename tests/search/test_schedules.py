@@ -116,9 +116,9 @@ def test_solver_memory_is_not_below_the_kernel(schedule: str) -> None:
         layout = explorer.even_point(0).layout
         _, stages = model.cost_layout(costed, 0, kernel_layout(model, layout, ctx))
         assert ctx.memory is not None
-        counts, again = ctx.counts(layout), ctx.mode_counts(layout)
+        counts, again = ctx.counts(layout), ctx.recomputed_counts(layout)
         for stage in range(4):
-            units = ctx.memory.peak(stage, counts[stage], [mode[stage] for mode in again])
+            units = ctx.memory.peak(stage, counts[stage], again[stage])
             held = stages[stage, [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION]].sum()
             weighed = held / (1.0 + terms.framework.fragmentation)
             # A unit for each layer and term, at most.

@@ -205,7 +205,7 @@ def test_linear_terms_are_the_kernels_costs(mode: str, optimizer: str) -> None:
             assert linear_s <= step[f.STEP_TIME] * (1 + 1e-9)
             assert linear_s == pytest.approx(step[f.STEP_TIME], rel=5e-3)
             units = [
-                ctx.memory.peak(stage, count, [mode[stage] for mode in ctx.mode_counts(layout)])
+                ctx.memory.peak(stage, count, ctx.recomputed_counts(layout)[stage])
                 for stage, count in enumerate(ctx.counts(layout))
             ]
             reserved = stages[:, f.STAGE_ALLOCATED] + stages[:, f.STAGE_FRAGMENTATION]

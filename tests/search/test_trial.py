@@ -18,10 +18,9 @@ from planner.report.draw import console, draw
 from planner.report.fit import nothing_fits_report
 from planner.search.costed import CostedJob, cost_job
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
-from planner.search.limit_results import Effort
+from planner.search.limit_results import Effort, Until
 from planner.search.search import find_plans
 from planner.search.trial import cost_light, least_state_bytes
-from planner.search.until import Until
 
 JOBS = [
     {"model": "llama-3-8b", "gpus": "8xH100", "framework": "megatron-core"},

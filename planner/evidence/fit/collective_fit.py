@@ -140,23 +140,13 @@ def shipped_links(gpu: str) -> LinkInputs:
 
 def predict_s(row: Row, links: LinkInputs) -> float:
     """Model time of a row, without the benchmark's own start-up."""
-    from planner.cost.communication import (
-        all_gather_time_s,
-        all_reduce_time_s,
-        all_to_all_time_s,
-        reduce_scatter_time_s,
-    )
+    from planner.cost import communication
 
-    functions: dict[str, Callable[..., float]] = {
-        "all_reduce": all_reduce_time_s,
-        "all_gather": all_gather_time_s,
-        "reduce_scatter": reduce_scatter_time_s,
-        "all_to_all": all_to_all_time_s,
-    }
+    time_s: Callable[..., float] = getattr(communication, f"{row.collective}_time_s")
     if "NVLS off" in row.label or row.label.endswith("ring"):
         links = links._replace(scale_up_reduction_gain=1.0)
     members = float(row.gpus // row.nodes)
-    return functions[row.collective](row.payload_bytes, float(row.gpus), members, links)
+    return time_s(row.payload_bytes, float(row.gpus), members, links)
 
 
 @dataclass(frozen=True)
@@ -169,31 +159,22 @@ class Stage:
     rows: Callable[[Row], bool]
 
 
+def _inside(name: str, gpu: str, *further: str) -> Stage:
+    """Rate and ramp inside a node, and further fields."""
+    free = ("scale_up_bytes_per_s", "scale_up_half_bytes", *further)
+    return Stage(name, gpu, free, lambda row: row.gpu == gpu and row.nodes == 1)
+
+
 STAGES = (
-    Stage(
+    _inside(
         "nvlink3",
         "A100-like",
-        (
-            "scale_up_bytes_per_s",
-            "scale_up_half_bytes",
-            "scale_up_latency_s",
-            "scale_up_exchange_bytes_per_s",
-            "scale_up_pair_bytes_per_s",
-        ),
-        lambda row: row.gpu == "A100-like" and row.nodes == 1,
+        "scale_up_latency_s",
+        "scale_up_exchange_bytes_per_s",
+        "scale_up_pair_bytes_per_s",
     ),
-    Stage(
-        "nvlink4",
-        "H200-SXM",
-        ("scale_up_bytes_per_s", "scale_up_half_bytes", "scale_up_reduction_gain"),
-        lambda row: row.gpu == "H200-SXM" and row.nodes == 1,
-    ),
-    Stage(
-        "nvlink5",
-        "B200-SXM",
-        ("scale_up_bytes_per_s", "scale_up_half_bytes", "scale_up_reduction_gain"),
-        lambda row: row.gpu == "B200-SXM" and row.nodes == 1,
-    ),
+    _inside("nvlink4", "H200-SXM", "scale_up_reduction_gain"),
+    _inside("nvlink5", "B200-SXM", "scale_up_reduction_gain"),
     Stage(
         "efa",
         "B200-SXM",

@@ -25,9 +25,16 @@ from numpy.typing import NDArray
 
 from hardware.files import shipped_text
 from hardware.load import load_gpu
+from planner.cost._jit import jit
+from planner.cost.compute import (
+    attention_backward_time_s,
+    attention_forward_time_s,
+    gemm_time_s,
+    grouped_gemm_time_s,
+    grouped_weight_gradient_time_s,
+)
 from planner.cost.inputs import GpuInputs
 from planner.evidence.fit.command import one_file, run
-from planner.evidence.fit.kernel_times import times_s
 from planner.predict.device import gpu_inputs
 
 Array = NDArray[np.float64]
@@ -39,7 +46,7 @@ OUTPUT_BYTES = {("False", "bf16"): 2.0, ("True", "bf16"): 4.0, ("True", "fp32"):
 
 
 class Measurement(NamedTuple):
-    """A timed kernel: `family` gemm, grouped or attention; `shape` as `kernel_times` takes it."""
+    """A timed kernel: `family` gemm, grouped or attention; `shape` as `times_s` takes it."""
 
     gpu: str
     family: str
@@ -280,6 +287,62 @@ def main(arguments: Sequence[str]) -> None:
     write = partial(print, file=sys.stdout)
     for line in report(one_file(arguments, "operators.csv")):
         write(line)
+
+
+# Predicted times of many kernels at once: compiled loops over rows of shapes. Columns, by family:
+# gemm       m, n, k, batch, output bytes per element
+# grouped    tokens, groups, n, k, output bytes per element, 1 for a weight gradient
+# attention  batch, queries, keys, heads, qk width, v width, causal, window, 1 for backward
+
+
+@jit
+def gemm_times_s(rows: Array, gpu: GpuInputs) -> Array:
+    """Seconds of each GEMM row in 16 bit."""
+    peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
+    out = np.empty(rows.shape[0])
+    for i in range(rows.shape[0]):
+        m, n, k, batch, output_bytes = rows[i]
+        out[i] = gemm_time_s(m, n, k, batch, peak, share, output_bytes, gpu)
+    return out
+
+
+@jit
+def grouped_times_s(rows: Array, gpu: GpuInputs) -> Array:
+    """Seconds of each grouped GEMM row in 16 bit."""
+    peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
+    out = np.empty(rows.shape[0])
+    for i in range(rows.shape[0]):
+        tokens, groups, n, k, output_bytes, weight = rows[i]
+        if weight > 0:
+            out[i] = grouped_weight_gradient_time_s(
+                tokens, groups, n, k, peak, share, output_bytes, gpu
+            )
+        else:
+            out[i] = grouped_gemm_time_s(tokens, groups, n, k, peak, share, output_bytes, gpu)
+    return out
+
+
+@jit
+def attention_times_s(rows: Array, gpu: GpuInputs) -> Array:
+    """Seconds of each attention row."""
+    out = np.empty(rows.shape[0])
+    for i in range(rows.shape[0]):
+        batch, queries, keys, heads, qk, v, causal, window, backward = rows[i]
+        if backward > 0:
+            out[i] = attention_backward_time_s(
+                batch, queries, keys, heads, qk, v, causal, window, gpu
+            )
+        else:
+            out[i] = attention_forward_time_s(
+                batch, queries, keys, heads, qk, v, causal, window, gpu
+            )
+    return out
+
+
+def times_s(family: str, rows: Array, gpu: GpuInputs) -> Array:
+    """Seconds of rows of one family: gemm, grouped or attention."""
+    loops = {"gemm": gemm_times_s, "grouped": grouped_times_s, "attention": attention_times_s}
+    return loops[family](rows, gpu)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ mechanisms that a source taught make its later ones smaller than a stranger's.
 `prior_rows`, `source_power`, `communication` and `launches` are those of short lists with the best
 mean interval score; the runs' residuals keep what these two errors leave of them
 (`judging.without_own_errors`). `growth` and `unmeasured` come from ranges left out
-(`planner.evidence.fit.growth_fit`). Every run is there twice: as it is, and predicted without its
+(`planner.evidence.fit.judging`). Every run is there twice: as it is, and predicted without its
 framework's name (`unfamiliar`); a framework that one source alone has measured is judged by the
 second. `inflation` then makes these held-out intervals cover 80 %: in the mean over sources, or
 midway from that to the share of rows where this is less.
@@ -31,15 +31,16 @@ from typing import Any
 import numpy as np
 
 from planner.evidence.fit.command import rows_of_errors, run
-from planner.evidence.fit.growth_fit import FoldResult, with_growth
 from planner.evidence.fit.held_out import NOT_FITTED_ON, predict_held_out, shipped
 from planner.evidence.fit.judging import (
+    FoldResult,
     HeldOut,
     Residual,
     held_out,
     judge,
     strangers,
     summarised,
+    with_growth,
     without_unmeasured_errors,
 )
 from planner.evidence.runs.predict import Prediction, predict_rows

@@ -29,7 +29,7 @@ from hardware.curves import load_compute_curves
 from hardware.files import read_text
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.evidence.fit.collective_fit import Row, predict_s
-from planner.evidence.fit.kernel_times import times_s
+from planner.evidence.fit.compute_fit import times_s
 from planner.evidence.learn.linear import Equations, Factors, tangent
 from planner.evidence.learn.logs import text_lines
 from planner.job.errors import UsageError

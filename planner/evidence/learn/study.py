@@ -8,7 +8,7 @@ calibrated, as far as the k runs, each judged by the others, show that to be bet
 calibrated prediction is the linear one, and what like runs say.
 
 Then k runs are chosen for a third of the others, drawn at random, as `planner calibrate --suggest`
-chooses them (`planner.evidence.learn.choose`), whatever they cost, and that third is judged.
+chooses them (`planner.evidence.learn.suggest`), whatever they cost, and that third is judged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from statistics import NormalDist, fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.evidence.learn.choose import Unknown, most_telling
 from planner.evidence.learn.linear import likeness
 from planner.evidence.learn.posterior import Array, Prior, expectation, learn, trust
 from planner.evidence.learn.priors import Cluster, Published, fitted_prior
+from planner.evidence.learn.suggest import Unknown, most_telling
 from planner.predict.uncertainty.residuals import COVERAGE
 
 Indices = NDArray[np.int64]

@@ -1,8 +1,13 @@
 """Which run to make next: the short ones that tell most of the plans at hand.
 
-Candidates are the plans themselves, on fewer GPUs and with fewer micro-batches; what they tell, of
-the cluster's factors and as like configurations, is in `planner.evidence.learn.choose`. The error
-bar of a plan is what is not known of its step time.
+Candidates are the plans themselves, on fewer GPUs and with fewer micro-batches. The error bar of a
+plan is what is not known of its step time.
+
+Configurations' ln(measured / predicted) have a covariance K: of the factors and of what like ones
+share, by the prior or by what earlier runs left (`posterior.expectation`). Running one, i, leaves
+K - K_i·K_iᵀ / (K_ii + s²) (Kalman's update; s: a run's noise). Runs are chosen one after the other
+(active learning after Cohn 1996, Neural Networks 9(6)): what they measure does not change what
+they leave, so that all can be named before the first.
 """
 
 from __future__ import annotations
@@ -13,12 +18,12 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardware import HardwareError, load_prices
 from planner.evidence.learn.calibrate import FigureFit
-from planner.evidence.learn.choose import Unknown
 from planner.evidence.learn.linear import LearningModel, equations, likeness, predicted_logs
-from planner.evidence.learn.posterior import expectation
+from planner.evidence.learn.posterior import Array, expectation
 from planner.evidence.learn.priors import shipped_prior
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, cost_predictions
@@ -178,3 +183,43 @@ def _text(mapped: MappedRow) -> str:
     ]
     noun = "micro-batch" if degrees.grad_acc == 1 else "micro-batches"
     return f"{', '.join(parts)}, {degrees.grad_acc} {noun}, recompute {mapped.mode.name}"
+
+
+Indices = Sequence[int] | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What is not known of configurations: `covariance` (n, n) of their ln(measured / predicted),
+    and the variance of a run's `noise`."""
+
+    covariance: Array
+    noise: float
+
+    def deviation(self, judged: Indices) -> float:
+        """Mean standard deviation of the judged ones."""
+        return float(np.sqrt(np.maximum(np.diag(self.covariance)[judged], 0.0)).mean())
+
+    def deviations_after(self, judged: Indices) -> Array:
+        """The same, (n,), once each configuration has run."""
+        variances = np.diag(self.covariance)
+        gains = self.covariance[judged] ** 2 / (variances + self.noise)
+        return np.asarray(np.sqrt(np.maximum(variances[judged, None] - gains, 0.0)).mean(0))
+
+    def after(self, run: int) -> Unknown:
+        """What is left once a configuration has run."""
+        column = self.covariance[:, run]
+        gain = np.outer(column, column) / (column[run] + self.noise)
+        return Unknown(self.covariance - gain, self.noise)
+
+
+def most_telling(unknown: Unknown, candidates: Indices, judged: Indices, count: int) -> list[int]:
+    """The `count` candidates that tell most of the judged configurations, each once."""
+    left = [int(index) for index in candidates]
+    chosen: list[int] = []
+    for _ in range(count):
+        after = unknown.deviations_after(judged)
+        chosen.append(min(left, key=lambda index: float(after[index])))
+        left.remove(chosen[-1])
+        unknown = unknown.after(chosen[-1])
+    return chosen

@@ -12,8 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from planner.evidence.runs.model import experts_text
-from planner.evidence.runs.rows import MeasuredRow
-from planner.evidence.runs.spellings import zero_stage_named
+from planner.evidence.runs.rows import MeasuredRow, zero_stage_named
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec, MoeSpec
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from planner.evidence.runs.defaults import assumed
-from planner.evidence.runs.picks import missed_picks
-from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.predict import Prediction, assumed
 from planner.evidence.runs.ranking import rank_groups
 from planner.evidence.runs.report import (
     comparable_bytes,
@@ -17,7 +15,7 @@ from planner.evidence.runs.report import (
     time_comparison,
     time_interval,
 )
-from planner.evidence.runs.worst import worst_rows
+from planner.evidence.runs.worst import missed_picks, worst_rows
 
 Record = dict[str, Any]
 _GIB = 2**30

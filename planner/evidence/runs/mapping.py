@@ -11,29 +11,32 @@ from constraints.context_kinds import ContextKind
 from constraints.rule import Layout
 from hardware import Cluster
 from hardware.curves import load_compute_curves
-from planner.evidence.runs.blocks import block_layers, unstated_chunks
 from planner.evidence.runs.machine import cluster_of
 from planner.evidence.runs.model import UnpredictableRowError, model_of
 from planner.evidence.runs.recomputing import recompute_mode, recomputed_share
-from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow
-from planner.evidence.runs.sanity import demand_counts, demand_possible
-from planner.evidence.runs.software import UNFUSED_MEGATRON, profile_of
-from planner.evidence.runs.spellings import (
+from planner.evidence.runs.rows import (
+    PLAN_COLUMN,
+    MeasuredRow,
     precision_named,
     yes_or_no,
     zero_stage_named,
 )
-from planner.evidence.runs.training import (
+from planner.evidence.runs.software import UNFUSED_MEGATRON, profile_of
+from planner.evidence.runs.stated import (
+    block_layers,
+    demand_counts,
+    demand_possible,
     memory_gap,
     offloaded_modules,
     optimizer_name,
     optimizer_share,
     states_dropout,
+    unstated_chunks,
 )
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.frameworks.switches import framework_sharp
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
-from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
 from planner.predict.layouts import plan_layout
@@ -176,7 +179,7 @@ def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
     """Least micro-batch of a run that states none: one sequence, or the fewest for which Megatron's
     fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`).
 
-    Which one it is taken to have had: `planner.evidence.runs.micro_batch`, once it is predicted.
+    Which one it is taken to have had: `planner.evidence.runs.predict`, once it is predicted.
     """
     if not _is_eager(row, profile) or row.text("kernel") == "torch":
         return 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.evidence.runs.rows import MeasuredRow
-from planner.evidence.runs.spellings import yes_or_no
+from planner.evidence.runs.rows import MeasuredRow, yes_or_no
 from planner.job.models.layout import hybrid_kinds
 from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
 

@@ -1,9 +1,14 @@
-"""Predicting measured rows: those that share a job are costed together."""
+"""Predicting measured rows: those that share a job are costed together.
+
+A run that states no micro-batch is taken to have had what its operators would have settled on: of a
+few powers of two the smallest that by prediction is about as fast as the fastest, among those that
+fit.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +23,6 @@ from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage
 from planner.cost.tables import Array
 from planner.evidence.runs.completion import complete
 from planner.evidence.runs.mapping import MappedRow, map_row
-from planner.evidence.runs.micro_batch import LEAST_GAIN, other_micro_batches
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, demand_measurements
 from planner.job.job import Job
@@ -139,7 +143,7 @@ def predict_rows(rows: Iterable[MeasuredRow]) -> list[Prediction]:
 
 def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
     """The same rows; one that states no micro-batch with that of
-    `planner.evidence.runs.micro_batch`."""
+    `planner.evidence.runs.predict`."""
     results = list(predictions)
     trials = [
         (index, replace(prediction, mapped=mapped))
@@ -292,3 +296,68 @@ def _place_head(counts: Array, member: MappedRow, kinds: int) -> None:
     if stated is not None and 0 <= stated < counts.shape[1]:
         counts[kinds + 1] = 0.0
         counts[kinds + 1, stated] = 1.0
+
+
+_CANDIDATES = (1, 2, 4, 8)
+# A larger micro-batch costs memory: one that gains less than this share of the time is not taken.
+LEAST_GAIN = 0.02
+
+
+def other_micro_batches(row: MeasuredRow, mapped: MappedRow) -> list[MappedRow]:
+    """The row at each micro-batch that a run of its batch may have had; none where it is stated or
+    follows from the batch."""
+    if row.text("mbs") is not None or mapped.row is not row or mapped.layout is not None:
+        return []
+    found = []
+    for size in _CANDIDATES:
+        trial = MeasuredRow(row.file, row.line, row.cells | {"mbs": str(size)})
+        try:
+            one_map_row = map_row(trial)
+        except (UnpredictableRowError, ValueError):
+            continue
+        # Smaller where a rank's share of the batch is.
+        if one_map_row.degrees.mbs == size and one_map_row.batch_share == 1.0:
+            found.append(one_map_row)
+    return found
+
+
+def assumed(prediction: Prediction) -> tuple[str, ...]:
+    """Defaults that a row took, in words, as `vocab 50,304`; empty for a refused row."""
+    mapped = prediction.mapped
+    if mapped is None:
+        return ()
+    texts = (*mapped.assumed, *prediction.completed, *_unstated(prediction.row, mapped))
+    return tuple(dict.fromkeys(texts))
+
+
+def _unstated(row: MeasuredRow, mapped: MappedRow) -> Iterator[str]:
+    for column, text in (*_model(mapped), *_run(mapped)):
+        if row.text(column) is None:
+            yield text
+    if row.text("flash") is None and row.text("kernel") is None:
+        yield f"attention {mapped.job.attention_kernel}"
+
+
+def _model(mapped: MappedRow) -> tuple[tuple[str, str], ...]:
+    model = mapped.job.model
+    return (
+        ("seq", f"seq {mapped.job.seq}"),
+        ("ffn", f"ffn {model.ffn:,}"),
+        ("vocab", f"vocab {model.vocab:,}"),
+        ("kv_heads", f"kv_heads {model.kv_heads}"),
+        ("act", f"act {model.activation}"),
+    )
+
+
+def _run(mapped: MappedRow) -> tuple[tuple[str, str], ...]:
+    degrees, job = mapped.degrees, mapped.job
+    return (
+        ("gpus_per_node", f"gpus_per_node {job.cluster.gpus_per_node}"),
+        ("tp", f"tp {degrees.tp}"),
+        ("pp", f"pp {degrees.pp}"),
+        ("zero", f"zero stage {degrees.zero}"),
+        ("mbs", f"mbs {degrees.mbs}"),
+        ("gbs", f"gbs {degrees.gbs}"),
+        ("precision", f"precision {job.precision}"),
+        ("recompute", f"recompute {mapped.mode.name}"),
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import MeasuredRow
-from planner.evidence.runs.spellings import recompute_named
+from planner.evidence.runs.rows import MeasuredRow, recompute_named
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import Job
 

@@ -159,12 +159,8 @@ def time_interval(
     if prediction.mapped is None:
         raise ValueError("a refused row has no interval")
     without = "" if with_its_source else prediction.row.source
-    one_step_time_interval = step_time_interval(
-        prediction.mapped.job, seconds, without, prediction.conditions
-    )
-    return with_full_memory(
-        one_step_time_interval, seconds, prediction.full_step_time_s, prediction.full_chance
-    )
+    interval = step_time_interval(prediction.mapped.job, seconds, without, prediction.conditions)
+    return with_full_memory(interval, seconds, prediction.full_step_time_s, prediction.full_chance)
 
 
 def memory_comparison(prediction: Prediction) -> Comparison | None:
@@ -276,22 +272,13 @@ def report(
 
 def family_report(name: str, members: Sequence[Prediction]) -> FamilyReport:
     """The report of the rows of one family."""
-    times = [
-        one_time_comparison
-        for member in members
-        if (one_time_comparison := time_comparison(member)) is not None
-    ]
-    memories = [
-        one_memory_comparison
-        for member in members
-        if (one_memory_comparison := memory_comparison(member)) is not None
-    ]
+    times, memories = map(time_comparison, members), map(memory_comparison, members)
     return FamilyReport(
         family=name,
         rows=len(members),
         refused=sum(member.error is not None for member in members),
-        time=summarise(times),
-        memory=summarise(memories),
+        time=summarise([one for one in times if one is not None]),
+        memory=summarise([one for one in memories if one is not None]),
         fit=fit_confusion(members),
         picks=summarise_picks(rank_groups(members)),
     )
@@ -304,23 +291,21 @@ def in_doubt(predictions: Iterable[Prediction]) -> list[Prediction]:
 
 def mean_of_sources(predictions: Sequence[Prediction]) -> SourceMean:
     """Each source's own figures, averaged over sources."""
-    one_report = report(predictions, lambda prediction: prediction.row.source)
-    times = [family.time for family in one_report if family.time is not None]
-    memories = [family.memory for family in one_report if family.memory is not None]
-    picks = [family.picks for family in one_report if family.picks is not None]
+    sources = report(predictions, lambda prediction: prediction.row.source)
+
+    def mean(figure: str, name: str) -> float | None:
+        summaries = [getattr(source, figure) for source in sources]
+        known = [getattr(one, name) for one in summaries if one is not None]
+        return fmean(known) if known else None
+
     return SourceMean(
-        sources=len(one_report),
-        time_median=_mean(one.median for one in times),
-        time_mean=_mean(one.mean for one in times),
-        time_coverage=_mean(one.coverage for one in times),
-        memory_median=_mean(one.median for one in memories),
-        memory_mean=_mean(one.mean for one in memories),
-        memory_coverage=_mean(one.coverage for one in memories),
-        pick_mean=_mean(one.mean for one in picks),
-        rank_correlation=_mean(one.rank_correlation for one in picks),
+        sources=len(sources),
+        time_median=mean("time", "median"),
+        time_mean=mean("time", "mean"),
+        time_coverage=mean("time", "coverage"),
+        memory_median=mean("memory", "median"),
+        memory_mean=mean("memory", "mean"),
+        memory_coverage=mean("memory", "coverage"),
+        pick_mean=mean("picks", "mean"),
+        rank_correlation=mean("picks", "rank_correlation"),
     )
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return fmean(known) if known else None

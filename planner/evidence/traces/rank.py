@@ -8,15 +8,15 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.evidence.traces.events import EventStream
-from planner.evidence.traces.spans import Spans, complement, length, union, within
-from planner.evidence.traces.terms import collective_group, kernel_term
 from planner.job.errors import UsageError
 
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -237,3 +237,83 @@ def _first(durations: tuple[float, ...]) -> float | None:
     if len(durations) < 2:
         return None
     return durations[0] / float(np.median(durations[1:]))
+
+
+# Sets of time as arrays of disjoint spans [n, 2] in seconds, sorted.
+Spans = NDArray[np.float64]
+
+
+def union(*sets: Spans) -> Spans:
+    """What any of the spans of any set covers. A gap lies before the i-th start where the i-th end
+    is earlier: as many have ended as began."""
+    starts, ends = (np.sort(np.concatenate([one[:, side] for one in sets])) for side in (0, 1))
+    edges = np.concatenate([[True], starts[1:] > ends[:-1], [True]])
+    count = len(starts)
+    return np.column_stack([starts[edges[:count]], ends[edges[1 : count + 1]]])
+
+
+def length(spans: Spans) -> float:
+    """Seconds of disjoint spans."""
+    return float((spans[:, 1] - spans[:, 0]).sum())
+
+
+def complement(spans: Spans, start: float, end: float) -> Spans:
+    """What of [start, end] disjoint spans within it leave."""
+    edges = np.concatenate([[start], spans.ravel(), [end]]).reshape(-1, 2)
+    return edges[edges[:, 1] > edges[:, 0]]
+
+
+def within(spans: Spans, start: float, end: float) -> Spans:
+    """What spans cover of [start, end]."""
+    inside = np.minimum(spans[:, 1], end) > np.maximum(spans[:, 0], start)
+    return union(np.clip(spans[inside], start, end))
+
+
+# First match wins. Kernels of cuBLAS (nvjet, sm90_xmma, cutlass), hipBLASLt (Cijk), Triton;
+# FlashAttention and cuDNN (flash, fmha, sdpa), Triton's (attn_fwd); multi-tensor optimizers.
+_KERNELS = (
+    ("communication", r"nccl|rccl|msccl|all_?reduce_?kernel|nvshmem|deep_?ep|symm_?mem"),
+    ("copies", r"^mem(cpy|set)\b|copy_?engine"),
+    ("attention", r"flash|fmha|attn|attention|sdpa"),
+    ("optimizer", r"adam|lamb|sgd|muon|multi_tensor_apply|foreach"),
+    (
+        "matrix products",
+        r"gemm|cutlass|nvjet|xmma|cublas|wgrad|dgrad|matmul|^cijk_|_mm_|\bmm\b|wgmma",
+    ),
+)
+_COMPILED = tuple((term, re.compile(pattern, re.IGNORECASE)) for term, pattern in _KERNELS)
+OTHER = "elementwise"
+TERMS = ("matrix products", "attention", OTHER, "optimizer", "copies")
+
+# First match wins: words of a process group's description (Megatron's names, torch's meshes).
+_GROUPS = (
+    ("dp", r"data_parallel|(^|_)dp(_|$)|fsdp|dp_shard|dp_replicate|ddp"),
+    ("ep", r"expert_model|expert_tensor_and_model|(^|_)ep\b|mesh_ep"),
+    ("cp", r"context|(^|_)cp\b|mesh_cp"),
+    ("pp", r"pipeline|(^|_)pp\b|mesh_pp|embedding"),
+    ("tp", r"tensor|(^|_)tp\b|mesh_tp"),
+    ("dp", r"default_pg"),
+)
+_GROUP_PATTERNS = tuple((term, re.compile(pattern, re.IGNORECASE)) for term, pattern in _GROUPS)
+
+
+@lru_cache(maxsize=10_000)
+def kernel_term(name: str, category: str) -> str:
+    """`communication`, `copies`, or one of `TERMS`."""
+    if category in ("gpu_memcpy", "gpu_memset"):
+        return "copies"
+    return next((term for term, pattern in _COMPILED if pattern.search(name)), OTHER)
+
+
+def collective_group(name: str, arguments: dict[str, Any]) -> str:
+    """`tp`, `cp`, `ep`, `pp`, `dp` by the process group's description; else by the collective,
+    which of an all-to-all says ep and of a send or receive pp. A kernel of sends and receives
+    whose collective is not named may be of either."""
+    described = str(arguments.get("Process Group Description", ""))
+    for term, pattern in _GROUP_PATTERNS:
+        if described and pattern.search(described):
+            return term
+    collective = str(arguments.get("Collective name", "")).lower()
+    if re.search(r"all_?to_?all", f"{collective} {name.lower()}"):
+        return "ep"
+    return "pp" if re.search(r"send|recv", collective) else "unnamed group"

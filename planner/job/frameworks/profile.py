@@ -19,9 +19,14 @@ from hardware.curves import AttentionKernel
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
-from planner.job.frameworks.execution import FullMemory, Kernels, Outside, Overlap
+from planner.job.frameworks.execution import (
+    ActivationOffload,
+    FullMemory,
+    Kernels,
+    Outside,
+    Overlap,
+)
 from planner.job.frameworks.names import framework_names, profile_named
-from planner.job.frameworks.offloading import ActivationOffload
 from planner.job.frameworks.techniques import Technique, Techniques
 from planner.job.frameworks.tensors import SavedTensors, TrainingState
 from planner.job.frameworks.units import Share

@@ -1,7 +1,8 @@
 """What a person changes of how a framework trains, one option each: a profile with it in place.
 
 The options are torch's and Megatron's own switches, so each says which tables of the profile it
-is; readers of launch files use the same tables (`planner.launch.check.request`).
+is; readers of launch files use the same tables (`planner.launch.check.request`). The switches of a
+cluster's network are among them: whether they reduce for a framework (SHARP).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from hardware import Cluster, with_sharp
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import FrameworkProfile, frameworks_with, load_framework
 from planner.job.frameworks.techniques import Technique
@@ -116,3 +118,20 @@ def _demand_freed_gradients(profile: FrameworkProfile) -> None:
 
 def _has_ddp(profile: FrameworkProfile) -> bool:
     return profile.state.ddp_bucket_copies > 0 and 0 in profile.parallelism.zero_stages
+
+
+def framework_sharp(cluster: Cluster, profile: FrameworkProfile, asked: bool) -> Cluster:
+    """The cluster with what its switches do for a framework.
+
+    `asked`: the user wants SHARP (`--sharp`); then UsageError or HardwareError say why it cannot
+    be. A cluster that has it, under a framework that cannot name a communicator, goes without.
+    """
+    if profile.parallelism.sharp_groups:
+        return with_sharp(cluster, cluster.sharp) if asked else cluster
+    if asked:
+        having = ", ".join(frameworks_with(lambda other: other.parallelism.sharp_groups))
+        raise UsageError(
+            f"--sharp: {profile.name} cannot name the communicator that the switches reduce for "
+            f"(NCCL takes the first that is made); frameworks that can: {having}"
+        )
+    return cluster.model_copy(update={"sharp": ""}) if cluster.sharp else cluster

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 import tomli as tomllib
-from pydantic import BaseModel, ConfigDict
 
 from hardware import HardwareError
+from hardware.frozen import Frozen
 from planner.job.models.errors import ModelError
 from planner.job.specs import ModelSpec
 from planner.job.unmodelled import refuse_unmodelled
@@ -26,14 +26,12 @@ _SHAPELESS_SUFFIXES = ("instruct", "chat", "it", "base", "hf", "thinking")
 _RELEASE = re.compile(r"\d{4}")
 
 
-class ResolvedModel(BaseModel):
+class ResolvedModel(Frozen):
     """A model and how it was found.
 
     `alias_of` is the catalogue name when something else was typed. `exact_parameters` is counted
     by the reference implementation, without multi-token-prediction layers; None when unknown.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     spec: ModelSpec
     name: str

@@ -6,185 +6,41 @@ have a bias, which norms exist, which layers have experts or a window.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from planner.job.models.hf_fields import Fields
-from planner.job.models.hf_mixtures import (
-    deepseek_v2,
-    deepseek_v3,
-    glm4_moe,
-    glm4_moe_lite,
-    gpt_oss,
-    granitemoe,
-    llama4,
-    minimax_m2,
-    mixtral,
-    olmoe,
-    qwen2_moe,
-    qwen3_moe,
-    qwen3_next,
-)
+from planner.job.models.hf_mixtures import MIXTURES
 from planner.job.models.hf_parts import (
+    LAYERNORM_WITH_BIASES,
+    Reader,
     SpecFields,
     attention_bias,
+    biases,
+    family,
+    flags,
     late_window,
-    layernorm_with_biases,
+    mlp_bias,
     qkv_clip,
+    refused,
     trunk,
     window_everywhere,
     window_pattern,
 )
-from planner.job.models.hf_states import (
-    bamba,
-    delta_nets,
-    falcon_h1,
-    granite_hybrid,
-    jamba,
-    mamba,
-    mamba2,
-    minimax,
-    nemotron_h,
-)
+from planner.job.models.hf_states import STATE_SPACES
 from planner.job.models.layout import layer_kinds
 
 
-def llama(fields: Fields) -> SpecFields:
+def gemma2_softcaps(fields: Fields) -> SpecFields:
     return {
-        **trunk(fields),
-        **attention_bias(fields),
-        "mlp_bias": fields.flag("mlp_bias"),
-    }
-
-
-def ernie4_5(fields: Fields) -> SpecFields:
-    bias = fields.flag("use_bias")
-    return {**trunk(fields), "qkv_bias": bias, "attention_out_bias": bias, "mlp_bias": bias}
-
-
-def seed_oss(fields: Fields) -> SpecFields:
-    return {
-        **trunk(fields),
-        "qkv_bias": fields.flag("attention_bias"),
-        "attention_out_bias": fields.flag("attention_out_bias"),
-        "mlp_bias": fields.flag("mlp_bias"),
-    }
-
-
-def arcee(fields: Fields) -> SpecFields:
-    return {**llama(fields), "gated": False}
-
-
-def mistral(fields: Fields) -> SpecFields:
-    return {**trunk(fields), **window_everywhere(fields)}
-
-
-def hunyuan_v1_dense(fields: Fields) -> SpecFields:
-    return {**trunk(fields), **attention_bias(fields), "qk_norm": "head"}
-
-
-def exaone4(fields: Fields) -> SpecFields:
-    """Layers without a window have no positions, where others have one: costed as with."""
-    return {**trunk(fields), **window_pattern(fields), "block": "post", "qk_norm": "head"}
-
-
-def smollm3(fields: Fields) -> SpecFields:
-    """Every fourth layer has no positions, and is costed as with."""
-    fields.refuse("use_sliding_window", "no released model uses it")
-    return llama(fields)
-
-
-def qwen2(fields: Fields) -> SpecFields:
-    return {**trunk(fields), **late_window(fields), "qkv_bias": True}
-
-
-def qwen3(fields: Fields) -> SpecFields:
-    return {
-        **trunk(fields),
-        **attention_bias(fields),
-        **late_window(fields),
-        "qk_norm": "head",
-    }
-
-
-def qwen3_5(fields: Fields) -> SpecFields:
-    return {**trunk(fields), **delta_nets(fields)}
-
-
-def glm(fields: Fields) -> SpecFields:
-    return {**trunk(fields), "qkv_bias": fields.flag("attention_bias")}
-
-
-def glm4(fields: Fields) -> SpecFields:
-    return {**glm(fields), "block": "sandwich"}
-
-
-def gemma(fields: Fields) -> SpecFields:
-    return {**trunk(fields), **attention_bias(fields)}
-
-
-def gemma2(fields: Fields) -> SpecFields:
-    return {
-        **gemma(fields),
-        **window_pattern(fields),
-        "block": "sandwich",
         "attention_scale": fields.positive("query_pre_attn_scalar") ** -0.5,
         "attention_softcap": fields.optional_number("attn_logit_softcapping"),
         "logits_softcap": fields.optional_number("final_logit_softcapping"),
     }
 
 
-def gemma3(fields: Fields) -> SpecFields:
-    return {**gemma2(fields), "qk_norm": "head"}
-
-
-def phi(fields: Fields) -> SpecFields:
-    fields.refuse("qk_layernorm", "its per-head LayerNorms have biases; no released model uses it")
-    return {
-        **trunk(fields),
-        **layernorm_with_biases(),
-        "block": "single",
-        "head_bias": True,
-    }
-
-
-def phi3(fields: Fields) -> SpecFields:
-    return {**trunk(fields), **window_everywhere(fields)}
-
-
-def olmo(fields: Fields) -> SpecFields:
-    return {
-        **trunk(fields),
-        **attention_bias(fields),
-        **qkv_clip(fields),
-        "norm": "layernorm",
-        "norm_weight": False,
-    }
-
-
-def olmo2(fields: Fields) -> SpecFields:
-    return {
-        **trunk(fields),
-        **attention_bias(fields),
-        "block": "post",
-        "qk_norm": "full",
-    }
-
-
-def olmo3(fields: Fields) -> SpecFields:
-    return {**olmo2(fields), **window_pattern(fields)}
-
-
 def falcon(fields: Fields) -> SpecFields:
-    bias = fields.flag("bias")
-    return {
-        **trunk(fields),
-        **layernorm_with_biases(),
+    return LAYERNORM_WITH_BIASES | {
         "kv_heads": _falcon_kv_heads(fields),
         "block": _falcon_block(fields),
         "position": "alibi" if fields.flag("alibi") else "rope",
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
-        "mlp_bias": bias,
     }
 
 
@@ -203,9 +59,11 @@ def _falcon_block(fields: Fields) -> str:
     return "single" if new or fields.flag("parallel_attn") else "pre"
 
 
-def gpt2(fields: Fields) -> SpecFields:
-    fields.refuse("add_cross_attention", "only decoder-only models are planned")
-    return {**trunk(fields), **layernorm_with_biases(), "position": "learned"}
+gpt2 = family(
+    refused("add_cross_attention", "only decoder-only models are planned"),
+    **LAYERNORM_WITH_BIASES,
+    position="learned",
+)
 
 
 def gpt_bigcode(fields: Fields) -> SpecFields:
@@ -221,116 +79,78 @@ def opt(fields: Fields) -> SpecFields:
     shape = trunk(fields)
     if fields.positive("word_embed_proj_dim") != shape["hidden"]:
         raise fields.error("word_embed_proj_dim must be hidden_size: embeddings are not projected")
-    bias = fields.flag("enable_bias")
+    affine = "layer_norm_elementwise_affine"
     return {
         **shape,
-        **layernorm_with_biases(),
+        **LAYERNORM_WITH_BIASES,
         "position": "learned",
         # Two rows of its table are of no position (OPTLearnedPositionalEmbedding).
         "max_positions": shape["max_positions"] + 2,
-        "norm_bias": fields.flag("layer_norm_elementwise_affine"),
-        "norm_weight": fields.flag("layer_norm_elementwise_affine"),
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
-        "mlp_bias": bias,
+        **flags(norm_bias=affine, norm_weight=affine)(fields),
+        **biases("enable_bias")(fields),
     }
 
 
-def starcoder2(fields: Fields) -> SpecFields:
-    bias = fields.flag("use_bias")
-    return {
-        **trunk(fields),
-        **layernorm_with_biases(),
-        **window_everywhere(fields),
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
-        "mlp_bias": bias,
-    }
+def _parallel_residual(block: str) -> Reader:
+    """Attention and FFN side by side where `use_parallel_residual` says so; `block`: how."""
+    return lambda fields: {"block": block if fields.flag("use_parallel_residual") else "pre"}
 
 
-def stablelm(fields: Fields) -> SpecFields:
-    fields.refuse("qk_layernorm", "its per-head LayerNorms are not planned")
-    return {
-        **trunk(fields),
-        "norm": "layernorm",
-        "norm_bias": True,
-        "qkv_bias": fields.flag("use_qkv_bias"),
-        "block": "single" if fields.flag("use_parallel_residual") else "pre",
-    }
+def _layernorm_with_biases(_: Fields) -> SpecFields:
+    return LAYERNORM_WITH_BIASES
 
 
-def gpt_neox(fields: Fields) -> SpecFields:
-    return {
-        **trunk(fields),
-        **layernorm_with_biases(),
-        **attention_bias(fields),
-        "block": "parallel" if fields.flag("use_parallel_residual") else "pre",
-    }
+_LLAMA = family(attention_bias, mlp_bias)
+_GEMMA2 = (attention_bias, window_pattern, gemma2_softcaps)
+_NO_WINDOW = refused("use_sliding_window", "no released model uses it")
 
-
-def nemotron(fields: Fields) -> SpecFields:
-    return {
-        **trunk(fields),
-        **layernorm_with_biases(),
-        **attention_bias(fields),
-        "mlp_bias": fields.flag("mlp_bias"),
-    }
-
-
-READERS: dict[str, Callable[[Fields], SpecFields]] = {
-    "llama": llama,
-    "granite": llama,
-    "granitemoe": granitemoe,
-    "arcee": arcee,
-    "exaone4": exaone4,
-    "hunyuan_v1_dense": hunyuan_v1_dense,
-    "smollm3": smollm3,
-    "ernie4_5": ernie4_5,
-    "seed_oss": seed_oss,
-    "mistral": mistral,
-    "mixtral": mixtral,
-    "qwen2": qwen2,
-    "qwen3": qwen3,
-    "qwen2_moe": qwen2_moe,
-    "qwen3_moe": qwen3_moe,
-    "deepseek_v2": deepseek_v2,
-    "deepseek_v3": deepseek_v3,
-    "kimi_k2": deepseek_v3,
-    "gemma": gemma,
-    "gemma2": gemma2,
-    "gemma3_text": gemma3,
-    "phi": phi,
-    "phi3": phi3,
-    "olmo": olmo,
-    "olmo2": olmo2,
-    "olmo3": olmo3,
-    "olmoe": olmoe,
-    "falcon": falcon,
+READERS: dict[str, Reader] = {
+    "llama": _LLAMA,
+    "granite": _LLAMA,
+    "arcee": family(attention_bias, mlp_bias, gated=False),
+    # Layers without a window have no positions, where others have one: costed as with.
+    "exaone4": family(window_pattern, block="post", qk_norm="head"),
+    "hunyuan_v1_dense": family(attention_bias, qk_norm="head"),
+    # Every fourth layer has no positions, and is costed as with.
+    "smollm3": family(_NO_WINDOW, attention_bias, mlp_bias),
+    "ernie4_5": family(biases("use_bias")),
+    "seed_oss": family(
+        flags(qkv_bias="attention_bias", attention_out_bias="attention_out_bias"), mlp_bias
+    ),
+    "mistral": family(window_everywhere),
+    "qwen2": family(late_window, qkv_bias=True),
+    "qwen3": family(attention_bias, late_window, qk_norm="head"),
+    "gemma": family(attention_bias),
+    "gemma2": family(*_GEMMA2, block="sandwich"),
+    "gemma3_text": family(*_GEMMA2, block="sandwich", qk_norm="head"),
+    "phi": family(
+        refused("qk_layernorm", "its per-head LayerNorms have biases; no released model uses it"),
+        **LAYERNORM_WITH_BIASES,
+        block="single",
+        head_bias=True,
+    ),
+    "phi3": family(window_everywhere),
+    "olmo": family(attention_bias, qkv_clip, norm="layernorm", norm_weight=False),
+    "olmo2": family(attention_bias, block="post", qk_norm="full"),
+    "olmo3": family(attention_bias, window_pattern, block="post", qk_norm="full"),
+    "falcon": family(falcon, biases("bias")),
     "gpt2": gpt2,
     "gpt_bigcode": gpt_bigcode,
     "opt": opt,
-    "starcoder2": starcoder2,
-    "stablelm": stablelm,
-    "gpt_neox": gpt_neox,
-    "gpt_oss": gpt_oss,
-    "llama4_text": llama4,
-    "glm": glm,
-    "glm4": glm4,
-    "glm4_moe": glm4_moe,
-    "glm4_moe_lite": glm4_moe_lite,
-    "minimax_m2": minimax_m2,
-    "nemotron": nemotron,
-    "nemotron_h": nemotron_h,
-    "mamba": mamba,
-    "mamba2": mamba2,
-    "jamba": jamba,
-    "bamba": bamba,
-    "granitemoehybrid": granite_hybrid,
-    "falcon_h1": falcon_h1,
-    "minimax": minimax,
-    "qwen3_next": qwen3_next,
-    "qwen3_5_text": qwen3_5,
-    "qwen3_5_moe_text": qwen3_next,
+    "starcoder2": family(_layernorm_with_biases, window_everywhere, biases("use_bias")),
+    "stablelm": family(
+        refused("qk_layernorm", "its per-head LayerNorms are not planned"),
+        flags(qkv_bias="use_qkv_bias"),
+        _parallel_residual("single"),
+        norm="layernorm",
+        norm_bias=True,
+    ),
+    "gpt_neox": family(_layernorm_with_biases, attention_bias, _parallel_residual("parallel")),
+    "glm": family(flags(qkv_bias="attention_bias")),
+    "glm4": family(flags(qkv_bias="attention_bias"), block="sandwich"),
+    "nemotron": family(_layernorm_with_biases, attention_bias, mlp_bias),
+    **MIXTURES,
+    **STATE_SPACES,
 }
 
 

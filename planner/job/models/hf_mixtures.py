@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from planner.job.models.hf_fields import Fields
 from planner.job.models.hf_parts import (
     BIAS_UPDATE_RATE,
+    Reader,
     SpecFields,
     attention_bias,
     experts,
+    family,
+    flags,
+    mixture,
+    mlp_bias,
     qkv_clip,
     shared_and_routed,
-    trunk,
     window_everywhere,
     window_pattern,
     window_switch,
@@ -21,87 +27,56 @@ from planner.job.models.layout import moe_layers
 from planner.job.specs import AttentionKind, MlaSpec
 
 
-def granitemoe(fields: Fields) -> SpecFields:
-    moe = experts(fields, ffn=fields.positive("intermediate_size"))
-    return {**trunk(fields), **attention_bias(fields), "moe": moe}
-
-
-def mixtral(fields: Fields) -> SpecFields:
-    moe = experts(fields, ffn=fields.positive("intermediate_size"))
-    return {**trunk(fields), **window_everywhere(fields), "moe": moe}
-
-
-def _sparse_steps(fields: Fields) -> list[bool]:
+def qwen_moe(fields: Fields) -> SpecFields:
     """Every `decoder_sparse_step`-th layer has experts, except `mlp_only_layers`."""
     layers = fields.positive("num_hidden_layers")
     plain = fields.indices("mlp_only_layers", below=layers) or []
     sparse = moe_layers(layers, every=fields.positive("decoder_sparse_step"))
-    return [has and index not in plain for index, has in enumerate(sparse)]
+    moe = experts(fields, "moe_intermediate_size", normalised=fields.flag("norm_topk_prob"))
+    return {
+        "moe": moe,
+        "moe_layers": [has and index not in plain for index, has in enumerate(sparse)],
+    }
 
 
-def _qwen_moe(fields: Fields, shared_ffn: int) -> SpecFields:
-    moe = experts(
-        fields,
-        ffn=fields.positive("moe_intermediate_size"),
-        shared_ffn=shared_ffn,
-        shared_gate=shared_ffn > 0,
-        normalised=fields.flag("norm_topk_prob"),
-    )
-    return {**trunk(fields), "moe": moe, "moe_layers": _sparse_steps(fields)}
+def qwen_moe_shared(fields: Fields) -> SpecFields:
+    """The same with a gated expert that all tokens share, where there is one."""
+    read, shared = qwen_moe(fields), fields.non_negative("shared_expert_intermediate_size")
+    gated = {"shared_ffn": shared, "shared_gate": shared > 0}
+    return read | {"moe": read["moe"].model_copy(update=gated)}
 
 
-def qwen2_moe(fields: Fields) -> SpecFields:
+def qwen2_window(fields: Fields) -> SpecFields:
     last = fields.non_negative("max_window_layers")
-    return {
-        **_qwen_moe(fields, fields.non_negative("shared_expert_intermediate_size")),
-        **window_switch(fields, lambda index: index % 2 == 0 and index < last),
-        "qkv_bias": fields.flag("qkv_bias"),
-    }
+    return window_switch(fields, lambda index: index % 2 == 0 and index < last)
 
 
-def qwen3_moe(fields: Fields) -> SpecFields:
-    return {
-        **_qwen_moe(fields, shared_ffn=0),
-        **attention_bias(fields),
-        **window_switch(fields, lambda _: True),
-        "qk_norm": "head",
-    }
+def qwen3_window(fields: Fields) -> SpecFields:
+    return window_switch(fields, lambda _: True)
 
 
-def qwen3_next(fields: Fields) -> SpecFields:
-    """Delta nets of Qwen 3.5; experts with a shared one."""
-    shared = fields.non_negative("shared_expert_intermediate_size")
-    return {**_qwen_moe(fields, shared), **delta_nets(fields)}
-
-
-def _mla(fields: Fields) -> MlaSpec:
+def mla(fields: Fields) -> SpecFields:
     fields.refuse("attention_bias", "latent attention is read without biases")
-    return MlaSpec(
+    spec = MlaSpec(
         q_lora_rank=fields.optional_positive("q_lora_rank"),
         kv_lora_rank=fields.positive("kv_lora_rank"),
         qk_nope_head_dim=fields.positive("qk_nope_head_dim"),
         qk_rope_head_dim=fields.positive("qk_rope_head_dim"),
         v_head_dim=fields.positive("v_head_dim"),
     )
+    # config.json's head_dim is the rotary part only; ours is a query head's whole width.
+    return {"mla": spec, "head_dim": spec.qk_nope_head_dim + spec.qk_rope_head_dim}
 
 
-def _deepseek(fields: Fields, correction_bias: bool) -> SpecFields:
-    mla = _mla(fields)
-    return {
-        **trunk(fields),
-        **shared_and_routed(fields, correction_bias),
-        "mla": mla,
-        # config.json's head_dim is the rotary part only; ours is a query head's whole width.
-        "head_dim": mla.qk_nope_head_dim + mla.qk_rope_head_dim,
-    }
+def deepseek_moe(fields: Fields) -> SpecFields:
+    return shared_and_routed(fields, correction_bias=True)
 
 
-def deepseek_v2(fields: Fields) -> SpecFields:
-    return _deepseek(fields, correction_bias=False) | {"mlp_bias": fields.flag("mlp_bias")}
+def deepseek_v2_moe(fields: Fields) -> SpecFields:
+    return shared_and_routed(fields, correction_bias=False)
 
 
-def deepseek_v3(fields: Fields) -> SpecFields:
-    return _deepseek(fields, correction_bias=True)
+deepseek_v3 = family(mla, deepseek_moe)
 
 
 def glm4_moe_lite(fields: Fields) -> SpecFields:
@@ -111,71 +86,40 @@ def glm4_moe_lite(fields: Fields) -> SpecFields:
     return read if stated is None else read | {"moe_layers": [one == "sparse" for one in stated]}
 
 
-def glm4_moe(fields: Fields) -> SpecFields:
-    return {
-        **trunk(fields),
-        **shared_and_routed(fields, correction_bias=True),
-        "qkv_bias": fields.flag("attention_bias"),
-        "qk_norm": "head" if fields.flag("use_qk_norm") else "none",
-    }
+def glm4_qk_norm(fields: Fields) -> SpecFields:
+    return {"qk_norm": "head" if fields.flag("use_qk_norm") else "none"}
 
 
 def minimax_m2(fields: Fields) -> SpecFields:
-    moe = experts(
-        fields,
-        ffn=fields.positive("intermediate_size"),
-        score="sigmoid",
-        score_correction_bias=True,
-        bias_update_rate=BIAS_UPDATE_RATE,
-        router_fp32=True,
-    )
+    shape = family(
+        mixture(
+            score="sigmoid",
+            score_correction_bias=True,
+            bias_update_rate=BIAS_UPDATE_RATE,
+            router_fp32=True,
+        ),
+        qk_norm="full",
+    )(fields)
     rotary = fields.optional_positive("rotary_dim")
-    shape = trunk(fields)
-    if rotary is not None:
-        shape["rotary_share"] = rotary / shape["head_dim"]
-    return {**shape, "moe": moe, "qk_norm": "full"}
+    return shape if rotary is None else shape | {"rotary_share": rotary / shape["head_dim"]}
 
 
-def olmoe(fields: Fields) -> SpecFields:
-    read = mixtral(fields)
-    moe = read["moe"].model_copy(update={"normalised": fields.flag("norm_topk_prob")})
-    return {**read, **attention_bias(fields), **qkv_clip(fields), "moe": moe, "qk_norm": "full"}
+def olmoe_moe(fields: Fields) -> SpecFields:
+    return {"moe": experts(fields, normalised=fields.flag("norm_topk_prob"))}
 
 
-def gpt_oss(fields: Fields) -> SpecFields:
-    moe = experts(
-        fields,
-        ffn=fields.positive("intermediate_size"),
-        router_bias=True,
-        expert_bias=True,
-        clamp=fields.optional_number("swiglu_limit"),
-    )
-    return {
-        **trunk(fields),
-        **attention_bias(fields),
-        **window_pattern(fields),
-        "moe": moe,
-        "attention_sinks": True,
-    }
+def gpt_oss_moe(fields: Fields) -> SpecFields:
+    clamp = fields.optional_number("swiglu_limit")
+    return {"moe": experts(fields, router_bias=True, expert_bias=True, clamp=clamp)}
 
 
 def llama4(fields: Fields) -> SpecFields:
     """Llama 4's text model: experts and one shared expert are `intermediate_size` wide."""
     width = fields.positive("intermediate_size")
-    moe = experts(
-        fields,
-        ffn=width,
-        shared_ffn=width,
-        score="sigmoid",
-        weights_on_input=True,
-    )
     return {
-        **trunk(fields),
-        **attention_bias(fields),
         **_llama4_chunks(fields),
-        "qk_l2_norm": fields.flag("use_qk_norm"),
         "ffn": fields.positive("intermediate_size_mlp"),
-        "moe": moe,
+        "moe": experts(fields, shared_ffn=width, score="sigmoid", weights_on_input=True),
         "moe_layers": _llama4_moe_layers(fields),
     }
 
@@ -198,3 +142,25 @@ def _llama4_chunks(fields: Fields) -> SpecFields:
     chunk = fields.optional_positive("attention_chunk_size")
     kinds: list[AttentionKind] = ["sliding" if chunk and rope else "full" for rope in rotary]
     return windows(fields, chunk, kinds)
+
+
+# Delta nets of Qwen 3.5; experts with a shared one.
+_QWEN3_NEXT = family(qwen_moe_shared, delta_nets)
+
+MIXTURES: Mapping[str, Reader] = {
+    "granitemoe": family(attention_bias, mixture()),
+    "mixtral": family(window_everywhere, mixture()),
+    "qwen2_moe": family(qwen_moe_shared, qwen2_window, flags(qkv_bias="qkv_bias")),
+    "qwen3_moe": family(qwen_moe, attention_bias, qwen3_window, qk_norm="head"),
+    "qwen3_next": _QWEN3_NEXT,
+    "qwen3_5_moe_text": _QWEN3_NEXT,
+    "deepseek_v2": family(mla, deepseek_v2_moe, mlp_bias),
+    "deepseek_v3": deepseek_v3,
+    "kimi_k2": deepseek_v3,
+    "glm4_moe_lite": glm4_moe_lite,
+    "glm4_moe": family(deepseek_moe, flags(qkv_bias="attention_bias"), glm4_qk_norm),
+    "minimax_m2": minimax_m2,
+    "olmoe": family(window_everywhere, attention_bias, qkv_clip, olmoe_moe, qk_norm="full"),
+    "gpt_oss": family(attention_bias, window_pattern, gpt_oss_moe, attention_sinks=True),
+    "llama4_text": family(attention_bias, llama4, flags(qk_l2_norm="use_qk_norm")),
+}

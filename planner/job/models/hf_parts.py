@@ -1,15 +1,16 @@
-"""What several families of Hugging Face configs state in the same way."""
+"""What several families of Hugging Face configs state alike, rotary positions among it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from planner.job.models.hf_fields import Fields
-from planner.job.models.hf_rope import read_rope
-from planner.job.specs import AttentionKind, MoeSpec
+from planner.job.specs import AttentionKind, MoeSpec, RopeScaling, RopeSpec
 
 SpecFields = dict[str, Any]
+# Config keys -> fields of ModelSpec: of a whole family, or a part of it that several share.
+Reader = Callable[[Fields], SpecFields]
 # How far a step moves the bias of an expert; no config states it (DeepSeek-V3, arXiv 2412.19437,
 # section 4.2).
 BIAS_UPDATE_RATE = 1e-3
@@ -19,6 +20,38 @@ _ATTENTION: dict[str, AttentionKind] = {
     "sliding_attention": "sliding",
     "chunked_attention": "sliding",
 }
+
+
+def family(*parts: Reader, **fixed: Any) -> Reader:
+    """A family's reader: the trunk, then its parts in turn, then what holds for all its models."""
+
+    def read(fields: Fields) -> SpecFields:
+        found = trunk(fields)
+        for part in parts:
+            found |= part(fields)
+        return found | fixed
+
+    return read
+
+
+def flags(**keys: str) -> Reader:
+    """Fields that are flags, each with its key."""
+    return lambda fields: {name: fields.flag(key) for name, key in keys.items()}
+
+
+def biases(key: str) -> Reader:
+    """One flag for the biases of all projections of a layer."""
+    return flags(qkv_bias=key, attention_out_bias=key, mlp_bias=key)
+
+
+def refused(key: str, reason: str) -> Reader:
+    """Nothing but an error where a flag asks for a variant that ModelSpec cannot describe."""
+
+    def read(fields: Fields) -> SpecFields:
+        fields.refuse(key, reason)
+        return {}
+
+    return read
 
 
 def trunk(fields: Fields) -> SpecFields:
@@ -42,14 +75,20 @@ def trunk(fields: Fields) -> SpecFields:
     }
 
 
-def experts(fields: Fields, **more: object) -> MoeSpec:
-    """What configs with experts state in the same way."""
+def experts(fields: Fields, width: str = "intermediate_size", **more: object) -> MoeSpec:
+    """What configs with experts state in the same way; `width`: key of an expert's FFN."""
     known: SpecFields = {
         "experts": fields.positive("num_experts"),
         "top_k": fields.positive("num_experts_per_tok"),
         "aux_loss": fields.number("aux_loss"),
+        "ffn": fields.positive(width),
     }
     return MoeSpec.model_validate(known | more)
+
+
+def mixture(**more: Any) -> Reader:
+    """Experts as wide as `intermediate_size`, of which `more` always holds."""
+    return lambda fields: {"moe": experts(fields, **more)}
 
 
 def _rotary_share(fields: Fields) -> float:
@@ -70,10 +109,9 @@ def _split_head_dim(fields: Fields) -> int:
     return hidden // heads
 
 
-def attention_bias(fields: Fields) -> SpecFields:
-    """`attention_bias` puts a bias on the query, key, value and output projections."""
-    bias = fields.flag("attention_bias")
-    return {"qkv_bias": bias, "attention_out_bias": bias}
+# `attention_bias` puts a bias on the query, key, value and output projections.
+attention_bias = flags(qkv_bias="attention_bias", attention_out_bias="attention_bias")
+mlp_bias = flags(mlp_bias="mlp_bias")
 
 
 def windows(fields: Fields, window: int | None, derived: list[AttentionKind]) -> SpecFields:
@@ -120,16 +158,11 @@ def late_window(fields: Fields) -> SpecFields:
     return window_switch(fields, lambda index: index >= first)
 
 
-def layernorm_with_biases() -> SpecFields:
-    """LayerNorm, a plain FFN and a bias everywhere: GPT-2 and its descendants."""
-    return {
-        "gated": False,
-        "norm": "layernorm",
-        "norm_bias": True,
-        "qkv_bias": True,
-        "attention_out_bias": True,
-        "mlp_bias": True,
-    }
+# LayerNorm, a plain FFN and a bias everywhere: GPT-2 and its descendants.
+LAYERNORM_WITH_BIASES: SpecFields = {
+    "gated": False, "norm": "layernorm", "norm_bias": True, "qkv_bias": True,
+    "attention_out_bias": True, "mlp_bias": True,
+}  # fmt: skip
 
 
 def _groups(fields: Fields, correction_bias: bool) -> SpecFields:
@@ -145,13 +178,13 @@ def _groups(fields: Fields, correction_bias: bool) -> SpecFields:
 
 def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
     """DeepSeek's expert keys: leading dense layers, then every `moe_layer_freq`-th has experts."""
-    layers, width = fields.positive("num_hidden_layers"), fields.positive("moe_intermediate_size")
+    layers, width = fields.positive("num_hidden_layers"), "moe_intermediate_size"
     first = fields.non_negative("first_k_dense_replace")
     period = fields.non_negative("moe_layer_freq") or 1
     moe = experts(
         fields,
-        ffn=width,
-        shared_ffn=width * fields.non_negative("n_shared_experts"),
+        width,
+        shared_ffn=fields.positive(width) * fields.non_negative("n_shared_experts"),
         score_correction_bias=correction_bias,
         bias_update_rate=BIAS_UPDATE_RATE if correction_bias else 0.0,
         score="sigmoid" if correction_bias else "softmax",
@@ -170,4 +203,72 @@ def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
 
 
 def qkv_clip(fields: Fields) -> SpecFields:
+    """`clip_qkv` bounds queries, keys and values."""
     return {"qkv_clip": fields.optional_number("clip_qkv")}
+
+
+# Key of rope_scaling (up to transformers 4) and rope_parameters (from 5 on) -> field.
+SCALING_KEYS: Mapping[str, str] = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_positions",
+    "low_freq_factor": "low_frequency",
+    "high_freq_factor": "high_frequency",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "truncate": "truncate",
+    "mscale": "mscale",
+    "mscale_all_dim": "mscale_all_dim",
+    "attention_factor": "attention_factor",
+    "long_factor": "long_factor",
+    "short_factor": "short_factor",
+}
+# Names of one kind.
+_KINDS = {"su": "longrope"}
+# Layers of a nested table: {"full_attention": {...}, "sliding_attention": {...}}.
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def read_rope(fields: Fields) -> RopeSpec:
+    """`rope_parameters`, or `rope_theta` with `rope_scaling` beside it."""
+    tables = _tables(fields)
+    table = tables[0] if len(tables) == 1 else fields.nested("rope_parameters", FULL)
+    theta = _number(fields, table, "rope_theta") or fields.optional_number("rope_theta")
+    local = fields.optional_number("rope_local_base_freq")
+    if len(tables) > 1:
+        local = _number(fields, fields.nested("rope_parameters", SLIDING), "rope_theta") or local
+    return RopeSpec(
+        theta=theta or 10000.0,
+        local_theta=None if local == theta else local,
+        scaling=_scaling(fields, table),
+    )
+
+
+def _tables(fields: Fields) -> list[Mapping[str, object]]:
+    """One table, or one for each kind of layer."""
+    new = fields.table("rope_parameters")
+    if FULL in new:
+        return [fields.nested("rope_parameters", FULL), fields.nested("rope_parameters", SLIDING)]
+    return [new or fields.table("rope_scaling")]
+
+
+def _scaling(fields: Fields, table: Mapping[str, object]) -> RopeScaling | None:
+    kind = table.get("rope_type", table.get("type", "default"))
+    if kind == "default" or not table:
+        return None
+    if not isinstance(kind, str):
+        raise fields.error(f"rope_type is {kind!r}; expected a string")
+    values = {name: table[key] for key, name in SCALING_KEYS.items() if table.get(key) is not None}
+    if kind in ("su", "longrope") or "original_positions" not in values:
+        # Phi-3 states it beside the table; else it is the length that the model was made for.
+        longest = fields.optional_positive("original_max_position_embeddings")
+        values.setdefault("original_positions", longest)
+    return RopeScaling.model_validate({"kind": _KINDS.get(kind, kind), **values})
+
+
+def _number(fields: Fields, table: Mapping[str, object], key: str) -> float | None:
+    value = table.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise fields.error(f"{key} is {value!r}; expected a positive number")
+    return float(value)

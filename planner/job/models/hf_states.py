@@ -5,14 +5,20 @@ Each follows the modelling file of transformers 5.23.0 of the same name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from planner.job.models.hf_fields import Fields
 from planner.job.models.hf_parts import (
     BIAS_UPDATE_RATE,
+    Reader,
     SpecFields,
     attention_bias,
     experts,
+    family,
+    mixture,
+    mlp_bias,
+    refused,
     trunk,
 )
 from planner.job.models.layout import hybrid_kinds
@@ -25,27 +31,20 @@ _SYMBOLS = {
 }  # fmt: skip
 
 
-def nemotron_h(fields: Fields) -> SpecFields:
+def nemotron_layers(fields: Fields) -> SpecFields:
     """Layers are one of mixer, attention, feed-forward or experts each; no positions."""
-    fields.refuse("use_bias", "its projections are read without biases")
     pattern = _nemotron_pattern(fields)
-    found = trunk(fields) | {
+    found: SpecFields = {
         "layers": len(pattern),
         "layer_kinds": hybrid_kinds(pattern, fields.where),
-        "position": "none",
-        "gated": False,
         "activation": fields.text("mlp_hidden_act"),
-        "mlp_bias": fields.flag("mlp_bias"),
         "mtp_layers": fields.non_negative("num_nextn_predict_layers"),
-        "state_space": _mamba2(
-            fields, "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size"
-        ),
-        **attention_bias(fields),
+        "state_space": _hybrid_mamba2(fields),
     }
     if "E" in pattern:
         found["moe"] = experts(
             fields,
-            ffn=fields.positive("moe_intermediate_size"),
+            "moe_intermediate_size",
             latent=fields.optional_positive("moe_latent_size"),
             shared_ffn=fields.positive("moe_shared_expert_intermediate_size")
             * fields.non_negative("n_shared_experts"),
@@ -58,9 +57,7 @@ def nemotron_h(fields: Fields) -> SpecFields:
             normalised=fields.flag("norm_topk_prob"),
             weight_scale=fields.number("routed_scaling_factor", 1.0),
         )
-    if "-" not in pattern:
-        found["ffn"] = 0
-    return found
+    return found if "-" in pattern else found | {"ffn": 0}
 
 
 def _nemotron_pattern(fields: Fields) -> str:
@@ -147,19 +144,17 @@ def _mixers_alone(fields: Fields, space: StateSpaceSpec) -> SpecFields:
 
 
 def jamba(fields: Fields) -> SpecFields:
-    """Mamba-1 with an attention layer in each period, experts in some; no positions."""
+    """Mamba-1 with an attention layer in each period, experts in some."""
     layers = range(fields.positive("num_hidden_layers"))
     inner = fields.positive("expand") * fields.positive("hidden_size")
     space = _mamba1(fields, inner, "mamba_proj_bias", "mamba_dt_rank", "ssm_state_size")
-    found = trunk(fields) | {
-        "position": "none",
+    found: SpecFields = {
         "state_space": space.model_copy(update={"inner_norms": True}),
         "attention": ["full" if _in_period(fields, "attn", i) else "state" for i in layers],
     }
     if fields.positive("num_experts") > 1:
-        moe = experts(fields, ffn=fields.positive("intermediate_size"), normalised=False)
-        placed = [_in_period(fields, "expert", i) for i in layers]
-        found |= {"moe": moe, "moe_layers": placed}
+        found["moe"] = experts(fields, normalised=False)
+        found["moe_layers"] = [_in_period(fields, "expert", i) for i in layers]
     return found
 
 
@@ -174,9 +169,6 @@ def bamba(fields: Fields) -> SpecFields:
     listed = fields.indices("attn_layer_indices", below=layers) or []
     attention: list[AttentionKind] = ["full" if i in listed else "state" for i in range(layers)]
     return {
-        **trunk(fields),
-        **attention_bias(fields),
-        "mlp_bias": fields.flag("mlp_bias"),
         "attention": _attention(fields, layers) or attention,
         "state_space": _hybrid_mamba2(fields),
     }
@@ -202,25 +194,20 @@ def _hybrid_mamba2(fields: Fields, **more: Any) -> StateSpaceSpec:
 def granite_hybrid(fields: Fields) -> SpecFields:
     """Granite 4: Mamba-2 and attention, with experts and a shared one, or a dense block."""
     layers, shared = (fields.positive(k) for k in ("num_hidden_layers", "shared_intermediate_size"))
-    found = trunk(fields) | {
-        **attention_bias(fields),
+    found: SpecFields = {
         "position": "rope" if fields.text("position_embedding_type") == "rope" else "none",
         "attention": _attention(fields, layers) or ["state"] * layers,
         "state_space": _hybrid_mamba2(fields),
         "ffn": shared,
     }
     if fields.non_negative("num_experts"):
-        found["moe"] = experts(fields, ffn=fields.positive("intermediate_size"), shared_ffn=shared)
+        found["moe"] = experts(fields, shared_ffn=shared)
     return found
 
 
 def falcon_h1(fields: Fields) -> SpecFields:
     """Attention and Mamba-2 side by side in every layer."""
-    fields.refuse("projectors_bias", "its output projections are read without biases")
     return {
-        **trunk(fields),
-        **attention_bias(fields),
-        "mlp_bias": fields.flag("mlp_bias"),
         "attention": ["both"] * fields.positive("num_hidden_layers"),
         "state_space": _hybrid_mamba2(fields, gated_norm=fields.flag("mamba_rms_norm")),
     }
@@ -242,9 +229,8 @@ def minimax(fields: Fields) -> SpecFields:
         conv=0,
         chunk=fields.positive("block_size"),
     )
-    moe = experts(fields, ffn=fields.positive("intermediate_size"))
     attention = _attention(fields, layers) or derived
-    return {**read, "moe": moe, "attention": attention, "state_space": space}
+    return {"attention": attention, "state_space": space}
 
 
 def gated_delta(fields: Fields) -> StateSpaceSpec:
@@ -276,3 +262,21 @@ def delta_nets(fields: Fields) -> SpecFields:
         "qk_norm": "head",
         "state_space": gated_delta(fields),
     }
+
+
+_NO_MIXER_BIAS = refused("use_bias", "its projections are read without biases")
+_NO_OUTPUT_BIAS = refused("projectors_bias", "its output projections are read without biases")
+
+STATE_SPACES: Mapping[str, Reader] = {
+    "nemotron_h": family(
+        _NO_MIXER_BIAS, nemotron_layers, mlp_bias, attention_bias, position="none", gated=False
+    ),
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "jamba": family(jamba, position="none"),
+    "bamba": family(attention_bias, mlp_bias, bamba),
+    "granitemoehybrid": family(attention_bias, granite_hybrid),
+    "falcon_h1": family(_NO_OUTPUT_BIAS, attention_bias, mlp_bias, falcon_h1),
+    "minimax": family(minimax, mixture()),
+    "qwen3_5_text": family(delta_nets),
+}

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from constraints import RULES, ConstraintError
+from constraints.errors import ConstraintError
+from constraints.registry import RULES
 from hardware import HardwareError
 from hardware.sharp import why_not
 from planner.job.errors import UsageError

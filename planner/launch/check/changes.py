@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from hardware import HardwareError
 from planner.job.errors import UsageError
 from planner.job.frameworks.techniques import Technique

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from hardware import HardwareError
 from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile

@@ -271,7 +271,7 @@ def variation(name: str, profile: str) -> Variation:
         without = "without: " if name.startswith("no-") else ""
         return Variation(f"{name.removeprefix('no-')}: {without}{technique.words}", {})
     if name in _SHARED:
-        from planner.evidence.runs.variants import tables_of
+        from planner.evidence.runs.software import tables_of
 
         variant, words = _SHARED[name]
         return Variation(words, tables_of(variant, profile))

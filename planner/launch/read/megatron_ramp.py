@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from planner.job.batch_ramp import read_ramp
 from planner.job.errors import UsageError
-from planner.job.tokens import parse_tokens
+from planner.job.quantities import parse_tokens
 from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from hardware import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job, searched_modes

@@ -17,7 +17,7 @@ fitted likewise).
 A job outside what was measured gets a further, independent error (`Further`): one that grows with
 each doubling beyond the runs on the same GPU architecture (of memory: of the same framework), and
 one for each of architecture, framework, kind of model and precision without a run. How fast it
-grows is fitted by leaving *ranges* of runs out (`planner.evidence.fit.growth_fit`).
+grows is fitted by leaving *ranges* of runs out (`planner.evidence.fit.judging`).
 """
 
 from __future__ import annotations

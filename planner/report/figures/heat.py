@@ -10,9 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from constraints import ShapeRule, conflict_of, rejections, rules_of
 from constraints.context import RuleContext
+from constraints.explain import conflict_of, rejections
 from constraints.numbers import Columns, IntArray, Mask
+from constraints.registry import rules_of
+from constraints.rule import ShapeRule
 from planner.job.job import Job
 from planner.job.quantities import GIB
 from planner.predict.plan import Plan

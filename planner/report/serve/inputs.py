@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.targets import TARGETS
 from planner.job.models.catalog import catalog_name, model_names
+from planner.job.quantities import parse_tokens
 from planner.job.request import Request
-from planner.job.tokens import parse_tokens
 
 # Larger clusters, and models that need them, are for the command line: one costing pass of a search
 # is not interrupted.

@@ -11,12 +11,12 @@ from planner.predict.layouts import plan_layout
 from planner.predict.plan import Plan
 from planner.search.costed import likely_limit_bytes
 from planner.search.limit_results import Effort
-from planner.search.ordering import recommended
+from planner.search.outcome import recommended
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import Parts, PoolExplorer
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.search import pool_shapes
-from planner.search.pools.terms import pool_context, pool_terms
+from planner.search.pools.terms import pool_terms
 from planner.search.proofs import (
     SAME,
     Verdict,
@@ -76,8 +76,7 @@ class PoolChecks:
             yield "no legal configuration of the job"
             return
         layout = plan_layout(plan)
-        terms = pool_terms(explorer.model, explorer.costed, row, parts)
-        ctx = pool_context(explorer.model, explorer.costed, row, parts, explorer.limits, terms)
+        _, ctx = pool_terms(explorer.model, explorer.costed, row, parts, explorer.limits)
         for rule in broken_but_memory(layout, ctx)[:1]:
             yield f"its layout breaks a rule: {rule}"
             return

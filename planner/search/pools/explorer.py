@@ -37,9 +37,8 @@ from planner.search.limit_results import (
     Stopped,
     stopped_by_signal,
 )
-from planner.search.pools.bounds import PartTerms, part_terms, pool_bound_s
 from planner.search.pools.cost import CostedPool, PoolModel
-from planner.search.pools.terms import pool_context, pool_terms
+from planner.search.pools.terms import PartTerms, part_terms, pool_bound_s, pool_terms
 from planner.search.result import SolverBound
 from planner.search.terms import recompute_code
 
@@ -305,8 +304,7 @@ class PoolExplorer:
     def _may_be_even(self, row: int) -> bool:
         """Whether the even layout of a shape obeys the rules, but for memory."""
         parts = self.orders[row][0]
-        terms = pool_terms(self.model, self.costed, row, parts)
-        ctx = pool_context(self.model, self.costed, row, parts, self.limits, terms)
+        _, ctx = pool_terms(self.model, self.costed, row, parts, self.limits)
         return not broken_but_memory(self.even(row), ctx)
 
     def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
@@ -327,12 +325,11 @@ class PoolExplorer:
     ) -> tuple[PoolPoint | None, float]:
         """(a layout that beats `target` by more than a tie, the pace that none beats)."""
         gbs = float(self.gbs[row])
-        terms = pool_terms(self.model, self.costed, row, parts)
         limits = [share * limit for limit in self.limits]
-        ctx = pool_context(self.model, self.costed, row, parts, limits, terms)
+        terms, ctx = pool_terms(self.model, self.costed, row, parts, limits)
         within_s = (bound * gbs, target / (1.0 + TIE) * gbs)
         options = replace(self.effort.options, wall_s=self._seconds_left())
-        solution = solve_layout(terms[0], ctx, options, within_s)
+        solution = solve_layout(terms, ctx, options, within_s)
         self.solves += 1
         self.effort_s += solution.effort_s
         self.solved_rows.add(row)

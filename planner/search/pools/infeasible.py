@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from hardware import HardwareError
 from planner._version import __version__
 from planner.job.errors import NothingFitsError, UsageError
@@ -21,7 +21,7 @@ from planner.search.infeasibility import (
     RelaxationKind,
     WhyNothingFits,
 )
-from planner.search.limit_results import Effort, LimitResult, Progress
+from planner.search.limit_results import Effort, LimitResult, Progress, Until
 from planner.search.pools.explorer import PoolExplorer
 from planner.search.pools.jobs import first_job
 from planner.search.relaxations import (
@@ -33,7 +33,6 @@ from planner.search.relaxations import (
     shorter_sequences,
     smaller_optimizers,
 )
-from planner.search.until import Until
 
 # Work for one change: enough to find a plan, not to prove it the fastest.
 _MOST_SOLVES, _MOST_EFFORT_S = 10, 0.5

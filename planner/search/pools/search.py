@@ -13,12 +13,11 @@ from functools import partial
 
 import numpy as np
 
-from constraints import ConstraintError
+from constraints.errors import ConstraintError
 from constraints.numbers import IntArray
 from hardware import HardwareError, parse_gpus
 from planner.job.errors import UsageError
 from planner.job.pool import Pool
-from planner.job.recomputation import layer_modes
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
@@ -26,8 +25,7 @@ from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
 from planner.search.exact_front import front
 from planner.search.limit_results import Effort, Progress
-from planner.search.ordering import stop_notes
-from planner.search.outcome import front_points, of_front, proof_of
+from planner.search.outcome import front_points, of_front, proof_of, stop_notes
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
@@ -112,7 +110,6 @@ def search_pool(
         ),
         notes=(
             *stop_notes(explorer.stopped, effort.time_limit_s),
-            *_mix_notes(explorer),
             *(
                 ()
                 if fastest_only or explorer.stopped
@@ -136,13 +133,6 @@ def _plan(explorer: PoolExplorer, point: PoolPoint, gap: float) -> Plan:
     return pool_plan(
         explorer.model, explorer.costed, explorer.columns, point, counts, gap, OPTIMAL_WITHIN
     )
-
-
-def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:
-    """That a framework could mix recompute modes, which plans of pools do not."""
-    job = explorer.model.jobs[0]
-    if any(len(layer_modes(job, mode)) > 1 for mode in job.recompute):
-        yield "each plan recomputes by one mode; mixes of modes were not searched on a mixed pool"
 
 
 def alone_notes(request: Request, pool: Pool, best: Plan) -> Iterator[str]:

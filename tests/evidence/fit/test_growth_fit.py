@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.evidence.fit.growth_fit import folds, with_growth
-from planner.evidence.fit.judging import Residual, summarised
+from planner.evidence.fit.judging import Residual, folds, summarised, with_growth
 from planner.predict.uncertainty.families import Family
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.residuals import ResidualTable

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.evidence.fit.held_out import linearised, rests_on
-from planner.evidence.fit.left_out import left_out, measured_by
+from planner.evidence.fit.held_out import left_out, linearised, measured_by, rests_on
 from planner.evidence.fit.step_fit import CONSTANTS
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.rows import PUBLISHED, read_rows

@@ -7,10 +7,10 @@ from statistics import fmean, median
 import numpy as np
 import pytest
 
-from planner.evidence.learn.choose import Unknown, most_telling
 from planner.evidence.learn.linear import equations, likeness
 from planner.evidence.learn.posterior import Prior, expectation, learn
 from planner.evidence.learn.priors import shipped_prior
+from planner.evidence.learn.suggest import Unknown, most_telling
 from tests.evidence.learn import runs
 
 _PAIR = np.array([[1.0, 0.8], [0.8, 1.0]])

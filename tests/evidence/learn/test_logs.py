@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from hardware import HardwareError
-from planner.evidence.learn.logs import read_log
-from planner.evidence.learn.steady import steady
+from planner.evidence.learn.logs import read_log, steady
 from planner.job.errors import UsageError
 
 # megatron/training/training.py, training_log and report_memory (core 0.14).

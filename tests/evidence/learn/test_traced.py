@@ -8,8 +8,8 @@ import pytest
 from hardware.calibration import parameters_of
 from planner.cost import fields as f
 from planner.evidence.learn.calibrate import calibration_of, fit_figure
+from planner.evidence.learn.inputs import Traced, traced_equations
 from planner.evidence.learn.linear import LearningModel
-from planner.evidence.learn.traced import Traced, traced_equations
 from planner.evidence.runs.predict import cost_predictions
 from tests.evidence.learn import runs
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.evidence.runs.completion import complete
-from planner.evidence.runs.defaults import assumed
-from planner.evidence.runs.predict import predict_rows
+from planner.evidence.runs.predict import assumed, predict_rows
 from tests.evidence.runs.rows_for_tests import row
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.evidence.runs.mapping import map_row
-from planner.evidence.runs.micro_batch import LEAST_GAIN, other_micro_batches
-from planner.evidence.runs.predict import predict_rows
+from planner.evidence.runs.predict import LEAST_GAIN, other_micro_batches, predict_rows
 from tests.evidence.runs.rows_for_tests import row
 
 # Narayanan et al. 2021, Table 1: 7.5B, 16 sequences a replica.

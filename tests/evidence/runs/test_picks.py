@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.evidence.runs.picks import MEMORY, OUT, missed_picks
 from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.worst import MEMORY, OUT, missed_picks
 from tests.evidence.runs.rows_for_tests import predicted
 
 

@@ -8,7 +8,7 @@ from planner.evidence.runs.completion import complete
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.report import time_interval
-from planner.evidence.runs.training import optimizer_name
+from planner.evidence.runs.stated import optimizer_name
 from planner.predict.uncertainty.families import UNFAMILIAR
 from planner.predict.uncertainty.intervals import family_of
 from tests.evidence.runs.rows_for_tests import row

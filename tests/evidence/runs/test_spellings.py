@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.evidence.runs.mapping import map_row
-from planner.evidence.runs.spellings import (
+from planner.evidence.runs.rows import (
     precision_named,
     recompute_named,
     yes_or_no,

@@ -12,9 +12,15 @@ import pytest
 from hardware.errors import HardwareError
 from planner.evidence.traces.events import EventStream
 from planner.evidence.traces.findings import findings
-from planner.evidence.traces.rank import read_rank
-from planner.evidence.traces.spans import complement, length, union, within
-from planner.evidence.traces.terms import collective_group, kernel_term
+from planner.evidence.traces.rank import (
+    collective_group,
+    complement,
+    kernel_term,
+    length,
+    read_rank,
+    union,
+    within,
+)
 from planner.job.errors import UsageError
 from tests.evidence.traces import made_up
 

@@ -115,7 +115,7 @@ def test_solver_is_told_no_less_than_a_layout_holds(
         ctx = plain_context(job, pp, 1, job.recompute[0])
         _, stages = model.cost_layout(costed, 0, kernel_layout(model, layout, ctx))
         for stage, entry in enumerate(ctx.counts(layout)):
-            remade = [counts[stage] for counts in ctx.mode_counts(layout)]
+            remade = ctx.recomputed_counts(layout)[stage]
             told = numbers.peak(stage, entry, remade) * numbers.unit_bytes
             reserved = stages[stage, [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION]].sum()
             allocated = reserved / (1.0 + job.framework.outside.fragmentation)

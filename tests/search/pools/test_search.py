@@ -26,7 +26,7 @@ from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.search import pool_shapes
-from planner.search.pools.terms import pool_context, pool_terms
+from planner.search.pools.terms import pool_terms
 from planner.search.result import LimitBound, Proof, SearchResult
 from planner.search.search import find_plans
 
@@ -73,8 +73,7 @@ def every_point(pool_explorer: PoolExplorer) -> Iterator[PoolPoint]:
     for row, orders in enumerate(pool_explorer.orders):
         pp, vpp = int(pool_explorer.columns["pp"][row]), int(pool_explorer.columns["vpp"][row])
         for parts in orders:
-            terms = pool_terms(pool_explorer.model, pool_explorer.costed, row, parts)
-            ctx = pool_context(pool_explorer.model, pool_explorer.costed, row, parts, roomy, terms)
+            _, ctx = pool_terms(pool_explorer.model, pool_explorer.costed, row, parts, roomy)
             for blocks in splits(pool_explorer.model.jobs[0].model.layers, pp * vpp):
                 plain = Layout(pp, vpp, blocks, {}, ctx.placement)
                 for again in product(*(range(count + 1) for count in plain.stage_layers)):

@@ -1,0 +1,174 @@
+"""What a measured row says of blocks, optimizer and host, and what none can say.
+
+A row that its GPUs, its batch or its model rule out is refused by name: priced all the same it
+would show an absurd rate.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hardware import HardwareError
+from planner.evidence.runs.model import UnpredictableRowError
+from planner.evidence.runs.rows import MeasuredRow
+from planner.job.frameworks import FrameworkProfile
+from planner.job.job import Job
+from planner.predict.device import gpu_inputs
+from planner.predict.plan import Degrees
+
+# Of a stage under the interleaved schedule.
+_FEWEST_CHUNKS = 2
+# Profile whose recipes interleave wherever they have pipelines, and layers of a chunk there.
+_INTERLEAVING, _LAYERS_A_CHUNK = "megatron-bridge", 2
+
+
+def unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int:
+    """Chunks of a stage where a row does not give them; they divide its layers, or there is one.
+
+    Where it says that it interleaves, or that p2p overlaps, which Megatron-LM does under the
+    interleaved schedule alone: the fewest. In NeMo's tables every dense pipeline that gives them
+    interleaves (144 of 144 rows), with one to four layers a chunk: two layers.
+    """
+    each, spare = divmod(row.integer("layers") or 0, max(1, pp))
+    if spare or pp == 1:
+        return 1
+    if row.says("schedule", "interleaved") or "pp" in row.fact("overlap").split():
+        return next((index for index in range(_FEWEST_CHUNKS, each + 1) if each % index == 0), 1)
+    if profile.name == _INTERLEAVING and not row.text("moe"):
+        chunks = each // _LAYERS_A_CHUNK
+        return chunks if chunks and each % chunks == 0 else 1
+    return 1
+
+
+def block_layers(row: MeasuredRow) -> tuple[int, ...] | None:
+    """`6/5x2/0` = 6, 5, 5, 0; None where an even split is not ruled out."""
+    text = row.text("layers_per_stage")
+    if text is None:
+        return _beside_prediction(row)
+    blocks: list[int] = []
+    for part in text.split("/"):
+        read = re.fullmatch(r"\s*(\d{1,4})(?:x(\d{1,4}))?\s*", part)
+        if read is None:
+            raise UnpredictableRowError(f"layers_per_stage {text!r} is not written as 6/5x2/0")
+        blocks += [int(read[1])] * int(read[2] or 1)
+    if sum(blocks) != row.integer("layers"):
+        raise UnpredictableRowError(
+            f"layers_per_stage adds up to {sum(blocks)} of {row.integer('layers')} layers"
+        )
+    return tuple(blocks)
+
+
+def _beside_prediction(row: MeasuredRow) -> tuple[int, ...] | None:
+    """Layers that do not divide evenly beside multi-token prediction, which the last block holds:
+    as even as it gets with that counted as a layer."""
+    blocks = (row.integer("pp") or 1) * (row.integer("vpp") or 1)
+    layers, predicted = row.integer("layers") or 0, row.integer("mtp_layers") or 0
+    if not predicted or layers % blocks == 0:
+        return None
+    each, spare = divmod(layers + predicted, blocks)
+    counts = [each + (index < spare) for index in range(blocks)]
+    return (*counts[:-1], max(0, counts[-1] - predicted))
+
+
+def memory_gap(row: MeasuredRow) -> str | None:
+    """Why the row's memory is not predicted: it moves tensors to the host; None otherwise."""
+    if row.says("offload", r"^parameters|layers"):
+        return "parameters and single layers on the host are not modelled"
+    if row.says("recompute", r"\bbut\b"):
+        return "what full recomputation keeps by a policy is not modelled"
+    return None
+
+
+def optimizer_share(row: MeasuredRow) -> float:
+    """Share of the optimizer's states and update that the row has on the host."""
+    stated = re.search(r"\boptimizer(?: (\d+) ?%)?", row.fact("offload"))
+    return 0.0 if stated is None else float(stated[1] or 100.0) / 100.0
+
+
+def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
+    """Modules whose activations the row keeps on the host, as `planner.predict.ops.offload` names
+    them."""
+    offloaded = row.fact("offload")
+    if offloaded == "checkpoints":
+        return ("checkpoints",) if row.says("recompute", "^full") else ()
+    return tuple(offloaded.removeprefix("activations:").split()) if ":" in offloaded else ()
+
+
+def states_dropout(row: MeasuredRow) -> bool | None:
+    """Whether dropout is on, where the row says so."""
+    hidden = re.search(r"hidden ([\d.]+)", row.fact("dropout"))
+    return None if hidden is None else float(hidden[1]) > 0.0
+
+
+# Words of `state_precision`, and the keys of an optimizer's spelling.
+_STATE_KEYS = {
+    "main_grads": "grad", "main_params": "master", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq",
+}  # fmt: skip
+
+
+def optimizer_name(row: MeasuredRow) -> str:
+    """Optimizer, AdamW unless the row says otherwise, with the types that it states by part."""
+    stated = re.match(r"(?:paged )?([\w-]+)", row.fact("optimizer"))
+    # The states of a paged one are counted by its variant.
+    name = "adamw" if stated is None or row.says("optimizer", "paged") else stated[1]
+    types = _stated_types(row) if name == "adamw" else ""
+    return f"{name}:{types}" if types else name
+
+
+def _stated_types(row: MeasuredRow) -> str:
+    """`grad=bf16,exp_avg=bf16` of `main_grads bf16 exp_avg bf16`; both moments are of one type
+    where one is named, and in 16 bits where they are `below fp32`."""
+    fact = row.fact("state_precision")
+    if "moments below fp32" in fact:
+        return "exp_avg=bf16,exp_avg_sq=bf16"
+    types = {
+        _STATE_KEYS[part]: dtype
+        for part, dtype in re.findall(r"([a-z_]+) ((?:bf|fp)\d+)", fact)
+        if part in _STATE_KEYS and dtype != "fp32"
+    }
+    if "exp_avg" in types:
+        types.setdefault("exp_avg_sq", types["exp_avg"])
+    return ",".join(f"{key}={dtype}" for key, dtype in types.items())
+
+
+# Column, and the least value that it may state.
+_LEAST = {
+    "layers": 1, "hidden": 1, "heads": 1, "kv_heads": 1, "ffn": 0, "vocab": 1, "seq": 1,
+    "num_gpus": 1, "gpus_per_node": 1, "tp": 1, "pp": 1, "vpp": 0, "cp": 1, "ep": 1,
+    "mbs": 1, "gbs": 1, "head_stage": 0,
+}  # fmt: skip
+
+
+def demand_counts(row: MeasuredRow) -> None:
+    """UnpredictableRowError names a count of the row that is too small to be one."""
+    for column, least in _LEAST.items():
+        value = row.integer(column)
+        if value is not None and value < least:
+            raise UnpredictableRowError(f"{column} is {value}, and must be {least} or more")
+
+
+def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
+    """UnpredictableRowError where GPUs, batch, heads, experts or kernels rule the row out."""
+    gpus, one_degrees = row.integer("num_gpus") or 1, degrees
+    group = one_degrees.tp * one_degrees.pp * one_degrees.cp
+    if gpus % group:
+        raise UnpredictableRowError(f"tp·pp·cp = {group} does not divide {gpus} GPUs")
+    gbs = row.integer("gbs")
+    if gbs is not None and gbs < one_degrees.dp:
+        raise UnpredictableRowError(
+            f"gbs {gbs} is less than one sequence for each of dp {one_degrees.dp}"
+        )
+    if job.model.heads % one_degrees.tp:
+        raise UnpredictableRowError(f"tp {one_degrees.tp} does not divide {job.model.heads} heads")
+    # Embedding and loss may have stages of their own.
+    blocks, most = one_degrees.pp * one_degrees.vpp, job.model.layers + 2
+    if blocks > most and row.text("layers_per_stage") is None:
+        named = f"pp·vpp = {blocks}" if one_degrees.vpp > 1 else f"pp {one_degrees.pp}"
+        raise UnpredictableRowError(f"{named} of {job.model.layers} layers")
+    experts = job.model.moe.experts if job.model.moe else None
+    if experts is not None and experts % one_degrees.ep:
+        raise UnpredictableRowError(f"ep {one_degrees.ep} does not divide {experts} experts")
+    try:
+        gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
+    except HardwareError as error:
+        raise UnpredictableRowError(str(error)) from None
