@@ -361,7 +361,8 @@ class Frame:
 
     def call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
         """What a call comes to: of a function or class that is there, else a Record of it."""
-        special = self.module.reader.special.get(_name_of(what).rpartition(".")[2])
+        name, specials = _name_of(what), self.module.reader.special
+        special = specials.get(name) or specials.get(name.rpartition(".")[2])
         if special is not None:
             return special(*given, **named)
         if isinstance(what, Function):
