@@ -196,7 +196,7 @@ def main() -> NoReturn:
 
 def _closed(flags: int) -> TextIO:
     """A stream in place of one that is closed; each write fails where it is open for reading."""
-    return open(os.open(os.devnull, flags), "w", encoding="utf-8")
+    return os.fdopen(os.open(os.devnull, flags), "w", encoding="utf-8")
 
 
 def _tolerate_encoding(stream: TextIO) -> None:

@@ -23,6 +23,14 @@ def python_module(text: Text, path: str) -> ast.Module:
         raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
 
 
+def written(node: ast.AST) -> str:
+    """An expression as code, always the same for the same; in words where it is nested too deep."""
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        return "an expression that is nested too deep"
+
+
 def last_name(node: ast.expr) -> str:
     """Last name of a dotted expression."""
     if isinstance(node, ast.Attribute):

@@ -104,7 +104,7 @@ def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:
 
 def _directives(text: Text, files: Files) -> Iterator[Count]:
     """`#SBATCH --nodes=8`, `#PBS -l select=8`."""
-    for option, value in slurm_options(text):
+    for option, value in slurm_options(text).items():
         kind = _SLURM.get(option)
         if kind is not None:
             yield from _count(kind, f"#SBATCH {option}", value, None, files)
