@@ -17,10 +17,21 @@ _MOST_NAMED = 6
 def python_module(text: Text, path: str) -> ast.Module:
     """Syntax tree of a file. UsageError with the line of a slip."""
     try:
-        return ast.parse(text.value)
+        return parsed(text.value)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
+
+
+def parsed(text: str) -> ast.Module:
+    """Syntax tree, with `?` for the halves of characters in its texts, which nothing can print.
+
+    SyntaxError, ValueError, RecursionError, MemoryError."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = node.value.encode(errors="replace").decode()
+    return tree
 
 
 def written(node: ast.AST) -> str:

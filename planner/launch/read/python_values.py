@@ -16,7 +16,7 @@ from typing import Any
 
 from planner.launch.read.beside import text_of
 from planner.launch.read.limits import Limits
-from planner.launch.read.python_names import bound_name, defines, module_file
+from planner.launch.read.python_names import bound_name, defines, module_file, parsed
 from planner.launch.read.python_records import (
     ASKED,
     BUILTINS,
@@ -142,7 +142,7 @@ class Reader:
             text = text_of(path) if len(self.modules) <= _MOST_MODULES else None
             self.limits.step(len(text or ""))
             try:
-                tree = ast.parse(text) if text is not None else None
+                tree = parsed(text) if text is not None else None
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 tree = None
             if tree is not None:
