@@ -240,6 +240,14 @@ def test_python_that_nothing_prints(tmp_path: Path, value: str) -> None:
     assert found.status == ExitStatus.CANNOT_TELL, found.describe()
 
 
+def test_a_pickle_of_ten_bytes_that_asks_for_8_gib(tmp_path: Path) -> None:
+    """It keeps nothing under the number 2^29, for which the unpickler makes room."""
+    pickled = b"\x80\x04Nr" + (2**29).to_bytes(4, "little") + b"."
+    found = tried(tmp_path, "trace", "a.pickle", a_pickle=pickled)
+    assert found.status == ExitStatus.WRONG_INPUT
+    assert "a.pickle: cut short, or no pickle at all" in found.stderr
+
+
 # --- the machine ----------------------------------------------------------------------------------
 
 
