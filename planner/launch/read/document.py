@@ -90,16 +90,13 @@ def yaml_document(text: Text, path: str, files: Files) -> Document:
 
 def json_document(text: Text, path: str, files: Files) -> Document:
     """A JSON file. UsageError with the line that is wrong."""
-    from planner.launch.read.yaml_text import YamlError, read_yaml
+    from planner.launch.read.yaml_text import documents_of
 
     content = json_content(text.value, path)
     if not isinstance(content, dict):
         raise UsageError(f"{path}: holds no table of settings")
-    try:
-        # JSON is YAML but for tabs; the places are the same.
-        nodes = read_yaml(text.value.replace("\t", " ")).nodes
-    except YamlError:
-        nodes = ()
+    # JSON is YAML but for tabs; the places are the same.
+    nodes = documents_of(text.value.replace("\t", " ")).nodes
     places = dict(_yaml_places(nodes[0], "")) if nodes else {}
     return _marked(content, places, text, path, files)
 

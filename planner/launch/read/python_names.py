@@ -78,17 +78,13 @@ def bound_name(alias: ast.alias) -> str:
     return alias.asname or alias.name.split(".")[0]
 
 
-def defines(tree: ast.Module, name: str, *, local: bool = False) -> bool:
-    """Whether a module binds a name at its top; `local`: by itself, not by an import."""
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef(name=given) | ast.ClassDef(name=given) if given == name:
-                return True
-            case ast.Assign(targets=[ast.Name(id=given)]) if given == name:
-                return True
-            case ast.AnnAssign(target=ast.Name(id=given)) if given == name:
-                return True
-            case ast.Import() | ast.ImportFrom() if not local:
-                if any((alias.asname or alias.name) == name for alias in node.names):
-                    return True
+def binds(node: ast.stmt, name: str, *, local: bool = False) -> bool:
+    """Whether a statement at a module's top binds a name; `local`: by itself, not by an import."""
+    match node:
+        case ast.FunctionDef(name=given) | ast.ClassDef(name=given):
+            return given == name
+        case ast.Assign(targets=[ast.Name(id=given)]) | ast.AnnAssign(target=ast.Name(id=given)):
+            return given == name
+        case ast.Import() | ast.ImportFrom() if not local:
+            return any(bound_name(alias) == name for alias in node.names)
     return False

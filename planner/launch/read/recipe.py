@@ -210,7 +210,7 @@ class _Fields:
             self._take("train.micro_batch_size", data.get("micro_batch_size"))
             self._take("model.seq_length", data.get("seq_length"))
         self._overlap()
-        if next(_unseen(self.result), ""):
+        if _unseen(self.result):
             self.values = _NEMO_USUAL | self.values
 
     def _overlap(self) -> None:
@@ -369,7 +369,7 @@ class _Recipe:
             format="recipe",
             world=(self.launch.world if self.launch else None) or self.fields.world,
             main_file=self.path,
-            unseen=next(_unseen(self.fields.result), ""),
+            unseen=_unseen(self.fields.result),
             problems=(*self._problems(), *self._eased(found)),
             assumed=(*self._assumed(), *found.assumed),
         )
@@ -378,7 +378,7 @@ class _Recipe:
         for field in sorted(self.fields.unknown & _DEGREES):
             text = f"{field} is worked out by code that is not read"
             yield Problem("unresolved", text, "missing", (self.path,), "a file with its value")
-        unseen = next(_unseen(self.fields.result), "")
+        unseen = _unseen(self.fields.result)
         if unseen and "train.global_batch_size" not in self.fields.values:
             text = f"the recipe {unseen} is not beside the file: its settings are not seen"
             yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
@@ -396,7 +396,7 @@ class _Recipe:
         for problem in found.problems:
             if problem.rule in _OF_COMMANDS:
                 continue
-            if problem.severity == "error" and next(_unseen(self.fields.result), ""):
+            if problem.severity == "error" and _unseen(self.fields.result):
                 problem = replace(problem, severity="missing")  # noqa: PLW2901
             shapes = ("layers-by", "layout", "vpp", "model-shape")
             if problem.severity == "error" and not problem.rule.startswith(shapes):
@@ -412,15 +412,11 @@ class _Recipe:
     def _assumed(self) -> Iterator[str]:
         if self.others:
             yield chosen_words(self.name, self.others, "recipes", CHOICE)
-        if unseen := next(_unseen(self.fields.result), ""):
+        if unseen := _unseen(self.fields.result):
             yield f"what {unseen} sets besides is not beside the file: NeMo's usual settings"
 
 
-def _unseen(result: Record) -> Iterator[str]:
-    """Calls whose source was not there and that made the recipe itself."""
-    if (
-        re.search(r"(recipe|_config|_common)(_\d+\w+)?$", result.name)
-        and result.given == ()
-        and "." in result.name
-    ):
-        yield result.name
+def _unseen(result: Record) -> str:
+    """What made the recipe itself, where its source was not there."""
+    is_call = re.search(r"\.(\w*recipe|\w+_config|\w+_common)(_\d+\w+)?$", result.name)
+    return result.name if is_call and not result.given else ""
