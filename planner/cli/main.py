@@ -178,8 +178,10 @@ def cli(ctx: click.Context, debug: bool, no_color: bool) -> None:
 
 def main() -> NoReturn:
     """Entry point of the installed script."""
-    # A stream that was closed beforehand takes nothing, and that is no error.
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    # What is written to an output that was closed beforehand is lost, which is an error; messages
+    # that nobody wants are none.
+    sys.stdout = sys.stdout or _closed(os.O_RDONLY)
+    sys.stderr = sys.stderr or _closed(os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         _tolerate_encoding(stream)
     # Nearly all that imports make stays to the end: looking for garbage among it is a tenth of a
@@ -192,8 +194,9 @@ def main() -> NoReturn:
     raise SystemExit(flush_output())
 
 
-def _nowhere() -> TextIO:
-    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+def _closed(flags: int) -> TextIO:
+    """A stream in place of one that is closed; each write fails where it is open for reading."""
+    return os.fdopen(os.open(os.devnull, flags), "w", encoding="utf-8")
 
 
 def _tolerate_encoding(stream: TextIO) -> None:

@@ -103,6 +103,7 @@ _MERGES = "".join(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 9)}]\n" for n
         ("ds_json", '{"a":' * 3_000 + "1" + "}" * 3_000),
         ("ds_json", '{"train_batch_size": ' + "9" * 10_000 + "}"),
         ("ds_json", '{"train_batch_size": 1e999}'),
+        ("ds_json", json.dumps(dict.fromkeys(map(str, range(30_000)), 1) | {"optimizer": {}})),
         ("ds_json", '{"train_batch_size": 8, "x": "\\ud800"}'),
         ("titan_toml", "x = " + "[" * 3_000),
         ("titan_toml", "[training]\n" + ".".join("a" * 3_000) + " = 1\n"),
@@ -217,6 +218,7 @@ _READ = (ExitStatus.DONE, ExitStatus.NOTHING_FITS)
         ("E='eval \"$E\"'\neval \"$E\"", (ExitStatus.CANNOT_TELL, *_READ)),
         ("touch pwned; $(touch pwned); `touch pwned`", _READ),
         ("A=" + "x" * 2_000_000, (ExitStatus.WRONG_INPUT,)),
+        ("#SBATCH" + " -N 1" * 20_000, _READ),
     ],
     ids=lambda item: item[:24].encode("unicode_escape").decode() if isinstance(item, str) else "",
 )  # fmt: skip
@@ -228,6 +230,22 @@ def test_scripts_that_never_end(
     assert not (tmp_path / "pwned").exists()
     if found.status == ExitStatus.CANNOT_TELL:
         assert "the script is not read to its end" in found.stderr
+
+
+@pytest.mark.parametrize("value", [" + ".join(["a"] * 700), "-" * 700 + "a", "'\\ud800'"])
+def test_python_that_nothing_prints(tmp_path: Path, value: str) -> None:
+    """Nested deeper than Python writes an expression out again; half of a character."""
+    text = f"x = {value}\nTrainer(SFTConfig(output_dir='x', max_length={value}, seed=x))\n"
+    found = tried(tmp_path, "check", "a.py", "--gpus", "8xH100", a_py=text)
+    assert found.status == ExitStatus.CANNOT_TELL, found.describe()
+
+
+def test_a_pickle_of_ten_bytes_that_asks_for_8_gib(tmp_path: Path) -> None:
+    """It keeps nothing under the number 2^29, for which the unpickler makes room."""
+    pickled = b"\x80\x04Nr" + (2**29).to_bytes(4, "little") + b"."
+    found = tried(tmp_path, "trace", "a.pickle", a_pickle=pickled)
+    assert found.status == ExitStatus.WRONG_INPUT
+    assert "a.pickle: cut short, or no pickle at all" in found.stderr
 
 
 # --- the machine ----------------------------------------------------------------------------------
@@ -247,7 +265,8 @@ def planner(command: str, timeout: float = 60.0) -> subprocess.CompletedProcess[
         ("PLANNER models > /dev/full", ExitStatus.FILE_TROUBLE, "No space left on device"),
         ("PLANNER --help > /dev/full", ExitStatus.FILE_TROUBLE, "No space left on device"),
         ("PLANNER models | true; exit ${PIPESTATUS[0]}", None, ""),
-        ("PLANNER models gpt2 >&-", ExitStatus.DONE, ""),
+        ("PLANNER models gpt2 >&-", ExitStatus.FILE_TROUBLE, "the output: Bad file descriptor"),
+        ("PLANNER models gpt2 2>&- >/dev/null", ExitStatus.DONE, ""),
         ("COLUMNS=abc PLANNER models gpt2", ExitStatus.DONE, ""),
         ("PLANNER explain /dev/stdin < /dev/zero", ExitStatus.WRONG_INPUT, "too large"),
         ("PLANNER explain $'\\xff'", ExitStatus.WRONG_INPUT, "UTF-8"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +19,8 @@ from planner.job.errors import UsageError
 
 # A snapshot with hundreds of thousands of events has some hundred MB.
 MOST_BYTES = 1 << 30
+# Memory that objects take by the bytes that spell them, and what any file may take.
+_MOST_EXPANSION, _LEAST_BYTES = 64, 1 << 28
 _ALLOCATED, _FREED = "alloc", "free_completed"
 # Words of a frame's function or file that say whose memory it is; the first match counts.
 _CATEGORIES = (
@@ -113,7 +116,7 @@ def _content(path: Path) -> dict[str, Any]:
                 f"{path}: larger than {MOST_BYTES >> 30} GiB; record fewer events "
                 "(_record_memory_history(max_entries=100000))"
             )
-        with path.open("rb") as stream:
+        with path.open("rb") as stream, _limited_memory(path.stat().st_size):
             content = _NoCode(stream).load()
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist") from None
@@ -130,6 +133,28 @@ def _content(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no table of segments; it is no memory snapshot")
     return content
+
+
+@contextmanager
+def _limited_memory(size_bytes: int) -> Iterator[None]:
+    """MemoryError beyond what a pickle of a size takes: a few of its bytes may ask for any amount
+    (the number under which an object is kept). Without effect where the system has no such limit.
+    """
+    try:
+        import resource
+
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (ImportError, OSError):
+        yield
+        return
+    most = pages * resource.getpagesize() + _LEAST_BYTES + _MOST_EXPANSION * size_bytes
+    allowed = [limit for limit in before if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([most, *allowed]), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _segments(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:

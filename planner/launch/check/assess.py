@@ -17,7 +17,7 @@ from planner.launch.check.request import as_request
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
 from planner.launch.read.document_reader import NO_LENGTH
-from planner.launch.read.found import Found, Problem
+from planner.launch.read.found import Found, Problem, unresolved
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import given_columns, rule_context
@@ -163,6 +163,7 @@ def _is_of_old_gpus(problem: Problem) -> bool:
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
     ctx, columns = rule_context(job), given_columns(degrees)
+    hidden = _hidden(found)
     for rule in RULES:
         if rule.mask(columns, ctx)[0]:
             continue
@@ -175,17 +176,33 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
             rule.name == "microbatches-fill-pipeline" and degrees.vpp > 1
         )
         # Settings that were not seen may be those that the rule asks for.
-        unsure = modelled and bool(found.unseen)
+        unread = found.unseen and f"{found.unseen}, which is not there to read,"
+        unread = unread or next((hidden[item] for item in spoken if item in hidden), "")
+        unsure = modelled and bool(unread)
         yield Problem(
             rule.name if modelled else "not-predictable",
             sentence
             + (f" (here {given})" if given else "")
             + ("" if modelled else ", which is not modelled")
-            + (f"; {found.unseen}, which is not there to read, may say otherwise" * unsure),
+            + (f"; {unread} may say otherwise" * unsure),
             severity=("missing" if unsure else "error") if modelled else "warning",
             places=tuple(dict.fromkeys(places)),
             late="run time" in rule.source,
         )
+
+
+def _hidden(found: Found) -> dict[str, str]:
+    """Degrees whose value is not known, or follows from such a one, and what would tell it."""
+    why = {
+        name: setting.unknown
+        for name, setting in found.where.items()
+        if setting.unknown and unresolved(setting) in found.problems
+    }
+    model_parallel = ("tp", "pp", "cp")
+    for name, parts in (("dp", model_parallel), ("grad_acc", (*model_parallel, "mbs", "gbs"))):
+        reasons = [why[part] for part in parts if part in why]
+        why |= {name: reasons[0]} if reasons else {}
+    return why
 
 
 def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:

@@ -31,7 +31,6 @@ _STRATEGIES = {
     "HYBRID_SHARD_ZERO2": 2, "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
 }  # fmt: skip
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
-_GPUS_PER_NODE = 8
 # accelerate's name -> DeepSpeed's.
 _DEEPSPEED = {
     "zero_stage": "zero_optimization.stage",

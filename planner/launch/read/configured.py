@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from planner.launch.read.document import (
     yaml_document,
 )
 from planner.launch.read.found import Found, Hints, Problem, Setting
-from planner.launch.read.hf_arguments import given_arguments, hf_arguments
+from planner.launch.read.hf_arguments import given_arguments, hf_arguments, overrides
 from planner.launch.read.hf_python import hf_python_settings
 from planner.launch.read.hf_training import (
     Program,
@@ -109,26 +110,31 @@ def _nanotron(text: Text, path: str, launch: Launch, files: Files, hints: Hints)
 def _accelerate(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
     """Its own file, or DeepSpeed's settings in it; a recipe that the command names completes it."""
     document = yaml_document(text, path, files)
-    given = given_arguments(launch.arguments, files) if launch else {}
-    recipe = _recipe(given, launch, files)
+    named = _named_beside(launch, files) if launch else {}
     folder = path.rpartition("/")[0] or "."
-    script = hf_arguments({**recipe, **given}, _folder(launch, folder), hints)
+    script = hf_arguments(named, _folder(launch, folder), hints)
+    script = checkpointed(script, named, program_of("trainer", named, launch))
     inside = deepspeed_in(document, files)
     if inside is None:
         found = read_accelerate(document, launch, files, script)
-        return _refused(found, {**recipe, **given}, launch)
+        return _refused(found, named, launch)
     found = read_deepspeed(inside, launch, files, script)
     found = replace(found, format="accelerate", main_file=path, unused=(), unknown=())
-    return _refused(found, {**recipe, **given}, launch)
+    return _refused(found, named, launch)
 
 
-def _recipe(given: Mapping[str, Setting], launch: Launch, files: Files) -> dict[str, Setting]:
-    """Settings of the YAML that a Trainer script's `--config` names."""
-    name = given.get("config")
-    if launch is None or name is None or not str(name.value).endswith((".yaml", ".yml")):
-        return {}
-    source = source_beside(str(name.value), _folder(launch, "."), files)
-    return {} if source is None else yaml_document(source.as_text(), source.path, files).settings
+def _named_beside(launch: LaunchCommand, files: Files) -> dict[str, Setting]:
+    """A Trainer script's arguments, and the settings of the YAML that `--config` or the first of
+    them names."""
+    given = given_arguments(launch.arguments, files)
+    first = launch.arguments[0].text.value if launch.arguments else ""
+    name = str(given["config"].value) if "config" in given else first
+    is_yaml = re.fullmatch(r"[^-=].*\.ya?ml", name) is not None
+    source = source_beside(name, _folder(launch, "."), files) if is_yaml else None
+    if source is None:
+        return given
+    settings = yaml_document(source.as_text(), source.path, files).settings
+    return {**settings, **overrides(launch.arguments, files)}
 
 
 def _folder(launch: Launch, otherwise: str) -> Path:
@@ -147,7 +153,7 @@ def _trained_by(program: Program) -> Reader:
 
     def reader(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
         settings = yaml_document(text, path, files).settings
-        given = given_arguments(launch.arguments, files) if launch else {}
+        given = overrides(launch.arguments, files) if launch else {}
         found = read_hf_training({**settings, **given}, path, files, hints, launch, program)
         named = {"deepspeed", "fsdp", "fsdp_config", "zero_stage"} & {
             key.partition(".")[0] for key in (*settings, *given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from hardware import HardwareError
@@ -127,7 +127,7 @@ def _yaml_kind(name: str, text: str) -> Kind:
             f"{name}: a template with {{{{ ... }}}} in it: render it first (`helm template`), or "
             "give the script that it starts"
         )
-    if (count := _documents(text)) > 1:
+    if (count := len(_documents(text))) > 1:
         raise UsageError(
             f"{name}: holds {count} YAML documents, none of which starts a training program in a "
             "way that is read; give the script that it starts"
@@ -152,14 +152,11 @@ def _yaml_kind(name: str, text: str) -> Kind:
     )
 
 
-def _documents(text: str) -> int:
-    """How many documents a YAML text holds; 0 for no YAML."""
-    from planner.launch.read.yaml_text import YamlError, read_yaml
+def _documents(text: str) -> Sequence[object]:
+    """The documents of a YAML text; none of another."""
+    from planner.launch.read.yaml_text import documents_of
 
-    try:
-        return len(read_yaml(text).contents)
-    except YamlError:
-        return 0
+    return documents_of(text).contents
 
 
 def _of_another(settings: Mapping[str, object]) -> str:
@@ -171,15 +168,9 @@ def _of_another(settings: Mapping[str, object]) -> str:
 
 def _mapping_kind(text: str) -> Kind | None:
     """Accelerate or nanotron, if a text is YAML with their keys."""
-    from planner.launch.read.yaml_text import YamlError, read_yaml
-
-    try:
-        content = read_yaml(text).content
-    except YamlError:
-        return None
-    if not isinstance(content, dict):
-        return None
-    return _kind_of_table(content)
+    documents = _documents(text)
+    content = documents[0] if len(documents) == 1 else None
+    return _kind_of_table(content) if isinstance(content, dict) else None
 
 
 def _kind_of_table(content: dict[str, object]) -> Kind | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from planner.launch.read.arithmetic import evaluate_arithmetic
 from planner.launch.read.text import Text
@@ -29,15 +29,18 @@ _VARIABLES = {
 PBS_NODES = ("select", "nodes", "rt_F", "rt_AF")
 
 
-def slurm_options(source: Text) -> Iterator[tuple[str, Text]]:
-    """Options with a value that `#SBATCH` lines state; none of a job of several components."""
+def slurm_options(source: Text) -> Mapping[str, Text]:
+    """Options with a value that `#SBATCH` lines state, the last of each; none of a job of several
+    components."""
+    found: dict[str, Text] = {}
     if "#SBATCH hetjob" in source.value or "#SBATCH packjob" in source.value:
-        return
+        return found
     for line in _LINE.finditer(source.value):
         for option in _OPTION.finditer(line[1]):
             if option[3]:
-                at = line.start(1)
-                yield option[1] or option[2], source[at + option.start(3) : at + option.end(3)]
+                at, name = line.start(1), option[1] or option[2]
+                found[name] = source[at + option.start(3) : at + option.end(3)]
+    return found
 
 
 def pbs_resources(source: Text) -> Iterator[tuple[str, Text]]:
@@ -71,7 +74,7 @@ def _of_pbs(source: Text) -> dict[str, Text]:
 
 def _of_slurm(source: Text) -> dict[str, Text]:
     found: dict[str, Text] = {}
-    for option, value in slurm_options(source):
+    for option, value in slurm_options(source).items():
         # gres=gpu:a100:8 ends with the number.
         for name in _VARIABLES.get(option, ()):
             found[name] = value[value.value.rfind(":") + 1 :]

@@ -6,14 +6,18 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
 from planner.launch.read.found import SURELY_MEANT, Edit, Placed, Problem, Setting
+from planner.launch.read.limits import MOST_SETTINGS
 from planner.launch.read.text import Files, Text
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
+# (start and end of the value, start and end of the entry)
+_Places = tuple[int, int, int, int]
 _ENTRY = re.compile(r"^(\s*)([A-Za-z0-9_.\"'-]+)(\s*=\s*)")
 
 
@@ -67,12 +71,7 @@ class Document(Placed):
 
 def toml_document(text: Text, path: str, files: Files) -> Document:
     """A TOML file. UsageError with the line that is wrong."""
-    content = toml_content(text.value, path)
-    places = dict(_toml_places(text))
-    settings = {
-        key: _setting(key, value, places.get(key), text, files) for key, value in leaves(content)
-    }
-    return Document(path, content, settings)
+    return _marked(toml_content(text.value, path), dict(_toml_places(text)), text, path, files)
 
 
 def yaml_document(text: Text, path: str, files: Files) -> Document:
@@ -86,30 +85,30 @@ def yaml_document(text: Text, path: str, files: Files) -> Document:
         raise UsageError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path}: holds no table of settings")
-    return _marked(content, read.nodes[0], text, path, files)
+    return _marked(content, dict(_yaml_places(read.nodes[0], "")), text, path, files)
 
 
 def json_document(text: Text, path: str, files: Files) -> Document:
     """A JSON file. UsageError with the line that is wrong."""
-    from planner.launch.read.yaml_text import YamlError, read_yaml
+    from planner.launch.read.yaml_text import documents_of
 
     content = json_content(text.value, path)
     if not isinstance(content, dict):
         raise UsageError(f"{path}: holds no table of settings")
-    try:
-        # JSON is YAML but for tabs; the places are the same.
-        nodes = read_yaml(text.value.replace("\t", " ")).nodes
-    except YamlError:
-        nodes = ()
-    return _marked(content, nodes[0] if nodes else None, text, path, files)
+    # JSON is YAML but for tabs; the places are the same.
+    nodes = documents_of(text.value.replace("\t", " ")).nodes
+    places = dict(_yaml_places(nodes[0], "")) if nodes else {}
+    return _marked(content, places, text, path, files)
 
 
-def _marked(content: dict[str, Any], node: Any, text: Text, path: str, files: Files) -> Document:
-    """`node` None: nobody knows where the settings stand."""
-    places = {} if node is None else dict(_yaml_places(node, ""))
-    settings = {
-        key: _setting(key, value, places.get(key), text, files) for key, value in leaves(content)
-    }
+def _marked(
+    content: dict[str, Any], places: Mapping[str, _Places], text: Text, path: str, files: Files
+) -> Document:
+    """The settings of a file, each with its place where that is known. UsageError for too many."""
+    found = list(islice(leaves(content), MOST_SETTINGS + 1))
+    if len(found) > MOST_SETTINGS:
+        raise UsageError(f"{path}: more than {MOST_SETTINGS:,} settings: no launch has as many")
+    settings = {key: _setting(key, value, places.get(key), text, files) for key, value in found}
     return Document(path, content, settings)
 
 
@@ -121,10 +120,6 @@ def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from leaves({str(name): inner for name, inner in value.items()}, f"{key}.")
         else:
             yield key, value
-
-
-# (start and end of the value, start and end of the entry)
-_Places = tuple[int, int, int, int]
 
 
 def _setting(key: str, value: object, places: _Places | None, text: Text, files: Files) -> Setting:

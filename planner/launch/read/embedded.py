@@ -31,13 +31,10 @@ class Embedded:
 
 def is_embedding(text: str) -> bool:
     """Whether a YAML text starts a job with a script of its own."""
-    from planner.launch.read.yaml_text import YamlError, read_yaml
+    from planner.launch.read.yaml_text import documents_of
 
-    try:
-        documents = [content for content in read_yaml(text).contents if isinstance(content, dict)]
-    except YamlError:
-        return False
-    return any(document.get("kind") in _JOBS or _is_task(document) for document in documents)
+    tables = [content for content in documents_of(text).contents if isinstance(content, dict)]
+    return any(table.get("kind") in _JOBS or _is_task(table) for table in tables)
 
 
 def _is_task(document: dict[str, object]) -> bool:

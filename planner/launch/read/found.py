@@ -31,7 +31,6 @@ Format = Literal[
 ]
 # Formats that are read and not written.
 READ_ONLY: tuple[Format, ...] = ("settings", "recipe")
-Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)

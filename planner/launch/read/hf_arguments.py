@@ -197,6 +197,16 @@ def given_arguments(words: Sequence[Word], files: Files) -> dict[str, Setting]:
     return found
 
 
+def overrides(words: Sequence[Word], files: Files) -> dict[str, Setting]:
+    """What a command says in place of its YAML file, LLaMA-Factory's `name=value` too."""
+    found = given_arguments(words, files)
+    for word in words:
+        if given := re.match(r"([A-Za-z_]\w*)=", word.text.value):
+            setting = setting_of(given[1], word.text[given.end() :], None, files)
+            found[given[1]] = replace(setting, value=None) if setting.value == "null" else setting
+    return found
+
+
 def _is_on(setting: Setting | None) -> bool:
     if setting is None or setting.unknown:
         return False

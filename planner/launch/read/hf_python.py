@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from planner.job.errors import CannotTellError
 from planner.launch.read.document import leaves
 from planner.launch.read.found import Setting
-from planner.launch.read.python_names import last_name, python_module
+from planner.launch.read.python_names import last_name, python_module, written
 from planner.launch.read.python_records import UNKNOWN, calculated
 from planner.launch.read.text import Text
 
@@ -73,7 +73,7 @@ def _constants(module: ast.Module) -> dict[str, ast.expr]:
     for node in ast.walk(module):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             first = found.setdefault(node.targets[0].id, node.value)
-            if ast.dump(first) != ast.dump(node.value):
+            if first is not node.value and written(first) != written(node.value):
                 several.add(node.targets[0].id)
     return {name: value for name, value in found.items() if name not in several}
 
@@ -87,7 +87,7 @@ def _worked_out(node: ast.expr, constants: Mapping[str, ast.expr]) -> object:
         left, right = (_worked_out(part, constants) for part in (node.left, node.right))
         value = calculated(type(node.op), left, right)
         if value is UNKNOWN:
-            raise ValueError(ast.unparse(node))
+            raise ValueError(written(node))
         return value
     return ast.literal_eval(node)
 
@@ -100,7 +100,7 @@ def _settings(
         value = _worked_out(node, constants)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         made = constants.get(node.id, node) if isinstance(node, ast.Name) else node
-        unknown = f"{ast.unparse(made)[:80]}, which is no literal"
+        unknown = f"{written(made)[:80]}, which is no literal"
         yield name, Setting(name, None, path, node.lineno, (), None, unknown)
         return
     for key, inner in leaves({name: value}):

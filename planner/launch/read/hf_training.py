@@ -31,6 +31,10 @@ _TRAINER_BATCH = 8
 _BATCHES: Mapping[Program, int] = {"axolotl": 1, "swift": 1}
 # Sequences of a step that ms-swift accumulates to where nothing is stated.
 _SWIFT_BATCH = 16
+# What ms-swift 2 called settings that it calls now as the Trainer does.
+_SWIFT_2 = {"batch_size": "per_device_train_batch_size"}
+# Settings of launchers that work out the micro-batch and add it to what they start.
+_WHOLE_BATCHES = ("global_batch_size", "total_batch_size", "effective_batch_size")
 # What says whether adapters are trained, in programs that train them unless told otherwise.
 _TUNERS: Mapping[Program, tuple[str, ...]] = {
     "llamafactory": ("finetuning_type",), "swift": ("tuner_type", "train_type", "sft_type"),
@@ -65,7 +69,10 @@ def read_hf_training(
     """The launch that named settings describe; `path`: the file in which they stand."""
     named = dict(given)
     program = program_of(program, named, launch)
+    if program == "swift":
+        named = {_SWIFT_2.get(name, name): setting for name, setting in named.items()}
     script = hf_arguments(named, Path(path).parent, hints)
+    elsewhere = _batch_elsewhere(named, script.hints.mbs)
     script = _completed(script, named, program, launch)
     document = _deepspeed(named, path, files)
     if document is not None:
@@ -82,7 +89,7 @@ def read_hf_training(
         found,
         format="settings",
         main_file=path,
-        problems=(*refusals, *_settled(found, named, document)),
+        problems=(*refusals, *_settled(found, named, document), *elsewhere),
         unmodelled=(*found.unmodelled, *left, *_launcher_shards(named, path, program, launch)),
         settings=(*named.values(), *(() if document is None else found.settings)),
         unused=found.unused if document is not None else (),
@@ -145,6 +152,15 @@ def _settled(
     if setting is not None and document is None and missing not in ("", "None", "True"):
         text = f"the DeepSpeed configuration {missing} is not beside the file: give it too"
         yield Problem("deepspeed-config", text, "missing", (setting.place,), "give it")
+
+
+def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Problem, ...]:
+    """A global batch, which no Trainer takes, without the micro-batch: its launcher adds that."""
+    whole = next((named[name] for name in _WHOLE_BATCHES if name in named), None)
+    if whole is None or mbs is not None:
+        return ()
+    text = f"{whole.key} is for a launcher, which works out the micro-batch"
+    return (Problem("micro-batch", text, "missing", (whole.place,), "--mbs N"),)
 
 
 def _value(named: Mapping[str, Setting], name: str) -> str:

@@ -12,6 +12,8 @@ from planner.job.errors import CannotTellError
 
 MOST_BYTES = 2**20
 MOST_STEPS = 200_000
+# Keys of a configuration file, of which each unknown one is looked at.
+MOST_SETTINGS = 2_000
 MOST_CHARACTERS = 8 * 2**20
 DEEPEST = 100
 # Functions that call functions, commands inside words.

@@ -28,6 +28,7 @@ from planner.launch.read.megatron_dialects import (
     eased,
     other_model,
     others_unpredictable,
+    own_savings,
     translate,
 )
 from planner.launch.read.megatron_layout import (
@@ -139,6 +140,7 @@ class MegatronReader:
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
             and not (name in RAMPS and ramp.text)
         )
+        unmodelled += own_savings(self.arguments)
         self.problems += eased(self.arguments.problems, self.dialect)
         self.problems = as_sure_as_read(self.problems, self.arguments)
         if why := other_model(self.launch):

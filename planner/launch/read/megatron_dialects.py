@@ -52,6 +52,7 @@ _OF_2022 = (
 )  # fmt: skip
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
 _PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py")
+_SAVING = re.compile(r"^--.*(zero|shard|offload|distributed[-_]opt|fsdp|recomput|memory)")
 # Programs whose options are pretrain_gpt.py's and no others.
 _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
 # Parts of a program's name that say that it trains no decoder of text.
@@ -114,6 +115,15 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
         for name, why in found
         if str(arguments.given[name].value) not in ("1", "0", "none")
     ]
+
+
+def own_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
+    """Others' options that save memory, and those that no parser known here has and that may, by
+    their names."""
+    why = "an option of that fork: perhaps less memory than predicted"
+    known = [(arguments.setting(name), why) for name, why in left_out("megatron-others").items()]
+    unknown = [(item, why) for item in arguments.unknown if _SAVING.search(item.key)]
+    return tuple((item, why) for item, why in (*known, *unknown) if item is not None)
 
 
 # --- others' options in core's words --------------------------------------------------------------

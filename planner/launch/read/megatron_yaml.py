@@ -31,8 +31,8 @@ _WITHOUT = meanings("megatron-without")
 # Attribute -> the option that sets it, where its name is another.
 _NAMES = {name: MEGATRON[name].name for name in ("fp8", "fp4")}
 _NAMES["turbo_deepep"] = MEGATRON["fused-dispatch"].name
-# Presets that extend each other.
-_DEEPEST_PRESET = 8
+# Presets that one extends, and those extend.
+_MOST_PRESETS = 32
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-?([^}]*))?\}")
 
 
@@ -163,7 +163,7 @@ def _merged(
         if file is None:
             continue
         file = _VARIABLE.sub(lambda item: item[2] or "", str(file))
-        preset = _preset(f"primus/configs/{kind}/{framework}/{file}", document.path, files, 0)
+        preset = _preset(f"primus/configs/{kind}/{framework}/{file}", document.path, files, {})
         if preset is None:
             missing.append(str(file))
         settings |= preset or {}
@@ -173,17 +173,23 @@ def _merged(
     return settings, missing
 
 
-def _preset(name: str, near: str, files: Files, depth: int) -> dict[str, Setting] | None:
-    """A preset and what it extends; None where it is not beside the experiment."""
-    source = source_beside(name, Path(near).parent, files) if depth <= _DEEPEST_PRESET else None
-    if source is None:
+def _preset(
+    name: str, near: str, files: Files, read: dict[str, dict[str, Setting]]
+) -> dict[str, Setting] | None:
+    """A preset and what it extends; None where it is not beside the experiment. `read`: those
+    read so far, by path."""
+    source = source_beside(name, Path(near).parent, files)
+    if source is None or len(read) > _MOST_PRESETS:
         return None
-    document = yaml_document(source.as_text(), source.path, files)
-    settings: dict[str, Setting] = {}
-    folder = str(Path(name).parent)
-    for base in document.content.get("extends") or document.content.get("bases") or ():
-        settings |= _preset(f"{folder}/{base}", source.path, files, depth + 1) or {}
-    return settings | {k: s for k, s in document.settings.items() if k not in ("extends", "bases")}
+    if source.path not in read:
+        settings = read[source.path] = {}  # what extends itself ends here
+        document = yaml_document(source.as_text(), source.path, files)
+        bases = document.content.get("extends") or document.content.get("bases")
+        for base in bases if isinstance(bases, list) else ():
+            below = _preset(f"{Path(name).parent}/{base}", source.path, files, read)
+            settings |= below or {}
+        settings |= {k: s for k, s in document.settings.items() if k not in ("extends", "bases")}
+    return read[source.path]
 
 
 class _PrimusReader(SettingsReader):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from planner.job.specs import ModelSpec
 from planner.launch.nanotron import NANOTRON as MODEL
 from planner.launch.options import NANOTRON
+from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.document_reader import DocumentReader
@@ -34,6 +36,8 @@ _OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config"
 _OTHER_OPTIMIZER = {"adam_beta1", "adam_beta2", "adam_eps", "torch_adam_is_fused"}
 # What an unknown key says is about the model.
 _OF_THE_MODEL = re.compile("attention|model|expert|moe|lora|layer")
+# Where a checkout keeps its dataclasses.
+_DATACLASS_FILES = ("src/nanotron/config/config.py", "src/nanotron/config/parallelism_config.py")
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
 # What its dataclasses have no default for; tables that are left out are asked for by the trainer.
@@ -189,6 +193,15 @@ def _is_of_another_release(document: Document) -> bool:
     return bool(_OTHER_TABLES & set(document.names()) or _OTHER_OPTIMIZER & optimizer)
 
 
+def _is_of_the_checkout(document: Document, table: str, key: str) -> bool:
+    """Whether the nanotron around the file has a field of that name in the table's dataclass."""
+    folder = Path(document.path).parent
+    files = (beside(name, folder, whole=True) for name in _DATACLASS_FILES)
+    name = f"{table.capitalize()}Args" if table else "Config"
+    field = rf"(?m)^class {name}\b(?:.*\n(?!\S))*?    {re.escape(key)}\s*:"
+    return any(re.search(field, text_of(path) or "") for path in files if path is not None)
+
+
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that nanotron's dataclasses do not have, which its loader refuses."""
     for table, known in _KEYS.items():
@@ -197,9 +210,13 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
                 continue
             name = f"{table}.{key}" if table else key
             misspelt = key not in _OTHER_TABLES and nearest(key, known, SURELY_MEANT)
-            other = not misspelt and _is_of_another_release(document)
+            of_the_checkout = _is_of_the_checkout(document, table, key)
+            other = of_the_checkout or (not misspelt and _is_of_another_release(document))
             says = "nanotron has no such key and refuses it"
-            says += " (another release may have it)" if other else ""
+            if of_the_checkout:
+                says = "a key of the checkout around the file; what it does is not read"
+            elif other:
+                says += " (another release may have it)"
             severity = ("missing" if _OF_THE_MODEL.search(key) else "warning") if other else "error"
             yield unknown_key(document, name, says, nearest(key, known), severity=severity)
 

@@ -17,10 +17,29 @@ _MOST_NAMED = 6
 def python_module(text: Text, path: str) -> ast.Module:
     """Syntax tree of a file. UsageError with the line of a slip."""
     try:
-        return ast.parse(text.value)
+        return parsed(text.value)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
+
+
+def parsed(text: str) -> ast.Module:
+    """Syntax tree, with `?` for the halves of characters in its texts, which nothing can print.
+
+    SyntaxError, ValueError, RecursionError, MemoryError."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = node.value.encode(errors="replace").decode()
+    return tree
+
+
+def written(node: ast.AST) -> str:
+    """An expression as code, always the same for the same; in words where it is nested too deep."""
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        return "an expression that is nested too deep"
 
 
 def last_name(node: ast.expr) -> str:
@@ -59,17 +78,13 @@ def bound_name(alias: ast.alias) -> str:
     return alias.asname or alias.name.split(".")[0]
 
 
-def defines(tree: ast.Module, name: str, *, local: bool = False) -> bool:
-    """Whether a module binds a name at its top; `local`: by itself, not by an import."""
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef(name=given) | ast.ClassDef(name=given) if given == name:
-                return True
-            case ast.Assign(targets=[ast.Name(id=given)]) if given == name:
-                return True
-            case ast.AnnAssign(target=ast.Name(id=given)) if given == name:
-                return True
-            case ast.Import() | ast.ImportFrom() if not local:
-                if any((alias.asname or alias.name) == name for alias in node.names):
-                    return True
+def binds(node: ast.stmt, name: str, *, local: bool = False) -> bool:
+    """Whether a statement at a module's top binds a name; `local`: by itself, not by an import."""
+    match node:
+        case ast.FunctionDef(name=given) | ast.ClassDef(name=given):
+            return given == name
+        case ast.Assign(targets=[ast.Name(id=given)]) | ast.AnnAssign(target=ast.Name(id=given)):
+            return given == name
+        case ast.Import() | ast.ImportFrom() if not local:
+            return any(bound_name(alias) == name for alias in node.names)
     return False

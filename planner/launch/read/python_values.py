@@ -16,7 +16,7 @@ from typing import Any
 
 from planner.launch.read.beside import text_of
 from planner.launch.read.limits import Limits
-from planner.launch.read.python_names import bound_name, defines, module_file
+from planner.launch.read.python_names import binds, bound_name, module_file, parsed
 from planner.launch.read.python_records import (
     ASKED,
     BUILTINS,
@@ -77,17 +77,14 @@ class Module:
 
     def _find(self, name: str) -> Any:
         found: Any = Record(name, made=False)
-        for node in self.tree.body:
+        for node in (node for node in self.tree.body if binds(node, name)):
             match node:
-                case ast.FunctionDef(name=given) if given == name:
+                case ast.FunctionDef():
                     found = Function(node, self, {})
-                case ast.ClassDef(name=given) if given == name:
+                case ast.ClassDef():
                     found = Class(node, self)
-                case ast.Assign(targets=[ast.Name(id=given)], value=value) if given == name:
+                case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                     found = Frame(self, {}).value(value)
-                case ast.AnnAssign(target=ast.Name(id=given), value=ast.expr() as value):
-                    if given == name:
-                        found = Frame(self, {}).value(value)
                 case ast.Import() | ast.ImportFrom():
                     found = self.reader.imported(node, name, self.path, found)
         return found
@@ -123,7 +120,9 @@ class Reader:
             package = "." * node.level + (node.module or "")
             module = self._file(package, path)
             inner = self._file(f"{package}.{alias.name}", path)
-            if module is not None and defines(module.tree, alias.name, local=inner is not None):
+            local = inner is not None
+            body = module.tree.body if module is not None else []
+            if module and any(binds(node, alias.name, local=local) for node in body):
                 return module.lookup(alias.name)
             if inner is not None:
                 return inner
@@ -142,7 +141,7 @@ class Reader:
             text = text_of(path) if len(self.modules) <= _MOST_MODULES else None
             self.limits.step(len(text or ""))
             try:
-                tree = ast.parse(text) if text is not None else None
+                tree = parsed(text) if text is not None else None
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 tree = None
             if tree is not None:
@@ -361,7 +360,8 @@ class Frame:
 
     def call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
         """What a call comes to: of a function or class that is there, else a Record of it."""
-        special = self.module.reader.special.get(_name_of(what).rpartition(".")[2])
+        name, specials = _name_of(what), self.module.reader.special
+        special = specials.get(name) or specials.get(name.rpartition(".")[2])
         if special is not None:
             return special(*given, **named)
         if isinstance(what, Function):

@@ -8,7 +8,7 @@ other names, so they are read as those.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from planner.launch.read.found import Found, Hints, Problem, model_unknown
 from planner.launch.read.hf_arguments import known_model
 from planner.launch.read.megatron_bridge import read_megatron_bridge
 from planner.launch.read.python_names import chosen_words, python_module
-from planner.launch.read.python_records import Record
+from planner.launch.read.python_records import UNKNOWN, Record
 from planner.launch.read.python_values import Function, Reader, call_function
 from planner.launch.read.shell_state import Command
 from planner.launch.read.text import Files, Text, Word
@@ -65,7 +65,7 @@ def read_recipe(
     holds no recipe, or reading goes beyond its limits.
     """
     module = python_module(text, path)
-    reader = Reader(_SPECIAL)
+    reader = Reader({**_SPECIAL, **_variables(hints.environment)})
     source = reader.module(module, path)
     try:
         name, result, others = _chosen(source.functions(), hints, path)
@@ -99,7 +99,7 @@ def _is_configuration(result: Record) -> bool:
     return bool({"model", "train", "trainer", "mixed_precision"} & result.fields.keys())
 
 
-def _set_primary(recipe: Any, *_given: Any, **named: Any) -> Any:
+def _set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
     """NeMo's scripts/performance/helpers.py: the degrees and the batch of a recipe."""
     if not isinstance(recipe, Record):
         return recipe
@@ -139,7 +139,7 @@ def _made_in(record: Record, name: str) -> Record:
     return held
 
 
-def _unchanged(recipe: Any, *_given: Any, **_named: Any) -> Any:
+def _unchanged(recipe: Any = None, *_given: Any, **_named: Any) -> Any:
     """A helper that changes nothing of the degrees and the batch."""
     return recipe
 
@@ -149,8 +149,16 @@ _SPECIAL: Mapping[str, Any] = {
     "set_primary_perf_configs": _set_primary,
     "set_exp_logging_configs": _unchanged,
     "set_perf_optimization_configs": _unchanged,
-    "getenv": lambda *_: None,
 }
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
+    """What reads variables of the environment; code has its own defaults for those not set."""
+
+    def read(name: Any = None, default: Any = None, **_named: Any) -> Any:
+        return environment.get(name, default) if isinstance(name, str) else UNKNOWN
+
+    return dict.fromkeys(("getenv", "os.environ.get", "environ.get"), read)
 
 
 class _Fields:
@@ -202,7 +210,7 @@ class _Fields:
             self._take("train.micro_batch_size", data.get("micro_batch_size"))
             self._take("model.seq_length", data.get("seq_length"))
         self._overlap()
-        if next(_unseen(self.result), ""):
+        if _unseen(self.result):
             self.values = _NEMO_USUAL | self.values
 
     def _overlap(self) -> None:
@@ -361,7 +369,7 @@ class _Recipe:
             format="recipe",
             world=(self.launch.world if self.launch else None) or self.fields.world,
             main_file=self.path,
-            unseen=next(_unseen(self.fields.result), ""),
+            unseen=_unseen(self.fields.result),
             problems=(*self._problems(), *self._eased(found)),
             assumed=(*self._assumed(), *found.assumed),
         )
@@ -370,7 +378,7 @@ class _Recipe:
         for field in sorted(self.fields.unknown & _DEGREES):
             text = f"{field} is worked out by code that is not read"
             yield Problem("unresolved", text, "missing", (self.path,), "a file with its value")
-        unseen = next(_unseen(self.fields.result), "")
+        unseen = _unseen(self.fields.result)
         if unseen and "train.global_batch_size" not in self.fields.values:
             text = f"the recipe {unseen} is not beside the file: its settings are not seen"
             yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
@@ -388,7 +396,7 @@ class _Recipe:
         for problem in found.problems:
             if problem.rule in _OF_COMMANDS:
                 continue
-            if problem.severity == "error" and next(_unseen(self.fields.result), ""):
+            if problem.severity == "error" and _unseen(self.fields.result):
                 problem = replace(problem, severity="missing")  # noqa: PLW2901
             shapes = ("layers-by", "layout", "vpp", "model-shape")
             if problem.severity == "error" and not problem.rule.startswith(shapes):
@@ -404,15 +412,11 @@ class _Recipe:
     def _assumed(self) -> Iterator[str]:
         if self.others:
             yield chosen_words(self.name, self.others, "recipes", CHOICE)
-        if unseen := next(_unseen(self.fields.result), ""):
+        if unseen := _unseen(self.fields.result):
             yield f"what {unseen} sets besides is not beside the file: NeMo's usual settings"
 
 
-def _unseen(result: Record) -> Iterator[str]:
-    """Calls whose source was not there and that made the recipe itself."""
-    if (
-        re.search(r"(recipe|_config|_common)$", result.name)
-        and result.given == ()
-        and "." in result.name
-    ):
-        yield result.name
+def _unseen(result: Record) -> str:
+    """What made the recipe itself, where its source was not there."""
+    is_call = re.search(r"\.(\w*recipe|\w+_config|\w+_common)(_\d+\w+)?$", result.name)
+    return result.name if is_call and not result.given else ""

@@ -54,7 +54,7 @@ def read_script(shell: Shell, source: Text, *, nested: bool = False) -> None:
 
 def _note_errors(shell: Shell, source: Text, tree: Node) -> None:
     for node in islice(broken_nodes(tree), MOST_NOTES):
-        place = source[node.start_byte : node.end_byte + 1].first()
+        place = source[max(0, node.start_byte - 1) : node.end_byte + 1].first()
         words = source.value[node.start_byte : node.end_byte].split("\n")[0].strip()
         missing = f"{node.type} missing" if node.is_missing else f"cannot read {words!r}"
         shell.errors.append((place[0] if place else "", shell.files.line(place), missing))

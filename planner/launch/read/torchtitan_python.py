@@ -16,7 +16,7 @@ from planner.job.errors import UsageError
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
-from planner.launch.read.python_names import chosen_words, last_name, python_module
+from planner.launch.read.python_names import chosen_words, last_name, python_module, written
 from planner.launch.read.python_values import Frame, Reader
 from planner.launch.read.text import Files, Span, Text
 from planner.launch.read.torchtitan import TorchtitanReader, override
@@ -163,7 +163,7 @@ class _Walk:
             if isinstance(node, ast.Call):
                 yield from self._call(node)
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-                names = ast.unparse(node.targets[0]).split(".")
+                names = written(node.targets[0]).split(".")
                 if names[0] == "optimizer" and len(names) == 2:
                     yield ".".join(names), node.value, None
                 elif names[1:] and names[1] in _TABLES.values():
@@ -238,7 +238,7 @@ class _Walk:
             return Setting(key, value, self.path, self.function.lineno)
         span = self._span(node)
         whole = self._span(keyword) if keyword is not None else None
-        unknown = f"{ast.unparse(node)}, which is no literal" if value is ... else ""
+        unknown = f"{written(node)}, which is no literal" if value is ... else ""
         none = None if value is ... else value
         return Setting(key, none, self.path, line, (span,) if span else (), whole, unknown)
 

@@ -104,7 +104,7 @@ def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:
 
 def _directives(text: Text, files: Files) -> Iterator[Count]:
     """`#SBATCH --nodes=8`, `#PBS -l select=8`."""
-    for option, value in slurm_options(text):
+    for option, value in slurm_options(text).items():
         kind = _SLURM.get(option)
         if kind is not None:
             yield from _count(kind, f"#SBATCH {option}", value, None, files)
@@ -176,13 +176,9 @@ def _is_default(setting: Setting, files: Files) -> bool:
 
 def _of_job(text: Text, files: Files) -> Iterator[Count]:
     """Nodes and GPUs of a Kubernetes job or a SkyPilot task."""
-    from planner.launch.read.yaml_text import YamlError, read_yaml
+    from planner.launch.read.yaml_text import documents_of
 
-    try:
-        documents = read_yaml(text.value).nodes
-    except YamlError:
-        return
-    for document in documents:
+    for document in documents_of(text.value).nodes:
         leaves = list(_leaves(document, ""))
         if any(_PARTS.search(path) for path, _ in leaves):
             continue

@@ -74,6 +74,12 @@ def read_yaml(text: str) -> YamlText:
     return read
 
 
+def documents_of(text: str) -> YamlText:
+    """Values and nodes of a text; none of one that is no YAML."""
+    read = _read_once(text)
+    return YamlText((), ()) if isinstance(read, YamlError) else read
+
+
 @lru_cache(maxsize=4)
 def _read_once(text: str) -> YamlText | YamlError:
     """What reading comes to, either way: a file is looked at several times."""

@@ -82,6 +82,15 @@ def test_primus_without_its_presets(folder: ReadFolder) -> None:
     assert judged(found).verdict == "cannot tell"
 
 
+@pytest.mark.parametrize("extends", ["[base.yaml, tiny.yaml, base.yaml, tiny.yaml]", "7", "{a: b}"])
+def test_presets_that_extend_each_other(folder: ReadFolder, extends: str) -> None:
+    """Each is read once, whatever it says that it extends."""
+    models = "primus/configs/models/megatron/"
+    names = (f"{models}tiny.yaml", f"{models}base.yaml")
+    more = {name: f"extends: {extends}\n{PRESETS[name]}" for name in names}
+    assert folder({"examples/exp.yaml": PRIMUS, **PRESETS, **more}).framework == "primus"
+
+
 def test_primus_on_torchtitan(folder: ReadFolder) -> None:
     text = """\
 modules:
