@@ -36,7 +36,7 @@ class Degrees(_Frozen):
     mbs: int = Field(1, ge=1, le=LARGEST_DEGREE)
     grad_acc: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
     # Data-parallel ranks that share a parameter under ZeRO (hybrid sharding); 0: all of dp·cp.
-    shard: int = Field(0, ge=0)
+    shard: int = Field(0, ge=0, le=LARGEST_DEGREE)
 
     @property
     def gbs(self) -> int:

@@ -232,6 +232,23 @@ def test_scripts_that_never_end(
         assert "the script is not read to its end" in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("titan_toml", "[model]\nconverters = 7\n", "model.converters: 7 is no list"),
+        ("titan_toml", "[activation_checkpoint]\nmode = 'memory_budget'\nmemory_budget = 'x'\n",
+         "activation_checkpoint.memory_budget: 'x' is not from 0 to 1"),
+        ("ds_json", '{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+         '"offload_optimizer": {"device": "cpu", "ratio": 7}}}', "offload_optimizer.ratio: 7 is not from 0 to 1"),
+        ("ds_json", '{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+         '"zero_hpz_partition_size": 1e300}}', "1048576"),
+    ],
+)  # fmt: skip
+def test_settings_of_another_kind(tmp_path: Path, name: str, content: str, said: str) -> None:
+    found = tried(tmp_path, *TEXTS[name.replace("_", ".")][1], **{name: content})
+    assert said in " ".join((found.stdout + found.stderr).split()), found.describe()
+
+
 @pytest.mark.parametrize("value", [" + ".join(["a"] * 700), "-" * 700 + "a", "'\\ud800'"])
 def test_python_that_nothing_prints(tmp_path: Path, value: str) -> None:
     """Nested deeper than Python writes an expression out again; half of a character."""

@@ -168,7 +168,11 @@ class _Reader(ScriptedReader):
         ratio = self.document.get(f"{_Z}.offload_optimizer.ratio", 1.0)
         if device == "nvme":
             self._unmodelled("offload to NVMe", f"{_Z}.offload_optimizer.device")
-        return float(ratio) if isinstance(ratio, int | float) else 1.0
+        if not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+            key = f"{_Z}.offload_optimizer.ratio"
+            self.problems.append(self.document.wrong(f"{key}: {ratio!r} is not from 0 to 1", key))
+            return 1.0
+        return float(ratio)
 
     # --- rules ----------------------------------------------------------------------------------
 

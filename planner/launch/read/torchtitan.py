@@ -274,13 +274,21 @@ class TorchtitanReader(DocumentReader):
                 self.problems.append(self.document.wrong(text, key))
             return "selective"
         if mode == "memory_budget":
-            return f"budget={self.document.get(f'{_A}.memory_budget', 0.5):g}"
+            return f"budget={self._share(f'{_A}.memory_budget', 0.5):g}"
         if mode not in ("none", "full"):
             key = TORCHTITAN["recompute"].key
             text = f"{key} {mode!r}: none, selective, full or memory_budget"
             self.problems.append(self.document.wrong(text, key))
             return "none"
         return mode
+
+    def _share(self, key: str, default: float) -> float:
+        """A number from 0 to 1; anything else is a problem, and the default."""
+        value = self.document.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            self.problems.append(self.document.wrong(f"{key}: {value!r} is not from 0 to 1", key))
+            return default
+        return float(value)
 
     def _optimizer(self) -> str:
         name = str(self.document.get("optimizer.name", "AdamW"))
@@ -301,7 +309,14 @@ class TorchtitanReader(DocumentReader):
     def _precision(self) -> str:
         """fp8 and mxfp8 by the converters that replace linear layers."""
         self._types()
-        converters = [str(item) for item in self.document.get("model.converters", []) or []]
+        key = "model.converters"
+        listed = self.document.get(key, [])
+        if isinstance(listed, str):  # of a command line
+            listed = re.split(r"[,\s]+", listed)
+        if not isinstance(listed, list):
+            self.problems.append(self.document.wrong(f"{key}: {listed!r} is no list", key))
+            listed = []
+        converters = [str(item) for item in listed]
         if any("mx" in converter for converter in converters):
             return "mxfp8"
         if any("float8" in converter for converter in converters):
