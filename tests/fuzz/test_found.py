@@ -239,7 +239,7 @@ def test_scripts_that_never_end(
         ("titan_toml", "[activation_checkpoint]\nmode = 'memory_budget'\nmemory_budget = 'x'\n",
          "activation_checkpoint.memory_budget: 'x' is not from 0 to 1"),
         ("ds_json", '{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-         '"offload_optimizer": {"device": "cpu", "ratio": 7}}}', "offload_optimizer.ratio: 7 is not from 0 to 1"),
+         '"offload_optimizer": {"device": "cpu", "ratio": 7}}}', "ratio: 7 is not from 0 to 1"),
         ("ds_json", '{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
          '"zero_hpz_partition_size": 1e300}}', "1048576"),
     ],
@@ -255,6 +255,14 @@ def test_python_that_nothing_prints(tmp_path: Path, value: str) -> None:
     text = f"x = {value}\nTrainer(SFTConfig(output_dir='x', max_length={value}, seed=x))\n"
     found = tried(tmp_path, "check", "a.py", "--gpus", "8xH100", a_py=text)
     assert found.status == ExitStatus.CANNOT_TELL, found.describe()
+
+
+@pytest.mark.parametrize("layers", ["-1", str(2**63 - 1)])
+def test_numbers_of_layers_that_no_model_has(tmp_path: Path, layers: str) -> None:
+    """Neither listed one by one, nor split over the stages."""
+    more = "--pipeline-model-parallel-size 2 --num-experts 8"
+    script = SCRIPT.replace("--num-layers", f"{more} --num-layers {layers} --encoder-num-layers")
+    assert tried(tmp_path, *TEXTS["run.sh"][1], run_sh=script).status != ExitStatus.DONE
 
 
 def test_a_pickle_of_ten_bytes_that_asks_for_8_gib(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from planner.job.bounds import MOST_LAYERS
 from planner.job.specs import ModelSpec
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON, SWITCH
@@ -32,7 +33,6 @@ from planner.launch.read.megatron_dialects import (
     translate,
 )
 from planner.launch.read.megatron_layout import (
-    Split,
     grouped_micro_batches,
     read_split,
     unusual_splits,
@@ -103,8 +103,9 @@ class MegatronReader:
         """Everything that was read."""
         degrees = self._degrees()
         shape = self._shape()
-        layers = shape.layers if shape else self.arguments.number(option("layers")) or 0
-        split = read_split(self.arguments, layers, degrees["pp"]) if layers else Split()
+        stated = shape.layers if shape else self.arguments.number(option("layers")) or 0
+        layers = stated if 0 < stated <= MOST_LAYERS else 0  # no model has more
+        split = read_split(self.arguments, layers, degrees["pp"])
         self.problems += unusual_splits(
             self.arguments, split, layers, degrees["pp"], self.dialect.name
         )

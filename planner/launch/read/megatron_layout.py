@@ -39,8 +39,10 @@ class Split:
 
 
 def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
-    """Chunks a stage and layers a block; what Megatron would refuse."""
+    """Chunks a stage and layers a block; what Megatron would refuse. Nothing of no layers."""
     split = Split()
+    if not layers:
+        return split
     if segments := read_blocks(arguments):
         _read_hybrid(arguments, segments, pp, split)
         return split

@@ -8,6 +8,7 @@ import re
 from pydantic import ValidationError
 
 from hardware.errors import first_error
+from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import CannotTellError
 from planner.job.specs import (
     AttentionKind,
@@ -83,6 +84,7 @@ def read_model(
 def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     number = arguments.number
     layers, hidden, heads = (number(name) or 0 for name in _NEEDED[:3])
+    layers = min(layers, MOST_LAYERS + 1)  # refused, and listed one by one before
     seq = hints.seq or number(_SEQ) or 0
     gated = _is_gated(arguments)
     bias = not arguments.has(option("attention_out_bias"))
