@@ -26,6 +26,16 @@ _WIDE = ("bf16", "fp16", "tf32", "fp32")
 VENDOR_FALLBACK = {"nvidia": "hopper", "amd": "cdna3"}
 
 
+class Coefficient(Frozen):
+    """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
+
+    value: Annotated[float, Field(ge=0.0)]
+    unit: Literal["1", "s", "element", "B", "B/s"]
+    source: str
+    provenance: Provenance
+    fitted_on: str = ""
+
+
 class _Curve(Frozen):
     def values(self) -> dict[str, float]:
         """Its figures by name."""
@@ -192,16 +202,6 @@ def load_compute_curves(gpu: Gpu) -> ComputeCurves:
 
 Table = dict[str, Any]
 Provenance = Literal["measured", "extrapolated", "assumed"]
-
-
-class Coefficient(Frozen):
-    """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
-
-    value: Annotated[float, Field(ge=0.0)]
-    unit: Literal["1", "s", "element", "B", "B/s"]
-    source: str
-    provenance: Provenance
-    fitted_on: str = ""
 
 
 def inherit(

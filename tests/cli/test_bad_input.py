@@ -127,7 +127,7 @@ def test_a_bug_is_not_passed_off_as_wrong_input() -> None:
         ("{", ("config.json",)),
         ("[]", ("config.json",)),
         ("{}", ("config.json", "model_type")),
-        ('{"model_type": "bert"}', ("bert", "llama")),
+        ('{"model_type": "bert"}', ("bert", "my-model.md")),
         (
             '{"model_type": "llama", "hidden_size": "wide", "num_hidden_layers": 2, '
             '"num_attention_heads": 4, "intermediate_size": 8, "vocab_size": 16}',

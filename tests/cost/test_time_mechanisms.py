@@ -95,6 +95,7 @@ def test_a_token_crosses_once_to_each_rank_or_node_with_its_experts(ep: int, sha
             scale_up_half_bytes=0.0, scale_out_half_bytes=0.0, scale_out_latency_s=0.0,
             scale_up_latency_s=0.0, collective_launch_s=0.0,
             scale_up_dispatch_bytes_per_s=math.inf, scale_out_dispatch_bytes_per_s=math.inf,
+            scale_out_exchange_bytes_per_s=math.inf,
         )  # fmt: skip
         seconds[deduplicates] = expert_exchange_stream(
             1e9, 0.0, key, model.job_inputs, model.framework_inputs, network(links)

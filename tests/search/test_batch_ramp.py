@@ -60,7 +60,11 @@ def test_plans_of_a_known_training_are_ranked_by_the_whole_ramp() -> None:
     """The many micro-batches of the last batch hide a pipeline's bubble; beside the sum of the
     fastest steps at each batch, which no plan beats, little is lost."""
     request = Request(
-        model="8b", gpus="16xA100", seq=8192, batch_ramp="16:1.8T,1024", recompute=("none",)
+        model="qwen2.5-32b",
+        gpus="32xH100",
+        seq=4096,
+        batch_ramp="32:1.8T,2048",
+        recompute=("none",),
     )
     plans = search_one(Task(request, only_plans=True, tokens=2 * 10**12)).result
     by_last = find_plans(request, fastest_only=True).plans[0]
@@ -68,7 +72,7 @@ def test_plans_of_a_known_training_are_ranked_by_the_whole_ramp() -> None:
     seconds = [plan.training_s(2e12) for plan in plans.plans]
     assert seconds == sorted(seconds) and seconds[0] < 0.99 * by_last.training_s(2e12)
     first = find_plans(
-        request.model_copy(update={"batch_ramp": None, "gbs": 16}), top=1, fastest_only=True
+        request.model_copy(update={"batch_ramp": None, "gbs": 32}), top=1, fastest_only=True
     ).plans[0]
     least = 1.8e12 / first.tokens_per_s + 0.2e12 / by_last.tokens_per_s
     assert seconds[0] < 1.005 * least
