@@ -98,6 +98,7 @@ class Compared:
         return self.predicted / self.counted - 1.0 if self.counted else float("inf")
 
 
+@cache
 def reference_model(name: str, layers: int | None = None, **changes: object) -> ModelSpec:
     """A model of the counts, perhaps cut to its first layers: a type of transformers that the
     catalogue has no model of is what its class has by default."""

@@ -61,7 +61,7 @@ def load_model(name_or_path: str | Path) -> ResolvedModel:
     asked = str(name_or_path)
     name = None if isinstance(name_or_path, Path) else catalog_name(asked)
     if name is not None:
-        return _from_toml(_FOLDER / f"{name}.toml", asked, None if asked == name else name)
+        return _shipped(name, asked)
     path = _existing_path(asked)
     if path is not None:
         try:
@@ -123,6 +123,12 @@ def _other_names() -> dict[str, str]:
 def _alias_tables() -> dict[str, dict[str, str]]:
     with _ALIAS_FILE.open("rb") as stream:
         return tomllib.load(stream)
+
+
+@cache
+def _shipped(name: str, asked: str) -> ResolvedModel:
+    """A model of the catalogue; once a process, for `fit` and tests ask for each many times."""
+    return _from_toml(_FOLDER / f"{name}.toml", asked, None if asked == name else name)
 
 
 def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedModel:

@@ -104,6 +104,7 @@ def test_loading_a_model_parses_no_other(monkeypatch: pytest.MonkeyPatch) -> Non
         return original(path)
 
     monkeypatch.setattr(toml_file, "read_model_toml", recorded)
+    catalog._shipped.cache_clear()
     load_model("70b")
     assert read == ["llama-3-70b"]
 
