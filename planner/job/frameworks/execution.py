@@ -218,12 +218,7 @@ class FullMemory(Frozen):
 
 
 class ActivationOffload(Frozen):
-    """Activations that leave the GPU between forward and backward.
-
-    `modules`: names of what can be offloaded, in the framework's order
-    (`planner.predict.ops.offload` says which tensors each stands for); empty: the framework has no
-    such option, or none that is modelled, and `refusal` says which.
-    """
+    """Activations that leave the GPU between forward and backward."""
 
     modules: tuple[str, ...] = ()
     """Names of what can be offloaded, in the framework's order (`planner.predict.ops.offload` says
