@@ -52,11 +52,11 @@ def test_a_factor_beyond_those_of_published_clusters(name: str, value: float) ->
 
 
 def test_intervals_hold_what_runs_were_made_of() -> None:
-    """Six made-up clusters, each with three factors as far off as published clusters' are: four
+    """Four made-up clusters, each with three factors as far off as published clusters' are: four
     of five lie in their 80 % intervals, and so do nearly all that were left alone."""
     random, changed, alone = np.random.default_rng(19), [], []
     names = [parameter.name for parameter in parameters_of("time")]
-    for _ in range(6):
+    for _ in range(4):
         chosen = random.choice(len(names), 3, replace=False)
         logs = random.normal(0.0, shipped_prior("time").spreads[chosen])
         truth = {names[at]: float(np.exp(log)) for at, log in zip(chosen, logs, strict=True)}
@@ -64,7 +64,7 @@ def test_intervals_hold_what_runs_were_made_of() -> None:
             (changed if name in truth else alone).append(
                 factor.low <= truth.get(name, 1.0) <= factor.high
             )
-    assert len(changed) >= 6
+    assert len(changed) >= 4
     assert 0.7 <= np.mean(changed) <= 1.0
     assert np.mean(alone) >= 0.85
 
