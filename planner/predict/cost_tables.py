@@ -286,6 +286,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     setting, state, kernels = job.optimizer_setting, profile.state, profile.kernels
     gpu = gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
+    copies = quantised_copy_bytes(job, profile)
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
         "model_parameters": _parameters(job),
@@ -319,8 +320,8 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         ),
         "update_sharded": setting.kernel == "forloop",
         "persistent_gradients": state.persistent_gradients or state.gradients_at_backward,
-        "weight_cast_bytes": profile.saved.weight_cast_bytes + quantised_copy_bytes(job, profile),
-        "weight_casts_stay": quantised_copy_bytes(job, profile) != 0.0,
+        "weight_cast_bytes": profile.saved.weight_cast_bytes + copies,
+        "weight_casts_stay": copies != 0.0,
         "unfused_tensors": _unfused_tensors(job),
         "softmax_bytes": _softmax_bytes(job, profile),
         "mask_buffer_bytes": _mask_buffer(job),
