@@ -100,7 +100,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter(
         "network_latency",
         "hop times between domains",
-        links=("scale_out_latency_s", "scale_out_half_bytes"),
+        links=("scale_out_latency_s", "scale_out_half_bytes", "scale_out_exchange_half_bytes"),
     ),
     _software(
         "tensor_exposed", "share of tensor-parallel traffic that is not hidden",

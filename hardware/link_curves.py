@@ -54,8 +54,9 @@ class ScaleUpCurve(Frozen):
 
 class ScaleOutCurve(Frozen):
     """Network between domains. Shares are of the nominal NIC rate: `share` what collectives reach,
-    `exchange_share` an all-to-all, `pair_share` one send to one other GPU and `dispatch_share`
-    kernels that send tokens to experts where these differ."""
+    `exchange_share` an all-to-all (its `exchange_half_bytes`: none, as of others), `pair_share` one
+    send to one other GPU and `dispatch_share` kernels that send tokens to experts where these
+    differ; `message_s`: of a token that these send, where a thread of the CPU posts it."""
 
     name: str
     aliases: tuple[str, ...]
@@ -65,6 +66,8 @@ class ScaleOutCurve(Frozen):
     exchange_share: Coefficient | None = None
     pair_share: Coefficient | None = None
     dispatch_share: Coefficient | None = None
+    exchange_half_bytes: Coefficient | None = None
+    message_s: Coefficient | None = None
 
 
 class InNetworkCurve(Frozen):

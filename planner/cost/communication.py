@@ -252,7 +252,8 @@ def all_to_all_time_s(
         rate = exchange_rate_bytes_per_s(members, links, root_groups)
         inner = transfer_time_s(inner_bytes, rate, links.scale_up_half_bytes)
     outer_rate = min(links.scale_out_bytes_per_s, links.scale_out_exchange_bytes_per_s)
-    outer = transfer_time_s(outer_bytes, outer_rate, links.scale_out_half_bytes)
+    half_bytes = max(links.scale_out_half_bytes, links.scale_out_exchange_half_bytes)
+    outer = transfer_time_s(outer_bytes, outer_rate, half_bytes)
     domains = math.ceil(size / members)
     peers_s = (members - 1.0) * links.scale_up_latency_s
     hops_s = (domains - 1.0) * links.scale_out_latency_s
@@ -300,6 +301,7 @@ def deduplicated_bytes(
 @jit
 def deduplicated_exchange_time_s(
     token_bytes: float,
+    tokens: float,
     ranks_hit: float,
     domains_hit: float,
     size: float,
@@ -307,14 +309,15 @@ def deduplicated_exchange_time_s(
     links: LinkInputs,
     root_groups: float = 0.0,
 ) -> float:
-    """Exchange of a rank's tokens, `token_bytes` in all, s.
+    """Exchange of a rank's `tokens`, `token_bytes` in all, s.
 
     A token crosses once to each domain that holds some of its experts, and there once to each
     rank: with N domains and R ranks hit (`parts_hit`) of D and n, token_bytes·N (D - 1)/D
     leave by the rank's NIC share and token_bytes·R (m - 1)/m pass inside domains, both in chunks of
     one kernel, which needs no size to reach its rate. Sources: DeepSeek-V3, arXiv 2412.19437,
     section 3.2.2; DeepEP's README (RDMA and NVLink rates at 8 × 2 and 8 × 4 ranks). Latency as of
-    `all_to_all_time_s`.
+    `all_to_all_time_s`. A network whose NICs the GPU cannot post to itself has a thread of the CPU
+    do so, token by token: then these N (D - 1)/D messages of each token take their time too.
     """
     if size <= 1 or token_bytes <= 0.0:
         return 0.0
@@ -324,7 +327,8 @@ def deduplicated_exchange_time_s(
     inner_rate, outer_rate = dispatch_rates_bytes_per_s(members, links, root_groups)
     peers_s = (members - 1.0) * links.scale_up_latency_s
     hops_s = (domains - 1.0) * links.scale_out_latency_s
-    wire_s = max(inside / inner_rate, leaving / outer_rate)
+    posts_s = tokens * domains_hit * (domains - 1.0) / domains * links.scale_out_message_s
+    wire_s = max(inside / inner_rate, leaving / outer_rate, posts_s)
     return links.collective_launch_s + peers_s + hops_s + wire_s
 
 

@@ -114,12 +114,16 @@ class LinkInputs(NamedTuple):
     # What an all-to-all, and one send/receive pair, reach inside a domain.
     scale_up_exchange_bytes_per_s: float = math.inf
     scale_up_pair_bytes_per_s: float = math.inf
-    # What an all-to-all reaches by a GPU's share of the NICs.
+    # What an all-to-all reaches by a GPU's share of the NICs, and its bytes at half of that; unset:
+    # as other collectives.
     scale_out_exchange_bytes_per_s: float = math.inf
+    scale_out_exchange_half_bytes: float = 0.0
     # What kernels that send tokens to experts reach inside a domain, and by a GPU's share of the
     # NICs; unlimited: as an all-to-all inside, as other collectives between.
     scale_up_dispatch_bytes_per_s: float = math.inf
     scale_out_dispatch_bytes_per_s: float = math.inf
+    # Of a token that they send to another domain, in a message that the CPU posts for a GPU.
+    scale_out_message_s: float = 0.0
     # PCIe boxes: GPUs below one CPU socket (0: no such boundary) and the rate between
     # sockets, per direction, shared by everything that crosses.
     root_gpus: float = 0.0

@@ -143,7 +143,7 @@ def expert_exchange_stream(
     ranks = parts_hit(key.ep, draws, job.expert_groups, job.top_groups)
     domains = parts_hit(math.ceil(key.ep / inside), draws, job.expert_groups, job.top_groups)
     seconds = deduplicated_exchange_time_s(
-        token_bytes, ranks, domains, key.ep, inside, links, roots
+        token_bytes, tokens, ranks, domains, key.ep, inside, links, roots
     )
     inner, outer = deduplicated_bytes(token_bytes, ranks, domains, key.ep, inside)
     return exchange_stream(seconds, inner, outer, inside, links, roots)

@@ -321,6 +321,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     copies = quantised_copy_bytes(job, profile)
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
+        "hide_fsdp_prefetch": _prefetched(job, profile),
         "model_parameters": _parameters(job),
         "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
         "live_gathered_bytes": _live_gathered(job, profile),
@@ -358,6 +359,12 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "softmax_bytes": _softmax_bytes(job, profile),
         "mask_buffer_bytes": _mask_buffer(job),
     }
+
+
+def _prefetched(job: Job, profile: FrameworkProfile) -> float:
+    """Share of ZeRO-3's gathers and reductions that may run beside other layers' compute."""
+    overlap = profile.overlap
+    return overlap.fsdp_prefetch * (overlap.experts_prefetch if job.model.moe else 1.0)
 
 
 def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:

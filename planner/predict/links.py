@@ -40,6 +40,10 @@ def _rate(nominal_bytes_per_s: float, share: Coefficient | None) -> float:
     return nominal_bytes_per_s * share.value or math.inf if share else math.inf
 
 
+def _value(coefficient: Coefficient | None, unset: float) -> float:
+    return unset if coefficient is None else coefficient.value
+
+
 def assemble(
     curves: LinkCurves,
     *,
@@ -83,7 +87,9 @@ def assemble(
             scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
             scale_up_dispatch_bytes_per_s=_rate(scale_up_bytes_per_s, up.dispatch_share),
             scale_out_exchange_bytes_per_s=_rate(scale_out_bytes_per_s, out.exchange_share),
+            scale_out_exchange_half_bytes=_value(out.exchange_half_bytes, 0.0),
             scale_out_dispatch_bytes_per_s=_rate(scale_out_bytes_per_s, out.dispatch_share),
+            scale_out_message_s=_value(out.message_s, 0.0),
             root_gpus=float(up.root_gpus),
             root_bytes_per_s=math.inf if root is None else root.value,
             scale_out_pair_bytes_per_s=scale_out_bytes_per_s * pair.value or _NO_LINK,

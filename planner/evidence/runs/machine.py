@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hardware import Cluster, HardwareError, parse_gpus, with_sharp
-from hardware.load import gpu_names
+from hardware.load import cluster_names, gpu_names, load_cluster_shape, load_gpu
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow
 
@@ -107,8 +107,23 @@ _GPUS = {
 
 
 @cache
+def _nodes(gpu: str, kind: str | None) -> str:
+    """Node shape of the one provider whose network this is, where it has one with the GPU; else
+    the GPU itself, which stands for its default nodes."""
+    if kind not in ("efa", "tcpx", "tcpxo"):
+        return gpu
+    wanted = load_gpu(gpu).name
+    shapes = [
+        name
+        for name in cluster_names()
+        if (shape := load_cluster_shape(name)).fabric == kind and load_gpu(shape.gpu).name == wanted
+    ]
+    return shapes[0] if len(shapes) == 1 else gpu
+
+
+@cache
 def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Cluster:
-    cluster = parse_gpus(f"{count}x{name}")
+    cluster = parse_gpus(f"{count}x{_nodes(name, fabric.kind if fabric else None)}")
     if fabric is not None:
         cluster = fabric.applied(cluster)
     if not per_node or per_node >= cluster.gpus_per_node:

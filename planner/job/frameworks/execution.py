@@ -30,6 +30,8 @@ class Overlap(Frozen):
     """Gather of updated parameters beside forward."""
     fsdp_prefetch: Share = 1.0
     """Gathers and reductions of ZeRO-3, layer by layer."""
+    experts_prefetch: Share = 1.0
+    """Of that, what is left where layers hold experts."""
     tensor_backward: Share = 1.0
     """Collectives of tensor parallelism that stand beside independent products of backward."""
     tensor: Share = 0.0
