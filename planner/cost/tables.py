@@ -83,8 +83,8 @@ class FrameworkInputs(NamedTuple):
     whole_bucket_bytes: float
     hide_gradient_reduction: float
     hide_parameter_gather: float
-    # Of the model's layers, with `experts_prefetch` where they hold experts.
     hide_fsdp_prefetch: float
+    """The setting, times `experts_prefetch` where layers hold experts."""
     hide_tensor_backward: float
     hide_tensor: float
     hide_expert: float

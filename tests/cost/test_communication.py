@@ -370,7 +370,7 @@ def test_hybridep_as_published(
     counted = token_bytes * distinct_groups(float(groups), 8.0)
     hit = distinct_groups(float(ranks), 8.0), distinct_groups(math.ceil(ranks / members), 8.0)
     measured_s = sum(counted / (rate * 1e9) for rate in gigabytes_per_s) / 2
-    predicted_s = deduplicated_exchange_time_s(token_bytes, *hit, ranks, members, links)
+    predicted_s = deduplicated_exchange_time_s(token_bytes, 4096.0, *hit, ranks, members, links)
     assert predicted_s == pytest.approx(measured_s, rel=error)
 
 
@@ -391,3 +391,42 @@ def test_an_all_to_all_as_published(ranks: int, measured_s: float, error: float)
     links = link_inputs(parse_gpus(f"{ranks}xH100"))
     payload = 256.0 * 128.0 * (7168.0 + 7168.0 / 128.0 * 4.0)
     assert all_to_all_time_s(payload, ranks, 8, links) == pytest.approx(measured_s, rel=error)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mebibytes", "gigabytes_per_s", "error"),
+    [
+        (16, 128, 73.38, 0.18),
+        (16, 2048, 84.53, 0.02),
+        (32, 32, 35.56, 0.06),
+        (32, 128, 54.26, 0.22),
+        (64, 64, 35.24, 0.05),
+        (64, 2048, 50.41, 0.05),
+        (256, 32, 19.79, 0.12),
+        (256, 2048, 40.94, 0.07),
+    ],
+)
+def test_an_all_to_all_over_efa_as_published(
+    ranks: int, mebibytes: int, gigabytes_per_s: float, error: float
+) -> None:
+    """nccl-tests on p5, algorithm bandwidth (crazyguitar/aws-gpu-communication-benchmark,
+    data/nccl_alltoall.csv @b03dea39)."""
+    links = link_inputs(parse_gpus(f"{ranks}xaws-p5"))
+    payload = mebibytes * 2.0**20
+    measured_s = payload / (gigabytes_per_s * 1e9)
+    assert all_to_all_time_s(payload, ranks, 8, links) == pytest.approx(measured_s, rel=error)
+
+
+def test_tokens_leave_over_efa_message_by_message() -> None:
+    """Its NICs take messages from the CPU alone: a small token takes as long as one of four times
+    its bytes; inside a node, and over InfiniBand, nothing of that is seen."""
+    efa, infiniband = (link_inputs(parse_gpus(f"64x{nodes}")) for nodes in ("aws-p5", "H100"))
+    small, large = (
+        deduplicated_exchange_time_s(2048.0 * width, 2048.0, 7.0, 3.5, 32, 8, efa)
+        for width in (4096.0, 16384.0)
+    )
+    assert small == pytest.approx(large)
+    assert small == pytest.approx(2048 * 3.5 * 0.75 * efa.scale_out_message_s, rel=0.02)
+    assert infiniband.scale_out_message_s == 0.0
+    alone = deduplicated_exchange_time_s(2048.0 * 4096.0, 2048.0, 7.0, 1.0, 8, 8, efa)
+    assert alone < 0.1 * small

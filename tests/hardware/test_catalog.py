@@ -125,7 +125,9 @@ def test_the_peak_follows_from_units_and_clock(name: str) -> None:
     follows.
     """
     gpu = load_gpu(name)
-    halves = dict.fromkeys(("A10", "A40", "RTX-A6000", "RTX4090", "RTX5090", "L40"), 2)
+    halves = dict.fromkeys(
+        ("A10", "A40", "RTX-A6000", "RTX4080-SUPER", "RTX4090", "RTX5090", "L40"), 2
+    )
     divisor = (halves | {"RTX3090": 4}).get(name, 1)
     per_clock = gpu.sm_count * FLOP_PER_SM_CLOCK[gpu.architecture] / divisor
     assert 0.86 < gpu.peak("fp16") / (per_clock * gpu.boost_clock_hz) < 1.02

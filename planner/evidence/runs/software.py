@@ -163,7 +163,10 @@ _PROFILES = (
     (r"^megatron-lm$", "megatron-lm-2022"),
     (r"torchtitan fsdp2", "torchtitan-2024"),
     # Modelling code is transformers' own whoever shards it.
-    (r"(transformers|accelerate)\W.*fsdp2", "hf-fsdp2"),
+    (
+        r"\b(transformers|accelerate|trl|axolotl|unsloth|verl|llama-?factory|\w*trainer)\b.*fsdp2",
+        "hf-fsdp2",
+    ),
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
     (r"composer|llm-?foundry|mosaicml", "llm-foundry"),
     (r"torchtune", "torchtune"),

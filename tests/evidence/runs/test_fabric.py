@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hardware import parse_gpus
-from planner.evidence.runs.machine import Fabric, fabric_of
+from planner.evidence.runs.machine import Fabric, cluster_of, fabric_of
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.model import UnpredictableRowError
 from tests.evidence.runs.rows_for_tests import row
@@ -69,3 +69,13 @@ def test_a_batch_that_does_not_divide_ends_with_a_smaller_microbatch() -> None:
     mapped = map_row(row(num_gpus="8", dp="8", tp="1", pp="1", mbs="6", gbs="256"))
     assert mapped.degrees.grad_acc == 6
     assert mapped.batch_share == pytest.approx(256 / 288)
+
+
+def test_a_provider_s_network_tells_its_nodes() -> None:
+    """EFA beside H100 is p5, whose CPUs are older than DGX H100's; two shapes have H200."""
+    nodes = {"gpu": "H100-80GB", "num_gpus": "64"}
+    p5 = cluster_of(row(**nodes, fabric="efa 3200Gbps/node"))
+    assert (p5.fabric, p5.host_speed) == ("efa", 1.0)
+    assert cluster_of(row(**nodes, fabric="infiniband")).host_speed == 1.4
+    h200 = cluster_of(row(**nodes | {"gpu": "H200-SXM5-141GB"}, fabric="efa"))
+    assert h200.host_speed == 1.4
