@@ -163,19 +163,26 @@ def _first_cells(errors: _FirstErrors, now: Mapping[str, Any]) -> Iterator[str]:
         yield _percent(fmean(today)) if today else ""
 
 
-def _totals(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Sources, then all rows, then all rows in two parts."""
-    return [*content["source"], content, content["stated"], content["unstated"]]
+def _totals(content: Mapping[str, Any], figure: str) -> list[Mapping[str, Any]]:
+    """Sources that have the figure, worst first; then all rows, then all rows in two parts."""
+    sources = [source for source in content["source"] if figure in source]
+    sources.sort(key=lambda source: _goodness(source[figure]))
+    parts = (content, content["stated"], content["unstated"])
+    return [*sources, *(part for part in parts if figure in part)]
+
+
+def _goodness(figures: Mapping[str, Any]) -> float:
+    """Greater is better: of picks their mean, of errors less of their median."""
+    return -figures["median"] if "median" in figures else figures["mean"]
 
 
 def _error_table(content: Mapping[str, Any], figure: str, title: str) -> str:
     left_out = figure == "time" and "held_out_mean_of_sources" in content
     titles = [title, "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval"]
     rows = []
-    for total in _totals(content):
-        if figure in total:
-            held_out = (_percent(total.get("held_out", {}).get("median")),) if left_out else ()
-            rows.append((total["family"], *_error_cells(total[figure]), *held_out))
+    for total in _totals(content, figure):
+        held_out = (_percent(total.get("held_out", {}).get("median")),) if left_out else ()
+        rows.append((total["family"], *_error_cells(total[figure]), *held_out))
     means = content["mean_of_sources"]
     middle, mean, coverage = (
         _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
@@ -221,8 +228,8 @@ def _pick_table(content: Mapping[str, Any]) -> str:
             _percent(picks["worst"]),
             f"{picks['rank_correlation']:.2f}",
         )
-        for total in _totals(content)
-        if (picks := total.get("picks"))
+        for total in _totals(content, "picks")
+        if (picks := total["picks"])
     )
     return markdown_table(("picks", "groups", "mean", "worst", "rank"), rows)
 
