@@ -157,7 +157,8 @@ class Job:
         """Fused attention kernel: the one given, else the framework's, else `auto` (the GPU's)."""
         if self.attention_kernel != "auto":
             return self.attention_kernel
-        return self.framework.fused_attention.on(self.cluster.gpu.architecture)
+        kernels, special = self.framework.fused_attention, self.model.special_attention
+        return kernels.on(self.cluster.gpu.architecture, special=special)
 
     @property
     def optimizer_setting(self) -> OptimizerSetting:

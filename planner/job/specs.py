@@ -319,6 +319,12 @@ class ModelSpec(_Frozen):
         return any(kind.attention in ("state", "both") for kind in self.kinds)
 
     @property
+    def special_attention(self) -> bool:
+        """Whether queries are wider than values, or scores have windows or sinks."""
+        windows = self.sliding_window is not None or self.attention_sinks
+        return self.mla is not None or windows
+
+    @property
     def has_attention(self) -> bool:
         """Whether some layers attend."""
         return any(kind.attention not in ("state", "none") for kind in self.kinds)

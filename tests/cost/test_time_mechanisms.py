@@ -430,6 +430,19 @@ def test_attention_kernel_is_the_framework_s(framework: str, gpus: str, kernel: 
     assert replace(job, attention_kernel="flash1").fused_attention == "flash1"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "framework", "kernel"),
+    [
+        ("64xB200", "torchtitan", "flash2"),
+        ("64xB200", "megatron-core", "auto"),
+        ("64xMI300X", "torchtitan", "aotriton"),
+    ],
+)
+def test_torchtitan_s_special_attention_is_flex(gpus: str, framework: str, kernel: str) -> None:
+    for model in ("deepseek-v3", "gpt-oss-20b"):
+        assert make_job(model, gpus, framework).fused_attention == kernel
+
+
 @pytest.mark.parametrize(("less", "size", "kernels"), [("expert_bias", 68, 166), ("clamp", 46, 0)])
 def test_biases_and_limits_of_experts_are_passes_of_their_own(
     less: str, size: float, kernels: float

@@ -102,7 +102,9 @@ def map_row(row: MeasuredRow) -> MappedRow:
         seq=row.integer("seq") or 0,
         precision=precision,
         attention="eager" if eager else "flash",
-        attention_kernel=_attention_kernel(row, profile, eager=eager, cluster=cluster),
+        attention_kernel=_attention_kernel(
+            row, profile, eager=eager, special=model.special_attention, cluster=cluster
+        ),
         recompute=(mode,),
         dropout=profile.saved.dropout if dropout is None else dropout,
         schedule=_schedule(row, degrees),
@@ -276,18 +278,20 @@ def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> b
 
 
 def _attention_kernel(
-    row: MeasuredRow, profile: FrameworkProfile, *, eager: bool, cluster: Cluster
+    row: MeasuredRow, profile: FrameworkProfile, *, eager: bool, special: bool, cluster: Cluster
 ) -> str:
     """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
     if eager:
         return "torch" if row.text("kernel") == "torch" else "eager"
-    kernel = _fused_kernel(row, profile, cluster)
+    kernel = _fused_kernel(row, profile, cluster, special=special)
     known = load_compute_curves(cluster.gpu).curves.attention
     # Triton's kernels of FlashAttention 1 were measured on Ampere alone.
     return "flash2" if kernel == "flash1" and kernel not in known else kernel
 
 
-def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster) -> str:
+def _fused_kernel(
+    row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster, *, special: bool
+) -> str:
     """A fused kernel by its name here, whether or not the GPU has it."""
     stated = f"{row.text('kernel') or ''} {row.text('flash') or ''}".lower()
     old = row.says("software", _BEFORE_FLASH2) or cluster.gpu.architecture == "volta"
@@ -305,7 +309,7 @@ def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster)
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
         return "flash1"
     architecture = cluster.gpu.architecture
-    on = profile.fused_attention.on(architecture)
+    on = profile.fused_attention.on(architecture, special=special)
     if re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework):
         on = "flash3_or_cudnn" if architecture in _WITH_CUDNN else on
     if on == "auto" and cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:

@@ -145,7 +145,8 @@ class FusedAttention(Frozen):
     """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
 
     Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2; on
-    AMD torch has AOTriton's kernels instead.
+    AMD torch has AOTriton's kernels instead. `special`: in place of cuDNN's for latent attention,
+    windows and sinks (`ModelSpec.special_attention`).
     """
 
     ampere: AttentionKernel | Literal["auto"] = "auto"
@@ -153,10 +154,13 @@ class FusedAttention(Frozen):
     blackwell: AttentionKernel | Literal["auto"] = "auto"
     cdna3: AttentionKernel | Literal["auto"] = "auto"
     cdna4: AttentionKernel | Literal["auto"] = "auto"
+    special: AttentionKernel | Literal["auto"] = "auto"
 
-    def on(self, architecture: str) -> str:
-        """Kernel on an architecture of the catalogue."""
-        return str(getattr(self, architecture, "auto"))
+    def on(self, architecture: str, *, special: bool) -> str:
+        """Kernel on an architecture of the catalogue, of a model's special attention or others."""
+        usual = str(getattr(self, architecture, "auto"))
+        replaced = special and self.special != "auto" and usual == "flash3_or_cudnn"
+        return self.special if replaced else usual
 
 
 class FrameworkProfile(Frozen):

@@ -123,3 +123,14 @@ def test_attention_kernel_of_gpu_and_framework(gpu: str, framework: str, kernel:
 def test_torch_took_cudnn_on_hopper_in_2026(framework: str, software: str, kernel: str) -> None:
     cells = FSDP | {"gpu": "H100-80GB", "framework": framework, "flash": "y", "software": software}
     assert map_row(row(**cells)).job.attention_kernel == kernel
+
+
+def test_special_attention_is_flex_under_torchtitan_alone() -> None:
+    latent = {
+        "mla": "kv_lora512, no q_lora, nope128, rope64, v128",
+        "moe": "64 experts top6, expert ffn 1408",
+    }
+    cells = FSDP | {"gpu": "B200-180GB", "flash": "y", "heads": "16", "kv_heads": "16"} | latent
+    frameworks = ("torchtitan", "NeMo AutoModel (PyTorch FSDP2)")
+    kernels = [map_row(row(**cells, framework=one)).job.attention_kernel for one in frameworks]
+    assert kernels == ["flash2", "flash3_or_cudnn"]
