@@ -33,7 +33,7 @@ _SAME = 1e-3
 _BISECTED = 1e-3
 
 
-Verdict = Literal["as good", "gain", "within the error bar", "model error", "memory error", "lost"]
+Verdict = Literal["as good", "gain", "within the error bar", "model error", "lost"]
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,10 @@ class Comparison:
 
     `peak_share`: the recipe's predicted peak over the memory there is. `gain`: step time that the
     best plan saves of what is predicted for the recipe, negative where it is slower; None where
-    nothing fits as surely. `verdict`: the recipe is predicted beyond its memory, so no search finds
-    it (`memory error`); a search should have found it (`lost`); the best plan is at most NOTABLE
-    faster (`as good`); it is, by other degrees alone, but the prediction of the recipe itself is
-    off by all that was published of it (`model error`), or its error bar reaches the recipe; or it
-    is a `gain`. `unused_gain`: what it would save at its degrees with the plan's techniques
+    nothing fits as surely. `verdict`: a search should have found the recipe (`lost`); the best plan
+    is at most NOTABLE faster (`as good`); it is, by other degrees alone, but the prediction of the
+    recipe itself is off by all that was published of it (`model error`), or its error bar reaches
+    the recipe; or it is a `gain`. `unused_gain`: what it would save at its degrees with the plan's techniques
     that no published recipe of the job has. `reason`: what the plan has otherwise.
     """
 
@@ -160,7 +159,7 @@ def compare(
         best_probability=None if plan is None else plan.fit_probability,
         gain=None if plan is None else 1.0 - plan.step_time_s / predicted_s,
         unused_gain=1.0 - unused_s / predicted_s,
-        verdict=_verdict(plan, predicted_s, unused_s, times_s, peak / job.hbm_limit_bytes),
+        verdict=_verdict(plan, predicted_s, unused_s, times_s),
         reason="" if plan is None else _reason(prediction, mapped, plan, predicted_s, unused),
     )
 
@@ -219,16 +218,12 @@ def _best(job: Job, searched: Searched) -> Plan | None:
 
 
 def _verdict(
-    plan: Plan | None,
-    predicted_s: float,
-    unused_s: float,
-    times_s: Sequence[float],
-    peak_share: float,
+    plan: Plan | None, predicted_s: float, unused_s: float, times_s: Sequence[float]
 ) -> Verdict:
     """What a difference is: see `Comparison`."""
     gain = None if plan is None else 1.0 - plan.step_time_s / predicted_s
     if plan is None or gain is None or gain < -_SAME:
-        return "memory error" if peak_share > 1.0 else "lost"
+        return "lost"
     if gain <= NOTABLE:
         return "as good"
     low_s, high_s = (1.0 - MODEL_ERROR) * min(times_s), (1.0 + MODEL_ERROR) * max(times_s)

@@ -43,10 +43,12 @@ def _summary(comparisons: Sequence[Comparison]) -> str:
         return "No recipe was compared."
     counts = Counter(one.verdict for one in comparisons)
     verdicts = "; ".join(f"{words}: {counts[name]}" for name, words in _VERDICTS.items())
+    beyond = sum(one.peak_share > 1.0 for one in comparisons)
     slower = sum(gain < -_RESOLVED for gain in gains)
     return (
         f"{len(comparisons)} recipes; the best plan is slower than the recipe as predicted in "
-        f"{slower}; median gain {median(gains):.1%}. {verdicts}."
+        f"{slower}; median gain {median(gains):.1%}. {verdicts}. Of all, {beyond} are predicted "
+        "beyond their memory, though they ran."
     )
 
 
@@ -57,8 +59,7 @@ _VERDICTS: dict[Verdict, str] = {
     "within the error bar": "faster by more, but the recipe lies within the plan's error bar",
     "model error": "faster by more without an unused technique, but the recipe itself is predicted "
     "more than 10 % off",
-    "memory error": "the recipe is predicted beyond its memory, though it ran",
-    "lost": "slower, or none found, though the recipe is predicted to fit",
+    "lost": "slower, or none found, though the recipe is one of the plans searched",
 }
 
 
