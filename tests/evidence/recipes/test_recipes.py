@@ -70,7 +70,7 @@ def test_the_best_plan_is_no_slower_than_the_recipe(comparisons: list[Comparison
 def test_gains_are_named(comparisons: list[Comparison]) -> None:
     for one in comparisons:
         if one.gain is not None and one.gain > NOTABLE:
-            assert one.verdict in ("gain", "within the error bar", "model error")
+            assert one.verdict in ("gain", "within the error bar", "cannot tell")
             assert one.reason
 
 
@@ -104,7 +104,7 @@ def test_both_errors_of_the_probability(predictions: list[Prediction]) -> None:
     ("predicted_s", "unused_s", "times_s", "verdict"),
     [
         (10.0, 10.0, [10.5], "gain"),
-        (10.0, 10.0, [13.0], "model error"),
+        (10.0, 10.0, [13.0], "cannot tell"),
         # A technique that no recipe of the job has brings most of it.
         (10.0, 8.5, [13.0], "gain"),
         # Published twice, and once as it is predicted.
