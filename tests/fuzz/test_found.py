@@ -270,6 +270,25 @@ def test_python_that_nothing_prints(tmp_path: Path, value: str) -> None:
     assert found.status == ExitStatus.CANNOT_TELL, found.describe()
 
 
+@pytest.mark.parametrize("value", ["-4", "0", "2.5"])
+def test_a_batch_that_is_none_does_not_run(tmp_path: Path, value: str) -> None:
+    """The Trainer's own default is not taken instead."""
+    given = f"output_dir='x', per_device_train_batch_size={value}"
+    text = f"Trainer(args=TrainingArguments({given}))\n"
+    found = tried(tmp_path, "check", "a.py", "--model", "gpt2", *BASES["check"], a_py=text)
+    assert found.status == ExitStatus.NOTHING_FITS, found.describe()
+    assert f"per_device_train_batch_size is {value}" in found.stdout
+
+
+def test_accelerates_file_that_is_not_there(tmp_path: Path) -> None:
+    """Though DeepSpeed's is: accelerate starts nothing."""
+    script = "accelerate launch --config_file none.yaml train.py --model_name_or_path gpt2 "
+    script += "--per_device_train_batch_size 1 --deepspeed ds.json\n"
+    found = tried(tmp_path, *TEXTS["run.sh"][1], run_sh=script)
+    assert found.status == ExitStatus.CANNOT_TELL, found.describe()
+    assert "none.yaml is not beside the script" in " ".join(found.stdout.split())
+
+
 @pytest.mark.parametrize("layers", ["-1", str(2**63 - 1)])
 def test_numbers_of_layers_that_no_model_has(tmp_path: Path, layers: str) -> None:
     """Neither listed one by one, nor split over the stages."""
