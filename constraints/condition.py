@@ -55,7 +55,7 @@ NAMES: dict[str, str] = {
 _ALIASES = {"num_microbatches": "grad_acc"}
 # Options that choose by name what no condition can.
 _OPTIONS = ("recompute", "framework", "precision", "dtype", "optimizer", "schedule", "attention")
-_FIX = re.compile(r"\s*(\w+)\s*={1,2}\s*(-?[\d_]+)\s*")
+_FIX = re.compile(r"\s*(\w+)\s*={1,2}\s*(-?[0-9_]+)\s*")
 # Larger degrees are slips of the pen, and are not tried.
 _LARGEST_NAMED = 2**20
 # Values of a comparison's side that are listed when no configuration obeys it.

@@ -15,8 +15,8 @@ from constraints.rule import ShapeRule
 # Products of larger degrees leave 64-bit integers.
 _LARGEST = 2**20
 _DIGITS = len(str(_LARGEST))
-_NUMBER = re.compile(r"\d+")
-_RANGE = re.compile(r"(\d*)\s*\.\.\s*(\d*)")
+_NUMBER = re.compile(r"[0-9]+")
+_RANGE = re.compile(r"([0-9]*)\s*\.\.\s*([0-9]*)")
 
 
 def parse_degree_limit(text: str, degree: str = "tp") -> DegreeLimit:

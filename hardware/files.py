@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -119,13 +120,36 @@ def shipped_toml(package: str, name: str) -> dict[str, Any]:
     return tomllib.loads(shipped_text(package, name))
 
 
-def csv_rows(text: str, origin: str) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(text: str, origin: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """(number of its line, cells) of each row of a CSV text that holds any. HardwareError."""
-    reader = csv.reader(text.splitlines(keepends=True))
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
     try:
         yield from ((reader.line_num, cells) for cells in reader if any(cells))
     except csv.Error as error:
         raise HardwareError(f"{origin}, line {reader.line_num}: is not CSV ({error})") from None
+
+
+def csv_table(
+    text: str, origin: str, delimiter: str = ","
+) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """(header in lower case, `csv_rows` below it as cells by its names). HardwareError, too for a
+    name given twice and for a row of more cells than names."""
+    rows = csv_rows(text, origin, delimiter)
+    header = [name.strip().lower() for name in next(rows, (0, []))[1]]
+    for name in header:
+        if name and header.count(name) > 1:
+            raise HardwareError(f"{origin} line 1: the header names {name} twice")
+
+    def named() -> Iterator[tuple[int, dict[str, str]]]:
+        for line, cells in rows:
+            if len(cells) > len(header):
+                raise HardwareError(
+                    f"{origin} line {line}: {len(cells)} cells, but the header names "
+                    f'{len(header)}; write a cell with a comma in it as "a,b"'
+                )
+            yield line, dict(zip_longest(header, cells, fillvalue=""))
+
+    return header, named()
 
 
 def _no_number(word: str) -> NoReturn:

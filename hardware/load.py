@@ -27,16 +27,21 @@ from hardware.schema import Cluster, Gpu
 from hardware.units import ASSUMPTION, Quantity
 
 CATALOG = Path(__file__).parent / "catalog"
-_GPUS_FILE = re.compile(r"^\s*(?P<count>\d+)x(?P<path>\S.*\.toml)\s*$")
+_GPUS_FILE = re.compile(r"^\s*(?P<count>[0-9]+)x(?P<path>\S.*\.toml)\s*$")
 _GPUS_TEXT = re.compile(
-    r"^\s*(?P<count>[+-]?\d[\d_]*)\s*[x×*]\s*(?:(?P<per_node>[+-]?\d+)\s*[x×*]\s*)?(?P<name>\S.*?)\s*$",
-    re.IGNORECASE,
+    r"^\s*(?P<count>[+-]?\d[\d_]*)\s*[x×*]\s*(?:(?P<per_node>[+-]?\d+)\s*[x×*]\s*)?(?P<name>\w(?:.*[\w)])?)\s*$",
+    re.IGNORECASE | re.ASCII,
 )
 # Fields that describe the catalogue's shape itself, not what a user's cluster takes from it.
 _ENTRY_FIELDS = ("name", "title", "aliases", "note", "gpu")
 # Two memories of one GPU, as printed, differ by no more: the stacks and what is left of them.
 _SAME_MEMORY = 0.03
 _UNITS = (1e9, 2.0**30)
+_SEVERAL = re.compile(r"[,;&]\s*[0-9]")
+_APART = (
+    "give --gpus again for another cluster (--gpus 64xH100 --gpus 64xA100); GPUs of several types "
+    "in one job: 64xH100+64xA100"
+)
 _EXAMPLES = "write COUNTxGPU (64xH100) or NODESxGPUS_PER_NODExGPU (8x8xH100)"
 
 
@@ -156,7 +161,7 @@ def parse_gpus(text: str) -> Cluster:
     if file := _GPUS_FILE.match(text):
         return load_cluster_file(Path(file["path"])).with_gpus(_positive(text, file["count"]))
     match = _GPUS_TEXT.match(text)
-    if not match:
+    if not match or _SEVERAL.search(match["name"]):
         _reject_text(text)
     name = match["name"]
     shape = _shape_of(name)
@@ -194,10 +199,12 @@ def _check_node_size(text: str, shape: ClusterShape, per_node: int) -> None:
 
 def _reject_text(text: str) -> NoReturn:
     """Raise the error for text that is not of the form, with the nearest fix."""
-    turned = re.match(r"^\s*(.+?)\s*[:x*×]\s*(\d+)\s*$", text)
-    bare = re.match(r"^\s*(\d+)\s*[- ]?\s*(.+?)\s*$", text)
+    turned = re.match(r"^\s*(.+?)\s*[:x*×]\s*([0-9]+)\s*$", text)
+    bare = re.match(r"^\s*([0-9]+)[\s:-]*(.+?)\s*$", text)
     count, name = turned.group(2, 1) if turned else bare.group(1, 2) if bare else ("", "")
-    if _shape_of(text) is not None:
+    if _SEVERAL.search(text):
+        fix = _APART
+    elif _shape_of(text) is not None:
         fix = f"how many? Write for example 8x{text.strip()}"
     elif count and _shape_of(name) is not None:
         fix = f"did you mean {count}x{name}?"

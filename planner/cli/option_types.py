@@ -54,7 +54,7 @@ class Number(click.FloatRange):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         number = float(super().convert(value, param, ctx))
-        if math.isnan(number):
+        if math.isnan(number) or (isinstance(value, str) and not value.isascii()):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
         return number
 
@@ -85,7 +85,7 @@ class Parsed(click.ParamType[Any]):
 def _number(text: str) -> float:
     """The number that a text is; nan for none, which no range holds."""
     try:
-        return float(text)
+        return float(text) if text.isascii() else math.nan
     except ValueError:
         return math.nan
 

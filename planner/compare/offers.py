@@ -135,8 +135,8 @@ def demand_distinct(offers: tuple[Offer, ...]) -> None:
 
 # `any` without numbers: every doubling that people rent or buy.
 _ANY = "8..4096xany"
-_RANGE = re.compile(r"^\s*(\d{1,7})\s*\.\.\s*(\d{1,7})\s*[x×*]\s*([^\s+][^+]*?)\s*$")
-_ONE = re.compile(r"^\s*(\d{1,7})()\s*[x×*]\s*(any)\s*$", re.IGNORECASE)
+_RANGE = re.compile(r"^\s*([0-9]{1,7})\s*\.\.\s*([0-9]{1,7})\s*[x×*]\s*([^\s+][^+]*?)\s*$")
+_ONE = re.compile(r"^\s*([0-9]{1,7})()\s*[x×*]\s*(any)\s*$", re.IGNORECASE)
 _NODES = re.compile(r"^\d+\s*[x×*]\s*\S")
 
 

@@ -1,7 +1,8 @@
 """What of a step depends on the degrees and the layout alone: parameters, their traffic and update.
 
-Micro-batch size and recompute mode change nothing here, so candidates of a search that differ in
-these alone share a frame (`planner.cost.kernel`).
+Micro-batch size and recompute mode change nothing here, but whether a step has one micro-batch only
+does (`reduces_at_once`): candidates of a search that differ in these alone, and all have one or all
+more, share a frame (`planner.cost.kernel`).
 """
 
 from __future__ import annotations

@@ -152,8 +152,8 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 
 
 def fill_frames(shapes: Array, keys: Array) -> None:
-    """Fill SHAPE_FRAME: which shapes differ in micro-batch and recompute mode alone; in order of
-    their layouts."""
+    """Fill SHAPE_FRAME: which shapes differ in micro-batch and recompute mode alone, apart from
+    those of one micro-batch a step; in order of their layouts."""
     key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
     degrees = [f.KEY_TP, f.KEY_CP, f.KEY_EP, f.KEY_ETP]
     grid = [
@@ -164,7 +164,8 @@ def fill_frames(shapes: Array, keys: Array) -> None:
         f.SHAPE_SHARD,
         f.SHAPE_MTP_STANDALONE,
     ]
-    shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([shapes[:, grid], key[:, degrees]]))
+    alone = shapes[:, f.SHAPE_GRAD_ACC] == 1.0
+    shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([shapes[:, grid], key[:, degrees], alone]))
 
 
 class CostModel:

@@ -12,6 +12,7 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
 from planner.report.search import error_note, job_facts, riskier_table
 from planner.report.tables import Block, Facts, Notes, TableData, report, table
+from planner.search.costed import EVEN_CHANCE
 from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
 from planner.search.result import SearchResult
@@ -127,9 +128,11 @@ def fitting_table(title: str, what: str, how: str, plans: Sequence[tuple[str, Pl
 
 
 def _relaxation_notes(why: WhyNothingFits) -> tuple[str, ...]:
+    asked = why.request.fit_probability
+    smaller = ", and a smaller one that fits with 50 %" if asked > EVEN_CHANCE else ""
     notes = [
         "For each kind of change the smallest that fits with a probability of "
-        f"{share(why.request.fit_probability, 0)}, and a smaller one that fits with 50 %."
+        f"{share(asked, 0)}{smaller}."
     ]
     larger = [relaxation.change for relaxation in why.relaxations if not relaxation.smallest]
     if larger:

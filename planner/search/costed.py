@@ -70,16 +70,20 @@ def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
 
 
 def likely_limit_bytes(job: Job, probability: float) -> float:
-    """Largest predicted peak within the limit that fits with `probability` or more."""
+    """Largest predicted peak that fits with `probability` or more; from an even chance on, and for
+    0, at most the memory there is."""
     limit = job.hbm_limit_bytes
     if limit <= 0.0:
         raise UsageError(
             f"the reserve leaves no memory: {job.cluster.gpu.hbm_usable_bytes / 2**30:.1f} GiB "
             "are usable on each GPU; give a smaller --hbm-reserve"
         )
-    if fit_probability(job, limit, limit) >= probability:
-        return limit
     low, high = 0.0, limit
+    if fit_probability(job, limit, limit) >= probability:
+        if probability == 0.0 or probability >= EVEN_CHANCE:
+            return limit
+        while fit_probability(job, high, limit) >= probability:
+            low, high = high, 2.0 * high
     while high - low > 1e-6 * limit:
         middle = 0.5 * (low + high)
         if fit_probability(job, middle, limit) >= probability:

@@ -16,7 +16,7 @@ import pytest
 from planner.cli.errors import ExitStatus, refusal
 from planner.job.written import write_text
 from tests.fuzz.command_line import BASES, POSITIONAL
-from tests.fuzz.material import CALIBRATED, CONFIG, NCCL, RUNS, SCRIPT, TEXTS, write_all
+from tests.fuzz.material import CALIBRATED, CONFIG, GEMM, NCCL, RUNS, SCRIPT, TEXTS, write_all
 from tests.fuzz.outcome import Outcome, demand_kept_promises, run
 from tests.fuzz.properties import plan_file
 
@@ -57,6 +57,12 @@ def tried(folder: Path, *arguments: str, **files: str | bytes) -> Outcome:
         ("evaluate", "--model", "gpt2", "--gpus", "8xH100", "--gbs", "8", "--tp", "16"),
         ("search", *BASES["search"], "--seq", "9999999999"),
         ("search", *BASES["search"], "--hbm-reserve", "100%"),
+        ("search", *BASES["search"], "--tp", "٣"),
+        ("search", *BASES["search"], "--fix", "tp=٢"),
+        ("search", *BASES["search"], "--time-limit", "٣"),
+        ("search", *BASES["search"], "--gpus", "８xH100"),
+        ("search", *BASES["search"], "--gpus", "8xH100,"),
+        ("search", *BASES["search"], "--gpus", "8xH100@"),
         ("memory", *BASES["memory"], "--html", "x"),
         ("hardware", "\udcff"),
         ("models", "a\0b"),
@@ -126,6 +132,12 @@ _MERGES = "".join(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 9)}]\n" for n
         ("prices_csv", "gpu,provider,kind,usd_per_gpu_hour,date\nH100,x,spot,1,2126-01\n"),
         ("prices_csv", "gpu,provider,kind,usd_per_gpu_hour\nH100,x,spot,nan\n"),
         ("runs_csv", b"\xff\xfe\x00"),
+        ("runs_csv", RUNS.replace("tiny", '"tiny', 1)),
+        ("runs_csv", RUNS.replace("0.05", "0.05,7")),
+        ("runs_csv", RUNS.replace(",mbs,", ",tp,")),
+        ("runs_csv", RUNS.replace("H100,8", "H100,8.5")),
+        ("runs_csv", RUNS.replace("tiny,4", "tiny,٣")),
+        ("gemm_csv", GEMM + '"' + "x" * 200_000),
         ("nccl_txt", NCCL.replace("1048576   262144", "9" * 200 + "   262144")),
         ("calibrated_toml", CALIBRATED.replace("{ gpus", "{ 1e3")),
         ("calibrated_toml", CALIBRATED.replace("gpus = [8.0", "gpus = [0.0")),
@@ -256,6 +268,25 @@ def test_python_that_nothing_prints(tmp_path: Path, value: str) -> None:
     text = f"x = {value}\nTrainer(SFTConfig(output_dir='x', max_length={value}, seed=x))\n"
     found = tried(tmp_path, "check", "a.py", "--gpus", "8xH100", a_py=text)
     assert found.status == ExitStatus.CANNOT_TELL, found.describe()
+
+
+@pytest.mark.parametrize("value", ["-4", "0", "2.5"])
+def test_a_batch_that_is_none_does_not_run(tmp_path: Path, value: str) -> None:
+    """The Trainer's own default is not taken instead."""
+    given = f"output_dir='x', per_device_train_batch_size={value}"
+    text = f"Trainer(args=TrainingArguments({given}))\n"
+    found = tried(tmp_path, "check", "a.py", "--model", "gpt2", *BASES["check"], a_py=text)
+    assert found.status == ExitStatus.NOTHING_FITS, found.describe()
+    assert f"per_device_train_batch_size is {value}" in found.stdout
+
+
+def test_accelerates_file_that_is_not_there(tmp_path: Path) -> None:
+    """Though DeepSpeed's is: accelerate starts nothing."""
+    script = "accelerate launch --config_file none.yaml train.py --model_name_or_path gpt2 "
+    script += "--per_device_train_batch_size 1 --deepspeed ds.json\n"
+    found = tried(tmp_path, *TEXTS["run.sh"][1], run_sh=script)
+    assert found.status == ExitStatus.CANNOT_TELL, found.describe()
+    assert "none.yaml is not beside the script" in " ".join(found.stdout.split())
 
 
 @pytest.mark.parametrize("layers", ["-1", str(2**63 - 1)])

@@ -143,6 +143,8 @@ def test_a_mesh_has_a_rate_for_a_pair() -> None:
         ("8x0xH100", r"0 is not a number of GPUs"),
         ("4x16xH100", r"DGX H100 has 8 GPUs a node, 16 were given; .*--cluster FILE\.toml"),
         ("H100", r"'H100' names no GPUs: how many\? Write for example 8xH100"),
+        ("64xH100,64xA100", r"give --gpus again for another cluster.*64xH100\+64xA100"),
+        ("8:H100", r"did you mean 8xH100\?"),
         ("H100:64", r"'H100:64' names no GPUs: did you mean 64xH100\?"),
         ("64H100", r"'64H100' names no GPUs: did you mean 64xH100\?"),
         ("", r"'' names no GPUs: write COUNTxGPU \(64xH100\)"),

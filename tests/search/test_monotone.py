@@ -130,3 +130,16 @@ def test_limits_never_leave_gpus_idle_that_were_used_without() -> None:
     more_limits({**job, "gbs": 24}, {"tp": (1,)}, None)
     with pytest.raises(UsageError, match=r"most GPUs, of these, that work: 24"):
         find_plans(Request(**job, gbs=24, limits={"tp": (1,)}), fastest_only=True, relaxed=False)
+
+
+def test_less_than_an_even_chance_is_no_hidden_limit() -> None:
+    """Plans predicted beyond the memory count where their chance is as asked; surer is slower."""
+    job: dict[str, object] = {"model": "llama-3-8b", "gpus": "4xA100-40GB", "gbs": 16, "seq": 2048}
+    sample_times = [fastest(job, fit_probability=chance) for chance in (0.05, 0.3, 0.5, 0.8)]
+    for wide, narrow in pairwise(sample_times):
+        demand_not_faster(narrow, wide)
+    found = find_plans(
+        Request(**job, fit_probability=0.05), fastest_only=True, relaxed=False
+    ).plans[0]
+    assert found.fit_probability >= 0.05
+    assert not found.fits

@@ -12,8 +12,6 @@ benchmarks share their errors: of one kind and order of magnitude the median cou
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections import defaultdict
@@ -26,7 +24,7 @@ import numpy as np
 
 from hardware import Cluster, HardwareError
 from hardware.curves import load_compute_curves
-from hardware.files import read_text
+from hardware.files import csv_table, read_text
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.evidence.fit.collective_fit import Row, predict_s
 from planner.evidence.fit.compute_fit import times_s
@@ -132,11 +130,10 @@ def read_nccl(path: Path) -> list[Bench]:
 def read_table(path: Path) -> list[Bench]:
     """The rows of a table of benchmarks. UsageError names line and column."""
     try:
-        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        rows = list(csv_table(read_text(path), str(path))[1])
     except HardwareError as error:
         raise UsageError(str(error)) from None
-    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-    found = [_bench(path, reader.line_num, cells) for cells in reader]
+    found = [_bench(path, line, cells) for line, cells in rows]
     if not found:
         raise UsageError(f"{path}: a header, but no benchmark below it")
     return found

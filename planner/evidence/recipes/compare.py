@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 from typing import Literal
 
 from hardware.files import shipped_toml
@@ -26,14 +27,14 @@ from planner.search.trial import try_job
 
 # A claimed gain from which on it is explained.
 NOTABLE = 0.10
-# A prediction of the recipe itself that errs by more explains nothing else.
-MODEL_ERROR = 0.10
+# A prediction of the recipe itself that errs by more says nothing of other degrees.
+TOO_FAR = 0.10
 _SAME = 1e-3
 # Limits by probability are found by bisection: the recipe itself must lie within its.
 _BISECTED = 1e-3
 
 
-Verdict = Literal["as good", "gain", "within the error bar", "model error", "memory error", "lost"]
+Verdict = Literal["as good", "gain", "within the error bar", "cannot tell", "lost"]
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,12 @@ class Comparison:
 
     `peak_share`: the recipe's predicted peak over the memory there is. `gain`: step time that the
     best plan saves of what is predicted for the recipe, negative where it is slower; None where
-    nothing fits as surely. `verdict`: the recipe is predicted beyond its memory, so no search finds
-    it (`memory error`); a search should have found it (`lost`); the best plan is at most NOTABLE
-    faster (`as good`); it is, by other degrees alone, but the prediction of the recipe itself is
-    off by all that was published of it (`model error`), or its error bar reaches the recipe; or it
-    is a `gain`. `unused_gain`: what it would save at its degrees with the plan's techniques
-    that no published recipe of the job has. `reason`: what the plan has otherwise.
+    nothing fits as surely. `verdict`: a search should have found the recipe (`lost`); the best plan
+    is at most NOTABLE faster (`as good`); it is, by other degrees alone, but the prediction of the
+    recipe itself is off by all that was published of it (`cannot tell`), or its error bar reaches
+    the recipe; or it is a `gain`. `unused_gain`: what it would save at its degrees with the plan's
+    techniques that no published recipe of the job has. `reason`: what the plan has otherwise, and
+    where one cannot tell the run that would.
     """
 
     source: str
@@ -142,6 +143,10 @@ def compare(
     unused = () if plan is None else _unused(mapped, plan, of_job)
     unused_s = _with_techniques_s(prediction, mapped, unused) if unused else predicted_s
     times_s = of_job.measured_s[mapped.degrees, mapped.mode.name]
+    verdict = _verdict(plan, predicted_s, unused_s, times_s)
+    reason = "" if plan is None else _reason(prediction, mapped, plan, predicted_s, unused)
+    if plan is not None and verdict == "cannot tell":
+        reason += _telling_run(prediction, mapped, plan)
     return Comparison(
         source=prediction.row.source,
         model=job.model.name,
@@ -160,8 +165,8 @@ def compare(
         best_probability=None if plan is None else plan.fit_probability,
         gain=None if plan is None else 1.0 - plan.step_time_s / predicted_s,
         unused_gain=1.0 - unused_s / predicted_s,
-        verdict=_verdict(plan, predicted_s, unused_s, times_s, peak / job.hbm_limit_bytes),
-        reason="" if plan is None else _reason(prediction, mapped, plan, predicted_s, unused),
+        verdict=verdict,
+        reason=reason,
     )
 
 
@@ -219,22 +224,18 @@ def _best(job: Job, searched: Searched) -> Plan | None:
 
 
 def _verdict(
-    plan: Plan | None,
-    predicted_s: float,
-    unused_s: float,
-    times_s: Sequence[float],
-    peak_share: float,
+    plan: Plan | None, predicted_s: float, unused_s: float, times_s: Sequence[float]
 ) -> Verdict:
     """What a difference is: see `Comparison`."""
     gain = None if plan is None else 1.0 - plan.step_time_s / predicted_s
     if plan is None or gain is None or gain < -_SAME:
-        return "memory error" if peak_share > 1.0 else "lost"
+        return "lost"
     if gain <= NOTABLE:
         return "as good"
-    low_s, high_s = (1.0 - MODEL_ERROR) * min(times_s), (1.0 + MODEL_ERROR) * max(times_s)
+    low_s, high_s = (1.0 - TOO_FAR) * min(times_s), (1.0 + TOO_FAR) * max(times_s)
     off = not low_s <= predicted_s <= high_s
     if off and 1.0 - plan.step_time_s / unused_s > NOTABLE:
-        return "model error"
+        return "cannot tell"
     return "within the error bar" if plan.step_time.high >= predicted_s else "gain"
 
 
@@ -250,11 +251,7 @@ def _reason(
         return "the same time"
     names = ["tp", "pp", "vpp", "cp", "ep", "zero", "shard", "mbs"]
     names += ["etp"] if mapped.job.model.moe else []
-    changed = [
-        f"{name} {getattr(mapped.degrees, name)}→{getattr(plan.degrees, name)}"
-        for name in names
-        if getattr(mapped.degrees, name) != getattr(plan.degrees, name)
-    ]
+    changed = _changed_degrees(mapped, plan, names)
     if plan.recompute != mapped.mode.name:
         changed.append(f"recompute {mapped.mode.name}→{plan.recompute}")
     profile = mapped.job.framework
@@ -263,6 +260,47 @@ def _reason(
         if technique is not None and not _has(profile, technique):
             changed.append(f"{name} (unused)" if name in unused else name)
     return f"{', '.join(changed)}: {_largest_term(prediction, plan)}"
+
+
+def _changed_degrees(mapped: MappedRow, plan: Plan, names: Iterable[str]) -> list[str]:
+    pairs = ((name, getattr(mapped.degrees, name), getattr(plan.degrees, name)) for name in names)
+    return [f"{name} {before}→{after}" for name, before, after in pairs if before != after]
+
+
+# Degrees that change together.
+_TOGETHER = (("tp", "etp"), ("pp", "vpp"), ("cp",), ("ep",), ("zero", "shard"), ("mbs",))
+
+
+def _telling_run(prediction: Prediction, mapped: MappedRow, plan: Plan) -> str:
+    """The measurement that is missing: the recipe with that one of the plan's changes by which it
+    would save most; the plan itself where no such change is legal alone."""
+    trials = list(_single_changes(mapped, plan))
+    costed = cost_predictions([replace(prediction, mapped=trial) for _, trial in trials])
+    times_s = [
+        (one.step_time_s or inf, text) for (text, _), one in zip(trials, costed, strict=True)
+    ]
+    if not times_s:
+        return "; a run of this plan would tell"
+    seconds, text = min(times_s)
+    return f"; a run of the recipe with {text} alone would tell, predicted {seconds:.3g} s"
+
+
+def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, MappedRow]]:
+    """(in words, the recipe with it) of each change of a plan that is legal alone."""
+    degrees, even = mapped.degrees, replace(mapped, block_layers=None, layout=None)
+    for names in _TOGETHER:
+        if not (changed := _changed_degrees(mapped, plan, names)):
+            continue
+        new = degrees.model_copy(update={name: getattr(plan.degrees, name) for name in names})
+        dp, left = divmod(degrees.gpus, new.tp * new.pp * new.cp)
+        acc, rest = divmod(degrees.gbs, max(1, dp) * new.mbs)
+        new = new.model_copy(update={"dp": dp, "grad_acc": acc})
+        if not (left or rest) and dp * acc and (dp * new.cp * new.tp) % (new.ep * new.etp) == 0:
+            yield ", ".join(changed), replace(even, degrees=new)
+    for mode in search_job(mapped).recompute:
+        if mode.name == plan.recompute != mapped.mode.name:
+            job = replace(mapped.job, recompute=(mode,))
+            yield f"recompute {mode.name}", replace(mapped, job=job, mode=mode)
 
 
 def _largest_term(prediction: Prediction, plan: Plan) -> str:

@@ -33,8 +33,10 @@ ran; *fits* the stated probability that it does, which knows nothing of the reci
 *best* the fastest plan found for the same model, GPUs, batch, sequence, precision and framework, as
 sure to fit as the recipe (at most 80 %, what a search demands by default); *gain* what it saves of
 the recipe's predicted time; a technique that no published recipe of the job has is marked *unused*.
-A gain of more than 10 % by other degrees alone is called a model error, not a finding, where the
-recipe's own prediction is more than 10 % off all that was published of the same configuration."""
+Whether a gain of more than 10 % by other degrees alone is one cannot be told where the recipe's own
+prediction is more than 10 % off all that was published of the same configuration: the row then
+names the run that would tell, the recipe with the one change of degrees by which it would save most
+by prediction."""
 
 
 def _summary(comparisons: Sequence[Comparison]) -> str:
@@ -43,10 +45,12 @@ def _summary(comparisons: Sequence[Comparison]) -> str:
         return "No recipe was compared."
     counts = Counter(one.verdict for one in comparisons)
     verdicts = "; ".join(f"{words}: {counts[name]}" for name, words in _VERDICTS.items())
+    beyond = sum(one.peak_share > 1.0 for one in comparisons)
     slower = sum(gain < -_RESOLVED for gain in gains)
     return (
         f"{len(comparisons)} recipes; the best plan is slower than the recipe as predicted in "
-        f"{slower}; median gain {median(gains):.1%}. {verdicts}."
+        f"{slower}; median gain {median(gains):.1%}. {verdicts}. Of all, {beyond} are predicted "
+        "beyond their memory, though they ran."
     )
 
 
@@ -55,10 +59,9 @@ _VERDICTS: dict[Verdict, str] = {
     "as good": f"at most {NOTABLE:.0%} faster",
     "gain": "faster by more, which is named",
     "within the error bar": "faster by more, but the recipe lies within the plan's error bar",
-    "model error": "faster by more without an unused technique, but the recipe itself is predicted "
-    "more than 10 % off",
-    "memory error": "the recipe is predicted beyond its memory, though it ran",
-    "lost": "slower, or none found, though the recipe is predicted to fit",
+    "cannot tell": "faster by more without an unused technique, but the recipe itself is predicted "
+    "more than 10 % off, so nobody can tell",
+    "lost": "slower, or none found, though the recipe is one of the plans searched",
 }
 
 

@@ -17,15 +17,13 @@ the other columns say of the configuration is then for tables only.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hardware.files import read_text
+from hardware.files import csv_table, read_text
 from planner.job.errors import UsageError
 
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
@@ -90,16 +88,22 @@ class MeasuredRow:
             number = float(match[1]) * _THOUSANDS[match[2]] if match else float(value)
         except ValueError:
             number = math.nan
-        if not math.isfinite(number):
+        if not (math.isfinite(number) and value.isascii()):
             raise UsageError(
                 f"{self.file} line {self.line}, column {column}: {value!r} is not a number"
             )
         return number
 
     def integer(self, column: str) -> int | None:
-        """Cell as a whole number, None when empty."""
+        """Cell as a whole number, None when empty; UsageError as `number`, or for a fraction."""
         value = self.number(column)
-        return None if value is None else round(value)
+        if value is None:
+            return None
+        if value != (whole := round(value)):
+            raise UsageError(
+                f"{self.file} line {self.line}, column {column}: {value:g} is no whole number"
+            )
+        return whole
 
     @property
     def doubted(self) -> frozenset[str]:
@@ -170,19 +174,12 @@ def read_rows(path: Path) -> Iterator[MeasuredRow]:
 
 def _read_file(path: Path) -> Iterator[MeasuredRow]:
     text = read_text(path)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
-    try:
-        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-        _demand_columns(path, reader.fieldnames)
-        for cells in reader:
-            yield MeasuredRow(
-                path.name,
-                reader.line_num,
-                _cells(path, cells),
-            )
-    except csv.Error as error:
-        raise UsageError(f"{path} line {reader.line_num}: not CSV ({error})") from None
-    if reader.line_num <= 1:
+    header, rows = csv_table(text, str(path), _delimiter(text))
+    _demand_columns(path, header)
+    line = 0
+    for line, cells in rows:
+        yield MeasuredRow(path.name, line, _cells(path, cells))
+    if not line:
         raise UsageError(f"{path}: a header, but no run below it")
 
 
@@ -192,9 +189,9 @@ def _delimiter(text: str) -> str:
     return "," if "," in header else max(";\t", key=header.count) if header else ","
 
 
-def _cells(path: Path, cells: dict[str, str | None]) -> dict[str, str]:
-    """Cells as text; the path of a plan file from where the CSV lies."""
-    texts = {key: value or "" for key, value in cells.items() if key}
+def _cells(path: Path, cells: dict[str, str]) -> dict[str, str]:
+    """Cells of named columns; the path of a plan file from where the CSV lies."""
+    texts = {key: value for key, value in cells.items() if key}
     plan_file = texts.get(PLAN_COLUMN, "").strip()
     if plan_file:
         texts[PLAN_COLUMN] = str(path.parent / plan_file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +53,23 @@ def read_configured(
     kind: Kind, text: Text, path: str, launch: Launch, files: Files, hints: Hints
 ) -> Found:
     """The launch that a configuration file describes, with the command that names it, if any."""
-    return _READERS[kind](text, path, launch, files, hints)
+    found = _READERS[kind](text, path, launch, files, hints)
+    absent = () if kind == "accelerate" else _absent_file(launch, files)
+    return replace(found, problems=(*found.problems, *absent))
+
+
+def _absent_file(launch: Launch, files: Files) -> Iterator[Problem]:
+    """accelerate's own file, where the command names one that is not there."""
+    if launch is None or launch.launcher != "accelerate":
+        return
+    for config in launch.options:
+        if config.key.replace("-", "_") != "config_file":
+            continue
+        name = str(config.value or config.unknown)
+        known = {Path(path).name for path in files.by_path}
+        if Path(name).name not in known and not source_beside(name, _folder(launch, "."), files):
+            text = f"accelerate's {name} is not beside the script: give it too"
+            yield Problem("sharding-unknown", text, "missing", (config.place,), "give that file")
 
 
 def is_trainer(launch: LaunchCommand, files: Files) -> bool:
@@ -69,12 +85,7 @@ def read_trainer(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
     named = {name: item for name, item in options.items() if name in kept}
     given = {**named, **given_arguments(launch.arguments, files)}
     found = read_hf_training(given, launch.command.file, files, hints, launch)
-    config = options.get("config_file") if launch.launcher == "accelerate" else None
-    if config is None:
-        return found
-    text = f"accelerate's {config.value or config.unknown} is not beside the script: give it too"
-    absent = Problem("sharding-unknown", text, "missing", (config.place,), "give that file")
-    return replace(found, problems=(*found.problems, absent))
+    return replace(found, problems=(*found.problems, *_absent_file(launch, files)))
 
 
 def _torchtitan(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:

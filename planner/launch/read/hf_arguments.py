@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,7 @@ _LIGER = ("use_liger_kernel", "enable_liger_kernel")
 _LIGER_LOSS = "liger_fused_linear_cross_entropy"
 _LIGER_LAYERS = ("liger_rope", "liger_rms_norm", "liger_glu_activation")
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
+_NUMBER = re.compile(r"-?[0-9.]+")
 OPTIMIZERS = meanings("trainer-optimizers")
 # --optim -> how torch updates; transformers leaves torch's choice, foreach on a GPU, to the first.
 _KERNELS = {"adamw_torch": "foreach", "adamw_torch_fused": "fused"}
@@ -108,12 +109,26 @@ def hf_arguments(given: dict[str, Setting], folder: Path, hints: Hints) -> HfArg
         "eager" if _text(given, "attn_implementation") == "eager" else "flash",
         unknown_model,
         tuple(assumed) if not hints.model else (),
-        tuple(
-            unresolved(setting)
-            for name, setting in given.items()
-            if setting.unknown and name in _NAMES and merged[_NAMES[name]] is None
+        (
+            *_no_counts(given),
+            *(
+                unresolved(setting)
+                for name, setting in given.items()
+                if setting.unknown and name in _NAMES and merged[_NAMES[name]] is None
+            ),
         ),
     )
+
+
+def _no_counts(given: Mapping[str, Setting]) -> Iterator[Problem]:
+    """Numbers of sequences or micro-batches that are none: below 1, fractions."""
+    for name, setting in given.items():
+        text = str(setting.value)
+        if setting.unknown or _NAMES.get(name) not in ("mbs", "grad_acc"):
+            continue
+        if _NUMBER.fullmatch(text) and not digits(text):
+            said = f"{setting.key} is {text}, and must be a whole number of 1 or more"
+            yield Problem("whole-number", said, places=(setting.place,))
 
 
 def _text(given: Mapping[str, Setting], name: str) -> str | None:

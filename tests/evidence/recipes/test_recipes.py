@@ -58,27 +58,19 @@ def test_recipes_state_their_degrees(recipes: list[MeasuredRow]) -> None:
 
 
 def test_the_best_plan_is_no_slower_than_the_recipe(comparisons: list[Comparison]) -> None:
-    """Where the recipe is predicted within its memory, a search finds it or a faster plan."""
-    within = [one for one in comparisons if one.peak_share <= 1.0]
-    assert len(within) >= 4
-    for one in within:
+    """A search finds it or a faster plan, even where it is predicted beyond its memory."""
+    assert len(comparisons) > 4
+    assert any(one.peak_share > 1.0 for one in comparisons)
+    for one in comparisons:
         assert one.gain is not None
         assert one.gain >= -1e-3
         assert one.verdict != "lost"
 
 
-def test_a_recipe_beyond_its_memory_is_called_a_memory_error(
-    comparisons: list[Comparison],
-) -> None:
-    beyond = [one for one in comparisons if one.peak_share > 1.0]
-    assert beyond
-    assert all(one.verdict in ("memory error", "as good") for one in beyond)
-
-
 def test_gains_are_named(comparisons: list[Comparison]) -> None:
     for one in comparisons:
         if one.gain is not None and one.gain > NOTABLE:
-            assert one.verdict in ("gain", "within the error bar", "model error")
+            assert one.verdict in ("gain", "within the error bar", "cannot tell")
             assert one.reason
 
 
@@ -112,7 +104,7 @@ def test_both_errors_of_the_probability(predictions: list[Prediction]) -> None:
     ("predicted_s", "unused_s", "times_s", "verdict"),
     [
         (10.0, 10.0, [10.5], "gain"),
-        (10.0, 10.0, [13.0], "model error"),
+        (10.0, 10.0, [13.0], "cannot tell"),
         # A technique that no recipe of the job has brings most of it.
         (10.0, 8.5, [13.0], "gain"),
         # Published twice, and once as it is predicted.
@@ -123,7 +115,7 @@ def test_what_a_gain_is(
     predicted_s: float, unused_s: float, times_s: list[float], verdict: str
 ) -> None:
     plan: Any = SimpleNamespace(step_time_s=8.0, step_time=SimpleNamespace(high=9.0))
-    assert _verdict(plan, predicted_s, unused_s, times_s, 0.9) == verdict
+    assert _verdict(plan, predicted_s, unused_s, times_s) == verdict
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
