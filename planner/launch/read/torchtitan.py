@@ -173,7 +173,9 @@ class TorchtitanReader(DocumentReader):
         return {"mbs": mbs, "gbs": gbs}
 
     def _check_batch(self, gbs: int, local: int, dp: int) -> None:
-        if gbs % (local * dp):
+        stated = (self.document.settings.get(key) for key in _DEGREES.values())
+        hidden = any(setting is not None and setting.unknown for setting in stated)
+        if gbs % (local * dp) and not hidden:
             below = gbs // (local * dp) * local * dp
             near = " or ".join(str(item) for item in (below, below + local * dp) if item)
             text = (

@@ -50,6 +50,9 @@ def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
     stated = None if found is None else _stated(found, name, flavor)
     if fields is None or stated is None or stated.keys() - fields.keys() - _HARMLESS:
         return None
+    # Left to the tokenizer, which is a small one of the tests.
+    if flavor.startswith("debug") and "vocab_size" not in stated:
+        return None
     values = {field: stated.get(field, default) for field, default in fields.items()}
     try:
         config = (_llama if name.lower() == "llama3" else _qwen)(values)
