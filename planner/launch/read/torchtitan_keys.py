@@ -64,12 +64,12 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
         others.append(key)
         if new:
             document.override(setting, new)
+        elif key == "float8.enable_float8_linear" and setting.value:
+            document.override(replace(setting, value=["float8"]), "model.converters")
         elif setting.value and isinstance(setting.value, int | float):
             # What a fork switches on that trains otherwise.
             asked = re.sub(r"\.enabled?$", "", key).rpartition(".")[2]
             refuse_unmodelled(asked, f"{document.path}: {key}")
-        elif key == "float8.enable_float8_linear" and setting.value:
-            document.override(replace(setting, value=["float8"]), "model.converters")
     if others:
         more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
         text = (
