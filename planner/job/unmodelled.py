@@ -33,6 +33,11 @@ _KINDS = (
         f"plan the policy as full training with `planner search`; {_SERVER}, as the reference does",
     ),
     _Kind(
+        "masked language modelling",
+        re.compile(r"(mlm|masked_lm)(_\w+)?"),
+        "plan a decoder of that size with `planner search`",
+    ),
+    _Kind(
         "reinforcement learning (PPO, GRPO, RLHF)",
         re.compile(r"(ppo|grpo|dapo|rloo|rlhf|rl|verl|openrlhf|nemo_rl|slime|skyrl)(_\w+)?"),
         "plan the trainer with `planner search`, what samples with `planner memory --inference`",

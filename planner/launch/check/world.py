@@ -120,8 +120,10 @@ def _products(counts: Sequence[Count]) -> Iterator[Problem]:
         if nodes.number and total.number % nodes.number:
             yield _problem(f"{_words(total)} is no multiple of {_words(nodes)}", (total, nodes))
         return
-    if total.number != per_node.number * nodes.number:
-        text = f"{_words(total)} is not {_words(nodes)} times {_words(per_node)}"
+    spare = per_node.number * nodes.number - total.number
+    if spare:
+        idle = f": {spare} {_IDLE}" if spare > 0 and per_node.kind == "gpus a node" else ""
+        text = f"{_words(total)} is not {_words(nodes)} times {_words(per_node)}{idle}"
         yield _problem(text, (total, nodes, per_node))
 
 

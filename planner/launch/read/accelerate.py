@@ -97,7 +97,7 @@ class _Reader(ScriptedReader):
 
     def _sharding(self) -> tuple[str, int]:
         """Profile and ZeRO stage."""
-        kind = str(self.document.get("distributed_type", "NO"))
+        kind = str(self.document.get("distributed_type", "NO") or "NO")  # YAML takes NO for false
         if kind == "FSDP" and self.whole(f"{_F}version", 1) > 1:
             self._wrapping()
             return "hf-fsdp2", 3 if self._reshards() else 2

@@ -5,6 +5,7 @@ Keys: DeepSpeed 0.19, runtime/config.py, runtime/constants.py and runtime/zero/c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,8 @@ _Z = "zero_optimization"
 _MBS, _ACC, _GBS = (DEEPSPEED[name].key for name in ("mbs", "grad_acc", "gbs"))
 # Types of gradients: modelled as that of the products.
 _SAME_TYPE = ("data_types.grad_accum_dtype", "communication_data_type")
+# What of a command may say the type of the weights.
+_HALF = re.compile(r"bf16|fp16|bfloat16|float16|half|mixed|dtype|precision")
 _PRECISION_NAMES = {"bf16": ("bf16", "bfloat16"), "fp16": ("fp16", "half")}
 _OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon",
@@ -55,6 +58,14 @@ class _Reader(ScriptedReader):
         sequences = self.whole("sequence_parallel_size", 1)
         if sequences > 1:
             self._unmodelled("Ulysses sequence parallelism", "sequence_parallel_size")
+        stated = {self.document.get(f"{name}.enabled") for name in _PRECISION_NAMES}
+        words = self.launch.command.words if self.launch is not None else ()
+        told = any(_HALF.search(word.text.value) for word in words)
+        if False in stated and not stated & {True, "auto"} and not told:
+            text = "neither fp16 nor bf16 is enabled, and DeepSpeed in fp32"
+            self._unmodelled(text, "fp16.enabled", "bf16.enabled")
+        if self._on(efficiency := "data_efficiency.enabled"):
+            self._unmodelled("lengths that grow and layers that drop tokens", efficiency)
         mics = self.document.get(f"{_Z}.mics_shard_size", -1)
         if stage == 3 and mics != -1:
             self._unmodelled("MiCS (replicas of shards)", f"{_Z}.mics_shard_size")
@@ -101,6 +112,9 @@ class _Reader(ScriptedReader):
     def _stage(self) -> int:
         key = f"{_Z}.stage"
         value = self.document.get(key, 0)
+        if isinstance(value, list):
+            self.unpredictable("stages that DeepSpeed's autotuner tries are not modelled", key)
+            return 3
         if value not in (0, 1, 2, 3) or isinstance(value, bool):
             text = f"{key} {value!r}: DeepSpeed has 0, 1, 2 and 3"
             edits = (Edit(key, "3"),)
@@ -204,9 +218,9 @@ class _Reader(ScriptedReader):
         fix = "stage 3, or leave offload_param out"
         self.refuse("offload-param-stage", text, key, severity="warning", fix=fix, late=True)
 
-    def _unmodelled(self, what: str, key: str) -> None:
+    def _unmodelled(self, what: str, *keys: str) -> None:
         text = f"{what} is not modelled: no prediction"
-        self.unpredictable(text, key)
+        self.unpredictable(text, *keys)
 
 
 # In any spelling.

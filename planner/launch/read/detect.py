@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from hardware import HardwareError
@@ -26,7 +26,13 @@ READABLE = (
     "axolotl, accelerate or nanotron YAML, a DeepSpeed JSON, a Trainer script, a Kubernetes or "
     "SkyPilot job with such a script, or a plan file"
 )
-# What a YAML is that is not read, by settings that only such a one has.
+# What a YAML is that is not read, by settings that only such a one has; the first state all that
+# their programs can be told, with what is not asked for.
+_COMPLETE = (
+    ("is MaxText's", {"per_device_batch_size", "ici_fsdp_parallelism"}),
+    ("lists Megatron-LM's options, and none under MODEL_ARGS",
+     {"tensor_model_parallel_size", "num_layers", "micro_batch_size"}),
+)  # fmt: skip
 _OTHERS = (
     ("is GPT-NeoX's", {"pipe_parallel_size", "num_layers"}),
     ("is LLM Foundry's", {"max_seq_len", "max_duration"}),
@@ -37,7 +43,7 @@ _OTHERS = (
      {"train", "optimizer", "model", "scheduler"}),
     ("is torchtune's", {"model._component_", "tokenizer"}),
     ("is LitGPT's", {"train", "eval", "checkpoint_dir"}),
-    ("is Kubernetes' and starts no training program", {"apiVersion", "kind"}),
+    ("is Kubernetes' and starts no training program in a way that is read", {"apiVersion", "kind"}),
 )  # fmt: skip
 _TEMPLATE = re.compile(r"(?m)^\s*\{\{-?\s|:\s*\{\{-?\s*[.$]?\w")
 _NOTHING = (None, False, "none", "null")
@@ -139,11 +145,12 @@ def _yaml_kind(name: str, text: str) -> Kind:
         for key, setting in settings.items()
         if key.endswith((".enabled", "_scheme")) and setting.value in _NOTHING
     )
-    for path, setting in settings.items():
+    whose = _of_another(settings, _COMPLETE)
+    for path, setting in settings.items() if not whose else ():
         if setting.value not in _NOTHING and not path.startswith(off):
             for key in path.split("."):
                 refuse_unmodelled(key, f"{name}: {key}")
-    whose = _of_another(settings) or "has the settings of none that is read"
+    whose = whose or _of_another(settings, _OTHERS) or "has the settings of none that is read"
     raise UsageError(
         f"{name}: this YAML {whose}; read are accelerate "
         "(distributed_type, fsdp_config), nanotron (parallelism, tokens), Megatron-LM "
@@ -159,11 +166,13 @@ def _documents(text: str) -> Sequence[object]:
     return documents_of(text).contents
 
 
-def _of_another(settings: Mapping[str, object]) -> str:
-    """What a YAML is that is known and not read; empty for others."""
+def _of_another(
+    settings: Mapping[str, object], others: Sequence[tuple[str, Collection[str]]]
+) -> str:
+    """What a YAML is that is known and not read; empty for any other."""
     names = {key.replace("-", "_") for key in settings}
     names |= {key.partition(".")[0] for key in names}
-    return next((words for words, signs in _OTHERS if signs <= names), "")
+    return next((words for words, signs in others if names >= set(signs)), "")
 
 
 def _mapping_kind(text: str) -> Kind | None:

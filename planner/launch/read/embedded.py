@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 _JOBS = (
     "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",
-    "Deployment", "CronJob", "TrainingRuntime", "ClusterTrainingRuntime",
+    "Deployment", "CronJob", "TrainingRuntime", "ClusterTrainingRuntime", "RayJob",
 )  # fmt: skip
 # Where they say what runs.
-_RUN = ("command", "args", "run")
+_RUN = ("command", "args", "run", "entrypoint")
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _block(node: ScalarNode, source: Text) -> Text:
     lines = node.value.split("\n")
     at = source.value.index("\n", node.start_mark.index) + 1
     pieces: list[Text] = []
-    for line in lines[:-1]:
+    for line in lines if lines[-1] else lines[:-1]:  # `|-` leaves no empty last one
         end = source.value.find("\n", at)
         end = len(source.value) if end < 0 else end
         start = max(at, end - len(line))

@@ -405,7 +405,7 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
         first = f"{names}: the command at line {launch.command.line} starts {launch.program}"
         return "\n  - ".join([f"{first} with no argument that is known", *missing])
     configs = {name.value: name for name in named_configs(launch)}
-    if configs:
+    if configs and not re.search("maxtext", launch.program, re.IGNORECASE):
         return f"{names}: the command at line {launch.command.line} trains {_with(configs)}"
     # Suites for reinforcement learning fine-tune too.
     supervised = re.search(r"[._]sft(?![a-z])", launch.program)

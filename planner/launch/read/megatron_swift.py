@@ -24,6 +24,7 @@ _DEFAULTS: Mapping[str, object] = {
     "micro_batch_size": 1, "global_batch_size": 16, "recompute_granularity": "selective",
     "use_distributed_optimizer": True, "moe_grouped_gemm": True, "bf16": True,
     "attention_backend": "flash", "hidden_dropout": 0, "attention_dropout": 0,
+    "expert_tensor_parallel_size": 1,
 }  # fmt: skip
 # Where the model may be named, the likeliest first.
 _CHECKPOINTS = ("model", "mcore_model", "load")

@@ -33,8 +33,8 @@ _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
 # Tables at the top that only older releases and branches of nanotron have.
 _OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config", "experimental"}
 _OTHER_OPTIMIZER = {"adam_beta1", "adam_beta2", "adam_eps", "torch_adam_is_fused"}
-# What an unknown key says is about the model.
-_OF_THE_MODEL = re.compile("attention|model|expert|moe|lora|layer")
+# What an unknown key says is about the model, or a second one beside it.
+_OF_THE_MODEL = re.compile("attention|model|expert|moe|lora|layer|doremi")
 # Where a checkout keeps its dataclasses.
 _DATACLASS_FILES = ("src/nanotron/config/config.py", "src/nanotron/config/parallelism_config.py")
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
@@ -147,6 +147,8 @@ class _Reader(DocumentReader):
             return None
         kinds = [name for name in table if re.fullmatch(r"is_\w+_config", name) and table[name]]
         self.document.used.update(f"{_M}.{name}" for name in kinds)
+        # Without a flag a GPT is told from a Llama by this key.
+        kinds += ["activation_function"] if not kinds and "activation_function" in table else []
         nested = [name for name, value in table.items()
                   if isinstance(value, Mapping) and name.endswith("_config")]  # fmt: skip
         if nested or set(kinds) - _KINDS.keys():

@@ -35,7 +35,7 @@ from planner.launch.read.shell_state import (
     without_placeholders,
 )
 from planner.launch.read.shell_statements import Statements
-from planner.launch.read.text import HOLE, Text, Word, digits, spaced
+from planner.launch.read.text import HOLE, Text, Word, digits, join, spaced
 from planner.launch.read.world import scheduler_variables
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ class _Walk(Statements):
         if any(map(reads_a_script, commands)):
             self._nested(text)
         elif file is not None:
-            self.shell.written[self.value(file.named_children[-1]).value] = text
+            name = self.value(file.named_children[-1]).value
+            before = self.shell.written.get(name) if ">>" in self.piece(file).value else None
+            self.shell.written[name] = text if before is None else join([before, text])
+            self.shell.limits.step(len(text.value))
         return False
 
     def _words_of(self, node: Node) -> list[Word]:

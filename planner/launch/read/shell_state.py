@@ -134,7 +134,20 @@ def parse_shell(text: str) -> Node:
     # A last command that goes on on no line: bash runs it, the grammar knows no end of it.
     end = len(plain.rstrip(" \t\n\\"))
     plain = plain[:end] + plain[end:].replace("\\", " ")
+    plain = _HERE.sub(_with_a_mark_of_its_own, plain)
     return parser.parse(plain.encode()).root_node
+
+
+_HERE = re.compile(r"(?s)(<<-?[ \t]*[\"']?)([A-Za-z_]\w*)(\b[^\n]*\n.*?^\t*)(\2)$", re.MULTILINE)
+
+
+def _with_a_mark_of_its_own(here: re.Match[str]) -> str:
+    """A here-document whose body has a line that begins with its mark, which the grammar takes for
+    its end: with a mark as long that no line begins with."""
+    start, mark, body, _ = here.groups()
+    other = "Z" * len(mark)
+    begins = re.search(rf"(?m)^\t*{mark}", body) and not re.search(rf"(?m)^\t*{other}", body)
+    return f"{start}{other}{body}{other}" if begins else here[0]
 
 
 def first_of(node: Node | None, kind: str) -> Node | None:

@@ -271,6 +271,8 @@ _BLANKS = re.compile(
     r"xargs|tr\s+-s\s.*|tr\s+(-d\s+)?['\"]?\\n['\"]?.*|sed\s+(-e\s+)?['\"]s/ +\*?/ ?/g['\"]"
 )
 _FIELDS = re.compile(r"awk\s+-F\s*(['\"]?)(.)\1\s+'\{\s*print NF\s*\}'")
+_PARTS = re.compile(r"tr\s+(['\"]?)([,;: ])\1\s+(['\"]?)(\\n| )\3")
+_COUNTS = re.compile(r"wc\s+-[lw]|grep\s+-c\s+(['\"]?)\.?\1")
 _COUNTS_LINES = re.compile(r"\bwc\s+(-l|--lines)\b")
 # What a script counts, and the variables that the scheduler's directives set to the same.
 # PBS_NODEFILE names a node once for each of its processes.
@@ -290,8 +292,9 @@ def output_of(node: Node, words: Words) -> Text:
     unknown = Text.not_known(f"output of {written}")
     if _COUNTS_LINES.search(written):
         wanted = next((names for what, names in _COUNTED if what.search(written)), ())
-        lines = (words.calculated(name) for name in wanted)
-        return next((text for text in lines if not text.unknown), unknown)
+        lines = [words.calculated(name) for name in wanted]
+        if wanted:
+            return next((text for text in lines if not text.unknown), unknown)
     inside = [child for child in node.named_children if child.type != "comment"]
     if len(inside) != 1:
         return unknown
@@ -346,6 +349,11 @@ def _piped(node: Node, words: Words) -> Text | None:
             text = words.calculated(text.value)
         elif (fields := _FIELDS.fullmatch(written)) and not text.unknown:
             text = Text.made(str(text.value.count(fields[2]) + 1))
+        elif (parts := _PARTS.fullmatch(written)) and not text.unknown:
+            text = Text.made(text.value.replace(parts[2], "\n" if parts[4] == "\\n" else " "))
+        elif _COUNTS.fullmatch(written) and not text.unknown:
+            split = text.value.split() if "-w" in written else text.value.split("\n")
+            text = Text.made(str(len([part for part in split if part])))
         elif not _BLANKS.fullmatch(written):
             return None
         elif "\\n" in written or written == "xargs":

@@ -32,7 +32,7 @@ from planner.launch.read.torchtitan_keys import (
     stage_layers,
     unknown_keys,
 )
-from planner.launch.read.torchtitan_registry import registered_model
+from planner.launch.read.torchtitan_registry import is_size_of, registered_model
 from planner.launch.titan_table import FLAVORS
 
 # (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
@@ -158,7 +158,12 @@ class TorchtitanReader(DocumentReader):
             )
             self.refuse("micro-batch", text, _DEGREES["mbs"])
             mbs = 1
-        if gbs > local * dp:
+        schedule = schedule_of(str(self.document.get(TORCHTITAN["schedule"].key, "1F1B")))
+        if gbs > local * dp and schedule is not None and schedule[1] == "gpipe":
+            # All micro-batches of one accumulation are in flight, not all of the step.
+            text = "GPipe over several gradient accumulations is not modelled"
+            self.unpredictable(text, _DEGREES["gbs"], _DEGREES["mbs"])
+        elif gbs > local * dp:
             text = (
                 "the pipeline drains between gradient accumulations: slower than predicted; "
                 f"local_batch_size = {gbs // dp} would run them in one"
@@ -168,7 +173,9 @@ class TorchtitanReader(DocumentReader):
         return {"mbs": mbs, "gbs": gbs}
 
     def _check_batch(self, gbs: int, local: int, dp: int) -> None:
-        if gbs % (local * dp):
+        stated = (self.document.settings.get(key) for key in _DEGREES.values())
+        hidden = any(setting is not None and setting.unknown for setting in stated)
+        if gbs % (local * dp) and not hidden:
             below = gbs // (local * dp) * local * dp
             near = " or ".join(str(item) for item in (below, below + local * dp) if item)
             text = (
@@ -184,12 +191,14 @@ class TorchtitanReader(DocumentReader):
         """Its name in the catalogue, or its shape in the checkout around the file."""
         name = str(self.document.get("model.name", "llama3"))
         flavor = str(self.document.get("model.flavor", "debugmodel"))
-        known = self.hints.model or MODELS.get((name.lower(), flavor.lower()))
-        if known is not None:
-            return known, None
+        if self.hints.model:
+            return self.hints.model, None
         named = self.document.has("model.name") or self.document.has("model.flavor")
         folder = Path(self.document.path).parent
         shape = registered_model(name, flavor, folder) if named else None
+        known = MODELS.get((name.lower(), flavor.lower()))
+        if known is not None and (shape is None or is_size_of(shape, known)):
+            return known, None
         if shape is not None:
             self.assumed.append(f"{name} {flavor} as in {shape.source}")
             return None, shape

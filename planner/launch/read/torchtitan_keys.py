@@ -3,9 +3,11 @@ schedules it can name, how it splits layers over pipeline stages."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import SURELY_MEANT, Problem, nearest
 from planner.launch.read.names import known_names
@@ -64,6 +66,10 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             document.override(setting, new)
         elif key == "float8.enable_float8_linear" and setting.value:
             document.override(replace(setting, value=["float8"]), "model.converters")
+        elif setting.value and isinstance(setting.value, int | float):
+            # What a fork switches on that trains otherwise.
+            asked = re.sub(r"\.enabled?$", "", key).rpartition(".")[2]
+            refuse_unmodelled(asked, f"{document.path}: {key}")
     if others:
         more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
         text = (

@@ -93,17 +93,12 @@ def test_numbers_that_agree(read: Read, text: str) -> None:
         ),
         (slurm("torchrun --nproc-per-node -3 pretrain_gpt.py"), "-3: at least 1 is needed"),
         (
-            slurm("srun -n 12 python pretrain_gpt.py"),
-            "srun -n 12 is not #SBATCH --nodes 2 times #SBATCH --gpus-per-node 8",
+            slurm("srun -n 24 python pretrain_gpt.py"),
+            "srun -n 24 is not #SBATCH --nodes 2 times #SBATCH --gpus-per-node 8",
         ),
-        (slurm("mpirun -np 12 python pretrain_gpt.py"), "mpirun -np 12 is not #SBATCH --nodes 2"),
         (
             slurm("deepspeed --num_nodes 4 --num_gpus 8 pretrain_gpt.py"),
             "deepspeed --num_nodes 4 do not agree",
-        ),
-        (
-            slurm("accelerate launch --num_machines 2 --num_processes 8 pretrain_gpt.py"),
-            "accelerate --num_processes 8 is not #SBATCH --nodes 2 times",
         ),
         (
             slurm(
@@ -145,13 +140,15 @@ def test_places_are_file_and_line(read: Read) -> None:
     [
         "torchrun --nnodes 2 --nproc-per-node 4 pretrain_gpt.py",
         "srun --ntasks-per-node=4 python pretrain_gpt.py",
+        "srun -n 8 python pretrain_gpt.py",
+        "accelerate launch --num_machines 2 --num_processes 8 pretrain_gpt.py",
     ],
 )
 def test_idle_gpus_are_warned_of(read: Read, command: str) -> None:
     """It runs, on fewer GPUs than it is given, and is costed on those."""
     found = read(slurm(command))
     (warning,) = [item for item in assess(found, "8xH100").problems if item.rule == "world-size"]
-    assert (warning.severity, "4 GPUs would stay idle" in warning.text) == ("warning", True)
+    assert (warning.severity, " GPUs would stay idle" in warning.text) == ("warning", True)
     assert not assess(found, "8xH100").errors
     (error,) = assess(found, "16xH100").errors
     assert "the files start 8 processes; this is checked for 16 GPUs" in error.text
