@@ -157,7 +157,7 @@ def _page(predictions: Sequence[Prediction], family: Family) -> Page:
     from planner.report.pages.validation import validation_page
 
     families = [family(prediction) for prediction in predictions]
-    labels = [f"{one.row.file} line {one.row.line}: {describe(one)}" for one in predictions]
+    labels = [f"{one.row.place}: {describe(one)}" for one in predictions]
     content, report = document(predictions, family), _report(predictions, family)
     return validation_page(content, report, families, labels)
 

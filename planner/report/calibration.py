@@ -48,7 +48,7 @@ def _errors(calibration: Calibration) -> TableData:
 def _runs(fits: Sequence[FigureFit]) -> TableData:
     rows = (
         (
-            f"{run.row.file} line {run.row.line}",
+            run.row.place,
             _FIGURES[fit.figure],
             f"{math.expm1(-before):+.1%}",
             f"{math.expm1(-after):+.1%}",
@@ -89,7 +89,7 @@ def _shares(fits: Sequence[FigureFit]) -> list[str]:
 
 def _odd(fits: Sequence[FigureFit]) -> list[str]:
     return [
-        f"{run.row.file} line {run.row.line}: disagrees with the other runs and hardly counts."
+        f"{run.row.place}: disagrees with the other runs and hardly counts."
         for fit in fits
         for run in fit.odd
     ]

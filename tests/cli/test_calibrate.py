@@ -253,7 +253,7 @@ def test_a_log_that_says_its_arguments(tmp_path: Path) -> None:
         assert found.exit_code == 0, found.output
         before[mode] = json.loads(found.stdout)["memory"]["error_before"]
     # Held are 45 GiB: more than what runs nothing again needs, and less so where it does.
-    assert before["full"] > before["None"] + 0.2
+    assert before["full"] > before["None"] + 0.15
     for words, gpus in ((": --gpus 8xH100", ()), ("8 GPUs, not on 16", ("--gpus", "16xH100"))):
         wrong = invoke("calibrate", "-q", "--from", path, *gpus)
         assert wrong.exit_code == 2
