@@ -47,7 +47,8 @@ _ODDS = (0.0, 0.0, *(-12.0 for _ in _EXPLAINING[1:]))
 # where the mean gain is `_SURE` standard errors.
 _GAINS, _SMALL, _SUM, _SURE = (0.0, 0.6), 0.02, 0.04, 2.0
 # Repeats of one configuration scatter by 4 % (standard deviation, median of 11 published clusters):
-# runs that are nearer to their predictions teach noise, and count by how far they are off, least so.
+# of runs that are nearer to their predictions a share is taken by how far they are off, at least
+# `_LEAST`.
 _SCATTER, _LEAST = 0.04, 0.1
 # A single run is doubted, so that it does not mislead, more than it scatters: it does by this share
 # of the variance, chosen by the runs that 80 % intervals hold.
