@@ -24,7 +24,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.01, 100.0
 _Factor = Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1, le=2**40)]
 _Reached = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]
-_Share = Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class LearntRun(Frozen):
 
 
 class LearntFigure(Frozen):
-    """How well a figure was predicted: runs, mean |ln(measured / predicted)| before and after, each
+    """How well a figure was predicted: runs, mean |predicted / measured - 1| before and after, each
     run judged by the others (`error_left_out`; none of a single run), and the standard deviation
     `spread` of ln(measured / predicted) that a further run like these will show.
 

@@ -58,6 +58,11 @@ Example: planner validate --data my_runs.csv --by gpu --plot page.html"""
     help="What makes a family, comma-separated: source, gpu, framework, model, precision, ...",
 )
 @click.option(
+    "--cluster",
+    type=types.FILE,
+    help="Predict runs on its GPU with what `planner calibrate` wrote into this cluster file.",
+)
+@click.option(
     "--unnamed",
     is_flag=True,
     help="As if no name told the framework: by what the rows state that it does.",
@@ -87,6 +92,11 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     family = family_by(options["by"])
     compile_if_first_run(options["quiet"])
     predictions = _predictions(paths, options["unnamed"])
+    if options["cluster"] is not None:
+        from hardware import load_cluster_file
+        from planner.evidence.runs.predict import recalibrated
+
+        predictions = recalibrated(predictions, load_cluster_file(Path(options["cluster"])))
     if options["learn"] is not None:
         if style == "csv" or plot is not None:
             raise click.UsageError("--learn prints a table, or JSON with --json")
@@ -157,7 +167,7 @@ def _page(predictions: Sequence[Prediction], family: Family) -> Page:
     from planner.report.pages.validation import validation_page
 
     families = [family(prediction) for prediction in predictions]
-    labels = [f"{one.row.file} line {one.row.line}: {describe(one)}" for one in predictions]
+    labels = [f"{one.row.place}: {describe(one)}" for one in predictions]
     content, report = document(predictions, family), _report(predictions, family)
     return validation_page(content, report, families, labels)
 

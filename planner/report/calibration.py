@@ -48,7 +48,7 @@ def _errors(calibration: Calibration) -> TableData:
 def _runs(fits: Sequence[FigureFit]) -> TableData:
     rows = (
         (
-            f"{run.row.file} line {run.row.line}",
+            run.row.place,
             _FIGURES[fit.figure],
             f"{math.expm1(-before):+.1%}",
             f"{math.expm1(-after):+.1%}",
@@ -81,15 +81,16 @@ def _shares(fits: Sequence[FigureFit]) -> list[str]:
     """What is not taken whole."""
     return [
         f"{fit.share:.0%} of what the runs teach of {_FIGURES[fit.figure]} is taken: judged by the "
-        "others, some are predicted better by it, some worse."
+        "others, some are predicted better by it, some worse, or most are off by no more than "
+        "repeats of one run."
         for fit in fits
-        if 0.0 < fit.share < 1.0
+        if 0.0 < fit.share < 0.95
     ]
 
 
 def _odd(fits: Sequence[FigureFit]) -> list[str]:
     return [
-        f"{run.row.file} line {run.row.line}: disagrees with the other runs and hardly counts."
+        f"{run.row.place}: disagrees with the other runs and hardly counts."
         for fit in fits
         for run in fit.odd
     ]

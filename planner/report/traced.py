@@ -40,11 +40,13 @@ def trace_report(
 
 def _facts(ranks: Sequence[RankTrace]) -> Facts:
     steps = median(len(rank.steps) for rank in ranks)
+    unmarked = not all(rank.marked for rank in ranks)
     unusable = sum(rank.unusable for rank in ranks)
     left_out = (("left out", f"{unusable:,} events without a positive time"),)
     return Facts((
         ("traces", f"{len(ranks)}"),
         ("steps", f"{steps:g} a trace, of {_milliseconds(_median(ranks, 'step_s'))}"),
+        *((("marked", "no step: a trace counts as one (prof.step() marks them)"),) * unmarked),
         *(left_out if unusable else ()),
     ))  # fmt: skip
 

@@ -32,7 +32,7 @@ from planner.evidence.learn.linear import (
     predicted_logs,
     run_configurations,
 )
-from planner.evidence.learn.posterior import Array, Posterior, error, explain, learn, trust
+from planner.evidence.learn.posterior import Array, Posterior, explain, learn, trust
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
@@ -123,8 +123,8 @@ def _demand_possible(runs: Sequence[Prediction], logs: Array, figure: Figure) ->
     for run, times in zip(runs, np.exp(np.abs(logs.clip(-_BEYOND, _BEYOND))), strict=True):
         if times > MOST_TIMES:
             raise UsageError(
-                f"{run.row.file} line {run.row.line}: its measured {figure} is over {MOST_TIMES:,} "
-                "times off what is predicted: mend its unit or its configuration, or leave it out"
+                f"{run.row.place}: its measured {figure} is over {MOST_TIMES:,} times off "
+                "what is predicted: mend its unit or its configuration, or leave it out"
             )
 
 
@@ -140,8 +140,8 @@ def calibrate(
     """What runs and benchmarks of one cluster teach. `sources`: what they were read from.
     CannotTellError where no run can be predicted, UsageError where they are of several GPUs."""
     mapped = [one for one in predictions if one.mapped]
-    if not mapped and benches is None:
-        why = predictions[0].error if predictions else "there is none"
+    if predictions and not mapped and benches is None:
+        why = predictions[0].error
         raise CannotTellError(f"no run of {', '.join(sources)} can be predicted: {why}")
     if len(mapped) > MOST_RUNS:
         raise UsageError(
@@ -158,7 +158,7 @@ def calibrate(
     if not fits:
         raise CannotTellError(
             f"no run of {', '.join(sources)} states a step time or a peak memory: fill the columns "
-            "step_time_s and peak_mem_gib"
+            "step_time_s and peak_mem_gib, or give its log"
         )
     return fits
 
@@ -203,12 +203,17 @@ def learnt_figure(fit: FigureFit) -> LearntFigure:
     conditions = [run.conditions for run in fit.runs if run.conditions]
     return LearntFigure(
         runs=len(fit.runs),
-        error_before=round(error(fit.before), 4),
-        error_after=round(error(fit.after), 4),
-        error_left_out=round(error(fit.left_out), 4) if len(fit.left_out) else None,
+        error_before=_mean_error(fit.before),
+        error_after=_mean_error(fit.after),
+        error_left_out=_mean_error(fit.left_out) if len(fit.left_out) else None,
         spread=round(fit.posterior.spread(len(fit.runs)), 4),
         measured=tuple((axis, *pair) for axis, pair in ranges(conditions).items()),
     )
+
+
+def _mean_error(logs: Array) -> float:
+    """Mean |predicted / measured - 1| of ln(measured / predicted), as a file has it."""
+    return round(float(np.abs(np.expm1(-logs)).mean()), 4)
 
 
 def learnt_factors(fit: FigureFit) -> list[LearntFactor]:

@@ -11,10 +11,13 @@ separate equations, which tell apart what a step time alone leaves together.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import islice
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -27,7 +30,15 @@ from planner.evidence.learn.benches import (
     read_table,
 )
 from planner.evidence.learn.linear import Equations, Factors, LearningModel, no_equations, tangent
-from planner.evidence.learn.logs import WRITERS, LogFigures, Steady, TrainingLog, read_log, steady
+from planner.evidence.learn.logs import (
+    WRITERS,
+    LogFigures,
+    Steady,
+    TrainingLog,
+    read_log,
+    steady,
+    text_lines,
+)
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
 from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, read_rows
@@ -38,6 +49,8 @@ PLAN_FILE = "plan.json"
 # What a log is of; None where nothing tells.
 Configured = Callable[[TrainingLog], MappedRow | None]
 _GIB = 2.0**30
+# So many first lines tell a trace from a trainer_state.json.
+_BEGINNING = 10
 # Schedulers end the names of logs as they like (`job.o12345`), so all others are logs; what has no
 # ending may be standard input.
 _CSV_SUFFIXES = (".csv", "")
@@ -61,6 +74,8 @@ def read_runs(paths: Sequence[Path], configuration: Configured) -> LearntFrom:
     benches: list[Bench] = []
     traced: list[Traced] = []
     notes: list[str] = []
+    # Traces in one folder are of ranks of one run.
+    ranks: dict[Path, list[RankTrace]] = defaultdict(list)
     for path in paths:
         for file in _files(path):
             if (timed := _benches(file)) is not None:
@@ -68,19 +83,17 @@ def read_runs(paths: Sequence[Path], configuration: Configured) -> LearntFrom:
                 notes.append(f"{file.name}: {len(timed):,} benchmarks")
                 continue
             if is_trace(file):
-                trace = read_rank(file, 0)
-                steps = TrainingLog(trace.path, "torch.profiler", LogFigures(list(trace.steps)))
-                found, said = _from_log(steps, configuration)
-                traced += [Traced(one, traced_terms(trace)) for one in found]
-            else:
-                found, said = _read_file(file, configuration)
+                ranks[file.parent].append(read_rank(file, len(ranks[file.parent])))
+                continue
+            found, said = _read_file(file, configuration)
             predictions += found
             notes += said
-    notes += [
-        f"{one.row.file} line {one.row.line}: left out: {one.error}"
-        for one in predictions
-        if one.error
-    ]
+    for one_run in ranks.values():
+        found, said = _from_log(_trace_steps(one_run), configuration)
+        traced += [Traced(one, traced_terms(one_run)) for one in found]
+        predictions += found
+        notes += [f"{said[0]}, by {len(one_run)} traces"] if len(one_run) > 1 else said
+    notes += [f"{one.row.place}: left out: {one.error}" for one in predictions if one.error]
     sources = tuple(path.name for path in paths)
     return LearntFrom(tuple(predictions), tuple(benches), tuple(traced), sources, tuple(notes))
 
@@ -120,8 +133,22 @@ def _read_file(path: Path, configuration: Configured) -> tuple[list[Prediction],
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file's name is that of a profiler's trace."""
-    return ".trace.json" in path.name or path.suffix == ".gz"
+    """Whether a file is a profiler's trace: compressed, or JSON that begins as one."""
+    if path.suffix != ".json":
+        return path.suffix == ".gz"
+    beginning = "".join(islice(text_lines(path), _BEGINNING))
+    return '"traceEvents"' in beginning or '"schemaVersion"' in beginning or beginning[:1] == "["
+
+
+def _trace_steps(ranks: Sequence[RankTrace]) -> TrainingLog:
+    """The steps of a run's ranks, each of the median rank. UsageError where none is marked."""
+    unmarked = next((rank.path for rank in ranks if not rank.marked), None)
+    if unmarked is not None:
+        raise UsageError(
+            f"{unmarked}: no step is marked, so that none has a time: call prof.step() after each"
+        )
+    steps = [median(each) for each in zip(*(rank.steps for rank in ranks), strict=False)]
+    return TrainingLog(ranks[0].path, "torch.profiler", LogFigures(steps))
 
 
 def _is_measured(prediction: Prediction) -> bool:
@@ -138,12 +165,11 @@ def _from_log(log: TrainingLog, configuration: Configured) -> tuple[list[Predict
     [costed] = cost_predictions([Prediction(mapped.row, mapped)])
     seconds, unit = _seconds(log, mapped, calm, costed.step_time_s or calm.value)
     cells = _cells(log, mapped, seconds)
-    row = replace(mapped.row, file=log.path.name, line=1, cells=cells)
+    row = replace(mapped.row, file=log.path.name, line=0, cells=cells)
     costed = replace(costed, row=row, mapped=replace(mapped, row=row))
-    note = f"{log.path.name} ({log.format}): {calm.text}{unit}"
-    if log.figures.averaged:
-        note += "; its mean counts the first steps and checkpoints too"
-    return [costed], [note]
+    averaged = "mean over the run, with its first steps and checkpoints"
+    told = averaged if log.figures.averaged else calm.text
+    return [costed], [f"{log.path.name} ({log.format}): {told}{unit}"]
 
 
 def _configuration(log: TrainingLog, configured: Configured) -> MappedRow:
@@ -199,6 +225,8 @@ def _seconds(
             return 1.0 / calm.value, ""
         case "tokens_per_s_per_gpu":
             return degrees.gbs * seq / (degrees.gpus * calm.value), ""
+    if log.format != "MLPerf":
+        return gbs / calm.value, ""
     by_unit = {"samples": gbs / calm.value, "tokens": gbs * seq / calm.value}
     unit = min(by_unit, key=lambda name: abs(math.log(by_unit[name] / predicted_s)))
     return by_unit[unit], f"; its throughput is taken to count {unit}"
@@ -244,17 +272,18 @@ class Traced:
     seconds: Mapping[str, float]
 
 
-def traced_terms(rank: RankTrace) -> dict[str, float]:
-    """Seconds a step of the terms that equations are made of, those of a fair share of it."""
-    update = rank.terms.get("optimizer", 0.0)
+def traced_terms(ranks: Sequence[RankTrace]) -> dict[str, float]:
+    """Seconds a step, of the median rank, of the terms that equations are made of, those of a fair
+    share of it."""
+    updates = [rank.terms.get("optimizer", 0.0) for rank in ranks]
+    kernels = [math.fsum(rank.terms.values()) for rank in ranks]
     found = {
-        "compute": math.fsum(rank.terms.values()) - update,
-        "optimizer": update,
-        "exposed communication": rank.exposed_s,
+        "compute": median(np.subtract(kernels, updates)),
+        "optimizer": median(updates),
+        "exposed communication": median(rank.exposed_s for rank in ranks),
     }
-    return {
-        name: seconds for name, seconds in found.items() if seconds > _LEAST_SHARE * rank.step_s
-    }
+    least_s = _LEAST_SHARE * median(rank.step_s for rank in ranks)
+    return {name: float(seconds) for name, seconds in found.items() if seconds > least_s}
 
 
 def traced_equations(runs: Sequence[Traced]) -> Equations:

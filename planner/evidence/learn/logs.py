@@ -98,7 +98,9 @@ _LINES: dict[str, tuple[str, ...]] = {
     "nanotron": (
         r"time_per_iteration_ms:\s*(?P<step_ms>N[KMBT]?)",
         r"elapsed_time_per_iteration_ms:.*global_batch_size:\s*(?P<sequences>[\d.]+[KMBT]?)",
-        r"(?<!elapsed_)time_per_iteration_ms:.*global_batch_size:\s*(?P<tokens>[\d.]+[KMBT]?)",
+        # The word comes before what must not precede it, for a search starts from plain text.
+        r"time_per_iteration_ms:(?<!elapsed_time_per_iteration_ms:).*global_batch_size:\s*"
+        r"(?P<tokens>[\d.]+[KMBT]?)",
         r"Peak reserved:\s*(?P<reserved_mib>N)\s*MiB",
     ),
 }
@@ -185,8 +187,9 @@ def read_log(path: Path) -> TrainingLog:
         lines += 1
         mlperf(line, found["MLPerf"])
         for name, patterns in _PATTERNS.items():
-            for match in filter(None, (pattern.search(line) for pattern in patterns)):
-                _take(match, found[name])
+            for pattern in patterns:
+                if match := pattern.search(line):
+                    _take(match, found[name])
     name = max(found, key=lambda one: len(found[one].values))
     if not found[name].values:
         raise UsageError(
@@ -283,7 +286,8 @@ class Steady:
         ]
         noun = "step" if self.kept == 1 else "steps"
         rest = f"; dropped: {', '.join(dropped)}" if dropped else ""
-        return f"median of {self.kept:,} {noun} ±{self.spread:.1%}{rest}"
+        spread = f" ±{self.spread:.1%}" if self.kept > 1 else ""
+        return f"median of {self.kept:,} {noun}{spread}{rest}"
 
 
 def steady(values: Sequence[float], origin: str, *, higher_is_faster: bool = False) -> Steady:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from constraints.rule import Layout as PlanLayout
+from hardware import Cluster
 from hardware.errors import first_error
 from planner.cost import fields as f
 from planner.cost.layout import mirror
@@ -25,6 +26,7 @@ from planner.evidence.runs.completion import complete
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, demand_measurements
+from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel, Layout
 from planner.predict.layouts import kernel_layout, plain_context
@@ -183,6 +185,20 @@ def cost_predictions(
         for (index, _), (step, stages) in zip(members, costed, strict=True):
             results[index] = replace(results[index], step=step, stages=stages)
     return results
+
+
+def recalibrated(predictions: Sequence[Prediction], cluster: Cluster) -> list[Prediction]:
+    """The same rows; those on a cluster's GPU with what its runs taught. UsageError without any."""
+    learnt = {"calibration": cluster.calibration}
+    found = list(predictions)
+    for index, one in enumerate(found):
+        if one.mapped is not None and one.mapped.job.cluster.gpu.name == cluster.gpu.name:
+            job = one.mapped.job
+            job = replace(job, cluster=job.cluster.model_copy(update=learnt))
+            found[index] = replace(one, mapped=replace(one.mapped, job=job))
+    if all(new is old for new, old in zip(found, predictions, strict=True)):
+        raise UsageError(f"no row that can be predicted ran on {cluster.gpu.name}")
+    return cost_predictions(found)
 
 
 def _uncosted(row: MeasuredRow) -> Prediction:

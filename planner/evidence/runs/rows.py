@@ -57,11 +57,16 @@ REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "fram
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """One run as text, with typed access; empty cells are None."""
+    """One run as text, with typed access; empty cells are None. `line` is 0 of a log."""
 
     file: str
     line: int
     cells: dict[str, str]
+
+    @property
+    def place(self) -> str:
+        """`runs.csv line 3`; of a log, which is one run, its name."""
+        return f"{self.file} line {self.line}" if self.line else self.file
 
     def text(self, column: str) -> str | None:
         """Cell as text, None when empty or absent."""

@@ -27,6 +27,8 @@ _LONGEST_EVENT = 1 << 24
 _LONGEST_WORD = 64
 # Before the events there are device properties and process groups.
 _LONGEST_HEADER = 1 << 24
+# A bare list; lines of many logs start with a bracket too.
+_LIST = re.compile(r"\s*\[(?=\s*[{\]])")
 _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _RANK = re.compile(r'"rank"\s*:\s*(\d{1,9})')
 _BETWEEN = " \t\r\n,"
@@ -91,8 +93,8 @@ class EventStream:
         while len(buffer) < _LONGEST_HEADER:
             more = stream.read(_CHUNK)
             buffer += more
-            if buffer.lstrip().startswith("["):
-                return buffer.lstrip()[1:]
+            if match := _LIST.match(buffer):
+                return buffer[match.end() :]
             if match := _START.search(buffer):
                 found = _RANK.search(buffer, 0, match.start())
                 self.rank = int(found[1]) if found else None

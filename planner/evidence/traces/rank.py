@@ -57,7 +57,8 @@ class Collected:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One rank over its whole steps, seconds a step (mean over `steps`).
+    """One rank over its whole steps, seconds a step (mean over `steps`; all that was traced is one
+    where none is `marked`).
 
     `terms`: GPU time of kernels by term; `exposed`, `hidden`: collectives by group, and what of
     them no other kernel covers; `busy_s`: any kernel; `idle_s`: none, of it `idle_synchronised_s`
@@ -68,6 +69,7 @@ class RankTrace:
     path: Path
     rank: int
     steps: tuple[float, ...]
+    marked: bool
     step_s: float
     terms: dict[str, float]
     exposed: dict[str, float]
@@ -167,6 +169,7 @@ def _summary(path: Path, rank: int, found: Collected) -> RankTrace:
         path=path,
         rank=rank,
         steps=durations,
+        marked=bool(found.gpu_steps or found.steps),
         step_s=(bounds[-1][1] - bounds[0][0]) / count,
         terms=by("term"),
         exposed=by("exposed"),

@@ -219,6 +219,13 @@ def test_memory_stays_bounded_in_a_large_trace(tmp_path: Path) -> None:
     assert rank.terms == pytest.approx({"matrix products": 2e-6})
 
 
+def test_a_log_that_begins_with_a_bracket_is_no_list_of_events(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(" [2025-06-01 10:00:00] iteration 1\n")
+    with pytest.raises(UsageError, match="this is no Chrome trace"):
+        read_rank(path, 0)
+
+
 def test_a_bare_list_of_events(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(made_up.trace()["traceEvents"]))
