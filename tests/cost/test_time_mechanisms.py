@@ -420,7 +420,7 @@ def test_stages_over_more_than_two_nodes_wait_at_each_exchange(
         ("torchtitan", "8xB200", "flash3_or_cudnn"),
         ("torchtitan", "8xA100", "auto"),
         ("hf-fsdp2", "8xB200", "flash3_or_cudnn"),
-        ("deepspeed", "8xMI300X", "aotriton"),
+        ("deepspeed", "8xMI300X", "auto"),
         ("megatron-core", "8xH100", "auto"),
     ],
 )

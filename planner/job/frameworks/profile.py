@@ -145,7 +145,7 @@ class FusedAttention(Frozen):
     """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
 
     Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2; on
-    AMD torch has AOTriton's kernels instead.
+    AMD torch calls the vendor's since 2.9 (before, AOTriton's).
     """
 
     ampere: AttentionKernel | Literal["auto"] = "auto"
