@@ -84,6 +84,10 @@ class Kernels(Frozen):
     dispatch_passes: NonNegative = 2.0
     """Passes over the routed copies around the dispatch: permute before the exchange and sort by
     expert after it, or one where the exchange itself writes them in order."""
+    fused_permutation: bool = True
+    """Routed copies are put in order and added up by kernels that write each token once; otherwise
+    torch's scatter_add adds up each copy in forward, and index_select's backward in backward.
+    Source: Megatron-Core 0.15, `--moe-permute-fusion`, transformer/moe/moe_utils.py."""
     counts_on_host: bool = True
     """In forward the CPU reads how many tokens each expert of a layer gets before it issues more;
     the GPU idles for one `issue_s`. Source: Megatron-Core 0.19,
