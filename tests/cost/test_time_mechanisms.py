@@ -430,6 +430,24 @@ def test_attention_kernel_is_the_framework_s(framework: str, gpus: str, kernel: 
     assert replace(job, attention_kernel="flash1").fused_attention == "flash1"
 
 
+def test_atomics_add_up_what_torch_permutes() -> None:
+    """qwen3-30b-a3b, a sequence, 8 copies of 2,048 values: in forward, again where experts run
+    again, and in backward; whatever the GPU's memory streams."""
+    job = make_job("qwen3-30b-a3b", "8xB200")
+    assert job.framework.kernels.fused_permutation
+    job = with_kernels(job, issue_s=0.0, launch_s=0.0)
+    names = [mode.name for mode in job.recompute]
+    layers, added = job.model.layers, job.seq * 8 * 2048
+    for recompute, times in (("none", 2), ("full", 3)):
+        mode = names.index(recompute)
+        torch, fused = (
+            step(with_kernels(job, fused_permutation=item), ep=8, dp=8, recompute=mode)
+            for item in (False, True)
+        )
+        more = sum(torch[name] - fused[name] for name in (f.STEP_COMPUTE, f.STEP_RECOMPUTE))
+        assert more == pytest.approx(times * layers * added / 1.2e11, rel=1e-6)
+
+
 @pytest.mark.parametrize(("less", "size", "kernels"), [("expert_bias", 68, 166), ("clamp", 46, 0)])
 def test_biases_and_limits_of_experts_are_passes_of_their_own(
     less: str, size: float, kernels: float

@@ -213,8 +213,8 @@ class Outside(Frozen):
     the size that it has on the GPU (`planner.job.frameworks.workspaces`)."""
     host_step_s: Seconds = 0.004
     """Time of a step outside kernels and collectives: data loading, logging, scheduler. On the
-    reference host. Source: short steps; vTrain's 641 of 0.05 to 0.6 s and compiled models on one H200
-    err least with it, 2 ms under FSDP1 and Megatron-FSDP, none in llm.c's loops."""
+    reference host. Source: short steps; vTrain's 641 of 0.05 to 0.6 s and compiled models on one
+    H200 err least with it, 2 ms under FSDP1 and Megatron-FSDP, none in llm.c's loops."""
     sample_load_s: Seconds = 0.0
     """Time in which a data-parallel rank reads one sequence, beside compute: a step takes at least
     as long as its batch does. 0 where storage and loaders keep up."""

@@ -265,6 +265,7 @@ def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
         ({"routing": "forced, padded"}, "kernels", "pads_experts", False),
         ({"cuda_graphs": "full_iteration"}, "kernels", "pads_experts", False),
         ({"moe_gemm": "sequential"}, "kernels", "sequential_experts", True),
+        ({"kernel": "torch permutation"}, "kernels", "fused_permutation", False),
         ({"overlap": "ep no-tp"}, "overlap", "tensor", 0.0),
         ({"allocator": "expandable segments"}, "outside", "fragmentation", 0.0),
     ],
