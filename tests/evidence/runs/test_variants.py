@@ -278,6 +278,21 @@ def test_facts_of_bridge_recipes(facts: dict[str, str], table: str, key: str, va
 @pytest.mark.parametrize(
     ("facts", "fused"),
     [
+        ({"framework": "Megatron-LM core_v0.17.0"}, False),
+        ({"framework": "Megatron-LM", "kernel": "fused permutation"}, True),
+        ({"framework": "Megatron-LM", "ep_dispatch": "hybridep"}, True),
+        ({"framework": "Megatron-Bridge"}, True),
+        ({"framework": "HF transformers"}, False),
+    ],
+)
+def test_megatron_permutes_by_torch_unless_told(facts: dict[str, str], fused: bool) -> None:
+    cells = {"moe": "8 experts top2", "tp": "1", "pp": "1", "vpp": "", "gpu": "H100-80GB"} | facts
+    assert map_row(row(**cells)).job.framework.kernels.fused_permutation is fused
+
+
+@pytest.mark.parametrize(
+    ("facts", "fused"),
+    [
         ({"software": "NeMo 25.09 container"}, True),
         ({"software": "NeMo 25.02"}, False),
         ({"software": "dgxc-benchmarking v25.05.04"}, False),
