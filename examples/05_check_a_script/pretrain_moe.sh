@@ -10,7 +10,7 @@ torchrun --nnodes "$SLURM_NNODES" --nproc-per-node 8 pretrain_gpt.py \
     --position-embedding-type rope --normalization RMSNorm --swiglu \
     --disable-bias-linear --untie-embeddings-and-output-weights \
     --vocab-size 32000 --tokenizer-type NullTokenizer --mock-data \
-    --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm \
+    --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-permute-fusion \
     --moe-token-dispatcher-type alltoall \
     --tensor-model-parallel-size "$TP" --pipeline-model-parallel-size 2 \
     --expert-model-parallel-size "$EP" --use-distributed-optimizer \

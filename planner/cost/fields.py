@@ -42,7 +42,10 @@ OP_HOST_WAITS = 25  # times that the CPU waits for the GPU in forward
 # Launches of a loop over the experts of a rank, for each of them.
 OP_FORWARD_LAUNCHES = 26
 OP_BACKWARD_LAUNCHES = 27
-OP_COLUMNS = 28
+# Values a token that atomics add up.
+OP_FORWARD_ADDS = 28
+OP_BACKWARD_ADDS = 29
+OP_COLUMNS = 30
 
 KIND_GEMM = 0
 KIND_GROUPED_GEMM = 1

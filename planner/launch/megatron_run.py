@@ -88,6 +88,7 @@ def dispatch_flags(model: ModelSpec, *, low: bool) -> tuple[Flag, ...]:
     return (
         flag(MEGATRON["dispatcher"].key, "alltoall"),
         flag(MEGATRON["grouped-gemm"].key),
+        flag(MEGATRON["permute-fusion"].key),
         # Quantised products want multiples of 16 or 32 tokens an expert.
         *switches(
             ("--moe-router-padding-for-quantization", low),

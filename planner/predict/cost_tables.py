@@ -187,6 +187,8 @@ def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
         op.host_waits,
         op.forward_launches,
         op.backward_launches,
+        op.forward_adds,
+        op.backward_adds,
     )
 
 

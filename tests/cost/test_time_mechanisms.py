@@ -420,7 +420,7 @@ def test_stages_over_more_than_two_nodes_wait_at_each_exchange(
         ("torchtitan", "8xB200", "flash3_or_cudnn"),
         ("torchtitan", "8xA100", "auto"),
         ("hf-fsdp2", "8xB200", "flash3_or_cudnn"),
-        ("deepspeed", "8xMI300X", "aotriton"),
+        ("deepspeed", "8xMI300X", "auto"),
         ("megatron-core", "8xH100", "auto"),
     ],
 )
@@ -435,12 +435,30 @@ def test_attention_kernel_is_the_framework_s(framework: str, gpus: str, kernel: 
     [
         ("64xB200", "torchtitan", "flash2"),
         ("64xB200", "megatron-core", "auto"),
-        ("64xMI300X", "torchtitan", "aotriton"),
+        ("64xMI300X", "torchtitan", "auto"),
     ],
 )
 def test_torchtitan_s_special_attention_is_flex(gpus: str, framework: str, kernel: str) -> None:
     for model in ("deepseek-v3", "gpt-oss-20b"):
         assert make_job(model, gpus, framework).fused_attention == kernel
+
+
+def test_atomics_add_up_what_torch_permutes() -> None:
+    """qwen3-30b-a3b, a sequence, 8 copies of 2,048 values: in forward, again where experts run
+    again, and in backward; whatever the GPU's memory streams."""
+    job = make_job("qwen3-30b-a3b", "8xB200")
+    assert job.framework.kernels.fused_permutation
+    job = with_kernels(job, issue_s=0.0, launch_s=0.0)
+    names = [mode.name for mode in job.recompute]
+    layers, added = job.model.layers, job.seq * 8 * 2048
+    for recompute, times in (("none", 2), ("full", 3)):
+        mode = names.index(recompute)
+        torch, fused = (
+            step(with_kernels(job, fused_permutation=item), ep=8, dp=8, recompute=mode)
+            for item in (False, True)
+        )
+        more = sum(torch[name] - fused[name] for name in (f.STEP_COMPUTE, f.STEP_RECOMPUTE))
+        assert more == pytest.approx(times * layers * added / 1.2e11, rel=1e-6)
 
 
 @pytest.mark.parametrize(("less", "size", "kernels"), [("expert_bias", 68, 166), ("clamp", 46, 0)])

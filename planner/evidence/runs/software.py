@@ -70,7 +70,7 @@ def _value(table: str, key: str, given: Any, profile: FrameworkProfile) -> Any:
     """The value that a rule gives to a key of a profile's table."""
     if given == "one pass":
         return 1.0 / profile.kernels.memory_traffic
-    if isinstance(given, str):
+    if isinstance(given, str) and given.startswith("as "):
         return getattr(getattr(load_framework(given.removeprefix("as ")), table), key)
     return given
 
@@ -260,12 +260,20 @@ _DEGREE_RULES: Rules = (
 )
 _compiled = says("compile", "^y")
 _under_ddp = says("framework", r"\bddp\b")
+
+
+def _in_16_bits(row: MeasuredRow) -> bool:
+    """Whether a whole model is trained in 16 bits: weights, states and arithmetic."""
+    autocast = row.says("precision", "amp|autocast|mixed")
+    return row.says("state_precision", "^(bf|fp)16") and not autocast
+
+
 _PLAIN_RULES: Rules = (
     # A script of its own around DistributedDataParallel; compiled, its loss is in the graph.
     (lambda row: _under_ddp(row) and _compiled(row), "nanogpt"),
+    (_in_16_bits, "torchtune"),
     (_under_ddp, "hf-transformers"),
     (says("tuning", "sft"), "torchtune"),
-    (says("state_precision", "^(bf|fp)16"), "torchtune"),
     # Whole models in plain fp16, without autocast, were Megatron's too.
     *((lambda row, of=of: row.says("precision", "^fp16$") and of(row), to) for of, to in _OF_2022),
     # Its stages are no compiled model's.

@@ -145,8 +145,8 @@ class FusedAttention(Frozen):
     """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
 
     Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2; on
-    AMD torch has AOTriton's kernels instead. `special`: in place of cuDNN's for latent attention,
-    windows and sinks (`ModelSpec.special_attention`).
+    AMD torch calls the vendor's since 2.9 (before, AOTriton's). `special`: in place of cuDNN's for
+    latent attention, windows and sinks (`ModelSpec.special_attention`).
     """
 
     ampere: AttentionKernel | Literal["auto"] = "auto"

@@ -59,6 +59,11 @@ _UNFUSED = (
 _VARIATIONS: Mapping[str, str] = {
     option.name: name for name, option in MEGATRON.items() if option.written.get("True") == SWITCH
 }
+# Those that a script of experts brings without a switch.
+_OF_EXPERTS = {
+    MEGATRON["grouped-gemm"].name: "sequential-experts",
+    MEGATRON["permute-fusion"].name: "torch-permutation",
+}
 # What launches of the profile without any overlap leave out, together.
 _NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
 _FSDP = MEGATRON["fsdp"].name
@@ -296,9 +301,11 @@ class MegatronReader:
         graphs = arguments.text("cuda-graph-impl") not in (None, "none")
         if graphs or arguments.has("enable-cuda-graph") or arguments.has("external-cuda-graph"):
             names.append("cuda-graphs")
-        grouped = MEGATRON["grouped-gemm"].name
-        if arguments.has(option("moe.experts")) and not arguments.has(grouped):
-            names.append("sequential-experts")
+        if arguments.has(option("moe.experts")):
+            names += [name for key, name in _OF_EXPERTS.items() if not arguments.has(key)]
+        if arguments.text("moe-flex-dispatcher-backend") == "hybridep":
+            # It puts tokens in order and adds them up itself.
+            names = [name for name in names if name != "torch-permutation"]
         return tuple(dict.fromkeys(names))
 
     def _zero(self) -> int:

@@ -160,6 +160,13 @@ def _padding_bytes(context: OpContext, moe: MoeSpec) -> float:
     return 2.0 * copied / kernels.memory_traffic
 
 
+def _added(context: OpContext, moe: MoeSpec) -> float:
+    """Values of a token's routed copies, where atomics add them up (`fused_permutation`)."""
+    if context.profile.kernels.fused_permutation:
+        return 0.0
+    return _expert_hidden(context, moe) * _copies(context, moe)
+
+
 def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Permutation by expert and the all-to-all that takes each token to its experts' ranks."""
     hidden = _expert_hidden(context, moe)
@@ -187,6 +194,7 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             backward_bytes=2 * passes * element * hidden * copies + padding,
             forward_kernels=4,
             backward_kernels=4,
+            backward_adds=_added(context, moe),
             host_waits=float(context.profile.kernels.counts_on_host),
             saved=(
                 Saved(
@@ -406,6 +414,7 @@ def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             backward_bytes=element * hidden * (2 * passes * copies + 1) + padding,
             forward_kernels=4,
             backward_kernels=4,
+            forward_adds=_added(context, moe),
             saved=kept,
             collectives=(
                 *_expert_tensor(

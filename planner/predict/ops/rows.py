@@ -159,6 +159,9 @@ class Op:
     # Launches for each expert of the rank, where one loop issues what all of them compute.
     forward_launches: float = 0.0
     backward_launches: float = 0.0
+    # Values per token that atomics add to others (torch's scatter_add).
+    forward_adds: float = 0.0
+    backward_adds: float = 0.0
     host_waits: float = 0.0  # times that the CPU reads a result in forward before it issues more
     captured: bool = True  # CUDA graphs may hold it: its shapes are known before the step
     torch_operators: bool = False  # its kernels are torch's, not modules' (`issue_factor`)

@@ -265,6 +265,7 @@ def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
         ({"routing": "forced, padded"}, "kernels", "pads_experts", False),
         ({"cuda_graphs": "full_iteration"}, "kernels", "pads_experts", False),
         ({"moe_gemm": "sequential"}, "kernels", "sequential_experts", True),
+        ({"kernel": "torch permutation"}, "kernels", "fused_permutation", False),
         ({"overlap": "ep no-tp"}, "overlap", "tensor", 0.0),
         ({"allocator": "expandable segments"}, "outside", "fragmentation", 0.0),
     ],
@@ -272,6 +273,21 @@ def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
 def test_facts_of_bridge_recipes(facts: dict[str, str], table: str, key: str, value: float) -> None:
     found = map_row(row(framework="Megatron-Bridge", **facts)).job.framework
     assert getattr(getattr(found, table), key) == value
+
+
+@pytest.mark.parametrize(
+    ("facts", "fused"),
+    [
+        ({"framework": "Megatron-LM core_v0.17.0"}, False),
+        ({"framework": "Megatron-LM", "kernel": "fused permutation"}, True),
+        ({"framework": "Megatron-LM", "ep_dispatch": "hybridep"}, True),
+        ({"framework": "Megatron-Bridge"}, True),
+        ({"framework": "HF transformers"}, False),
+    ],
+)
+def test_megatron_permutes_by_torch_unless_told(facts: dict[str, str], fused: bool) -> None:
+    cells = {"moe": "8 experts top2", "tp": "1", "pp": "1", "vpp": "", "gpu": "H100-80GB"} | facts
+    assert map_row(row(**cells)).job.framework.kernels.fused_permutation is fused
 
 
 @pytest.mark.parametrize(

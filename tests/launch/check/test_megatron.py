@@ -206,6 +206,8 @@ def test_options(read: Read, options: str, field: str, value: object) -> None:
         ("--overlap-moe-expert-parallel-comm", "ep-overlap"),
         ("--use-tp-pp-dp-mapping", "pp-before-dp"),
         ("--moe-router-fusion", "fused-router"),
+        ("--num-experts 8 --moe-grouped-gemm", "torch-permutation"),
+        ("--num-experts 8 --moe-permute-fusion", "sequential-experts"),
     ],
 )
 def test_variations(read: Read, options: str, variation: str) -> None:
