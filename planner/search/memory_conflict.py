@@ -6,8 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from constraints.layout import LAYOUT_RULES, LayoutContext
-from constraints.memory import StageMemory
+from constraints.layout import LAYOUT_RULES, LayoutContext, stage_memory
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
@@ -23,7 +22,6 @@ from planner.search.infeasibility import GIB, ConflictingRule
 from planner.search.layout_model import layout_conflict
 from planner.search.terms import layout_context, shape_terms
 
-_MEMORY = StageMemory()
 _PARTS = {
     "weights": f.STAGE_WEIGHTS,
     "gradients": f.STAGE_GRADIENTS,
@@ -60,7 +58,7 @@ def memory_rule(
     )
     if dropped:
         text += f". Left out here: {', '.join(dropped)}; nothing fits with or without"
-    return ConflictingRule(name=_MEMORY.name, text=text)
+    return ConflictingRule(name=stage_memory.name, text=text)
 
 
 def _available(costed_job: CostedJob, explorer: Explorer) -> str:
@@ -131,7 +129,7 @@ def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[Conflicting
     ]
     if stages:
         found.append(
-            ConflictingRule(name=_MEMORY.name, text=capacities_text(ctx, stages, job.model))
+            ConflictingRule(name=stage_memory.name, text=capacities_text(ctx, stages, job.model))
         )
     return tuple(found)
 

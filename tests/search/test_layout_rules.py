@@ -11,11 +11,11 @@ from ortools.sat.python import cp_model
 from constraints.layout import (
     LAYOUT_RULES,
     AnyLayoutRule,
-    EveryLayerOnce,
     LayoutContext,
     RecomputeExpressible,
     block_taken,
     even_split,
+    every_layer_once,
     greedy_split,
     make_variables,
     shared_count,
@@ -136,7 +136,7 @@ def test_later_chunks_recompute_only_once_the_earlier_ones_are_full() -> None:
     ctx = plain(1, 3, vpp=2, recomputation="free")
     model, solver = cp_model.CpModel(), cp_model.CpSolver()
     variables = make_variables(model, ctx)
-    for rule in (EveryLayerOnce(), RecomputeExpressible()):
+    for rule in (every_layer_once, RecomputeExpressible()):
         rule.add(model, variables, ctx)
     counts, found = [*variables.layers, *variables.recomputed], set[tuple[int, ...]]()
     while solver.solve(model) == cp_model.OPTIMAL:
