@@ -8,7 +8,6 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -31,6 +30,7 @@ from planner.search.limit_results import (
     Point,
     Spent,
     Stopped,
+    seconds_left,
 )
 from planner.search.result import SolverBound
 
@@ -70,10 +70,6 @@ class Explorer(BoundedShapes):
 
     def _over(self) -> bool:
         return bool(self.stopped) or super()._over()
-
-    def interrupt(self) -> None:
-        """Solve no more layouts."""
-        self.spent.stopped = "interrupted"
 
     def climb(self, index: int, beside: float = np.inf) -> LimitResult:
         """The fastest plan at one rung.
@@ -173,15 +169,8 @@ class Explorer(BoundedShapes):
         return self.spent.effort_s + share * max(0.0, most_s - self.spent.effort_s)
 
     def _exhausted(self, allowed_s: float) -> bool:
-        left = self._seconds_left()
-        if left is not None and left <= 0.0 and not self.stopped:
-            self.spent.stopped = "time-limit"
-        spent = self.spent
-        done = spent.effort_s >= allowed_s
-        return bool(spent.stopped) or done or spent.solves >= self.effort.most_solves
-
-    def _seconds_left(self) -> float | None:
-        return None if self.deadline is None else self.deadline - time.perf_counter()
+        spent, over = self.spent, self.spent.is_over(self.deadline)
+        return over or spent.effort_s >= allowed_s or spent.solves >= self.effort.most_solves
 
     def best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
@@ -265,7 +254,7 @@ class Explorer(BoundedShapes):
         attained = self._attained(row, ctx, within_s, hint)
         if attained is not None:
             return attained
-        options = replace(self.effort.options, wall_s=self._seconds_left())
+        options = replace(self.effort.options, wall_s=seconds_left(self.deadline))
         return solve_layout(terms, ctx, options, within_s, hint.stage_layers)
 
     def _attained(

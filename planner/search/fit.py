@@ -7,8 +7,6 @@ longer sequences and other models, and for nothing but whether a plan exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from time import perf_counter
 from typing import Literal
 
 from hardware.frozen import Frozen
@@ -173,8 +171,7 @@ def _largest(
     found: dict[int, tuple[Plan | None, bool]] = {}
 
     def tried(index: int, effort: Effort) -> tuple[Plan | None, bool]:
-        limit_s, now = until.seconds_left(), perf_counter()
-        return _trial(requests[index], replace(effort, time_limit_s=limit_s, started_s=now))
+        return _trial(requests[index], until.effort(effort))
 
     def fits(index: int) -> bool:
         if index not in found:

@@ -38,7 +38,7 @@ def nothing_fits(
     offload was open, the sentences are about its largest share: the lightest. `riskier`: plans that
     may fit, but less surely than was asked.
     """
-    until = Until(explorer.deadline)
+    until = Until(explorer.effort.deadline)
     with until.interruptible():
         tell = progress or (lambda _what, _done, _total: None)
         why = _explained(request, shares, explorer, tell, until, relaxed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -180,11 +179,7 @@ class _Solver:
                 shares,
                 probability=self.probability,
                 limit_bytes=self.limit_of(change),
-                effort=replace(
-                    EFFORT,
-                    time_limit_s=self.until.seconds_left(),
-                    started_s=time.perf_counter(),
-                ),
+                effort=self.until.effort(EFFORT),
                 known=list(self.known(shares)) if change.keeps_plan else (),
             )
         except (UsageError, HardwareError, ConstraintError):
