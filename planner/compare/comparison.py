@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from constraints.errors import ConstraintError
-from hardware import PRICE_KINDS, Cluster, HardwareError
+from hardware.errors import HardwareError
+from hardware.prices import PRICE_KINDS
+from hardware.schema import Cluster
 from planner._version import __version__
 from planner.compare.choice import Limits, Objective
 from planner.compare.decision import best_of

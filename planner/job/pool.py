@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
-from hardware import Cluster, parse_gpus
+from hardware.load import parse_gpus
+from hardware.schema import Cluster
 from planner.job.errors import UsageError
 
 # Orders of the types along the pipeline are all tried: 4! of them.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from hardware import with_sharp
-from hardware.sharp import why_not
+from hardware.sharp import why_not, with_sharp
 from planner.job.job import Job
 
 GIB = 2**30

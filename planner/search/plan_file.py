@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import json_content, read_text
 from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import UsageError

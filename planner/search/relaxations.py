@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError, gpu_names, load_gpu
+from hardware.errors import HardwareError
+from hardware.load import gpu_names, load_gpu
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
 from planner.job.job import Job, searched_modes

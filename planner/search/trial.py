@@ -11,7 +11,7 @@ import numpy as np
 
 from constraints.numbers import IntArray
 from constraints.rule import Layout
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.tables import Array, FrameworkInputs
 from planner.job.errors import UsageError

@@ -10,7 +10,7 @@ import numpy as np
 
 from constraints.errors import ConstraintError
 from constraints.rule import Layout
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.offload import demand_all_leave

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.compare.cluster_front import (
     ClusterFront,
     ClusterPoint,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hardware import Cluster, with_sharp
+from hardware.schema import Cluster
+from hardware.sharp import with_sharp
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import FrameworkProfile, frameworks_with, load_framework
 from planner.job.frameworks.techniques import Technique

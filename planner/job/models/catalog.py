@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tomli as tomllib
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.frozen import Frozen
 from planner.job.models.errors import ModelError
 from planner.job.specs import ModelSpec

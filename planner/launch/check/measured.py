@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile

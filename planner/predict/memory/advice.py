@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.pool import parse_pool

@@ -15,7 +15,8 @@ import numpy as np
 
 from constraints.errors import ConstraintError
 from constraints.numbers import IntArray
-from hardware import HardwareError, parse_gpus
+from hardware.errors import HardwareError
+from hardware.load import parse_gpus
 from planner.job.errors import UsageError
 from planner.job.pool import Pool
 from planner.job.request import Request
