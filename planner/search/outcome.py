@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any, TypedDict
+from typing import Any
 
 from planner._version import __version__
 from planner.job.job import Job
@@ -15,19 +15,6 @@ from planner.search.exact_front import AnyPoint, thin_points, undominated
 from planner.search.front import ALIKE
 from planner.search.limit_results import LimitResult, Point, Stopped
 from planner.search.result import JobSummary, LimitBound, Proof, SolverBound
-
-
-class Found(TypedDict):
-    """The fields of a `SearchResult` that follow from its front."""
-
-    planner_version: str
-    plans: tuple[Plan, ...]
-    shown: tuple[int, ...]
-    recommended: int
-    complete: bool
-    proven: bool
-    gap: float
-    stopped: Stopped
 
 
 def front_points(limit_results: Sequence[LimitResult], stopped: Stopped) -> list[Point]:
@@ -48,8 +35,9 @@ def of_front(
     top: int | None,
     whole: bool,
     stopped: Stopped,
-) -> Found:
-    """The plans of a front's points, the best `top` by `sort`, and how surely none is missing.
+) -> dict[str, Any]:
+    """The fields of a `SearchResult` that follow from its front: the plans of its points, the best
+    `top` by `sort`, and how surely none is missing.
 
     The one to take is always among them, however few are wanted. `plan_of(point, gap)`: the plan
     of a point. `whole`: all of the front was searched.
