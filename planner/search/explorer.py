@@ -17,6 +17,7 @@ import numpy as np
 from constraints.layout import LayoutContext
 from constraints.rule import Layout
 from planner.cost import fields as f
+from planner.cost.tables import Array
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.costed_plan import row_degrees
 from planner.predict.layouts import even_layout, plain_context
@@ -204,8 +205,7 @@ class Explorer(BoundedShapes):
     def even_point(self, row: int) -> Point:
         """A shape in its even layout."""
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
-        mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
-        layout = even_layout(self.cost_model.job, pp, vpp, mode)
+        layout = even_layout(self.cost_model.job, pp, vpp, self.mode(row))
         return Point(row, layout, float(self.sample_s[row]), float(self.peak[row]), self.source)
 
     def _solve(self, position: int, index: int, target: float) -> Point | None:
@@ -223,12 +223,11 @@ class Explorer(BoundedShapes):
         self.solved_rows.add(row)
         self._raise_bound(position, index, solution.bound_s / gbs)
         if solution.bound_s > bound_s:
-            mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
             self.solver_bounds.append(
                 SolverBound(
                     choice=self.source,
                     degrees=row_degrees(self.columns, row),
-                    recompute=mode.name,
+                    recompute=self.mode(row).name,
                     limit_bytes=limit,
                     sample_s=solution.bound_s / gbs,
                 )
@@ -273,12 +272,15 @@ class Explorer(BoundedShapes):
 
     def cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""
-        job = self.cost_model.job
-        mode = job.recompute[int(self.columns["recompute"][row])]
-        ctx = plain_context(job, layout.pp, layout.vpp, mode)
-        step = cost_layout(self.cost_model, self.costed, row, layout, ctx).step
+        step, _ = self.step_and_stages(row, layout)
         sample_s = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         return Point(row, layout, sample_s, float(step[f.STEP_PEAK_BYTES]), self.source)
+
+    def step_and_stages(self, row: int, layout: Layout) -> tuple[Array, Array]:
+        """(STEP_* of a layout, STAGE_* of its stages)."""
+        ctx = plain_context(self.cost_model.job, layout.pp, layout.vpp, self.mode(row))
+        found = cost_layout(self.cost_model, self.costed, row, layout, ctx)
+        return found.step, found.stages
 
     def unable_to_improve(self) -> int:
         """Shapes never solved whose bounds show that they cannot improve any plan found."""

@@ -203,7 +203,7 @@ def test_nothing_fits_at_any_share() -> None:
     limit_result = explorer.climb(0)
     assert limit_result.point is None
     assert limit_result.bound == float("inf")
-    rule = memory_rule(shares.jobs[-1], explorer.explorers[-1])
+    rule = memory_rule(explorer.explorers[-1])
     assert "100 % of the optimizer on the CPU" in rule.text
     assert not list(KINDS["offload"](Situation(request, request.resolve(), 1), Until()))
 
