@@ -27,10 +27,6 @@ class Pool:
         """All GPUs."""
         return sum(part.num_gpus for part in self.parts)
 
-    def describe(self) -> str:
-        """The parts, one after the other."""
-        return " + ".join(part.describe() for part in self.parts)
-
     def worlds(self) -> tuple[Cluster, ...]:
         """Each part as if the whole pool were of its kind: what its stages are costed on.
 

@@ -261,23 +261,13 @@ class _Solver:
 
     def constraints(self, rows: list[WhatIfRow]) -> tuple[BindingConstraint, ...]:
         """The memory limit, the user's choices and tp's domain: what lifting each is worth."""
-        return (
-            *(
-                BindingConstraint(
-                    name="memory",
-                    row=row.name,
-                    binding=_shortens(row),
-                    stage=self.plan.heaviest_stage,
-                    held_bytes=self.plan.peak_bytes,
-                )
-                for row in rows
-                if row.name == "hbm"
-            ),
-            *(
-                BindingConstraint(name=row.name, row=row.name, binding=_shortens(row))
-                for row in rows
-                if row.kind == "choice"
-            ),
+        plan = self.plan
+        held = {"stage": plan.heaviest_stage, "held_bytes": plan.peak_bytes}
+        named = [("memory", row, held) for row in rows if row.name == "hbm"]
+        named += [(row.name, row, {}) for row in rows if row.kind == "choice"]
+        return tuple(
+            BindingConstraint(name=name, row=row.name, binding=_shortens(row), **more)
+            for name, row, more in named
         )
 
 
