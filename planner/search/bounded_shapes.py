@@ -63,8 +63,6 @@ class BoundedShapes:
         # Best pace known of other jobs that are searched with this one.
         self.best_beside = np.inf
         self._tight_bounds: dict[tuple[int, int], Array] = {}
-        # By shape, rung and the target above which no bound is looked for.
-        self._block_bounds: dict[tuple[int, int, float], Bound] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
         self._prices: dict[object, Prices] = {}
@@ -146,7 +144,7 @@ class BoundedShapes:
         inherited = np.where(above >= 0, self.bounds[:, above], 0.0)
         for name in ("limits", "bounds", "_plain_sample_times"):
             self.__dict__.pop(name, None)
-        self._tight_bounds, self._block_bounds, self._hints = {}, {}, {}
+        self._tight_bounds, self._hints = {}, {}
         self.limits = limits
         self.bounds = np.maximum(self.bounds, inherited)
 
@@ -228,9 +226,6 @@ class BoundedShapes:
 
         Without a plan to beat any layout will do, and that is CP-SAT's to find.
         """
-        key = position, index, target
-        if key in self._block_bounds:
-            return self._block_bounds[key]
         row = int(self.rows[position])
         found = NO_BOUND
         wanted = self._whole_blocks and target < np.inf
@@ -246,7 +241,6 @@ class BoundedShapes:
                 found = block_bound.least_step(terms, ctx, target_s, each_s, self.deadline).over(
                     found
                 )
-        self._block_bounds[key] = found
         return found
 
     def linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:

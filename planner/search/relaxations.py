@@ -23,7 +23,8 @@ from planner.predict.plan import Plan
 from planner.search.costed import EVEN_CHANCE
 from planner.search.infeasibility import Relaxation, RelaxationKind
 from planner.search.limit_results import Effort, Progress, Until
-from planner.search.trial import light_shares, search_costed
+from planner.search.shares import cost_shares
+from planner.search.trial import search_costed
 
 # Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
 COUNTS_TRIED = 64
@@ -191,10 +192,10 @@ def verify(
     try:
         job = change.make()
         wanted = at.gpus if same_gpus else job.cluster.num_gpus
-        shares = light_shares(job, wanted, levels[-1])
+        shares = cost_shares(job)
     except (UsageError, HardwareError, ConstraintError):
         return Outcome(None)
-    if shares is None:
+    if shares.job.cluster.num_gpus != wanted:
         return Outcome(None)
     for probability in levels:
         trial = search_costed(shares, probability=probability, effort=until.effort(effort))
