@@ -16,7 +16,7 @@ from hardware.sharp import why_not, with_sharp
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks import FrameworkProfile, load_framework
 from planner.job.frameworks.execution import Overlap
-from planner.job.frameworks.switches import Tables, with_tables
+from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.frameworks.techniques import Decision
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.models.catalog import ResolvedModel, load_model
