@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from planner.job.models.hf_fields import Fields
 from planner.job.models.hf_parts import (
@@ -68,14 +69,8 @@ def mla(fields: Fields) -> SpecFields:
     return {"mla": spec, "head_dim": spec.qk_nope_head_dim + spec.qk_rope_head_dim}
 
 
-def deepseek_moe(fields: Fields) -> SpecFields:
-    return shared_and_routed(fields, correction_bias=True)
-
-
-def deepseek_v2_moe(fields: Fields) -> SpecFields:
-    return shared_and_routed(fields, correction_bias=False)
-
-
+deepseek_moe = partial(shared_and_routed, correction_bias=True)
+deepseek_v2_moe = partial(shared_and_routed, correction_bias=False)
 deepseek_v3 = family(mla, deepseek_moe)
 
 
