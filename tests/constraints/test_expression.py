@@ -132,7 +132,7 @@ REFUSED = [
     ("9223372036854775808 > tp", "larger than 2\\^63 - 1", 0),
     ("(tp := 4) == 4", "nothing can be assigned", 1),
     ("lambda: tp", "functions are not known", 0),
-    ("[own for own in (1, 2)]", "no meaning here", 0),
+    ("[tp for tp in (1, 2)]", "no meaning here", 0),
     ("tp if pp else cp", "no if", 0),
     ("-" * 60 + "tp < 3", "nested more than 40 deep", None),
     ("tp == 1 or " * 200 + "tp == 2", "characters", None),
