@@ -27,7 +27,6 @@ def nothing_fits(
     request: Request,
     shares: CostedShares,
     explorer: SharesExplorer,
-    progress: Progress | None = None,
     *,
     relaxed: bool = True,
     riskier: tuple[Plan, ...] = (),
@@ -40,8 +39,7 @@ def nothing_fits(
     """
     until = Until(explorer.effort.deadline)
     with until.interruptible():
-        tell = progress or (lambda _what, _done, _total: None)
-        why = _explained(request, shares, explorer, tell, until, relaxed)
+        why = _explained(request, shares, explorer, explorer.progress, until, relaxed)
     helping = tuple(
         change for change in why.relaxations if not _is_there_already(change.plan, riskier)
     )

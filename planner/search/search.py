@@ -94,7 +94,7 @@ def find_plans(
     if not points:
         from planner.search.infeasible import nothing_fits
 
-        raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed, riskier=riskier)
+        raise nothing_fits(request, shares, explorer, relaxed=relaxed, riskier=riskier)
     found = of_front(
         points, limit_results, shares.plan, sort=sort, top=top,
         whole=short is None and not fastest_only, stopped=explorer.stopped,
