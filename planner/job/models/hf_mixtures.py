@@ -7,7 +7,7 @@ from functools import partial
 
 from planner.job.models.hf_fields import Fields
 from planner.job.models.hf_parts import (
-    BIAS_UPDATE_RATE,
+    SIGMOID_ROUTED,
     Reader,
     SpecFields,
     attention_bias,
@@ -86,15 +86,7 @@ def glm4_qk_norm(fields: Fields) -> SpecFields:
 
 
 def minimax_m2(fields: Fields) -> SpecFields:
-    shape = family(
-        mixture(
-            score="sigmoid",
-            score_correction_bias=True,
-            bias_update_rate=BIAS_UPDATE_RATE,
-            router_fp32=True,
-        ),
-        qk_norm="full",
-    )(fields)
+    shape = family(mixture(**SIGMOID_ROUTED), qk_norm="full")(fields)
     rotary = fields.optional_positive("rotary_dim")
     return shape if rotary is None else shape | {"rotary_share": rotary / shape["head_dim"]}
 
