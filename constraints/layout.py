@@ -13,40 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from constraints.layout_context import (
     LayoutContext,
-    LayoutShape,
-    Recomputation,
     block_taken,
-    even_split,
-    greedy_costs,
-    greedy_split,
-    shared_count,
 )
-from constraints.layout_variables import LayoutVariables, make_variables
+from constraints.layout_variables import LayoutVariables
 from constraints.memory import StageMemory
 from constraints.offload import ONE_LAYER, SEVERAL_MODULES
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel
-
-__all__ = [
-    "EXPRESSIBLE_RULES",
-    "LAYOUT_RULES",
-    "AnyLayoutRule",
-    "LayoutContext",
-    "LayoutShape",
-    "LayoutVariables",
-    "Recomputation",
-    "block_taken",
-    "broken_but_memory",
-    "even_split",
-    "greedy_costs",
-    "greedy_split",
-    "make_variables",
-    "shared_count",
-    "stage_memory",
-]
-
 
 Relations = Callable[[Sequence[Any], LayoutContext, bool], Iterator[Any]]
 

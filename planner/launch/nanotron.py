@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from constraints.layout import greedy_split
+from constraints.layout_context import greedy_split
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, lacking, row, settings

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from constraints.layout import LayoutContext, Recomputation
+from constraints.layout_context import LayoutContext, Recomputation
 from planner.cost import compiled, schedule, tight_bounds
 from planner.cost import fields as f
 from planner.cost.tables import Array

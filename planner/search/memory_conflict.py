@@ -6,7 +6,8 @@ from itertools import groupby
 
 import numpy as np
 
-from constraints.layout import LAYOUT_RULES, LayoutContext, stage_memory
+from constraints.layout import LAYOUT_RULES, stage_memory
+from constraints.layout_context import LayoutContext
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job

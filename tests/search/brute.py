@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from constraints.layout import LAYOUT_RULES, LayoutContext
+from constraints.layout import LAYOUT_RULES
+from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost import linear
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ALL_FORWARD_FIRST

@@ -8,18 +8,15 @@ from typing import Any, NamedTuple
 import pytest
 from ortools.sat.python import cp_model
 
-from constraints.layout import (
-    LAYOUT_RULES,
-    AnyLayoutRule,
+from constraints.layout import LAYOUT_RULES, AnyLayoutRule, RecomputeExpressible, every_layer_once
+from constraints.layout_context import (
     LayoutContext,
-    RecomputeExpressible,
     block_taken,
     even_split,
-    every_layer_once,
     greedy_split,
-    make_variables,
     shared_count,
 )
+from constraints.layout_variables import make_variables
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers

@@ -14,7 +14,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from constraints.layout import Recomputation, broken_but_memory
+from constraints.layout import broken_but_memory
+from constraints.layout_context import Recomputation
 from constraints.numbers import IntArray
 from constraints.rule import Layout
 from planner.cost import fields as f
