@@ -146,8 +146,7 @@ class UserCondition:
         tree = self.condition.tree
         if not (isinstance(tree, ast.Compare) and len(tree.ops) == 1):
             return ""
-        numbers = number_values(self.condition, tree.left, shape_values(columns, sizes))
-        found = np.unique(numbers).tolist()
+        found = number_values(self.condition, tree.left, shape_values(columns, sizes))
         if not found or isinstance(tree.left, ast.Constant):
             return ""
         if len(found) > _MOST_VALUES:

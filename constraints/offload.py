@@ -6,8 +6,7 @@ order. Of a model chunk's N groups a fraction f leaves ⌊N·(1-f)⌋, its last 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from constraints.context import RuleContext
@@ -15,13 +14,10 @@ from constraints.numbers import Columns, Mask
 from constraints.rule import Layout, shape_rule
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel
-
     from constraints.layout_context import LayoutContext
-    from constraints.layout_variables import LayoutVariables
 
 # From so many modules on a chunk of one layer fails.
-_SEVERAL = 2
+SEVERAL_MODULES = 2
 
 
 def kept_groups(groups: int, fraction: float) -> int:
@@ -80,7 +76,7 @@ def _less(layers: list[list[int]], leaving: list[list[int]]) -> list[list[int]]:
     ]
 
 
-_ONE_LAYER = (
+ONE_LAYER = (
     "megatron-core 0.19.2, pipeline_parallel/fine_grained_activation_offload.py: "
     "post_warmup_callback keeps the last group of each module of the chunk that runs backward "
     "first; finish_all_groups takes a chunk none of whose groups leave for done after the first"
@@ -90,7 +86,7 @@ _ONE_LAYER = (
 @shape_rule(
     "offload-chunks",
     "with activations of several modules on the host every chunk has two layers or more",
-    source=_ONE_LAYER,
+    source=ONE_LAYER,
     wording=lambda ctx: (
         f"with activations of several modules on the host every chunk needs two of "
         f"the {ctx.model.layers} layers or more: Megatron-Core fails in the second step with one "
@@ -98,41 +94,7 @@ _ONE_LAYER = (
     ),
 )
 def offload_chunks(columns: Columns, ctx: RuleContext) -> Mask | bool:
-    if ctx.offload_modules < _SEVERAL:
+    if ctx.offload_modules < SEVERAL_MODULES:
         return True
     fits: Mask = 2 * columns["pp"] * columns["vpp"] <= ctx.model.layers
     return fits
-
-
-@dataclass(frozen=True)
-class OffloadChunks:
-    """What the framework's manager of offloaded activations survives."""
-
-    name: str = "offload-chunk-layers"
-    sentence: str = (
-        "with activations of several modules on the host, the last chunk of a stage holds two "
-        "layers or more, or is the stage's only one and has none"
-    )
-    source: str = _ONE_LAYER
-
-    def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Not one layer in a stage's last chunk."""
-        for block, least in _last_chunks(ctx):
-            layer = variables.layers[block]
-            variables.hold(model, model.add(layer > 1 if least else layer != 1), self.name)
-
-    def check(self, layout: Layout, ctx: LayoutContext) -> bool:
-        """Not one layer in a stage's last chunk."""
-        return all(
-            layout.block_layers[block] > 1 or layout.block_layers[block] == least == 0
-            for block, least in _last_chunks(ctx)
-        )
-
-
-def _last_chunks(ctx: LayoutContext) -> Iterator[tuple[int, int]]:
-    """(block, fewest layers) of the chunk of each stage that runs backward first."""
-    if ctx.offload_modules < _SEVERAL:
-        return
-    for stage in range(ctx.pp):
-        block = ctx.stage_blocks(stage)[-1]
-        yield block, ctx.least_layers(block) if ctx.vpp == 1 else 1

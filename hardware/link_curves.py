@@ -84,14 +84,17 @@ class InNetworkCurve(Frozen):
     groups: Coefficient
 
 
-class LinkCurves(Frozen):
+class _AnyLink(Frozen):
+    launch_s: Coefficient
+    host_share: Coefficient
+    straggler_share: Coefficient
+
+
+class LinkCurves(_AnyLink):
     """The curves that apply to one cluster."""
 
     scale_up: ScaleUpCurve
     scale_out: ScaleOutCurve
-    launch_s: Coefficient
-    host_share: Coefficient
-    straggler_share: Coefficient
     in_network: InNetworkCurve | None = None
 
     @property
@@ -108,29 +111,22 @@ class LinkCurves(Frozen):
         return next(kind for kind in order if kind in found)
 
 
-class CurveTable(Frozen):
+class CurveTable(_AnyLink):
     """The whole file."""
 
     scale_up: dict[str, ScaleUpCurve]
     scale_out: dict[str, ScaleOutCurve]
     in_network: dict[str, InNetworkCurve]
-    launch_s: Coefficient
-    host_share: Coefficient
-    straggler_share: Coefficient
 
 
 @cache
 def load_curve_table() -> CurveTable:
     """All curves of `efficiency/collectives.toml`."""
     raw = shipped_toml("hardware", "efficiency/collectives.toml")
-    return CurveTable(
-        scale_up={name: inherit(name, raw["scale_up"]) for name in raw["scale_up"]},
-        scale_out={name: inherit(name, raw["scale_out"]) for name in raw["scale_out"]},
-        in_network={name: inherit(name, raw["in_network"]) for name in raw["in_network"]},
-        launch_s=raw["launch_s"],
-        host_share=raw["host_share"],
-        straggler_share=raw["straggler_share"],
-    )
+    del raw["about"]
+    for level in ("scale_up", "scale_out", "in_network"):
+        raw[level] = {name: inherit(name, raw[level]) for name in raw[level]}
+    return CurveTable.model_validate(raw)
 
 
 def _nearest(curves: list[ScaleUpCurve], bytes_per_s: float) -> ScaleUpCurve:

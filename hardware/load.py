@@ -110,18 +110,19 @@ def _gpu_path(name: str) -> Path | None:
 
 def load_gpu_record(name: str) -> GpuRecord:
     """A GPU with the provenance of every number. HardwareError for an unknown name."""
-    path = _gpu_path(name)
-    if path is None:
-        raise unknown_name("GPU", name, _folder("gpus").spellings)
-    return _read_gpu(path)
+    return _read_gpu(_known_gpu(name))
 
 
 def load_gpu(name: str) -> Gpu:
     """A GPU by name or alias, in any spelling. HardwareError for an unknown name."""
+    return _to_gpu(_known_gpu(name))
+
+
+def _known_gpu(name: str) -> Path:
     path = _gpu_path(name)
     if path is None:
         raise unknown_name("GPU", name, _folder("gpus").spellings)
-    return _to_gpu(path)
+    return path
 
 
 def load_cluster_shape(name: str) -> ClusterShape:
@@ -336,21 +337,9 @@ def _base_shape(path: Path, like: str, table: dict[str, Any]) -> dict[str, Any]:
     return {name: inherited[name] for name in inherited if name not in _ENTRY_FIELDS}
 
 
-_IRRELEVANT = frozenset(
-    [
-        "nvidia",
-        "amd",
-        "tesla",
-        "geforce",
-        "instinct",
-        "gpu",
-        "oam",
-        "hbm2",
-        "hbm2e",
-        "hbm3",
-        "hbm3e",
-    ]
-)
+_IRRELEVANT = {
+    "nvidia", "amd", "tesla", "geforce", "instinct", "gpu", "oam", "hbm2", "hbm2e", "hbm3", "hbm3e",
+}  # fmt: skip
 _SEPARATORS = re.compile(r"[^a-z0-9.]+")
 _FORM_FACTOR = re.compile(r"(sxm|pcie)\d?|(nvl\d*)|rtx")
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d{2,3})\s*(?:gib|gb|g)?(?![a-z0-9])")

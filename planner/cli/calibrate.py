@@ -16,7 +16,7 @@ from planner.job.errors import CannotTellError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hardware import Cluster
+    from hardware.schema import Cluster
     from planner.evidence.learn.calibrate import FigureFit
     from planner.evidence.learn.inputs import Configured, LearntFrom
     from planner.evidence.learn.linear import Equations
@@ -214,7 +214,7 @@ def _more_equations(read: LearntFrom, options: dict[str, Any]) -> Equations | No
 
 def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
     """The cluster to describe: the one given, else that of the run with the most GPUs."""
-    from hardware import load_cluster_file
+    from hardware.load import load_cluster_file
     from planner.job.pool import parse_one_type
 
     if options["cluster"]:

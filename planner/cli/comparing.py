@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from hardware import Price
+    from hardware.prices import Price
     from planner.compare.choice import Limits
     from planner.compare.offers import Offer
     from planner.compare.searches import How, Progress
@@ -129,7 +129,7 @@ def build_settings(options: dict[str, Any]) -> Settings:
 
 
 def _figures(options: dict[str, Any]) -> dict[str, Any]:
-    from hardware import Figure, load_economics
+    from hardware.economics import Figure, load_economics
 
     known = load_economics().figures
     given = {
@@ -145,7 +145,8 @@ def _figures(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prices(options: dict[str, Any]) -> tuple[Price, ...]:
-    from hardware import load_prices, load_skypilot
+    from hardware.prices import load_prices
+    from hardware.skypilot import load_skypilot
 
     found: list[Price] = []
     for name in options["prices"]:

@@ -19,7 +19,7 @@ def models(_ctx: click.Context, _param: click.Parameter, start: str) -> list[Com
 
 def gpus(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
     """GPUs and node shapes, behind a number as `64x` where there is one."""
-    from hardware import cluster_names, gpu_names
+    from hardware.load import cluster_names, gpu_names
 
     head, cross, _ = start.rpartition("x")
     count = f"{head}{cross}" if head[-1:].isdigit() else ""

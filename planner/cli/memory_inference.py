@@ -16,7 +16,7 @@ from planner.cli.options import declared
 from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
-    from hardware import Cluster
+    from hardware.schema import Cluster
     from planner.job.models.catalog import ResolvedModel
     from planner.predict.memory.serving.deployment import Deployment
 

@@ -93,7 +93,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     compile_if_first_run(options["quiet"])
     predictions = _predictions(paths, options["unnamed"])
     if options["cluster"] is not None:
-        from hardware import load_cluster_file
+        from hardware.load import load_cluster_file
         from planner.evidence.runs.predict import recalibrated
 
         predictions = recalibrated(predictions, load_cluster_file(Path(options["cluster"])))

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from constraints.errors import ConstraintError
-from hardware import PRICE_KINDS, Cluster, HardwareError
+from hardware.errors import HardwareError
+from hardware.prices import PRICE_KINDS
+from hardware.schema import Cluster
 from planner._version import __version__
 from planner.compare.choice import Limits, Objective
 from planner.compare.decision import best_of
@@ -190,7 +192,7 @@ def front_names(rows: Sequence[ComparisonRow], settings: Settings) -> set[str]:
     """Names of the clusters that no other beats both in days and in cost."""
     import numpy as np
 
-    from planner.search.front import front
+    from planner.search.front import nondominated
 
     known = [
         (row.name, row.run.days.value, cost.value)
@@ -200,7 +202,7 @@ def front_names(rows: Sequence[ComparisonRow], settings: Settings) -> set[str]:
     if not known:
         return set()
     names, days, costs = zip(*known, strict=True)
-    return {names[index] for index in front(np.array(days), np.array(costs)).tolist()}
+    return {names[index] for index in nondominated(np.column_stack([days, costs])).tolist()}
 
 
 def _sort_value(row: ComparisonRow, sort: SortKey, settings: Settings) -> tuple[int, float]:

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from hardware import Cluster, Price, PriceKind, gpu_names, load_cluster_file, parse_gpus
 from hardware.errors import first_error
 from hardware.files import read_text, toml_content
 from hardware.frozen import Frozen
-from hardware.load import MOST_GPUS
-from hardware.prices import Date, PriceOfGpu
+from hardware.load import MOST_GPUS, gpu_names, load_cluster_file, parse_gpus
+from hardware.prices import Date, Price, PriceKind, PriceOfGpu
+from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.job.pool import parse_one_type
 

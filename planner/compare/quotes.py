@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hardware import Cluster, Price, PriceKind, load_prices
-from hardware.prices import providers
+from hardware.prices import Price, PriceKind, load_prices, providers
+from hardware.schema import Cluster
 from planner.compare.offers import Offer
 from planner.compare.settings import Settings
 from planner.job.errors import unknown_name

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from hardware import Figure, Price, PriceKind
+from hardware.economics import Figure
 from hardware.frozen import Frozen
+from hardware.prices import Price, PriceKind
 from planner.compare.choice import Decision
 from planner.compare.goodput import Goodput
 from planner.compare.interval import Range, columns

@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, exp, hypot, inf, log, log1p
 
-from hardware import PRICE_KINDS, Cluster, Figure, PriceKind, load_economics
-from hardware.schema import FABRIC_TITLES
+from hardware.economics import Figure, load_economics
+from hardware.prices import PRICE_KINDS, PriceKind
+from hardware.schema import FABRIC_TITLES, Cluster
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
 from planner.compare.interval import Range
 from planner.compare.laws import BatchPrice, price_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from hardware import parse_gpus
+from hardware.load import parse_gpus
 from planner._version import __version__
 from planner.compare.choice import Limits, Objective
 from planner.compare.comparison import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.pool import Pool
 from typing import Any
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.job import BatchTarget, Job, RampBatch
 from planner.job.request import Request

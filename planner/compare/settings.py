@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hardware import Figure, Price, load_economics
+from hardware.economics import Figure, load_economics
 from hardware.frozen import Frozen
 from hardware.load import MOST_GPUS
+from hardware.prices import Price
 from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST, LARGEST_PRICE
 from planner.compare.money import OwnerTerms
 from planner.job.errors import UsageError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from constraints.numbers import ModelNumbers
-from hardware import Cluster
+from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
 from planner.job.frameworks.profile import OptimizerKernel, check_precision

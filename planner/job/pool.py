@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
-from hardware import Cluster, parse_gpus
+from hardware.load import parse_gpus
+from hardware.schema import Cluster
 from planner.job.errors import UsageError
 
 # Orders of the types along the pipeline are all tried: 4! of them.
@@ -25,10 +26,6 @@ class Pool:
     def num_gpus(self) -> int:
         """All GPUs."""
         return sum(part.num_gpus for part in self.parts)
-
-    def describe(self) -> str:
-        """The parts, one after the other."""
-        return " + ".join(part.describe() for part in self.parts)
 
     def worlds(self) -> tuple[Cluster, ...]:
         """Each part as if the whole pool were of its kind: what its stages are costed on.

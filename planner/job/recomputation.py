@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from constraints.layout import Recomputation, shared_count
+from constraints.layout_context import Recomputation, shared_count
 from constraints.rule import Layout
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import Job

@@ -128,10 +128,8 @@ def read_mode(
     for mode in listed:
         if mode.name == wanted:
             return mode
-    if match := re.fullmatch(r"full/(\d+)", wanted):
-        return _every(text, framework, forms, int(match[1]))
-    if match := re.fullmatch(r"full:(uniform|block)=(\d+)", wanted):
-        return _layers(text, framework, forms, match[1], int(match[2]))
+    if match := re.fullmatch(r"full(/|:uniform=|:block=)(\d+)", wanted):
+        return _layers(text, framework, forms, match[1].strip(":="), int(match[2]))
     if match := re.fullmatch(r"budget=(.+)", wanted):
         return _budget(text, framework, forms, match[1])
     names = [name.strip() for name in re.split(r"[,+]", wanted)]
@@ -165,33 +163,27 @@ def _lacks(text: str, framework: str, what: str, rule: str) -> UsageError:
     return UsageError(f"--recompute {text}: {framework} has no {what}  [{rule}]")
 
 
-def _every(text: str, framework: str, forms: RecomputeForms, layers: int) -> RecomputeMode:
-    if not forms.every_flags:
-        raise _lacks(text, framework, "checkpointing of every k-th layer", "recompute-every-layer")
-    if layers < 1:
-        raise UsageError(f"--recompute {text}: full/K needs K of at least 1, as full/2")
-    return RecomputeMode(
-        name=f"full/{layers}",
-        modules=("FULL",),
-        every=layers,
-        flags=forms.every_flags.format(layers=layers),
-    )
-
-
 def _layers(
     text: str, framework: str, forms: RecomputeForms, method: str, layers: int
 ) -> RecomputeMode:
-    template = forms.uniform_flags if method == "uniform" else forms.block_flags
+    """Full recompute: every k-th layer (`/`), several at once, or the first of each block."""
+    name, count, template, example = {
+        "/": (f"full/{layers}", "every", forms.every_flags, "full/2"),
+        "uniform": (f"full:uniform={layers}", "span", forms.uniform_flags, "uniform=1"),
+        "block": ("full", "block", forms.block_flags, "block=1"),
+    }[method]
+    if not template and method == "/":
+        raise _lacks(text, framework, "checkpointing of every k-th layer", "recompute-every-layer")
     if not template:
         raise _lacks(text, framework, f"recompute method {method!r}", f"recompute-{method}")
     if layers < 1:
-        raise UsageError(f"--recompute {text}: {method} needs at least 1 layer, as {method}=1")
-    return RecomputeMode(
-        name="full" if method == "block" else f"full:uniform={layers}",
-        modules=("FULL",),
-        span=layers if method == "uniform" else 1,
-        block=layers if method == "block" else 0,
-        flags=template.format(layers=layers),
+        needs = (
+            "full/K needs K of at least 1" if method == "/" else f"{method} needs at least 1 layer"
+        )
+        raise UsageError(f"--recompute {text}: {needs}, as {example}")
+    flags = template.format(layers=layers)
+    return RecomputeMode.model_validate(
+        {"name": name, "modules": ("FULL",), "flags": flags, count: layers}
     )
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from constraints.context_kinds import ContextKind
-from hardware import Cluster, load_cluster_file
 from hardware.frozen import Frozen
+from hardware.load import load_cluster_file
+from hardware.schema import Cluster
 from planner.job.batch_ramp import Batch, read_ramp
 from planner.job.bounds import LONGEST_SEQ, MOST_SEQUENCES
 from planner.job.errors import UsageError

@@ -11,7 +11,7 @@ from planner.job.frameworks.techniques import LINKED_ARCHITECTURES, Site
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
-    from hardware import Cluster
+    from hardware.schema import Cluster
     from planner.job.specs import ModelSpec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from constraints.layout import greedy_split
+from constraints.layout_context import greedy_split
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, lacking, row, settings
@@ -47,13 +47,13 @@ def refusals(launch: Launch) -> Iterator[Refusal]:
     must be those."""
     yield from job_refusals(launch.job)
     pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
-    own = stage_split(launch.job.model, pp)
-    if pp == 1 or own == planned:
+    built = stage_split(launch.job.model, pp)
+    if pp == 1 or built == planned:
         return
     same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job.model, count)]
     yield Refusal(
         f"nanotron places the layers itself, by cost with the output projection counted: "
-        f"{_listed(own)} on {pp} stages, not the plan's {_listed(planned)}",
+        f"{_listed(built)} on {pp} stages, not the plan's {_listed(planned)}",
         f"pp {same[0]}",
     )
 

@@ -26,6 +26,7 @@ from planner.predict.decided import decided_job, decided_request
 from planner.predict.plan import Plan
 from planner.search import search
 from planner.search.launchable import LaunchNotes
+from planner.search.outcome import job_summary
 from planner.search.result import Counts, SearchResult
 
 
@@ -104,7 +105,7 @@ def one_plan(plan: Plan, request: Request, job: Job) -> SearchResult:
     return SearchResult(
         planner_version=__version__,
         request=request,
-        job=search.job_summary(job, request),
+        job=job_summary([job], request.resolve().cluster.num_gpus),
         counts=counts,
         plans=(plan,),
         proven=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from hardware import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
+from hardware.load import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
 from planner.job.job import Job
 
 # Facts of a cluster that a job on one node does not use; how many GPUs the node has, the job says.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from constraints.layout import EXPRESSIBLE_RULES, LayoutContext
+from constraints.layout import EXPRESSIBLE_RULES
+from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.job.job import Job
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from constraints.layout import LayoutContext, Recomputation, even_split, greedy_costs
+from constraints.layout_context import LayoutContext, Recomputation, even_split, greedy_costs
 from constraints.rule import Layout, Placement
 from planner.cost.layout import mirror, place_vocab_layers
 from planner.job.frameworks import RecomputeMode

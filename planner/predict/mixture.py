@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from constraints.layout import LayoutContext
+from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array, JobInputs

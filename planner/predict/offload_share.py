@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from constraints.layout import LayoutContext
+from constraints.layout_context import LayoutContext
 from constraints.offload import resident_counts
 from constraints.rule import Layout
 from planner.cost import fields as f

@@ -63,8 +63,8 @@ def trained_profile(profile: FrameworkProfile, setting: OptimizerSetting) -> Fra
 
 def _cast_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Bytes per parameter of the fp32 copy of gradients that are not fp32 themselves."""
-    state, own = profile.state, setting.optimizer.gradient_bytes
-    gradient = state.gradient_bytes if own is None else own
+    state, chosen = profile.state, setting.optimizer.gradient_bytes
+    gradient = state.gradient_bytes if chosen is None else chosen
     if gradient >= _FP32:
         return 0.0
     return state.update_cast_bytes * (1.0 - setting.offload)
@@ -100,13 +100,13 @@ def traffic_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
     """
     alone = not profile.state.master_bytes and setting.optimizer.follows_weights
     element = profile.state.weight_bytes if alone else _FP32
-    whole = _own_traffic_bytes(profile) if alone else _traffic_bytes(setting.optimizer)
+    whole = _lone_traffic_bytes(profile) if alone else _traffic_bytes(setting.optimizer)
     if setting.kernel != "fused" and _is_torch_adamw(setting.optimizer):
         whole += FOREACH_TENSORS * element
     return whole * (1.0 - setting.offload)
 
 
-def _own_traffic_bytes(profile: FrameworkProfile) -> float:
+def _lone_traffic_bytes(profile: FrameworkProfile) -> float:
     """The gradient twice (norm, update), weight and moments read and written."""
     state = profile.state
     moments = ADAMW_STATE_BYTES / _FP32 * state.optimizer_state_element_bytes

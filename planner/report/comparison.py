@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from hardware import PRICE_KINDS
+from hardware.prices import PRICE_KINDS
 from planner.compare.quotes import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.settings import BASIS_NAMES

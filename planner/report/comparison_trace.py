@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hardware import Figure, load_sources
+from hardware.economics import Figure
+from hardware.load import load_sources
 from planner.compare.goodput import HOUR_S, high_rates
 from planner.compare.laws import load_laws
 from planner.compare.money import HOURS_PER_YEAR

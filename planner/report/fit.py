@@ -15,8 +15,8 @@ from planner.report.tables import Block, Facts, Notes, TableData, report, table
 from planner.search.costed import EVEN_CHANCE
 from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
+from planner.search.outcome import job_summary
 from planner.search.result import SearchResult
-from planner.search.search import job_summary
 
 
 @report
@@ -49,7 +49,10 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
 
 def _asked(request: Request) -> tuple[tuple[str, str], ...]:
     """What nothing fits: the job as its names were resolved, on GPUs of one type."""
-    return () if is_pool(request.gpus) else job_facts(job_summary(request.resolve(), request))
+    if is_pool(request.gpus):
+        return ()
+    job = request.resolve()
+    return job_facts(job_summary([job], job.cluster.num_gpus))
 
 
 def _no(why: WhyNothingFits) -> str:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from hardware import (
-    ClusterShape,
+from hardware.errors import HardwareError
+from hardware.load import (
     Fact,
-    Gpu,
-    HardwareError,
-    Price,
     Source,
     cluster_facts,
     cluster_names,
@@ -18,10 +15,12 @@ from hardware import (
     gpu_names,
     load_cluster_shape,
     load_gpu,
-    load_prices,
+    load_gpu_record,
     load_sources,
 )
-from hardware.load import load_gpu_record
+from hardware.prices import Price, load_prices
+from hardware.records import ClusterShape
+from hardware.schema import Gpu
 from hardware.sharp import generation_of, why_not
 from planner.job.quantities import gib
 from planner.report.tables import Block, Facts, Notes, Report, report, table

@@ -16,7 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
-from constraints.layout import LayoutContext
+from constraints.layout_context import LayoutContext
 from planner.cost import compiled, linear
 from planner.cost.tables import Array
 from planner.search.block_holdings import (

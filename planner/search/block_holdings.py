@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from constraints.layout import LayoutContext
+from constraints.layout_context import LayoutContext
 from planner.cost.tables import Array
 
 Integers = NDArray[np.int64]

@@ -10,10 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
-from constraints.layout import LayoutContext, Recomputation
+from constraints.layout_context import LayoutContext, Recomputation
 from planner.cost import compiled, schedule, tight_bounds
 from planner.cost import fields as f
 from planner.cost.tables import Array
+from planner.job.frameworks import RecomputeMode
 from planner.job.recomputation import recomputation
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.layouts import job_placement
@@ -62,8 +63,6 @@ class BoundedShapes:
         # Best pace known of other jobs that are searched with this one.
         self.best_beside = np.inf
         self._tight_bounds: dict[tuple[int, int], Array] = {}
-        # By shape, rung and the target above which no bound is looked for.
-        self._block_bounds: dict[tuple[int, int, float], Bound] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
         self._prices: dict[object, Prices] = {}
@@ -136,17 +135,16 @@ class BoundedShapes:
         return np.where(exact[:, None], even, self._plain_sample_times)
 
     def descend(self, limits: Floats) -> None:
-        """Take other memory limits, falling, none above the first so far.
+        """Take other memory limits, falling.
 
-        Bounds that hold within more memory hold within less: a shape starts from those.
+        Bounds that hold within more memory hold within less: a shape starts from those, or from the
+        plain ones where no limit so far was as large.
         """
-        if limits[0] > self.limits[0]:
-            raise ValueError(f"no bounds are known within {limits[0]:g} bytes")
         above = np.searchsorted(-self.limits, -limits, side="right") - 1
-        inherited = self.bounds[:, above]
+        inherited = np.where(above >= 0, self.bounds[:, above], 0.0)
         for name in ("limits", "bounds", "_plain_sample_times"):
             self.__dict__.pop(name, None)
-        self._tight_bounds, self._block_bounds, self._hints = {}, {}, {}
+        self._tight_bounds, self._hints = {}, {}
         self.limits = limits
         self.bounds = np.maximum(self.bounds, inherited)
 
@@ -228,9 +226,6 @@ class BoundedShapes:
 
         Without a plan to beat any layout will do, and that is CP-SAT's to find.
         """
-        key = position, index, target
-        if key in self._block_bounds:
-            return self._block_bounds[key]
         row = int(self.rows[position])
         found = NO_BOUND
         wanted = self._whole_blocks and target < np.inf
@@ -246,7 +241,6 @@ class BoundedShapes:
                 found = block_bound.least_step(terms, ctx, target_s, each_s, self.deadline).over(
                     found
                 )
-        self._block_bounds[key] = found
         return found
 
     def linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
@@ -257,10 +251,13 @@ class BoundedShapes:
         return terms, within(ctx, terms, limit_bytes)
 
     def _linear_terms(self, row: int) -> tuple[ShapeTerms, LayoutContext]:
-        job = self.cost_model.job
         index = int(self.columns["recompute"][row])
         terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index])
-        return terms, layout_context(terms, job, job.recompute[index], self.limit_bytes)
+        return terms, layout_context(terms, self.cost_model.job, self.mode(row), self.limit_bytes)
+
+    def mode(self, row: int) -> RecomputeMode:
+        """The recompute mode of a shape."""
+        return self.cost_model.job.recompute[int(self.columns["recompute"][row])]
 
     def _tight_s(self, position: int, index: int) -> Array:
         """`planner.cost.tight_bounds` of a shape at a rung: [n - 1] seconds where every block

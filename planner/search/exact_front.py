@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.front import ALIKE, SAVING, thin
-from planner.search.limit_results import SLOWEST, TIE, Enough, LimitResult, Point, Stopped
+from planner.search.limit_results import SLOWEST, TIE, LimitResult, LimitSearch, Point
 
 # No two plans of a complete front are closer than this share of the step time and these bytes, and
 # no plan is missing that lies further from all of them.
@@ -27,32 +27,16 @@ MEMORY_BYTES = 0.1 * 2**30
 AnyPoint = TypeVar("AnyPoint", bound=Point)
 
 
-class Explored(Protocol):
-    """What searches within memory limits: `planner.search.shares.SharesExplorer`, and that of
-    pools."""
-
-    @property
-    def stopped(self) -> Stopped:
-        """What cut the search short, if anything did."""
-
-    def ladder(self, limit_bytes: float, fastest: float, enough: Enough = ...) -> list[LimitResult]:
-        """The results from a limit down, until nothing fits, plans take far longer than the
-        fastest, or those so far are enough."""
-
-    def within(
-        self, limits: Sequence[float], target_sample_times: Sequence[float]
-    ) -> list[LimitResult]:
-        """The fastest plan within each of some falling limits, of those that beat a pace."""
-
-
-def fastest_plan(explorer: Explored, limit_bytes: float, memory_bytes: float) -> list[LimitResult]:
+def fastest_plan(
+    explorer: LimitSearch, limit_bytes: float, memory_bytes: float
+) -> list[LimitResult]:
     """The fastest plan within a limit, then lighter ones that are as fast, to within TIE."""
     found = explorer.within([limit_bytes], [np.inf])
     return lighter_plans(explorer, found, _sample_s(found[0]) * (1.0 + TIE) ** 2, memory_bytes)
 
 
 def lighter_plans(
-    explorer: Explored, found: Sequence[LimitResult], most_s: float, memory_bytes: float
+    explorer: LimitSearch, found: Sequence[LimitResult], most_s: float, memory_bytes: float
 ) -> list[LimitResult]:
     """`found`, and below its last plan the front's plans one by one, up to a pace."""
     results = list(found)
@@ -67,7 +51,7 @@ def lighter_plans(
 
 
 def as_fast(
-    explorer: Explored, first: Sequence[LimitResult], memory_bytes: float
+    explorer: LimitSearch, first: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
     """`first` (`fastest_plan`), and all of the front that is as fast, within ALIKE: of these plans
     one is recommended, so they are looked for however short a front is wanted."""
@@ -76,7 +60,7 @@ def as_fast(
 
 
 def front(
-    explorer: Explored, limit_bytes: float, *, fastest_only: bool, short: int | None
+    explorer: LimitSearch, limit_bytes: float, *, fastest_only: bool, short: int | None
 ) -> list[LimitResult]:
     """Plans as fast as the fastest alone, the short front of so many, or the complete one."""
     found = as_fast(explorer, fastest_plan(explorer, limit_bytes, MEMORY_BYTES), MEMORY_BYTES)
@@ -88,7 +72,7 @@ def front(
 
 
 def complete_front(
-    explorer: Explored, first: Sequence[LimitResult], memory_bytes: float
+    explorer: LimitSearch, first: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
     """The fastest plans with all that are lighter, down to the lightest that is not far too slow.
 
@@ -105,7 +89,7 @@ def complete_front(
 
 
 def short_front(
-    explorer: Explored, first: Sequence[LimitResult], memory_bytes: float, most: int
+    explorer: LimitSearch, first: Sequence[LimitResult], memory_bytes: float, most: int
 ) -> list[LimitResult]:
     """The fastest plans, and lighter ones until there are `most` between which people would choose
     (`thin_points`).
@@ -137,7 +121,7 @@ def short_front(
 
 
 def _lighter_as_fast(
-    explorer: Explored, points: Sequence[Point], memory_bytes: float
+    explorer: LimitSearch, points: Sequence[Point], memory_bytes: float
 ) -> list[LimitResult]:
     """Where there are any: plans as fast as points, to within TIE, and lighter."""
     limits = [point.peak - memory_bytes for point in points]
@@ -160,7 +144,7 @@ def _points(results: Sequence[LimitResult]) -> list[Point]:
 
 
 def _without_gaps(
-    explorer: Explored, ladder: Sequence[LimitResult], memory_bytes: float
+    explorer: LimitSearch, ladder: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
     """Rungs by falling limit, between which no plan could lie."""
     found = list(ladder)

@@ -8,16 +8,16 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from constraints.layout import LayoutContext
+from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost import fields as f
+from planner.cost.tables import Array
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.costed_plan import row_degrees
 from planner.predict.layouts import even_layout, plain_context
@@ -31,6 +31,7 @@ from planner.search.limit_results import (
     Point,
     Spent,
     Stopped,
+    seconds_left,
 )
 from planner.search.result import SolverBound
 
@@ -70,10 +71,6 @@ class Explorer(BoundedShapes):
 
     def _over(self) -> bool:
         return bool(self.stopped) or super()._over()
-
-    def interrupt(self) -> None:
-        """Solve no more layouts."""
-        self.spent.stopped = "interrupted"
 
     def climb(self, index: int, beside: float = np.inf) -> LimitResult:
         """The fastest plan at one rung.
@@ -173,15 +170,8 @@ class Explorer(BoundedShapes):
         return self.spent.effort_s + share * max(0.0, most_s - self.spent.effort_s)
 
     def _exhausted(self, allowed_s: float) -> bool:
-        left = self._seconds_left()
-        if left is not None and left <= 0.0 and not self.stopped:
-            self.spent.stopped = "time-limit"
-        spent = self.spent
-        done = spent.effort_s >= allowed_s
-        return bool(spent.stopped) or done or spent.solves >= self.effort.most_solves
-
-    def _seconds_left(self) -> float | None:
-        return None if self.deadline is None else self.deadline - time.perf_counter()
+        spent, over = self.spent, self.spent.is_over(self.deadline)
+        return over or spent.effort_s >= allowed_s or spent.solves >= self.effort.most_solves
 
     def best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
@@ -215,8 +205,7 @@ class Explorer(BoundedShapes):
     def even_point(self, row: int) -> Point:
         """A shape in its even layout."""
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
-        mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
-        layout = even_layout(self.cost_model.job, pp, vpp, mode)
+        layout = even_layout(self.cost_model.job, pp, vpp, self.mode(row))
         return Point(row, layout, float(self.sample_s[row]), float(self.peak[row]), self.source)
 
     def _solve(self, position: int, index: int, target: float) -> Point | None:
@@ -234,12 +223,11 @@ class Explorer(BoundedShapes):
         self.solved_rows.add(row)
         self._raise_bound(position, index, solution.bound_s / gbs)
         if solution.bound_s > bound_s:
-            mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
             self.solver_bounds.append(
                 SolverBound(
                     choice=self.source,
                     degrees=row_degrees(self.columns, row),
-                    recompute=mode.name,
+                    recompute=self.mode(row).name,
                     limit_bytes=limit,
                     sample_s=solution.bound_s / gbs,
                 )
@@ -265,7 +253,7 @@ class Explorer(BoundedShapes):
         attained = self._attained(row, ctx, within_s, hint)
         if attained is not None:
             return attained
-        options = replace(self.effort.options, wall_s=self._seconds_left())
+        options = replace(self.effort.options, wall_s=seconds_left(self.deadline))
         return solve_layout(terms, ctx, options, within_s, hint.stage_layers)
 
     def _attained(
@@ -284,12 +272,15 @@ class Explorer(BoundedShapes):
 
     def cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""
-        job = self.cost_model.job
-        mode = job.recompute[int(self.columns["recompute"][row])]
-        ctx = plain_context(job, layout.pp, layout.vpp, mode)
-        step = cost_layout(self.cost_model, self.costed, row, layout, ctx).step
+        step, _ = self.step_and_stages(row, layout)
         sample_s = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         return Point(row, layout, sample_s, float(step[f.STEP_PEAK_BYTES]), self.source)
+
+    def step_and_stages(self, row: int, layout: Layout) -> tuple[Array, Array]:
+        """(STEP_* of a layout, STAGE_* of its stages)."""
+        ctx = plain_context(self.cost_model.job, layout.pp, layout.vpp, self.mode(row))
+        found = cost_layout(self.cost_model, self.costed, row, layout, ctx)
+        return found.step, found.stages
 
     def unable_to_improve(self) -> int:
         """Shapes never solved whose bounds show that they cannot improve any plan found."""

@@ -6,9 +6,7 @@ longer sequences and other models, and for nothing but whether a plan exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from time import perf_counter
+from collections.abc import Sequence
 from typing import Literal
 
 from hardware.frozen import Frozen
@@ -18,6 +16,7 @@ from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model, model_names
 from planner.job.pool import is_pool
 from planner.job.request import Request
+from planner.predict.memory.solve import bracket
 from planner.predict.ops import parameter_count
 from planner.predict.plan import Plan
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
@@ -173,8 +172,7 @@ def _largest(
     found: dict[int, tuple[Plan | None, bool]] = {}
 
     def tried(index: int, effort: Effort) -> tuple[Plan | None, bool]:
-        limit_s, now = until.seconds_left(), perf_counter()
-        return _trial(requests[index], replace(effort, time_limit_s=limit_s, started_s=now))
+        return _trial(requests[index], until.effort(effort))
 
     def fits(index: int) -> bool:
         if index not in found:
@@ -194,23 +192,3 @@ def _largest(
         exact=high - low == 1,
         plan=tried(low, EFFORT)[0] if low in found else None,
     )
-
-
-def bracket(
-    fits: Callable[[int], bool], start: int, count: int, over: Callable[[], bool]
-) -> tuple[int, int]:
-    """(last index that fits or -1, first one that does not or `count`) of a falling predicate.
-
-    Steps from `start` double until both sides are known, then halve. Where time ends (`over`) the
-    two may lie apart.
-    """
-    low, high, step, at = -1, count, 1, start
-    while high - low > 1 and not over():
-        if fits(at):
-            low = at
-            at = min(at + step, high - 1) if high == count else (low + high) // 2
-        else:
-            high = at
-            at = max(at - step, low + 1) if low == -1 else (low + high) // 2
-        step *= 2
-    return low, high

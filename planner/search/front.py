@@ -1,6 +1,6 @@
-"""Pareto geometry: step time per sequence against peak memory, both to be small.
+"""Pareto geometry: step time per sequence against peak memory, say, all to be small.
 
-Pure functions over arrays; a point is (pace, peak). Ties go to the lower index, so the order of
+Pure functions over arrays. Ties go to the lower index, so the order of
 the input decides, and nothing else.
 """
 
@@ -16,15 +16,6 @@ SAVING = 0.05
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-
-def front(sample_s: Floats, peak: Floats) -> Indices:
-    """Indices of the points that no other dominates, fastest first; one of equal points."""
-    order = np.lexsort((np.arange(len(sample_s)), peak, sample_s))
-    lightest = np.minimum.accumulate(peak[order])
-    before = np.concatenate(([np.inf], lightest[:-1]))
-    kept: Indices = order[peak[order] < before]
-    return kept
 
 
 def thin(sample_s: Floats, peak: Floats, order: Indices, tie: float, saving: float) -> Indices:

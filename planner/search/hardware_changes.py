@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from hardware import with_sharp
-from hardware.sharp import why_not
+from hardware.sharp import why_not, with_sharp
 from planner.job.job import Job
+from planner.search.trial import Factors
+from planner.search.what_if_result import ChangeKind
 
 GIB = 2**30
 MORE_HBM_BYTES = 8 * GIB
@@ -32,30 +33,33 @@ _HBM = ("hbm_bytes_per_s",)
 
 
 @dataclass(frozen=True)
-class HardwareChange:
-    """A change of the job's machines: of the job itself, or `factors` on rates of the cost core."""
+class JobChange:
+    """One change: the job after it, or `factors` on rates of the cost core; `more_bytes`: of each
+    GPU's memory; without `keeps_plan` the plan cannot stay as it is."""
 
+    kind: ChangeKind
     name: str
     text: str
     job: Job
     more_bytes: float = 0.0
-    factors: Mapping[str, float] = field(default_factory=dict)
+    factors: Factors = field(default_factory=dict)
+    keeps_plan: bool = True
 
 
-def hardware_changes(job: Job) -> Iterator[HardwareChange]:
+def hardware_changes(job: Job) -> Iterator[JobChange]:
     """Memory, links and arithmetic; what a job does not use is left out."""
 
-    def change(name: str, text: str, fields: tuple[str, ...], factor: float) -> HardwareChange:
-        return HardwareChange(name, text, job, factors=dict.fromkeys(fields, factor))
+    def change(name: str, text: str, fields: tuple[str, ...], factor: float) -> JobChange:
+        return JobChange("hardware", name, text, job, factors=dict.fromkeys(fields, factor))
 
     cluster = job.cluster
-    yield HardwareChange("hbm", "+8 GiB HBM", more_hbm(job, MORE_HBM_BYTES), MORE_HBM_BYTES)
+    yield JobChange("hardware", "hbm", "+8 GiB HBM", more_hbm(job, MORE_HBM_BYTES), MORE_HBM_BYTES)
     if cluster.num_gpus > cluster.scale_up_domain_gpus and cluster.nics_per_node:
         yield change("network", "2× inter-node bandwidth", _NETWORK, FASTER_LINKS)
         groups = job.framework.parallelism.sharp_groups
         if groups and not cluster.sharp and not why_not(cluster):
             reducing = replace(job, cluster=with_sharp(cluster))
-            yield HardwareChange("sharp", "switches that reduce (--sharp)", reducing)
+            yield JobChange("hardware", "sharp", "switches that reduce (--sharp)", reducing)
     if cluster.num_gpus > 1:
         yield change("latency", "half the link latency", _LATENCY, 1.0 / FASTER_LINKS)
         yield change("scale-up", f"2× {_link_name(job)} bandwidth", _SCALE_UP, FASTER_LINKS)

@@ -27,7 +27,6 @@ def nothing_fits(
     request: Request,
     shares: CostedShares,
     explorer: SharesExplorer,
-    progress: Progress | None = None,
     *,
     relaxed: bool = True,
     riskier: tuple[Plan, ...] = (),
@@ -38,10 +37,9 @@ def nothing_fits(
     offload was open, the sentences are about its largest share: the lightest. `riskier`: plans that
     may fit, but less surely than was asked.
     """
-    until = Until(explorer.deadline)
+    until = Until(explorer.effort.deadline)
     with until.interruptible():
-        tell = progress or (lambda _what, _done, _total: None)
-        why = _explained(request, shares, explorer, tell, until, relaxed)
+        why = _explained(request, shares, explorer, explorer.progress, until, relaxed)
     helping = tuple(
         change for change in why.relaxations if not _is_there_already(change.plan, riskier)
     )
@@ -80,14 +78,13 @@ def _explained(
     others = tuple(text for text in dropped_choices(request) if text not in guilty)
     innocent = () if undecided else others
     proven = explorer.climb(0)
-    pairs = zip(shares.jobs, explorer.explorers, strict=True)
-    costed_job, lightest = min(pairs, key=lambda pair: float(pair[1].peak.min()))
+    lightest = min(explorer.explorers, key=lambda one: float(one.peak.min()))
     doubt = " (perhaps without effect: not decided in time)" if undecided else ""
     conflict = (
         *(ConflictingRule(name=text.split()[0], text=f"you gave {text}{doubt}") for text in guilty),
-        memory_rule(costed_job, lightest, innocent),
+        memory_rule(lightest, innocent),
     )
-    job = costed_job.job
+    job = lightest.cost_model.job
     at = Situation(request, request.resolve(), job.cluster.num_gpus)
     tried = find_relaxations(at, progress, until) if relaxed else Tried([], [])
     return WhyNothingFits(
@@ -98,7 +95,7 @@ def _explained(
         limit_bytes=job.hbm_limit_bytes,
         proven=proven.point is None and bool(proven.bound == float("inf")),
         conflict=conflict,
-        layouts=layout_rules(costed_job, lightest),
+        layouts=layout_rules(lightest),
         relaxations=tuple(tried.found),
         in_vain=tuple(tried.in_vain),
         stopped=until.stopped,

@@ -15,14 +15,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from constraints.layout import (
-    LAYOUT_RULES,
-    LayoutContext,
-    LayoutVariables,
-    block_taken,
-    make_variables,
-    stage_memory,
-)
+from constraints.layout import LAYOUT_RULES, stage_memory
+from constraints.layout_context import LayoutContext, block_taken
+from constraints.layout_variables import LayoutVariables, make_variables
 from constraints.rule import Layout
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search import solver_module

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor, inf
 from typing import TYPE_CHECKING
 
-from constraints.layout import (
-    LayoutContext,
-    LayoutVariables,
-)
+from constraints.layout_context import LayoutContext
+from constraints.layout_variables import LayoutVariables
 from planner.cost import linear, schedule
 from planner.cost.tables import Array
 from planner.search.terms import TIME_RESOLUTION, ShapeTerms

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Literal
 
@@ -92,6 +93,11 @@ class LimitResult:
         return gap_to_bound(None if self.point is None else self.point.sample_s, self.bound)
 
 
+def seconds_left(deadline: float | None) -> float | None:
+    """Seconds until a time of `time.perf_counter`; None: without end."""
+    return None if deadline is None else deadline - time.perf_counter()
+
+
 @dataclass
 class Spent:
     """Work done so far, and what ended it; explorers that are searched as one share it."""
@@ -100,34 +106,73 @@ class Spent:
     effort_s: float = 0.0
     stopped: Stopped = ""
 
+    def is_over(self, deadline: float | None) -> bool:
+        """Whether something ended it; the deadline does once it has passed."""
+        if not self.stopped and deadline is not None and time.perf_counter() >= deadline:
+            self.stopped = "time-limit"
+        return bool(self.stopped)
+
+    def interrupt(self) -> None:
+        """Solve no more layouts."""
+        self.stopped = "interrupted"
+
 
 Enough = Callable[[Sequence[LimitResult]], bool]
 
 
-def all_limit_results(
-    climb: Callable[[int], LimitResult],
-    progress: Progress,
-    fastest: float = np.inf,
-    enough: Enough = lambda _results: False,
-) -> list[LimitResult]:
-    """The results from the limit down, until nothing fits, plans become far too slow, or those
-    so far are `enough`.
+class LimitSearch(ABC):
+    """A search for the fastest plans within falling memory limits."""
 
-    `fastest`: seconds per sequence of the best plan known within more memory.
-    """
-    limit_results: list[LimitResult] = []
-    for index in range(LIMIT_STEPS):
-        progress("solving layouts", index, LIMIT_STEPS)
-        limit_result = climb(index)
-        if limit_result.point is None or limit_result.point.sample_s > SLOWEST * fastest:
-            if not limit_results:
-                limit_results.append(limit_result)
-            break
-        fastest = min(fastest, limit_result.point.sample_s)
-        limit_results.append(limit_result)
-        if enough(limit_results):
-            break
-    return limit_results
+    # Rungs of its ladder.
+    limit_step, limit_steps = LIMIT_STEP, LIMIT_STEPS
+
+    def __init__(self, effort: Effort, spent: Spent, progress: Progress | None = None) -> None:
+        self.effort, self.spent = effort, spent
+        self.progress = progress or (lambda _what, _done, _total: None)
+
+    @property
+    def stopped(self) -> Stopped:
+        """What cut the search short, if anything did."""
+        return self.spent.stopped
+
+    @abstractmethod
+    def descend(self, limits: Sequence[float]) -> None:
+        """Take other memory limits, falling, bytes."""
+
+    @abstractmethod
+    def climb(self, index: int, target_sample_s: float = np.inf) -> LimitResult:
+        """The fastest plan within one of the limits, and the bound that none beats.
+
+        What is not faster than `target_sample_s` is not looked for, and nothing is proven of it.
+        """
+
+    def ladder(
+        self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
+    ) -> list[LimitResult]:
+        """The results from a limit down, until nothing fits, plans take far longer than `fastest`,
+        seconds per sequence that are known, or those so far are `enough`."""
+        rungs = range(self.limit_steps)
+        self.descend([limit_bytes * self.limit_step**index for index in rungs])
+        results: list[LimitResult] = []
+        with stopped_by_signal(self.spent.interrupt):
+            for index in rungs:
+                self.progress("solving layouts", index, len(rungs))
+                result = self.climb(index)
+                if result.point is None or result.point.sample_s > SLOWEST * fastest:
+                    return results or [result]
+                fastest = min(fastest, result.point.sample_s)
+                results.append(result)
+                if enough(results):
+                    break
+        return results
+
+    def within(
+        self, limits: Sequence[float], target_sample_times: Sequence[float]
+    ) -> list[LimitResult]:
+        """The fastest plan within each of some falling limits, of those that beat a pace."""
+        self.descend(limits)
+        with stopped_by_signal(self.spent.interrupt):
+            return list(map(self.climb, range(len(limits)), target_sample_times))
 
 
 @contextmanager
@@ -176,6 +221,10 @@ class Until:
         if self.deadline is None:
             return None
         return max(1e-3, self.deadline - time.perf_counter())
+
+    def effort(self, effort: Effort) -> Effort:
+        """An effort that begins now and ends with the chain."""
+        return replace(effort, time_limit_s=self.seconds_left(), started_s=time.perf_counter())
 
     def over(self, what: str) -> bool:
         """Whether no time is left for `what`, which then counts as untried."""

@@ -6,24 +6,18 @@ from itertools import groupby
 
 import numpy as np
 
-from constraints.layout import LAYOUT_RULES, LayoutContext
-from constraints.memory import StageMemory
+from constraints.layout import LAYOUT_RULES, stage_memory
+from constraints.layout_context import LayoutContext
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.job.quantities import number_ranges
-from planner.job.recomputation import recomputation
 from planner.job.specs import ModelSpec
 from planner.predict.layout_wording import split_sentence
-from planner.predict.layouts import plain_context
-from planner.predict.mixture import cost_layout
-from planner.search.costed import CostedJob
 from planner.search.explorer import Explorer
 from planner.search.infeasibility import GIB, ConflictingRule
 from planner.search.layout_model import layout_conflict
-from planner.search.terms import layout_context, shape_terms
 
-_MEMORY = StageMemory()
 _PARTS = {
     "weights": f.STAGE_WEIGHTS,
     "gradients": f.STAGE_GRADIENTS,
@@ -39,33 +33,31 @@ def lightest_row(explorer: Explorer) -> int:
     return int(np.argmin(explorer.peak))
 
 
-def memory_rule(
-    costed_job: CostedJob, explorer: Explorer, dropped: tuple[str, ...] = ()
-) -> ConflictingRule:
+def memory_rule(explorer: Explorer, dropped: tuple[str, ...] = ()) -> ConflictingRule:
     """What the heaviest stage of the lightest configuration needs, against what is there.
 
     `dropped`: choices of the user that the job is without, since nothing fits either way.
     """
     row = lightest_row(explorer)
-    stages = _stages(costed_job, explorer, row)
+    stages = explorer.step_and_stages(row, explorer.even_point(row).layout)[1]
     stage = int(np.argmax(stages[:, f.STAGE_PEAK]))
     over = int((stages[:, f.STAGE_PEAK] > explorer.limit_bytes).sum())
     others = f"; {over} of {len(stages)} stages are over" if len(stages) > 1 and over > 1 else ""
     needed = stages[stage, f.STAGE_PEAK] / GIB
     text = (
-        f"stage {stage} needs {needed:.1f} GiB {_recompute(costed_job, row)}; "
-        f"{_available(costed_job, explorer)}{others}. That is the lightest of "
-        f"{len(explorer.peak):,} legal configurations, {_degrees(costed_job, row)}, in its even "
+        f"stage {stage} needs {needed:.1f} GiB {_recompute(explorer, row)}; "
+        f"{_available(explorer)}{others}. That is the lightest of "
+        f"{len(explorer.peak):,} legal configurations, {_degrees(explorer, row)}, in its even "
         f"layout, of which {_largest_parts(stages[stage])}"
     )
     if dropped:
         text += f". Left out here: {', '.join(dropped)}; nothing fits with or without"
-    return ConflictingRule(name=_MEMORY.name, text=text)
+    return ConflictingRule(name=stage_memory.name, text=text)
 
 
-def _available(costed_job: CostedJob, explorer: Explorer) -> str:
+def _available(explorer: Explorer) -> str:
     """`79.1 GiB are there`, and how much of it a prediction may use."""
-    job = costed_job.job
+    job = explorer.cost_model.job
     limit, usable = job.hbm_limit_bytes, job.cluster.gpu.hbm_usable_bytes
     text = f"{limit / GIB:.1f} GiB are there"
     if limit < usable:
@@ -77,32 +69,22 @@ def _available(costed_job: CostedJob, explorer: Explorer) -> str:
     return text
 
 
-def _recompute(costed_job: CostedJob, row: int) -> str:
-    mode = costed_job.job.recompute[int(costed_job.candidates.columns["recompute"][row])]
+def _recompute(explorer: Explorer, row: int) -> str:
+    job, mode = explorer.cost_model.job, explorer.mode(row)
     text = "without recompute" if mode.name == "none" else f"with {mode.name} recompute"
-    share = costed_job.job.optimizer_offload
-    modules = costed_job.job.activation_offload
+    share, modules = job.optimizer_offload, job.activation_offload
     text += f", {share * 100:.0f} % of the optimizer on the CPU" if share else ""
     return f"{text}, {' + '.join(modules)} on the host" if modules else text
 
 
-def _degrees(costed_job: CostedJob, row: int) -> str:
-    columns = costed_job.candidates.columns
+def _degrees(explorer: Explorer, row: int) -> str:
+    columns = explorer.columns
     shown = " ".join(
         f"{name}{int(columns[name][row])}"
         for name in ("tp", "pp", "vpp", "cp", "ep", "dp")
         if name in ("tp", "pp", "dp") or columns[name][row] > 1
     )
     return f"{shown} z{int(columns['zero'][row])} mbs{int(columns['mbs'][row])}"
-
-
-def _stages(costed_job: CostedJob, explorer: Explorer, row: int) -> Array:
-    """[stage, STAGE_*] of a shape in its even layout."""
-    layout = explorer.even_point(row).layout
-    job = costed_job.job
-    mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
-    ctx = plain_context(job, layout.pp, layout.vpp, mode)
-    return cost_layout(costed_job.cost_model, costed_job.costed, row, layout, ctx).stages
 
 
 def _largest_parts(stage: Array) -> str:
@@ -112,14 +94,10 @@ def _largest_parts(stage: Array) -> str:
     return ", ".join(f"{name} {sizes[name] / GIB:.1f}" for name in largest)
 
 
-def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[ConflictingRule, ...]:
+def layout_rules(explorer: Explorer) -> tuple[ConflictingRule, ...]:
     """Rules that exclude every layout of the lightest shape, minimal; () if one is possible."""
-    row = lightest_row(explorer)
-    job = costed_job.job
-    mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
-    kind = recomputation(mode, job.framework)
-    terms = shape_terms(costed_job.cost_model, costed_job.costed, row, kind)
-    ctx = layout_context(terms, job, mode, explorer.limit_bytes)
+    job = explorer.cost_model.job
+    ctx = explorer.linear(lightest_row(explorer), explorer.limit_bytes)[1]
     if ctx.blocks == 1:
         return ()
     core = layout_conflict(ctx)
@@ -131,7 +109,7 @@ def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[Conflicting
     ]
     if stages:
         found.append(
-            ConflictingRule(name=_MEMORY.name, text=capacities_text(ctx, stages, job.model))
+            ConflictingRule(name=stage_memory.name, text=capacities_text(ctx, stages, job.model))
         )
     return tuple(found)
 

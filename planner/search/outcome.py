@@ -5,29 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any, TypedDict
+from operator import mul
+from typing import Any
 
+from hardware.schema import Cluster
 from planner._version import __version__
 from planner.job.job import Job
+from planner.predict.assumed_hardware import assumption_lines
+from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.search.exact_front import AnyPoint, thin_points, undominated
 from planner.search.front import ALIKE
 from planner.search.limit_results import LimitResult, Point, Stopped
 from planner.search.result import JobSummary, LimitBound, Proof, SolverBound
-
-
-class Found(TypedDict):
-    """The fields of a `SearchResult` that follow from its front."""
-
-    planner_version: str
-    plans: tuple[Plan, ...]
-    shown: tuple[int, ...]
-    recommended: int
-    complete: bool
-    proven: bool
-    gap: float
-    stopped: Stopped
 
 
 def front_points(limit_results: Sequence[LimitResult], stopped: Stopped) -> list[Point]:
@@ -48,8 +39,9 @@ def of_front(
     top: int | None,
     whole: bool,
     stopped: Stopped,
-) -> Found:
-    """The plans of a front's points, the best `top` by `sort`, and how surely none is missing.
+) -> dict[str, Any]:
+    """The fields of a `SearchResult` that follow from its front: the plans of its points, the best
+    `top` by `sort`, and how surely none is missing.
 
     The one to take is always among them, however few are wanted. `plan_of(point, gap)`: the plan
     of a point. `whole`: all of the front was searched.
@@ -96,21 +88,37 @@ def proof_of(limit_results: Sequence[LimitResult], *solver_bounds: Iterable[Solv
     )
 
 
-def summary_of(job: Job, **of_gpus: Any) -> JobSummary:
-    """The resolved job in words and totals; `of_gpus`: the fields that say on what it runs."""
-    count = parameter_count(job.model)
+def job_summary(jobs: Sequence[Job], num_gpus: int, parts: Sequence[Cluster] = ()) -> JobSummary:
+    """The resolved job in words and totals.
+
+    `num_gpus`: how many were given. `jobs`: the job as on the GPUs of each of `parts`, over which
+    peaks are means; without parts one job, on the GPUs that it uses.
+    """
+    job, count, parts = jobs[0], parameter_count(jobs[0].model), parts or (jobs[0].cluster,)
+    used, gpus = sum(part.num_gpus for part in parts), [part.gpu for part in parts]
+    shares = [part.num_gpus / used for part in parts]
+    half = [gpu.peak(half_precision(gpu)) for gpu in gpus]
+    asked = [gpu.peak(job.precision) for gpu in gpus]
     return JobSummary(
         model=job.model.name,
         model_alias=job.model_alias,
         parameters=count.total,
         active_parameters=count.active,
+        cluster=" + ".join(part.describe() for part in parts),
+        gpu=" + ".join(gpu.name for gpu in gpus),
+        num_gpus=num_gpus,
+        used_gpus=used,
+        usable_bytes=min(gpu.hbm_usable_bytes for gpu in gpus),
+        limit_bytes=min(one.hbm_limit_bytes for one in jobs),
+        peak_flop_per_s=sum(map(mul, shares, half)),
+        precision_peak_flop_per_s=sum(map(mul, shares, asked)),
         framework=job.framework.name,
         framework_version=job.framework.version,
         precision=job.precision,
         optimizer=job.optimizer.name,
         seq=job.seq,
         batch_target_sequences=job.batch.sequences,
-        **of_gpus,
+        assumed=assumption_lines(tuple(jobs)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import json_content, read_text
 from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import UsageError
@@ -47,63 +47,51 @@ def _check_version(path: Path, document: dict[str, Any]) -> None:
         )
 
 
-def _from_version_1(document: dict[str, Any]) -> None:
+def _from_version_1(_: dict[str, Any], request: dict[str, Any]) -> None:
     """Plans of version 1: a short front, thinned, with the default chance of fitting or none."""
-    request = document.get("request")
-    if isinstance(request, dict) and request.get("activation_offload_fraction") == "search":
+    if request.get("activation_offload_fraction") == "search":
         request["activation_offload_fraction"] = 1.0  # each plan has its own
-    document["version"] = 2
 
 
-def _from_version_2(document: dict[str, Any]) -> None:
+def _from_version_2(document: dict[str, Any], request: dict[str, Any]) -> None:
     """Layouts of version 2 call multi-token prediction away from the loss `mtp_apart`; its plans
     use no techniques."""
     for _, layout in _layouts(document):
         if "mtp_apart" in layout:
             layout["mtp_standalone"] = layout.pop("mtp_apart")
-    request = document.get("request")
-    if isinstance(request, dict):
-        request["without"] = _unused_before_3(str(request.get("framework", "megatron-core")))
-    document["version"] = 3
+    request["without"] = _unused_before_3(request)
 
 
-def _unused_before_3(framework: str) -> list[str]:
+def _unused_before_3(request: dict[str, Any]) -> list[str]:
     """Techniques that plans of version 2 did without: all that their profile did not count on."""
     from planner.job.frameworks import load_framework
 
-    offered = load_framework(framework).techniques
+    offered = load_framework(str(request.get("framework", "megatron-core"))).techniques
     return [one.name for one in offered if one.use != "asked" and not one.without]
 
 
-def _from_version_3(document: dict[str, Any]) -> None:
+def _from_version_3(_: dict[str, Any], request: dict[str, Any]) -> None:
     """Requests of version 3 have an option for CUDA graphs, and searches took three techniques only
     where they were asked for."""
-    request = document.get("request")
-    if isinstance(request, dict):
-        use, without = ([*_list(request.get(name))] for name in ("use", "without"))
-        use += ["cuda-graphs"] if request.pop("cuda_graphs", False) else []
-        unused = _unused_before_3(str(request.get("framework", "megatron-core")))
-        later = ("bf16-gradients", "cuda-graphs", "megatron-fsdp")
-        without += [name for name in later if name in unused and name not in (*use, *without)]
-        request |= {"use": use, "without": without}
-    document["version"] = 4
+    use, without = ([*_list(request.get(name))] for name in ("use", "without"))
+    use += ["cuda-graphs"] if request.pop("cuda_graphs", False) else []
+    unused = _unused_before_3(request)
+    later = ("bf16-gradients", "cuda-graphs", "megatron-fsdp")
+    without += [name for name in later if name in unused and name not in (*use, *without)]
+    request |= {"use": use, "without": without}
 
 
-def _from_version_4(document: dict[str, Any]) -> None:
+def _from_version_4(document: dict[str, Any], request: dict[str, Any]) -> None:
     """Of two techniques that are on since, plans of version 4 may do without."""
-    request = document.get("request")
-    if isinstance(request, dict):
-        plans = [*_list(document.get("plans")), *_list(document.get("riskier"))]
-        used = [_list(plan.get("techniques")) for plan in plans if isinstance(plan, dict)]
-        without = _list(request.get("without"))
-        offered = _unused_before_3(str(request.get("framework", "megatron-core")))
-        later = [name for name in ("bf16-gradients", "fused-dispatch") if name in offered]
-        unused = [name for name in later if not any(name in names for names in (without, *used))]
-        request["without"] = [*without, *unused]
-    document["version"] = 5
+    used = [_list(plan.get("techniques")) for plan in _plans(document)]
+    without = _list(request.get("without"))
+    offered = _unused_before_3(request)
+    later = [name for name in ("bf16-gradients", "fused-dispatch") if name in offered]
+    unused = [name for name in later if not any(name in names for names in (without, *used))]
+    request["without"] = [*without, *unused]
 
 
-def _from_version_5(document: dict[str, Any]) -> None:
+def _from_version_5(document: dict[str, Any], _: dict[str, Any]) -> None:
     """Layouts of version 5 have the layers that recompute in the plan's mode apart from those of
     `others`, and zeros where none do."""
     for plan, layout in _layouts(document):
@@ -111,13 +99,17 @@ def _from_version_5(document: dict[str, Any]) -> None:
         layout["recomputed"] = {
             mode: row for mode, row in modes.items() if not isinstance(row, list) or any(row)
         }
-    document["version"] = 6
+
+
+def _plans(document: dict[str, Any]) -> list[dict[str, Any]]:
+    plans = (*_list(document.get("plans")), *_list(document.get("riskier")))
+    return [plan for plan in plans if isinstance(plan, dict)]
 
 
 def _layouts(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Plans and their layouts."""
-    for plan in (*_list(document.get("plans")), *_list(document.get("riskier"))):
-        if isinstance(plan, dict) and isinstance(layout := plan.get("layout"), dict):
+    for plan in _plans(document):
+        if isinstance(layout := plan.get("layout"), dict):
             yield plan, layout
 
 
@@ -125,21 +117,17 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# Version of a file -> what makes the next one of it.
-_STEPS = {
-    1: _from_version_1,
-    2: _from_version_2,
-    3: _from_version_3,
-    4: _from_version_4,
-    5: _from_version_5,
-}
+# What makes version n + 1 of version n, from 1 on.
+_STEPS = (_from_version_1, _from_version_2, _from_version_3, _from_version_4, _from_version_5)
 
 
 def _result(path: Path, document: Any) -> SearchResult:
     if isinstance(document, dict):
         _check_version(path, document)
-        while step := _STEPS.get(document["version"]):
-            step(document)
+        request = document.get("request")
+        for step in _STEPS[document["version"] - 1 :]:
+            step(document, request if isinstance(request, dict) else {})
+        document["version"] = PLAN_FILE_VERSION
     try:
         result = SearchResult.model_validate(document)
     except ValidationError as error:

@@ -7,13 +7,12 @@ request, so what is printed can be typed.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError, gpu_names, load_gpu
+from hardware.errors import HardwareError
+from hardware.load import gpu_names, load_gpu
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
 from planner.job.job import Job, searched_modes
@@ -24,7 +23,8 @@ from planner.predict.plan import Plan
 from planner.search.costed import EVEN_CHANCE
 from planner.search.infeasibility import Relaxation, RelaxationKind
 from planner.search.limit_results import Effort, Progress, Until
-from planner.search.trial import light_shares, search_costed
+from planner.search.shares import cost_shares
+from planner.search.trial import search_costed
 
 # Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
 COUNTS_TRIED = 64
@@ -46,19 +46,18 @@ PROBE = replace(EFFORT, any_plan=True)
 _INDEPENDENT = ("condition", "limit")
 
 Make = Callable[[], Job]
-Make_co = TypeVar("Make_co", bound=Make, covariant=True)
 
 
 @dataclass(frozen=True)
-class Change(Generic[Make_co]):
+class Change:
     """One change of the job. `complete`: every smaller change of its kind comes before it."""
 
     text: str
-    make: Make_co
+    make: Make
     complete: bool = True
 
 
-Changes = Iterator[Change[Make]]
+Changes = Iterator[Change]
 
 
 @dataclass(frozen=True)
@@ -98,26 +97,33 @@ class Tried:
     in_vain: list[str]
 
 
-def find_relaxations(at: Situation, progress: Progress, until: Until | None = None) -> Tried:
+def find_relaxations(
+    at: Situation,
+    progress: Progress,
+    until: Until | None = None,
+    kinds: Kinds | None = None,
+    check: Check | None = None,
+) -> Tried:
     """The smallest change of each kind that was verified to give a plan, fastest first.
 
-    `until`: when to stop; it then knows which kinds were not tried, or not to their end.
+    `until`: when to stop; it then knows which kinds were not tried, or not to their end. `kinds`:
+    of changes, KINDS unless given; `check`: searches a changed job, as `verify` does.
     """
-    until = until or Until()
+    until, kinds, check = until or Until(), kinds or KINDS, check or verify
     found: list[Relaxation] = []
     in_vain: list[str] = []
-    for index, (kind, changes) in enumerate(KINDS.items()):
-        progress(f"searching what would fit: {kind}", index, len(KINDS))
-        item, vain = _smallest(at, kind, changes(at, until), until)
+    for index, (kind, changes) in enumerate(kinds.items()):
+        progress(f"searching what would fit: {kind}", index, len(kinds))
+        item, vain = _smallest(at, kind, changes(at, until), until, check)
         found += item
         in_vain += vain
     if not found:
-        found, _ = _smallest(at, "everything", _everything(at), until)
+        found, _ = _smallest(at, "everything", _everything(at), until, check)
     return Tried(sorted(found, key=lambda relaxation: relaxation.seconds_per_token), in_vain)
 
 
 def _smallest(
-    at: Situation, kind: RelaxationKind, changes: Changes, until: Until
+    at: Situation, kind: RelaxationKind, changes: Changes, until: Until, check: Check
 ) -> tuple[list[Relaxation], list[str]]:
     """The first change that fits safely, and the first that at least probably fits, if smaller;
     the last change that was tried if none does.
@@ -131,7 +137,7 @@ def _smallest(
         if until.over(kind):
             break
         safe_only = bool(found) and kind not in _INDEPENDENT
-        outcome = verify(at, change, until, kind not in ("gpus", "gpu-type"), safe_only)
+        outcome = check(at, change, until, kind not in ("gpus", "gpu-type"), safe_only)
         all_decided &= outcome.decided
         if outcome.plan is None:
             in_vain.append(change.text)
@@ -159,9 +165,15 @@ class Outcome:
     decided: bool = True
 
 
+# A situation, a change of it, when to stop, whether as many GPUs must be used, and whether only a
+# plan that fits safely will do.
+Check = Callable[[Situation, Change, Until, bool, bool], Outcome]
+Kinds = Mapping[RelaxationKind, Callable[[Situation, Until], Changes]]
+
+
 def verify(
     at: Situation,
-    change: Change[Make],
+    change: Change,
     until: Until,
     same_gpus: bool = True,
     safe_only: bool = False,
@@ -180,16 +192,13 @@ def verify(
     try:
         job = change.make()
         wanted = at.gpus if same_gpus else job.cluster.num_gpus
-        shares = light_shares(job, wanted, levels[-1])
+        shares = cost_shares(job)
     except (UsageError, HardwareError, ConstraintError):
         return Outcome(None)
-    if shares is None:
+    if shares.job.cluster.num_gpus != wanted:
         return Outcome(None)
     for probability in levels:
-        one_effort = replace(
-            effort, time_limit_s=until.seconds_left(), started_s=time.perf_counter()
-        )
-        trial = search_costed(shares, probability=probability, effort=one_effort)
+        trial = search_costed(shares, probability=probability, effort=until.effort(effort))
         plan = trial.plan()
         if plan is not None:
             return Outcome(plan)
@@ -235,7 +244,7 @@ def _conditions(at: Situation, _until: Until) -> Changes:
     item = {condition.option for condition in at.request.conditions()}
     for text, request in dropped_choices(at.request).items():
         if text in item:
-            yield Change(f"without {text}", request.resolve)
+            yield Change(f"without {text}", Asked(request, {}))
 
 
 def _limits(at: Situation, _until: Until) -> Changes:
@@ -300,14 +309,14 @@ def _batch(at: Situation, _until: Until) -> Changes:
             yield Change(f"--gbs-tolerance {tolerance:g}", at.asked(gbs_tolerance=tolerance))
 
 
-def smaller_optimizers(at: Situation, _until: Until) -> Iterator[Change[Asked]]:
+def smaller_optimizers(at: Situation, _until: Until) -> Changes:
     """Optimizers with less state."""
     for name in SMALLER_OPTIMIZERS:
         if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
             yield Change(f"--optimizer {name}", at.asked(optimizer=name))
 
 
-def larger_offloads(at: Situation, _until: Until) -> Iterator[Change[Asked]]:
+def larger_offloads(at: Situation, _until: Until) -> Changes:
     """More of the optimizer on the CPU."""
     if at.request.optimizer_offload == "search":
         return
@@ -333,7 +342,7 @@ def _dtype(at: Situation, _until: Until) -> Changes:
         yield Change("--dtype bf16", at.asked(dtype="bf16", precision=precision))
 
 
-def shorter_sequences(at: Situation, _until: Until) -> Iterator[Change[Asked]]:
+def shorter_sequences(at: Situation, _until: Until) -> Changes:
     """Halved sequences; the batch keeps its tokens."""
     if at.job.ramp and at.job.batch.exact:
         return  # each of its batches would have to follow
@@ -427,7 +436,7 @@ def _gpu_type(at: Situation, _until: Until) -> Changes:
             yield Change(f"--gpus {gpus}", at.asked(gpus=gpus, cluster=None))
 
 
-KINDS: dict[RelaxationKind, Callable[[Situation, Until], Changes]] = {
+KINDS: Kinds = {
     "condition": _conditions,
     "limit": _limits,
     "zero": _larger("zero"),

@@ -11,8 +11,6 @@ from planner.job.errors import CannotTellError, UsageError, unknown_name
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.request import Request
-from planner.predict.assumed_hardware import assumption_lines
-from planner.predict.device import half_precision
 from planner.predict.plan import Plan
 from planner.predict.threads import OutOfTimeError, until
 from planner.search.costed import CostedJob, cost_job
@@ -24,16 +22,12 @@ from planner.search.outcome import (
     SORT_KEYS,
     front_points,
     gap_of,
+    job_summary,
     of_front,
     proof_of,
     stop_notes,
-    summary_of,
 )
-from planner.search.result import (
-    Counts,
-    JobSummary,
-    SearchResult,
-)
+from planner.search.result import Counts, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Costing every configuration once may take so many seconds, whatever the time limit.
@@ -100,7 +94,7 @@ def find_plans(
     if not points:
         from planner.search.infeasible import nothing_fits
 
-        raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed, riskier=riskier)
+        raise nothing_fits(request, shares, explorer, relaxed=relaxed, riskier=riskier)
     found = of_front(
         points, limit_results, shares.plan, sort=sort, top=top,
         whole=short is None and not fastest_only, stopped=explorer.stopped,
@@ -108,7 +102,7 @@ def find_plans(
     note = launch.of_plans(found["plans"], request, shares.job)
     return SearchResult(
         request=request,
-        job=job_summary(shares.job, request),
+        job=job_summary([shares.job], request.resolve().cluster.num_gpus),
         counts=_counts(shares, explorer, time.perf_counter() - started),
         riskier=riskier,
         notes=(
@@ -222,20 +216,3 @@ def _share_notes(shares: CostedShares) -> Iterator[str]:
             f"activation offload: the best of {named}; few measured runs offload, so the error "
             "bars do not cover the copies"
         )
-
-
-def job_summary(job: Job, request: Request) -> JobSummary:
-    """The resolved job in words and totals."""
-    gpu = job.cluster.gpu
-    return summary_of(
-        job,
-        cluster=job.cluster.describe(),
-        gpu=gpu.name,
-        num_gpus=request.resolve().cluster.num_gpus,
-        used_gpus=job.cluster.num_gpus,
-        usable_bytes=gpu.hbm_usable_bytes,
-        limit_bytes=job.hbm_limit_bytes,
-        peak_flop_per_s=gpu.peak(half_precision(gpu)),
-        precision_peak_flop_per_s=gpu.peak(job.precision),
-        assumed=assumption_lines((job,)),
-    )

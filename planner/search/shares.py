@@ -24,16 +24,11 @@ from planner.predict.space import LegalityReport
 from planner.search.costed import CostedJob, cost_candidates, cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import (
-    LIMIT_STEP,
-    LIMIT_STEPS,
     Effort,
-    Enough,
     LimitResult,
+    LimitSearch,
     Point,
     Progress,
-    Stopped,
-    all_limit_results,
-    stopped_by_signal,
 )
 
 # None: what is costed is beside the point.
@@ -178,7 +173,7 @@ def _legal(job: Job, cost: Cost) -> CostedJob | None:
         return None
 
 
-class SharesExplorer:
+class SharesExplorer(LimitSearch):
     """Explorers of one job at several shares, as one. Points name theirs in `source`.
 
     Unless `complete`, the time limit left shares without an explorer: nothing is proven then.
@@ -191,9 +186,9 @@ class SharesExplorer:
         *,
         complete: bool = True,
     ) -> None:
+        super().__init__(explorers[0].effort, explorers[0].spent, progress)
         self.explorers = tuple(explorers)
-        self.progress = progress or (lambda _what, _done, _total: None)
-        spent, deadline = explorers[0].spent, explorers[0].deadline
+        spent, deadline = self.spent, explorers[0].deadline
         best = min(explorer.best_even() for explorer in explorers)
         for index, explorer in enumerate(explorers):
             explorer.source, explorer.best_beside = index, best
@@ -208,51 +203,14 @@ class SharesExplorer:
         return self.explorers[0].limit_bytes
 
     @property
-    def deadline(self) -> float | None:
-        """When all searching ends, in `time.perf_counter`; None: never."""
-        return self.explorers[0].deadline
-
-    @property
-    def effort(self) -> Effort:
-        """How long to search."""
-        return self.explorers[0].effort
-
-    @property
     def limits(self) -> list[float]:
         """Memory limits of the ladder, from the largest down, bytes."""
         return [float(limit) for limit in self.explorers[0].limits]
 
-    @property
-    def stopped(self) -> Stopped:
-        """What cut the search short, if anything did."""
-        return self.explorers[0].stopped
-
-    def ladder(
-        self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
-    ) -> list[LimitResult]:
-        """The results from a limit down, until nothing fits, plans take far longer than `fastest`,
-        seconds per sequence that are known, or those so far are `enough`."""
+    def descend(self, limits: Sequence[float]) -> None:
+        """Take other memory limits, at all shares."""
         for explorer in self.explorers:
-            explorer.descend(
-                np.asarray(limit_bytes * LIMIT_STEP ** np.arange(LIMIT_STEPS), dtype=np.float64)
-            )
-        with stopped_by_signal(self.explorers[0].interrupt):
-            return all_limit_results(self.climb, self.progress, fastest, enough)
-
-    def within(
-        self, limits: Sequence[float], target_sample_times: Sequence[float]
-    ) -> list[LimitResult]:
-        """The fastest plan within each of some falling limits, of those that beat a pace.
-
-        What is not faster than `target_sample_times` is not looked for, and nothing is proven of
-        it.
-        """
-        for explorer in self.explorers:
-            explorer.descend(np.asarray(limits))
-        with stopped_by_signal(self.explorers[0].interrupt):
-            return [
-                self.climb(index, sample_s) for index, sample_s in enumerate(target_sample_times)
-            ]
+            explorer.descend(np.asarray(limits, dtype=np.float64))
 
     def climb(self, index: int, target_sample_s: float = np.inf) -> LimitResult:
         """The fastest plan at one rung, over all shares, and the bound that none beats."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from constraints.layout import LayoutContext, Recomputation
+from constraints.layout_context import LayoutContext, Recomputation
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Placement
 from planner.cost import bounds, linear, schedule

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from constraints.numbers import IntArray
 from constraints.rule import Layout
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.tables import Array, FrameworkInputs
+from planner.cost.tables import FrameworkInputs
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.specs import ModelSpec
-from planner.predict.cost_model import Columns, CostModel
-from planner.predict.ops import parameter_count
+from planner.predict.cost_model import CostModel
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.predict.shapes import Candidates, legal_candidates
-from planner.search.costed import CostedJob, likely_limit_bytes
+from planner.predict.shapes import legal_candidates
+from planner.search.costed import CostedJob, cost_candidates
 from planner.search.limit_results import Effort, LimitResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
@@ -66,90 +63,9 @@ class TrialModel(CostModel):
 
 
 def cost_altered(job: Job, factors: Factors) -> CostedJob:
-    """`cost_job` with factors on the hardware's numbers, without shapes that cannot fit if others
-    may.
-
-    UsageError if no shape is legal.
-    """
+    """`cost_job` with factors on the hardware's numbers. UsageError if no shape is legal."""
     candidates = legal_candidates(job)
-    model = TrialModel(candidates.job, factors)
-    candidates = light_candidates(model, candidates) or candidates
-    return CostedJob(candidates, model, model.cost_shapes(candidates.columns), 0.0)
-
-
-def cost_light(
-    job: Job, num_gpus: int | None = None, probability: float | None = None
-) -> CostedJob | None:
-    """`cost_job` without the shapes that cannot fit; None if that leaves none.
-
-    `num_gpus`: None too if no legal shape uses so many. `probability`: with which a plan must fit
-    at least; without it the limit is the memory there is. UsageError if no shape is legal.
-    """
-    candidates = legal_candidates(job)
-    if num_gpus is not None and candidates.job.cluster.num_gpus != num_gpus:
-        return None
-    model = CostModel(candidates.job)
-    light = light_candidates(model, candidates, probability)
-    if light is None:
-        return None
-    return CostedJob(light, model, model.cost_shapes(light.columns), 0.0)
-
-
-def light_shares(job: Job, num_gpus: int, probability: float | None = None) -> CostedShares | None:
-    """`cost_light` at each choice that a job leaves open; None if none may fit.
-
-    UsageError if no shape is legal.
-    """
-    found = cost_shares(job, lambda one: cost_light(one, num_gpus, probability))
-    return found if found.jobs else None
-
-
-def light_candidates(
-    model: CostModel, candidates: Candidates, probability: float | None = None
-) -> Candidates | None:
-    """The shapes whose weights and optimizer state alone leave them a chance to fit."""
-    limit = candidates.job.hbm_limit_bytes
-    if probability is not None and limit > 0.0:
-        limit = likely_limit_bytes(candidates.job, probability)
-    light = least_state_bytes(model, candidates.columns) <= limit
-    if not light.any():
-        return None
-    columns = {name: values[light] for name, values in candidates.columns.items()}
-    return replace(candidates, columns=columns)
-
-
-def least_state_bytes(model: CostModel, columns: Columns) -> Array:
-    """Less than the heaviest stage of each shape holds in any layout, bytes.
-
-    Weights, gradients and optimizer state, each sharded as far as its ZeRO stage can (Rajbhandari
-    et al. 2020, section 5), and the context; nothing else. The
-    heaviest stage holds at least the mean, and at least the experts of its share of the MoE
-    layers, rounded up: layers are not divided.
-    """
-    count, framework_inputs = parameter_count(model.job.model), model.framework_inputs
-    dense = count.total - float(count.experts)
-    grid, gpus = columns["ep"] * columns["etp"], model.job.cluster.num_gpus
-    state = framework_inputs.master_bytes + framework_inputs.optimizer_bytes
-    kept = np.where(
-        columns["zero"] < 2, framework_inputs.weight_bytes + framework_inputs.gradient_bytes, 0.0
-    )
-
-    def held(dense: Array | float, experts: Array) -> Array:
-        rank = dense / columns["tp"] + experts / grid
-        shard = (dense + experts) * columns["pp"] / gpus
-        shard = np.where(columns["zero"] == 0, rank, shard)
-        return np.asarray(kept * rank + state * shard)
-
-    mean = held(dense / columns["pp"], count.experts / columns["pp"])
-    live = np.maximum(mean, held(0.0, _most_experts(model.job.model, columns["pp"])))
-    return np.asarray(live + framework_inputs.context_bytes)
-
-
-def _most_experts(model: ModelSpec, pp: IntArray) -> Array:
-    """Expert parameters that some stage holds at least: of whole layers."""
-    layers = sum(kind.ffn == "moe" for kind in model.kind_sequence)
-    each = parameter_count(model).experts / max(1, layers + model.mtp_layers)
-    return np.asarray(each * np.ceil(layers / pp))
+    return cost_candidates(candidates, TrialModel(candidates.job, factors))
 
 
 @dataclass(frozen=True)

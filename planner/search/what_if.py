@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from constraints.errors import ConstraintError
 from constraints.rule import Layout
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.offload import demand_all_leave
@@ -22,29 +21,17 @@ from planner.predict.layouts import plan_layout
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import given_columns, legal_candidates
 from planner.search.costed import EVEN_CHANCE, likely_limit_bytes
-from planner.search.hardware_changes import HardwareChange, hardware_changes
+from planner.search.hardware_changes import JobChange, hardware_changes
 from planner.search.limit_results import Effort, Progress, Until
 from planner.search.relaxations import dropped_choices
 from planner.search.shares import CostedShares, cost_shares
-from planner.search.trial import Factors, Trial, TrialModel, cost_altered, search_costed
-from planner.search.what_if_result import BindingConstraint, ChangeKind, WhatIf, WhatIfRow
+from planner.search.trial import Trial, TrialModel, cost_altered, search_costed
+from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
 EFFORT = Effort(most_solves=16, most_effort_s=0.3)
 # A plan this much slower than the fastest was chosen for its memory.
 CHOSEN_FOR_MEMORY = 0.015
-
-
-@dataclass(frozen=True)
-class _Change:
-    """One change: the job after it, and the hardware where that differs in rates."""
-
-    kind: ChangeKind
-    name: str
-    text: str
-    job: Job
-    hardware: HardwareChange | None = None
-    keeps_plan: bool = True
 
 
 def what_if(
@@ -79,7 +66,7 @@ class _Solver:
         safe = plan.fit_probability >= job.fit_probability
         self.probability = job.fit_probability if safe else min(EVEN_CHANCE, job.fit_probability)
         self.limit_bytes: float | None = None
-        self.as_is = _Change("hardware", "now", "now", job)
+        self.as_is = JobChange("hardware", "now", "now", job)
         self.now: Plan = plan
         best, gap = self.best_now()
         chosen = plan.status != "evaluated"
@@ -121,70 +108,51 @@ class _Solver:
 
     # --- the changes --------------------------------------------------------------------------
 
-    def changes(self) -> Iterator[_Change]:
-        for hardware_change in hardware_changes(self.job):
-            yield _Change(
-                "hardware",
-                hardware_change.name,
-                hardware_change.text,
-                hardware_change.job,
-                hardware_change,
-            )
+    def changes(self) -> Iterator[JobChange]:
+        yield from hardware_changes(self.job)
         yield self.more_nodes()
         for text, request in dropped_choices(self.request).items():
             job = self.placed(request)
-            yield _Change("choice", text, f"without {text}", job)
+            yield JobChange("choice", text, f"without {text}", job)
         cluster = self.job.cluster
         crosses = cluster.num_gpus > cluster.scale_up_domain_gpus == self.plan.degrees.tp
         if crosses and not self.job.allow_tp_across_domains:
             free = replace(self.job, allow_tp_across_domains=True)
-            yield _Change("choice", "tp-in-domain", "tp beyond its NVLink domain", free)
+            yield JobChange("choice", "tp-in-domain", "tp beyond its NVLink domain", free)
 
     def placed(self, request: Request) -> Job:
         """The job of a request, on the GPUs that are used."""
         job = request.resolve()
         return replace(job, cluster=job.cluster.with_gpus(self.job.cluster.num_gpus))
 
-    def more_nodes(self) -> _Change:
+    def more_nodes(self) -> JobChange:
         """One more node; where no configuration uses all its GPUs, the fewest more that work."""
         cluster = self.job.cluster
         step = cluster.gpus_per_node
         counts = range(cluster.num_gpus + step, 2 * cluster.num_gpus + 1, step)
-        for count in counts:
-            job = replace(self.job, cluster=cluster.with_gpus(count))
-            try:
-                if legal_candidates(job.decided()[0]).job.cluster.num_gpus == count:
-                    return _Change("gpus", "nodes", _nodes_text(job, self.job), job, None, False)
-            except (UsageError, HardwareError):
-                continue
-        job = replace(self.job, cluster=cluster.with_gpus(cluster.num_gpus + step))
-        return _Change("gpus", "nodes", _nodes_text(job, self.job), job, None, False)
+        jobs = [replace(self.job, cluster=cluster.with_gpus(count)) for count in counts]
+        job = next(filter(_uses_all, jobs), jobs[0])
+        return JobChange("gpus", "nodes", _nodes_text(job, self.job), job, keeps_plan=False)
 
     # --- one change ---------------------------------------------------------------------------
 
-    def limit_of(self, change: _Change) -> float:
+    def limit_of(self, change: JobChange) -> float:
         """Largest predicted peak that is allowed after a change, bytes."""
         limit = likely_limit_bytes(change.job, self.probability)
         if self.limit_bytes is None:
             return limit
-        more = change.hardware.more_bytes if change.hardware else 0.0
-        return min(limit, self.limit_bytes + more)
+        return min(limit, self.limit_bytes + change.more_bytes)
 
-    def trial(self, change: _Change) -> Trial | None:
+    def trial(self, change: JobChange) -> Trial | None:
         try:
-            factors = _factors(change)
-            shares = cost_shares(change.job, lambda item: cost_altered(item, factors))
+            shares = cost_shares(change.job, lambda item: cost_altered(item, change.factors))
             if shares.job.cluster.num_gpus != change.job.cluster.num_gpus:
                 return None
             return search_costed(
                 shares,
                 probability=self.probability,
                 limit_bytes=self.limit_of(change),
-                effort=replace(
-                    EFFORT,
-                    time_limit_s=self.until.seconds_left(),
-                    started_s=time.perf_counter(),
-                ),
+                effort=self.until.effort(EFFORT),
                 known=list(self.known(shares)) if change.keeps_plan else (),
             )
         except (UsageError, HardwareError, ConstraintError):
@@ -206,11 +174,11 @@ class _Solver:
             layout = plan_layout(plan)
             yield from ((source, int(row), layout) for row in np.flatnonzero(same))
 
-    def again(self, plan: Plan, change: _Change) -> Plan:
+    def again(self, plan: Plan, change: JobChange) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
         modes = tuple(map(change.job.framework.recompute_mode, plan.modes))
         job = replace(decided_job(change.job, plan), recompute=modes)
-        model = TrialModel(job, _factors(change))
+        model = TrialModel(job, change.factors)
         columns = given_columns(plan.degrees)
         costed = model.cost_shapes(columns)
         return job_plan(model, costed, 0, plan_layout(plan), columns, "evaluated")
@@ -219,7 +187,7 @@ class _Solver:
         """Step time of a plan at the batch of the one that is asked about, s."""
         return plan.step_time_s * self.plan.gbs_tokens / plan.gbs_tokens
 
-    def row(self, change: _Change) -> WhatIfRow:
+    def row(self, change: JobChange) -> WhatIfRow:
         trial = self.trial(change)
         found = None if trial is None else trial.plan()
         kept = self.again(self.plan, change) if change.keeps_plan else None
@@ -266,34 +234,28 @@ class _Solver:
 
     def constraints(self, rows: list[WhatIfRow]) -> tuple[BindingConstraint, ...]:
         """The memory limit, the user's choices and tp's domain: what lifting each is worth."""
-        return (
-            *(
-                BindingConstraint(
-                    name="memory",
-                    row=row.name,
-                    binding=_shortens(row),
-                    stage=self.plan.heaviest_stage,
-                    held_bytes=self.plan.peak_bytes,
-                )
-                for row in rows
-                if row.name == "hbm"
-            ),
-            *(
-                BindingConstraint(name=row.name, row=row.name, binding=_shortens(row))
-                for row in rows
-                if row.kind == "choice"
-            ),
+        plan = self.plan
+        held = {"stage": plan.heaviest_stage, "held_bytes": plan.peak_bytes}
+        named = [("memory", row, held) for row in rows if row.name == "hbm"]
+        named += [(row.name, row, {}) for row in rows if row.kind == "choice"]
+        return tuple(
+            BindingConstraint(name=name, row=row.name, binding=_shortens(row), **more)
+            for name, row, more in named
         )
-
-
-def _factors(change: _Change) -> Factors:
-    return {} if change.hardware is None else change.hardware.factors
 
 
 def _scaled(interval: Interval, factor: float) -> Interval:
     return interval.model_copy(
         update={"low": interval.low * factor, "high": interval.high * factor}
     )
+
+
+def _uses_all(job: Job) -> bool:
+    """Whether some configuration uses all GPUs of a job."""
+    try:
+        return legal_candidates(job.decided()[0]).job.cluster.num_gpus == job.cluster.num_gpus
+    except (UsageError, HardwareError):
+        return False
 
 
 def _nodes_text(larger: Job, job: Job) -> str:

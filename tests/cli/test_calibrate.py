@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hardware import load_cluster_file
 from hardware.calibration import Calibration
+from hardware.load import load_cluster_file
 from planner.cli.main import cli
 from tests.evidence.learn import runs
 from tests.evidence.learn.test_logs import MEGATRON, NANOTRON_2025, TITAN

@@ -9,7 +9,8 @@ import pytest
 
 from planner.job.request import Request
 from planner.predict.command_line import search_command
-from planner.search.fit import bracket, does_it_fit, fitting_plan
+from planner.predict.memory.solve import bracket
+from planner.search.fit import does_it_fit, fitting_plan
 from planner.search.search import find_plans
 from tests.cli.conftest import Run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from hardware import load_cluster_file, parse_gpus
+from hardware.load import load_cluster_file, parse_gpus
 from planner.cli.main import cli
 from planner.evidence.learn import probe, real_steps
 from planner.evidence.learn.benches import Bench, bench_inputs, predicted_s, read_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hardware import parse_gpus
+from hardware.load import parse_gpus
 from planner.compare import buying
 from planner.compare.buying import TrainingRun, buy
 from planner.compare.choice import Limits, Objective

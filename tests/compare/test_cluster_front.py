@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.compare.cluster_front import (
     ClusterFront,
     ClusterPoint,
@@ -24,7 +24,7 @@ from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.report.cluster_front import cluster_front_report
 from planner.report.tables import Notes, TableData
-from planner.search.front import SAVING, front, nondominated, without_near
+from planner.search.front import SAVING, nondominated, without_near
 from planner.search.limit_results import TIE
 from planner.search.plan_file import read_plan, read_plan_file
 from planner.search.search import find_plans
@@ -51,12 +51,6 @@ def test_the_front_is_what_nothing_dominates(rows: Rows) -> None:
     kept = [rows[index] for index in nondominated(table).tolist()]
     assert sorted(kept) == sorted({row for row in rows if not any(_beaten(row, o) for o in rows)})
     assert kept == sorted(kept)
-
-
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=30))
-def test_in_two_dimensions_it_is_the_front_of_one_cluster(rows: list[tuple[int, int]]) -> None:
-    table = np.array(rows, dtype=np.float64)
-    assert nondominated(table).tolist() == front(table[:, 0], table[:, 1]).tolist()
 
 
 @given(small_tables)

@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware import Figure, HardwareError, Price, load_gpu, parse_gpus
+from hardware.economics import Figure
+from hardware.errors import HardwareError
+from hardware.load import load_gpu, parse_gpus
+from hardware.prices import Price
 from hardware.units import ASSUMPTION
 from planner.compare.comparison import compare
 from planner.compare.offers import Offer

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hardware import parse_gpus
+from hardware.load import parse_gpus
 from planner.cost import fields as f
 from planner.cost._jit import Row, rows
 from planner.cost.tables import Array

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware import parse_gpus
 from hardware.link_curves import (
     LinkCurves,
     load_curve_table,
     scale_out_curve,
 )
+from hardware.load import parse_gpus
 from planner.cost import communication
 from planner.cost.communication import (
     all_gather_time_s,

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware import parse_gpus, with_sharp
+from hardware.load import parse_gpus
+from hardware.sharp import with_sharp
 from planner.cost import fields as f
 from planner.cost.communication import all_reduce_time_s, reduce_scatter_time_s
 from planner.cost.in_network import in_network_stream, serves, switch_tiers

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hardware import Cluster, load_cluster_file, parse_gpus
+from hardware.load import load_cluster_file, parse_gpus
+from hardware.schema import Cluster
 from hardware.sharp import leaf_nodes
 from planner.cost import fields as f
 from planner.cost.leaf import group_links, stays_below_leaf

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardware import parse_gpus, with_sharp
+from hardware.load import parse_gpus
+from hardware.sharp import with_sharp
 from planner.cost import fields as f
 from planner.cost import linear
 from planner.cost.data_parallel import gather_seconds, reduce_seconds

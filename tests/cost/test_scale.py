@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hardware import parse_gpus
 from hardware.link_curves import load_curve_table
+from hardware.load import parse_gpus
 from planner.cost import fields as f
 from planner.cost.communication import all_gather_time_s, point_to_point_time_s
 from planner.cost.compute import (

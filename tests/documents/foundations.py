@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hardware import load_gpu
+from hardware.load import load_gpu
 from planner.job.frameworks import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.request import Request

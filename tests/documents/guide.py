@@ -157,6 +157,6 @@ def _sharding() -> list[Row]:
 
 
 def _context() -> float:
-    from hardware import load_gpu
+    from hardware.load import load_gpu
 
     return load_gpu("H100").context_bytes

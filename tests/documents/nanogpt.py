@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hardware import load_gpu
+from hardware.load import load_gpu
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.models.catalog import load_model
 from planner.predict.ops import parameter_count

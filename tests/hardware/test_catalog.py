@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from hardware import (
-    Gpu,
-    HardwareError,
+from hardware.errors import HardwareError
+from hardware.load import (
+    CATALOG,
     cluster_facts,
     cluster_names,
     gpu_facts,
     gpu_names,
     load_cluster_shape,
     load_gpu,
-    load_prices,
     load_sources,
+    name_key,
 )
-from hardware.load import CATALOG, name_key
-from hardware.schema import FABRIC_TITLES
+from hardware.prices import load_prices
+from hardware.schema import FABRIC_TITLES, Gpu
 from hardware.units import ASSUMPTION
 
 GPUS = gpu_names()

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hardware import Cluster, HardwareError, load_cluster_file, parse_gpus
+from hardware.errors import HardwareError
+from hardware.load import load_cluster_file, parse_gpus
+from hardware.schema import Cluster
 
 USER_GPU = """
 name = "Chip"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hardware import parse_gpus
 from hardware.curves import load_compute_curves
+from hardware.load import parse_gpus
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware import HardwareError, gpu_names, load_cluster_shape, load_gpu, parse_gpus
+from hardware.errors import HardwareError
+from hardware.load import gpu_names, load_cluster_shape, load_gpu, parse_gpus
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hardware import HardwareError, Price, load_economics, load_prices, load_skypilot
+from hardware.economics import load_economics
+from hardware.errors import HardwareError
+from hardware.prices import Price, load_prices
+from hardware.skypilot import load_skypilot
 
 HEAD = "gpu,provider,kind,usd_per_gpu_hour\n"
 LAMBDA_HEAD = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from hardware import Quantity
-from hardware.units import Bandwidth, Count
+from hardware.units import Bandwidth, Count, Quantity
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.request import Request

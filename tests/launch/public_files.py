@@ -23,7 +23,7 @@ from pathlib import Path
 
 import click
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.given import read_given

@@ -6,7 +6,7 @@ from planner.job.request import Request
 from planner.predict.assumed_hardware import assumption_lines, hardware_assumptions
 from planner.predict.assumptions import unmeasured_notes
 from planner.predict.plan import Interval
-from planner.search.search import job_summary
+from planner.search.outcome import job_summary
 from tests.cost.jobs import make_job
 
 JOB = make_job("llama-3-8b", "16xH100")
@@ -18,7 +18,7 @@ def test_the_hardware_s_part_is_held_once_by_the_job_of_a_result() -> None:
     texts = assumption_lines((JOB, JOB))
     assert texts == tuple(f"{item.about}: {item.text}" for item in found)
     asked = Request(model="8b", gpus="16xH100", gbs=64)
-    assert job_summary(asked.resolve(), asked).assumed == texts
+    assert job_summary([asked.resolve()], 16).assumed == texts
 
 
 def test_one_node_takes_nothing_for_granted_of_the_network() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from constraints.layout import LayoutContext, LayoutShape
+from constraints.layout_context import LayoutContext, LayoutShape
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.configuration import evaluate

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from hardware import Cluster, parse_gpus
 from hardware.link_curves import load_curve_table, load_link_curves
+from hardware.load import parse_gpus
+from hardware.schema import Cluster
 from planner.cost.communication import all_reduce_time_s, all_to_all_time_s
 from planner.predict.links import channels, link_inputs, placed_domain_gpus
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner import Degrees, Plan, Request, evaluate
 from planner.job.errors import UsageError
 from planner.predict.sharp import NOTE, or_by_hosts, sharp_use

@@ -9,20 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from constraints.layout import LAYOUT_RULES, LayoutContext
+from constraints.layout import LAYOUT_RULES
+from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost import linear
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ALL_FORWARD_FIRST
 from planner.cost.tables import Array, FrameworkInputs
 from planner.search.explorer import Explorer
-from planner.search.limit_results import LimitResult, all_limit_results
+from planner.search.limit_results import SLOWEST, LimitResult
 from planner.search.shares import SharesExplorer
 from planner.search.terms import ShapeTerms
 
 
 def explore(explorer: Explorer | SharesExplorer) -> list[LimitResult]:
     """The fastest plan at each limit of the memory ladder."""
-    return all_limit_results(explorer.climb, lambda _what, _done, _total: None)
+    found = [explorer.climb(0)]
+    fastest = found[0].point.sample_s if found[0].point else 0.0
+    for index in range(1, len(explorer.limits)):
+        result = explorer.climb(index)
+        if result.point is None or result.point.sample_s > SLOWEST * fastest:
+            break
+        found.append(result)
+        fastest = min(fastest, result.point.sample_s)
+    return found
 
 
 def framework_inputs(**changes: float) -> FrameworkInputs:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware import load_gpu
+from hardware.load import load_gpu
 from planner.job.errors import UsageError
 from planner.job.frameworks.names import target_named
 from planner.job.request import Request

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from constraints.layout import LAYOUT_RULES, Recomputation
+from constraints.layout import LAYOUT_RULES
+from constraints.layout_context import Recomputation
 from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout
 from planner.search.block_bound import NO_BOUND, StageSeconds, applies, least_step

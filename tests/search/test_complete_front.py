@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from constraints.layout import LAYOUT_RULES, LayoutContext
+from constraints.layout import LAYOUT_RULES
+from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from planner.search.front import front, thin
+from planner.search.front import nondominated, thin
+
+
+def front(sample_s: np.ndarray, peak: np.ndarray) -> np.ndarray:
+    """Indices of the points that no other dominates."""
+    return nondominated(np.column_stack([sample_s, peak]))
 
 
 def dominates(sample_s: float, peak: float, other_sample_s: float, other_peak: float) -> bool:

@@ -7,7 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from constraints.layout import LAYOUT_RULES, LayoutContext
+from constraints.layout import LAYOUT_RULES
+from constraints.layout_context import LayoutContext
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.job import Job

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from constraints.layout import LayoutContext
+from constraints.layout_context import LayoutContext
 from constraints.memory_numbers import MemoryNumbers
 from planner.cost import linear
 from planner.cost.linear_memory import MemoryPhases

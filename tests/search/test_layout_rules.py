@@ -8,18 +8,15 @@ from typing import Any, NamedTuple
 import pytest
 from ortools.sat.python import cp_model
 
-from constraints.layout import (
-    LAYOUT_RULES,
-    AnyLayoutRule,
-    EveryLayerOnce,
+from constraints.layout import LAYOUT_RULES, AnyLayoutRule, RecomputeExpressible, every_layer_once
+from constraints.layout_context import (
     LayoutContext,
-    RecomputeExpressible,
     block_taken,
     even_split,
     greedy_split,
-    make_variables,
     shared_count,
 )
+from constraints.layout_variables import make_variables
 from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers
@@ -136,7 +133,7 @@ def test_later_chunks_recompute_only_once_the_earlier_ones_are_full() -> None:
     ctx = plain(1, 3, vpp=2, recomputation="free")
     model, solver = cp_model.CpModel(), cp_model.CpSolver()
     variables = make_variables(model, ctx)
-    for rule in (EveryLayerOnce(), RecomputeExpressible()):
+    for rule in (every_layer_once, RecomputeExpressible()):
         rule.add(model, variables, ctx)
     counts, found = [*variables.layers, *variables.recomputed], set[tuple[int, ...]]()
     while solver.solve(model) == cp_model.OPTIMAL:

@@ -26,7 +26,7 @@ from planner.search.relaxations import KINDS, Situation
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import SharesExplorer, cost_shares
-from planner.search.trial import light_shares, search_costed, try_job
+from planner.search.trial import search_costed, try_job
 from planner.search.what_if import _Solver, what_if
 from tests.search.brute import explore
 
@@ -203,19 +203,9 @@ def test_nothing_fits_at_any_share() -> None:
     limit_result = explorer.climb(0)
     assert limit_result.point is None
     assert limit_result.bound == float("inf")
-    rule = memory_rule(shares.jobs[-1], explorer.explorers[-1])
+    rule = memory_rule(explorer.explorers[-1])
     assert "100 % of the optimizer on the CPU" in rule.text
     assert not list(KINDS["offload"](Situation(request, request.resolve(), 1), Until()))
-
-
-def test_changed_jobs_are_costed_at_the_shares_that_may_fit() -> None:
-    """16 bytes a parameter are far more than the GPU has; only without the optimizer's they fit."""
-    shares = light_shares(ALONE.resolve(), 1)
-    assert shares is not None
-    kept = [job.job.optimizer_offload for job in shares.jobs]
-    assert 0.0 not in kept
-    assert kept[-1] == 1.0
-    assert light_shares(ALONE.model_copy(update={"model": "llama-3-70b"}).resolve(), 1) is None
 
 
 def test_the_fastest_alone_is_that_of_the_front(alone: SearchResult) -> None:

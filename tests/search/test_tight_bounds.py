@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from constraints.layout import LAYOUT_RULES, LayoutContext
+from constraints.layout import LAYOUT_RULES
+from constraints.layout_context import LayoutContext
 from constraints.rule import Layout
 from planner.cost import tight_bounds
 from planner.job.request import Request

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hardware import parse_gpus
+from hardware.load import parse_gpus
 from planner.cost.piece_memory import weight_elements
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, load_framework

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardware import parse_gpus
+from hardware.load import parse_gpus
 from planner.cost import fields as f
 from planner.job.frameworks import load_framework
 from planner.job.job import BatchTarget, Job

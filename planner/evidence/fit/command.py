@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
 from planner.job.errors import UsageError
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hardware import parse_gpus
 from hardware.curves import load_compute_curves
+from hardware.load import parse_gpus
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
 

@@ -22,9 +22,10 @@ from statistics import median
 
 import numpy as np
 
-from hardware import Cluster, HardwareError
 from hardware.curves import load_compute_curves
+from hardware.errors import HardwareError
 from hardware.files import csv_table, read_text
+from hardware.schema import Cluster
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.evidence.fit.collective_fit import Row, predict_s
 from planner.evidence.fit.compute_fit import times_s

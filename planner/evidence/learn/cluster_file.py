@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hardware import Cluster, load_cluster_file
 from hardware.calibration import Calibration
 from hardware.files import read_text
+from hardware.load import load_cluster_file
+from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.job.written import picked, toml_text
 

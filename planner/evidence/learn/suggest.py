@@ -20,7 +20,8 @@ from statistics import NormalDist, median
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware import HardwareError, load_prices
+from hardware.errors import HardwareError
+from hardware.prices import load_prices
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.linear import LearningModel, equations, likeness, predicted_logs
 from planner.evidence.learn.posterior import Array, expectation

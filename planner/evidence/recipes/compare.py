@@ -13,7 +13,8 @@ from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.switches import with_tables, with_techniques
+from planner.job.frameworks.profile import with_tables
+from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.techniques import Technique, decide
 from planner.job.job import SURE_TO_FIT, Job, searched_modes
 from planner.job.technique_rules import site_of

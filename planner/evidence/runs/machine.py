@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from hardware import Cluster, HardwareError, parse_gpus, with_sharp
-from hardware.load import cluster_names, gpu_names, load_cluster_shape, load_gpu
+from hardware.errors import HardwareError
+from hardware.load import cluster_names, gpu_names, load_cluster_shape, load_gpu, parse_gpus
+from hardware.schema import Cluster
+from hardware.sharp import with_sharp
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow
 

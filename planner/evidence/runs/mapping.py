@@ -9,8 +9,8 @@ from pathlib import Path
 
 from constraints.context_kinds import ContextKind
 from constraints.rule import Layout
-from hardware import Cluster
 from hardware.curves import load_compute_curves
+from hardware.schema import Cluster
 from planner.evidence.runs.machine import cluster_of
 from planner.evidence.runs.model import UnpredictableRowError, model_of
 from planner.evidence.runs.recomputing import recompute_mode, recomputed_share

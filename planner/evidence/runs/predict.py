@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from constraints.rule import Layout as PlanLayout
-from hardware import Cluster
+from hardware.schema import Cluster
 from hardware.errors import first_error
 from planner.cost import fields as f
 from planner.cost.layout import mirror

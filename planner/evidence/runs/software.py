@@ -19,7 +19,7 @@ from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow, zero_stage_named
 from planner.evidence.runs.stated import optimizer_share
 from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
-from planner.job.frameworks.switches import with_tables
+from planner.job.frameworks.profile import with_tables
 from planner.predict.uncertainty.families import UNFAMILIAR
 
 Tables = dict[str, Mapping[str, Any]]

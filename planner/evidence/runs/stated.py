@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.frameworks import FrameworkProfile

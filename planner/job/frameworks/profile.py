@@ -7,7 +7,7 @@ One TOML file a framework in this folder; this module gives the file a type. A *
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -27,7 +27,7 @@ from planner.job.frameworks.execution import (
     Overlap,
 )
 from planner.job.frameworks.names import framework_names, profile_named
-from planner.job.frameworks.techniques import Technique, Techniques
+from planner.job.frameworks.techniques import Technique, Techniques, pairs
 from planner.job.frameworks.tensors import SavedTensors, TrainingState
 from planner.job.frameworks.units import Share
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
@@ -36,6 +36,8 @@ from planner.job.unmodelled import refuse_unmodelled
 # Precisions of products whose weights, gradients and activations are fp32 too: products in fp32, or
 # in TF32 where torch may (torch.backends.cuda.matmul.allow_tf32).
 FP32_PRECISIONS = ("fp32", "tf32")
+# Names of tables of a profile -> values in them.
+Tables = Mapping[str, Mapping[str, Any]]
 OptimizerKernel = Literal["foreach", "fused", "forloop"]
 
 
@@ -68,24 +70,22 @@ class Parallelism(Capabilities):
     after. Source: Qi et al. 2024, arXiv 2401.10241, section 4."""
 
 
-def _pairs(table: object) -> object:
-    """A table as sorted pairs: profiles are hashable."""
-    return tuple(sorted(table.items())) if isinstance(table, dict) else table
-
-
-Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(_pairs)]
+Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(pairs)]
 
 
 DtypeModeName = Literal["bf16", "amp", "fp32"]
 
 
-class DtypeMode(Frozen):
-    """What a dtype mode changes in the tables `saved`, `state` and `kernels`."""
-
-    name: Literal["amp", "fp32"]
+class _Mode(Frozen):
     saved: Changes = ()
     state: Changes = ()
     kernels: Changes = ()
+
+
+class DtypeMode(_Mode):
+    """What a dtype mode changes in the tables `saved`, `state` and `kernels`."""
+
+    name: Literal["amp", "fp32"]
 
 
 class FamilyRule(Frozen):
@@ -97,7 +97,7 @@ class FamilyRule(Frozen):
     saved: Changes
 
 
-class PrecisionMode(Frozen):
+class PrecisionMode(_Mode):
     """What linear layers in fp8 or fp4 change in the tables `saved`, `state` and `kernels`.
 
     Transformer Engine keeps the quantised input of each product instead of the 16-bit one, and
@@ -105,9 +105,6 @@ class PrecisionMode(Frozen):
     """
 
     precisions: tuple[str, ...]
-    saved: Changes = ()
-    state: Changes = ()
-    kernels: Changes = ()
 
 
 class OptimizerRules(Frozen):
@@ -118,7 +115,7 @@ class OptimizerRules(Frozen):
     state_types: Literal["plain", "moments", "all"] = "plain"
     """Which types are options: none (fp32), the moments' (a library's optimizer: torchao), or also
     those of master weights and gradients (Megatron's precision-aware optimizer)."""
-    type_flags: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
+    type_flags: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)] = ()
     """Flags of these types, `*` for all of them together."""
     kernels: tuple[OptimizerKernel, ...] = ("fused",)
     """How torch updates the parameters, the usual first: in lists, in one kernel, one by one."""
@@ -239,20 +236,26 @@ def _saved_of(profile: FrameworkProfile, family: str) -> SavedTensors:
     for rule in profile.families:
         if family in rule.names and profile.mode in rule.modes:
             changes |= dict(rule.saved)
-    if not changes:
-        return profile.saved
-    return SavedTensors.model_validate(profile.saved.model_dump() | changes)
+    return with_tables(profile, {"saved": changes}).saved
 
 
 @cache
 def _with_mode(profile: FrameworkProfile, mode: DtypeMode | PrecisionMode) -> FrameworkProfile:
-    """The profile with a mode's values in place, validated again."""
-    saved = SavedTensors.model_validate(profile.saved.model_dump() | dict(mode.saved))
-    state = TrainingState.model_validate(profile.state.model_dump() | dict(mode.state))
-    kernels = Kernels.model_validate(profile.kernels.model_dump() | dict(mode.kernels))
-    changed: dict[str, object] = {"saved": saved, "state": state, "kernels": kernels}
-    if isinstance(mode, DtypeMode):
-        changed["mode"] = mode.name
+    """The profile with a mode's values in place."""
+    tables = {name: dict(getattr(mode, name)) for name in ("saved", "state", "kernels")}
+    changed = with_tables(profile, tables)
+    if isinstance(mode, PrecisionMode):
+        return changed
+    return changed.model_copy(update={"mode": mode.name})
+
+
+def with_tables(profile: FrameworkProfile, tables: Tables) -> FrameworkProfile:
+    """The profile with some values of its tables replaced, validated again."""
+    changed = {}
+    for name, values in tables.items():
+        if values:
+            table = getattr(profile, name)
+            changed[name] = type(table).model_validate(dict(table) | dict(values))
     return profile.model_copy(update=changed)
 
 

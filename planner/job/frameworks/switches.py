@@ -7,17 +7,20 @@ cluster's network are among them: whether they reduce for a framework (SHARP).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from hardware import Cluster, with_sharp
+from hardware.schema import Cluster
+from hardware.sharp import with_sharp
 from planner.job.errors import UsageError
-from planner.job.frameworks.profile import FrameworkProfile, frameworks_with, load_framework
+from planner.job.frameworks.profile import (
+    FrameworkProfile,
+    Tables,
+    frameworks_with,
+    load_framework,
+    with_tables,
+)
 from planner.job.frameworks.techniques import Technique
-
-Tables = Mapping[str, Mapping[str, Any]]
 
 NO_SEQUENCE_PARALLEL: Tables = {"parallelism": {"sequence_parallel": "never"}}
 # Gradients are views of DDP's buckets, which live from the first step to the last (torch,
@@ -83,15 +86,6 @@ def _technique_note(technique: Technique) -> str:
 def _noted(profile: FrameworkProfile, note: str) -> FrameworkProfile:
     """The profile, saying beside its answers what was switched."""
     return profile.model_copy(update={"assumptions": (*profile.assumptions, note)})
-
-
-def with_tables(profile: FrameworkProfile, tables: Tables) -> FrameworkProfile:
-    """The profile with some values of its tables replaced."""
-    changed = {
-        table: getattr(profile, table).model_copy(update=dict(values))
-        for table, values in tables.items()
-    }
-    return profile.model_copy(update=changed)
 
 
 def _demand_ddp(profile: FrameworkProfile, world: int) -> None:

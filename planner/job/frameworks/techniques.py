@@ -19,15 +19,15 @@ from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
 
 
-def _pairs(table: object) -> object:
+def pairs(table: object) -> object:
     """A table, perhaps of tables, as sorted pairs: profiles are hashable."""
     if not isinstance(table, dict):
         return table
-    return tuple((name, _pairs(value)) for name, value in sorted(table.items()))
+    return tuple((name, pairs(value)) for name, value in sorted(table.items()))
 
 
 Changes = Annotated[
-    tuple[tuple[str, tuple[tuple[str, bool | float], ...]], ...], BeforeValidator(_pairs)
+    tuple[tuple[str, tuple[tuple[str, bool | float], ...]], ...], BeforeValidator(pairs)
 ]
 
 

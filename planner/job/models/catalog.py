@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tomli as tomllib
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.frozen import Frozen
 from planner.job.models.errors import ModelError
 from planner.job.specs import ModelSpec
@@ -119,6 +119,12 @@ def _other_names() -> dict[str, str]:
     return {**bare, **full, **aliases}
 
 
+def _repository_of(name: str) -> str:
+    """The Hugging Face repository that a catalogue model describes: the first of its name."""
+    repositories = _alias_tables()["huggingface"].items()
+    return next((repository for repository, named in repositories if named == name), "")
+
+
 @cache
 def _alias_tables() -> dict[str, dict[str, str]]:
     with _ALIAS_FILE.open("rb") as stream:
@@ -141,7 +147,7 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
         asked=asked,
         alias_of=alias_of,
         exact_parameters=file.exact_parameters,
-        hf_name=file.hf_name,
+        hf_name=file.hf_name or (_repository_of(spec.name) if path.parent == _FOLDER else ""),
         source=file.source,
         notes=file.notes,
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from planner.job.models.hf_fields import Fields
 from planner.job.models.hf_parts import (
-    BIAS_UPDATE_RATE,
+    SIGMOID_ROUTED,
     Reader,
     SpecFields,
     attention_bias,
@@ -68,14 +69,8 @@ def mla(fields: Fields) -> SpecFields:
     return {"mla": spec, "head_dim": spec.qk_nope_head_dim + spec.qk_rope_head_dim}
 
 
-def deepseek_moe(fields: Fields) -> SpecFields:
-    return shared_and_routed(fields, correction_bias=True)
-
-
-def deepseek_v2_moe(fields: Fields) -> SpecFields:
-    return shared_and_routed(fields, correction_bias=False)
-
-
+deepseek_moe = partial(shared_and_routed, correction_bias=True)
+deepseek_v2_moe = partial(shared_and_routed, correction_bias=False)
 deepseek_v3 = family(mla, deepseek_moe)
 
 
@@ -91,15 +86,7 @@ def glm4_qk_norm(fields: Fields) -> SpecFields:
 
 
 def minimax_m2(fields: Fields) -> SpecFields:
-    shape = family(
-        mixture(
-            score="sigmoid",
-            score_correction_bias=True,
-            bias_update_rate=BIAS_UPDATE_RATE,
-            router_fp32=True,
-        ),
-        qk_norm="full",
-    )(fields)
+    shape = family(mixture(**SIGMOID_ROUTED), qk_norm="full")(fields)
     rotary = fields.optional_positive("rotary_dim")
     return shape if rotary is None else shape | {"rotary_share": rotary / shape["head_dim"]}
 

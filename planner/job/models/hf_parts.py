@@ -14,6 +14,11 @@ Reader = Callable[[Fields], SpecFields]
 # How far a step moves the bias of an expert; no config states it (DeepSeek-V3, arXiv 2412.19437,
 # section 4.2).
 BIAS_UPDATE_RATE = 1e-3
+# Experts chosen by sigmoids and a bias that balances, as DeepSeek-V3's.
+SIGMOID_ROUTED: Mapping[str, Any] = {
+    "score": "sigmoid", "score_correction_bias": True, "bias_update_rate": BIAS_UPDATE_RATE,
+    "router_fp32": True,
+}  # fmt: skip
 # Names of layer_types; a chunk is costed as a window of its size, its upper bound.
 _ATTENTION: dict[str, AttentionKind] = {
     "full_attention": "full",
@@ -185,10 +190,7 @@ def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
         fields,
         width,
         shared_ffn=fields.positive(width) * fields.non_negative("n_shared_experts"),
-        score_correction_bias=correction_bias,
-        bias_update_rate=BIAS_UPDATE_RATE if correction_bias else 0.0,
-        score="sigmoid" if correction_bias else "softmax",
-        router_fp32=True,
+        **(SIGMOID_ROUTED if correction_bias else {"router_fp32": True}),
         normalised=fields.flag("norm_topk_prob"),
         weight_scale=fields.number("routed_scaling_factor", 1.0),
         aux_loss_over="sequence" if fields.flag("seq_aux") else "batch",

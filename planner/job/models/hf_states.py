@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.job.models.hf_fields import Fields
 from planner.job.models.hf_parts import (
-    BIAS_UPDATE_RATE,
+    SIGMOID_ROUTED,
     Reader,
     SpecFields,
     attention_bias,
@@ -48,10 +48,7 @@ def nemotron_layers(fields: Fields) -> SpecFields:
             latent=fields.optional_positive("moe_latent_size"),
             shared_ffn=fields.positive("moe_shared_expert_intermediate_size")
             * fields.non_negative("n_shared_experts"),
-            score="sigmoid",
-            score_correction_bias=True,
-            bias_update_rate=BIAS_UPDATE_RATE,
-            router_fp32=True,
+            **SIGMOID_ROUTED,
             groups=fields.positive("n_group"),
             top_groups=fields.positive("topk_group"),
             normalised=fields.flag("norm_topk_prob"),

@@ -9,7 +9,7 @@ from typing import Literal
 
 from constraints.errors import ConstraintError
 from constraints.registry import RULES
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job, searched_modes

@@ -360,7 +360,7 @@ def _reads_as(found: Found, wanted: Setup) -> bool:
 
 def _layers(setup: Setup) -> tuple[tuple[int, ...], bool]:
     """Layers of each block, and whether multi-token prediction stands alone."""
-    from constraints.layout import even_split
+    from constraints.layout_context import even_split
 
     layers = setup.request.find_model().spec.layers
     blocks = setup.degrees.pp * setup.degrees.vpp

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks.switches import with_techniques
@@ -184,7 +184,7 @@ def _with_plan(
 
 def _world(gpus: str | None, cluster: str | None) -> int | None:
     """Number of GPUs, as the rules that need only that take it."""
-    from hardware import load_cluster_file
+    from hardware.load import load_cluster_file
     from planner.job.pool import parse_one_type
 
     if cluster:

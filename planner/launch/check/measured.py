@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.switches import Tables, with_tables
+from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.job import Job
 from planner.launch.check.request import LaunchRequest, nothing_overlapped
 from planner.predict.memory.advice import Setup

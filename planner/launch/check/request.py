@@ -9,13 +9,14 @@ from functools import cache
 from typing import Any
 
 from constraints.context_kinds import ContextKind
-from hardware import Cluster, HardwareError, with_sharp
+from hardware.errors import HardwareError
 from hardware.files import shipped_toml
-from hardware.sharp import why_not
+from hardware.schema import Cluster
+from hardware.sharp import why_not, with_sharp
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks import FrameworkProfile, load_framework
 from planner.job.frameworks.execution import Overlap
-from planner.job.frameworks.switches import Tables, with_tables
+from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.frameworks.techniques import Decision
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.models.catalog import ResolvedModel, load_model

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from constraints.layout import even_split
+from constraints.layout_context import even_split
 from planner.job.frameworks import load_framework
 from planner.launch.check.request import LaunchRequest
 from planner.launch.megatron_flags import Flag, from_text, layout_flags

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from hardware import Cluster
+from hardware.schema import Cluster
 from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Severity
 from planner.launch.read.world import ALONE
 

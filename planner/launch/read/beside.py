@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import read_text
 from planner.job.errors import UsageError
 from planner.launch.read.limits import MOST_BYTES

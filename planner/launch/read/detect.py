@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
 from planner.job.unmodelled import refuse_unmodelled

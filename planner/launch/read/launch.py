@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled

@@ -26,9 +26,9 @@ from planner.launch.read.megatron_dialects import (
     dialect_note,
     dialect_of,
     eased,
+    fork_savings,
     other_model,
     others_unpredictable,
-    own_savings,
     translate,
 )
 from planner.launch.read.megatron_layout import (
@@ -143,7 +143,7 @@ class MegatronReader:
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
             and not (name in RAMPS and ramp.get("batch_ramp"))
         )
-        unmodelled += own_savings(self.arguments)
+        unmodelled += fork_savings(self.arguments)
         self.problems += eased(self.arguments.problems, self.dialect)
         self.problems = as_sure_as_read(self.problems, self.arguments)
         if why := other_model(self.launch):

@@ -96,16 +96,16 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
     if not arguments.strange_values:
         return False
     source = _beside(launch, _PARSERS) + _beside(launch, _FIELDS)
-    own = {
+    problems = {
         name: problem
         for name, problem in arguments.strange_values.items()
         if _quotes(source, str(arguments.given[name].value))
     }
-    for name, problem in own.items():
+    for name, problem in problems.items():
         words = f"--{name} {arguments.given[name].value}: a value of that fork, not modelled"
         at = arguments.problems.index(problem)
         arguments.problems[at] = arguments.unpredictable(words, name)
-    return bool(own)
+    return bool(problems)
 
 
 def _quotes(source: str, word: str) -> bool:
@@ -145,7 +145,7 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
     ]
 
 
-def own_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
+def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
     """Others' options that save memory, and those that no parser known here has and that may, by
     their names."""
     why = "an option of that fork: perhaps less memory than predicted"

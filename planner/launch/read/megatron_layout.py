@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from constraints.layout import even_split
+from constraints.layout_context import even_split
 from planner.launch.megatron_flags import layout_text
 from planner.launch.megatron_states import PATTERN
 from planner.launch.megatron_table import option

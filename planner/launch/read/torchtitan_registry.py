@@ -123,8 +123,8 @@ def _built(tree: ast.Module, path: Path, name: str) -> dict[str, Any] | None:
         return None
     if not isinstance(model, Record) or not layers:
         return None
-    own = {name: value for name, value in model.fields.items() if are_plain([value])}
-    return layers | own
+    stated = {name: value for name, value in model.fields.items() if are_plain([value])}
+    return layers | stated
 
 
 def _literal(node: ast.expr) -> Any:

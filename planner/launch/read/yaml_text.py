@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, SequenceNode
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import DEEPEST, demand_bounded, number_error
 
 # PyYAML reads about a tenth of a megabyte a second.

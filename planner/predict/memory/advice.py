@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.job.errors import UsageError
 from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled
@@ -21,7 +21,7 @@ from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
 from planner.predict.memory.footprint import configure, footprint_of
-from planner.predict.memory.solve import SAFE_PROBABILITY
+from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
 from planner.predict.plan import Degrees, Plan
 
 Watch = Callable[[str, int, int], None]
@@ -302,14 +302,15 @@ class _Adviser:
         if fits or rule == "all-or-none" or "full" not in modes or setup.recompute != "none":
             return None
         stages = self.base.layout.stage_layers(setup.degrees.pp)
-        low, high = 0, max(stages)
+        most = max(stages)
         if not self._suffices(job, stages):
             return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            enough = self._suffices(job, _at_most(stages, middle))
-            low, high = (low, middle) if enough else (middle, high)
-        return _at_most(stages, high) if high < max(stages) else None
+
+        def too_few(count: int) -> bool:
+            return not self._suffices(job, _at_most(stages, count))
+
+        fewest = bracket(too_few, most // 2, most)[1]
+        return _at_most(stages, fewest) if fewest < most else None
 
     def _suffices(self, job: Job, recomputed: tuple[int, ...]) -> bool:
         setup = self.setup

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hardware import Cluster
+from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.predict.memory.inference import InferenceMemory, inference_memory
 from planner.predict.memory.serving.deployment import Deployment

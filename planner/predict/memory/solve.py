@@ -95,23 +95,37 @@ class _Axis:
         return self.known[index]
 
     def border(self, probability: float) -> Border:
-        """Gallop to the first index that does not fit, then bisect."""
+        """The values around the border of a probability."""
 
         def fits(index: int) -> bool:
             return self.point(index).footprint.fit_probability >= probability
 
-        last = len(self.values) - 1
-        good, bad = -1, 0
-        while bad <= last and fits(bad):
-            good, bad = bad, min(2 * bad + 1, last) if bad < last else last + 1
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if fits(middle) else (good, middle)
+        good, bad = bracket(fits, 0, len(self.values))
         return Border(
             probability,
             self.point(good) if good >= 0 else None,
-            self.point(bad) if bad <= last else None,
+            self.point(bad) if bad < len(self.values) else None,
         )
+
+
+def bracket(
+    fits: Callable[[int], bool], start: int, count: int, over: Callable[[], bool] = lambda: False
+) -> tuple[int, int]:
+    """(last index that fits or -1, first one that does not or `count`) of a falling predicate.
+
+    Steps from `start` double until both sides are known, then halve. Where time ends (`over`) the
+    two may lie apart.
+    """
+    low, high, step, at = -1, count, 1, start
+    while high - low > 1 and not over():
+        if fits(at):
+            low = at
+            at = min(at + step, high - 1) if high == count else (low + high) // 2
+        else:
+            high = at
+            at = max(at - step, low + 1) if low == -1 else (low + high) // 2
+        step *= 2
+    return low, high
 
 
 def _axis(configuration: Configuration, unknown: Unknown, batch_is_fixed: bool) -> _Axis:

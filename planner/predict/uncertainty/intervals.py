@@ -22,7 +22,7 @@ from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.plan import Degrees, Interval
 from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
-from planner.predict.uncertainty.measured_range import Conditions, beyond_text, doublings
+from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.residuals import (
     COVERAGE,
     Further,
@@ -110,12 +110,7 @@ def learnt_spread(
     measured: dict[str, tuple[float, float]] = {
         axis: (low, high) for axis, low, high in learnt.measured
     }
-    beyond = doublings(measured, at)
-    growth = shipped_tables()[figure].growth
-    terms = {
-        beyond_text(axis, measured, at): growth.get(axis, 0.0) * distance
-        for axis, distance in beyond.items()
-    }
+    terms = shipped_tables()[figure].beyond(measured, at)
     further = Further(hypot(*terms.values()), tuple(terms))
     half = _Z * learnt.spread
     spread = Spread(-half, 0.0, half, family, learnt.runs, (LEARNT,), 1.0)

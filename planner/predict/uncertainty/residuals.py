@@ -33,7 +33,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from planner.predict.uncertainty.families import (
     UNFAMILIAR,
@@ -110,14 +110,6 @@ class Spread:
     sources: tuple[str, ...]
     family_share: float
 
-    def inflated(self, by: float) -> Spread:
-        """Both sides so many times as far from the median."""
-        return replace(
-            self,
-            low=self.middle - by * (self.middle - self.low),
-            high=self.middle + by * (self.high - self.middle),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Further:
@@ -147,32 +139,44 @@ class ResidualTable:
     growth: Mapping[str, float] = field(default_factory=dict)
     unmeasured: Mapping[str, float] = field(default_factory=dict)
 
+    def without(self, source: str) -> ResidualTable:
+        """The table as seen without one source; itself without that of none of its runs."""
+        if source not in self.sources:
+            return self
+        if source not in self._views:
+            entries = tuple(entry for entry in self.entries if entry.source != source)
+            self._views[source] = replace(self, entries=entries)
+        return self._views[source]
+
     def spread(self, family: Family, without: str = "") -> Spread:
         """What runs of a family are likely to show, as seen without one source."""
-        one_spread = self._view(without).spread(self.nearest(family, without))
-        return one_spread.inflated(self.inflation)
+        table = self.without(without)
+        nearest = table.nearest(family)
+        mixture, members = table._mixture(nearest), table._members(nearest)
+        low, middle, high = (mixture.quantile(level) for level in (LOW, MIDDLE, HIGH))
+        return Spread(
+            low=middle - self.inflation * (middle - low),
+            middle=middle,
+            high=middle + self.inflation * (high - middle),
+            family=nearest,
+            rows=sum(member.rows for member in members),
+            sources=tuple(sorted({member.source for member in members})),
+            family_share=table._family_share(nearest, members),
+        )
 
     def nearest(self, family: Family, without: str = "") -> Family:
         """The narrowest family with measured runs that this one belongs to."""
-        view = self._view(without)
-        if not view.has_runs(Family(family.framework)) and view.has_runs(Family(UNFAMILIAR)):
+        table = self.without(without)
+        if not table._has_runs(Family(family.framework)) and table._has_runs(Family(UNFAMILIAR)):
             family = family._replace(framework=UNFAMILIAR)
-        return next(
-            wider_family
-            for wider_family in wider_families(family, self.figure)
-            if view.has_runs(wider_family)
-        )
+        return next(filter(table._has_runs, wider_families(family, self.figure)))
 
     def further(self, family: Family, at: Conditions, without: str = "") -> Further:
         """The error to add for what was never measured, and for exposed communication."""
-        view = self._view(without)
-        near = view.measured(family)
-        beyond = doublings(near.axes, at)
-        terms = {
-            beyond_text(axis, near.axes, at): self.growth.get(axis, 0.0) * distance
-            for axis, distance in beyond.items()
-        }
-        for kind in view.missing(family):
+        table = self.without(without)
+        near = table._near(family)
+        terms = self.beyond(near.axes, at)
+        for kind in table._missing(family):
             terms[f"no run of {_kind_text(kind, family)}"] = self.unmeasured.get(kind, 0.0)
         if at.unstated:
             terms["precision not stated"] = _UNSTATED[self.figure]
@@ -185,8 +189,14 @@ class ResidualTable:
             terms["state-space layers, whose kernels few runs measure"] = _STATES[self.figure]
         named = [text for text, size in terms.items() if size >= _NAMED]
         named.sort(key=lambda text: -terms[text])
-        unmeasured_error = self.unmeasured_error(at)
-        return Further(hypot(unmeasured_error, *terms.values()), tuple(named))
+        return Further(hypot(self.unmeasured_error(at), *terms.values()), tuple(named))
+
+    def beyond(self, measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
+        """Standard deviations of what lies beyond measured ranges, in words."""
+        return {
+            beyond_text(axis, measured, at): self.growth.get(axis, 0.0) * distance
+            for axis, distance in doublings(measured, at).items()
+        }
 
     def unmeasured_error(self, at: Conditions) -> float:
         """Standard deviation of the errors in proportion to a part of the step."""
@@ -196,33 +206,80 @@ class ResidualTable:
         """The narrowest families with measured runs, in alphabetical order."""
         return sorted({entry.family for entry in self.entries})
 
-    @property
+    @cached_property
     def sources(self) -> list[str]:
         """The sources behind the table."""
         return sorted({entry.source for entry in self.entries})
 
-    def _view(self, without: str) -> _View:
-        return self._views(without if without in self.sources else "")
+    @cached_property
+    def _views(self) -> dict[str, ResidualTable]:
+        return {}
 
     @cached_property
-    def _views(self) -> _ViewCache:
-        return _ViewCache(self)
+    def _mixtures(self) -> dict[Family, _Mixture]:
+        return {}
 
+    @cached_property
+    def _reached(self) -> dict[str, _Near]:
+        return {}
 
-class _ViewCache:
-    """Views of a table, one for each source that is left out."""
+    def _has_runs(self, family: Family) -> bool:
+        """Whether a run of the family was measured; of the family of all runs this is said
+        even if there is none."""
+        return family == Family() or any(family.includes(entry.family) for entry in self.entries)
 
-    def __init__(self, table: ResidualTable) -> None:
-        self._table = table
-        self._known: dict[str, _View] = {}
+    @property
+    def _base(self) -> str:
+        """What makes runs near: kernels and links (time), or what a step keeps (memory)."""
+        return "architecture" if self.figure == "time" else "framework"
 
-    def __call__(self, without: str) -> _View:
-        if without not in self._known:
-            entries = tuple(entry for entry in self._table.entries if entry.source != without)
-            self._known[without] = _View(
-                self._table.figure, entries, self._table.prior_rows, self._table.source_power
+    def _missing(self, family: Family) -> Iterator[str]:
+        """Of architecture, framework and kind of model those without a run, on the same
+        architecture (memory: in the same framework) where that has any."""
+        base = Family()._replace(**{self._base: getattr(family, self._base)})
+        near = base if self._has_runs(base) else Family()
+        for kind in ("architecture", "framework", "model"):
+            if not self._has_runs(near._replace(**{kind: getattr(family, kind)})):
+                yield kind
+
+    def _near(self, family: Family) -> _Near:
+        """What the nearest runs reach."""
+        base = getattr(family, self._base)
+        if base not in self._reached:
+            members = self._members(Family()._replace(**{self._base: base})) or self.entries
+            self._reached[base] = _Near(
+                common_ranges(_merged(members)),
+                frozenset(bits for one in members for bits in one.bits),
             )
-        return self._known[without]
+        return self._reached[base]
+
+    def _members(self, family: Family) -> list[SourceResiduals]:
+        return [entry for entry in self.entries if family.includes(entry.family)]
+
+    def _family_share(self, family: Family, members: Sequence[SourceResiduals]) -> float:
+        if parent_family(family, self.figure) is None:
+            return 1.0
+        count = sum(rows**self.source_power for rows in _rows_by_source(members).values())
+        return count / (count + self.prior_rows) if count else 0.0
+
+    def _mixture(self, family: Family) -> _Mixture:
+        if family not in self._mixtures:
+            self._mixtures[family] = self._mix(family)
+        return self._mixtures[family]
+
+    def _mix(self, family: Family) -> _Mixture:
+        members = self._members(family)
+        share = self._family_share(family, members)
+        values = np.array([value for member in members for value in member.log_ratios])
+        weights = share * _weights(members, self.source_power)
+        parent = parent_family(family, self.figure)
+        if parent is not None:
+            wider = self._mixture(parent)
+            values = np.concatenate([values, wider.values])
+            weights = np.concatenate([weights, (1.0 - share) * wider.weights])
+        distinct, place = np.unique(values, return_inverse=True)
+        summed = np.bincount(place, weights).astype(np.float64)
+        return _Mixture(distinct[summed > 0.0], summed[summed > 0.0])
 
 
 def _kind_text(kind: str, family: Family) -> str:
@@ -251,96 +308,6 @@ class _Mixture(NamedTuple):
         """Interpolated between the middles of the weights' steps."""
         middles = np.cumsum(self.weights) - 0.5 * self.weights
         return float(np.interp(level, middles, self.values))
-
-
-class _View:
-    """A table as seen without one source; mixtures are computed once."""
-
-    def __init__(
-        self,
-        figure: Figure,
-        entries: tuple[SourceResiduals, ...],
-        prior_rows: float,
-        source_power: float,
-    ) -> None:
-        self._figure: Figure = figure
-        self._entries = entries
-        self._prior_rows = prior_rows
-        self._power = source_power
-        self._mixtures: dict[Family, _Mixture] = {}
-        self._near: dict[str, _Near] = {}
-
-    def has_runs(self, family: Family) -> bool:
-        """Whether a run of the family was measured; of the family of all runs this is said
-        even if there is none."""
-        return family == Family() or any(family.includes(entry.family) for entry in self._entries)
-
-    @property
-    def _base(self) -> str:
-        """What makes runs near: kernels and links (time), or what a step keeps (memory)."""
-        return "architecture" if self._figure == "time" else "framework"
-
-    def missing(self, family: Family) -> Iterator[str]:
-        """Of architecture, framework and kind of model those without a run, on the same
-        architecture (memory: in the same framework) where that has any."""
-        base = Family()._replace(**{self._base: getattr(family, self._base)})
-        near = base if self.has_runs(base) else Family()
-        for kind in ("architecture", "framework", "model"):
-            asked = near._replace(**{kind: getattr(family, kind)})
-            if not self.has_runs(asked):
-                yield kind
-
-    def measured(self, family: Family) -> _Near:
-        """What the nearest runs reach."""
-        one_getattr = getattr(family, self._base)
-        if one_getattr not in self._near:
-            members = self._members(Family()._replace(**{self._base: one_getattr})) or self._entries
-            self._near[one_getattr] = _Near(
-                common_ranges(_merged(members)),
-                frozenset(bits for one in members for bits in one.bits),
-            )
-        return self._near[one_getattr]
-
-    def _members(self, family: Family) -> list[SourceResiduals]:
-        return [entry for entry in self._entries if family.includes(entry.family)]
-
-    def spread(self, family: Family) -> Spread:
-        mixture, members = self._mixture(family), self._members(family)
-        low, middle, high = (mixture.quantile(level) for level in (LOW, MIDDLE, HIGH))
-        return Spread(
-            low=low,
-            middle=middle,
-            high=high,
-            family=family,
-            rows=sum(member.rows for member in members),
-            sources=tuple(sorted({member.source for member in members})),
-            family_share=self._family_share(family, members),
-        )
-
-    def _family_share(self, family: Family, members: Sequence[SourceResiduals]) -> float:
-        if parent_family(family, self._figure) is None:
-            return 1.0
-        count = sum(rows**self._power for rows in _rows_by_source(members).values())
-        return count / (count + self._prior_rows) if count else 0.0
-
-    def _mixture(self, family: Family) -> _Mixture:
-        if family not in self._mixtures:
-            self._mixtures[family] = self._mix(family)
-        return self._mixtures[family]
-
-    def _mix(self, family: Family) -> _Mixture:
-        members = self._members(family)
-        share = self._family_share(family, members)
-        values = np.array([value for member in members for value in member.log_ratios])
-        weights = share * _weights(members, self._power)
-        parent = parent_family(family, self._figure)
-        if parent is not None:
-            wider = self._mixture(parent)
-            values = np.concatenate([values, wider.values])
-            weights = np.concatenate([weights, (1.0 - share) * wider.weights])
-        distinct, place = np.unique(values, return_inverse=True)
-        summed = np.bincount(place, weights).astype(np.float64)
-        return _Mixture(distinct[summed > 0.0], summed[summed > 0.0])
 
 
 def _rows_by_source(members: Sequence[SourceResiduals]) -> Counter[str]:
@@ -391,34 +358,17 @@ def represent(log_ratios: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(value) for value in np.round(ordered, 4))
 
 
+_TABLE = TypeAdapter(ResidualTable)
+
+
 def parse_tables(document: dict[str, object]) -> dict[Figure, ResidualTable]:
     """Tables from the content of a residuals file; a figure without runs has none."""
+    figures: tuple[Figure, ...] = ("time", "memory")
     return {
-        figure: _parse_table(figure, block)
-        for figure in ("time", "memory")
+        figure: _TABLE.validate_python({**block, "figure": figure, "entries": block["runs"]})
+        for figure in figures
         if isinstance(block := document.get(figure), dict)
     }
-
-
-def _parse_table(figure: Figure, block: dict[str, object]) -> ResidualTable:
-    entries = block["runs"]
-    if not isinstance(entries, list):
-        raise TypeError(f"{figure}.runs must be a list of tables")
-    return ResidualTable(
-        figure,
-        tuple(SourceResiduals.model_validate(entry) for entry in entries),
-        float(str(block["prior_rows"])),
-        float(str(block["inflation"])),
-        float(str(block.get("source_power", 0.5))),
-        float(str(block.get("communication", 0.0))),
-        float(str(block.get("launches", 0.0))),
-        _numbers(block.get("growth")),
-        _numbers(block.get("unmeasured")),
-    )
-
-
-def _numbers(block: object) -> dict[str, float]:
-    return {name: float(value) for name, value in block.items()} if isinstance(block, dict) else {}
 
 
 @cache

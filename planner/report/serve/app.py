@@ -16,8 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError
-from hardware.errors import first_error
+from hardware.errors import HardwareError, first_error
 from hardware.files import shipped_text
 from planner.job.errors import UsageError
 from planner.job.models.catalog import model_names

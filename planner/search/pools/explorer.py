@@ -14,7 +14,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from constraints.layout import Recomputation, broken_but_memory
+from constraints.layout import broken_but_memory
+from constraints.layout_context import Recomputation
 from constraints.numbers import IntArray
 from constraints.rule import Layout
 from planner.cost import fields as f
@@ -27,24 +28,19 @@ from planner.predict.costed_plan import row_degrees
 from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.search.layout_model import solve_layout
 from planner.search.limit_results import (
-    SLOWEST,
     TIE,
     Effort,
-    Enough,
     LimitResult,
+    LimitSearch,
     Point,
     Progress,
-    Stopped,
-    stopped_by_signal,
+    Spent,
+    seconds_left,
 )
 from planner.search.pools.cost import CostedPool, PoolModel
 from planner.search.pools.terms import PartTerms, part_terms, pool_bound_s, pool_terms
 from planner.search.result import SolverBound
 from planner.search.terms import recompute_code
-
-# Each limit of the ladder, from which the front is completed, is this share of the one above.
-LIMIT_STEP = 0.85
-LIMIT_STEPS = 12
 
 Parts = tuple[int, ...]
 # Bound on the pace of a shape in one order, whether it is the tight one, row, parts of the stages.
@@ -60,8 +56,10 @@ class PoolPoint(Point):
     fill: float = 0.0
 
 
-class PoolExplorer:
+class PoolExplorer(LimitSearch):
     """Finds the fastest plan of a pool within each memory limit."""
+
+    limit_step, limit_steps = 0.85, 12
 
     def __init__(
         self,
@@ -74,18 +72,14 @@ class PoolExplorer:
         self.pool = pool
         self.model = model
         self.columns = columns
-        self.effort = effort
-        self.progress = progress or (lambda _what, _done, _total: None)
+        super().__init__(effort, Spent(), progress)
         self.limits: tuple[float, ...] = ()
+        self._rungs: tuple[float, ...] = ()
         self.solved: list[PoolPoint] = []
         self.solved_rows: set[int] = set()
         # Never solved, and not shown unable to improve the front.
         self.undecided: set[int] = set()
-        self.solves = 0
-        self.effort_s = 0.0
         self.costing_s = 0.0
-        self.deadline = np.inf if effort.deadline is None else effort.deadline
-        self.stopped: Stopped = ""
         # Terms of shapes on each part, and paces that no layout of a shape beats within a share of
         # the memory.
         self._terms: dict[int, tuple[PartTerms, ...]] = {}
@@ -183,8 +177,8 @@ class PoolExplorer:
     def search_within(self, limits: Sequence[float]) -> None:
         """Begin a search under the limits of the parts, bytes."""
         self.limits = tuple(limits)
-        self.solved, self.solver_bounds, self.solves, self.effort_s = [], [], 0, 0.0
-        self._proven = {}
+        self.solved, self.solver_bounds, self._proven = [], [], {}
+        self.spent.solves, self.spent.effort_s = 0, 0.0
 
     @property
     def limit_bytes(self) -> float:
@@ -194,38 +188,12 @@ class PoolExplorer:
     @property
     def tired(self) -> bool:
         """Whether the work that is allowed is done."""
-        return self.effort_s >= self.effort.most_effort_s or self.solves >= self.effort.most_solves
+        spent, effort = self.spent, self.effort
+        return spent.effort_s >= effort.most_effort_s or spent.solves >= effort.most_solves
 
-    def ladder(
-        self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
-    ) -> list[LimitResult]:
-        """The fastest plan within each of a ladder of limits, until nothing fits, plans take far
-        longer than `fastest`, or those so far are `enough`."""
-        found: list[LimitResult] = []
-        with stopped_by_signal(self._interrupt):
-            for index in range(LIMIT_STEPS):
-                self.progress("solving layouts", index, LIMIT_STEPS)
-                found.append(self._climb(limit_bytes * LIMIT_STEP**index, np.inf))
-                point = found[-1].point
-                if point is None or point.sample_s > SLOWEST * fastest or enough(found):
-                    break
-        return found
-
-    def within(
-        self, limits: Sequence[float], target_sample_times: Sequence[float]
-    ) -> list[LimitResult]:
-        """The fastest plan within each of some limits, of those that beat a pace.
-
-        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts.
-        """
-        with stopped_by_signal(self._interrupt):
-            return [
-                self._climb(limit, target)
-                for limit, target in zip(limits, target_sample_times, strict=True)
-            ]
-
-    def _interrupt(self) -> None:
-        self.stopped = "interrupted"
+    def descend(self, limits: Sequence[float]) -> None:
+        """Take other limits, in bytes of the largest memory."""
+        self._rungs = tuple(limits)
 
     def known(self, row: int, parts: Parts, share: float) -> float:
         """No layout of a shape in this order has a better pace, by what was proven within as much
@@ -238,12 +206,13 @@ class PoolExplorer:
         if bound > self.known(row, parts, share):
             self._proven.setdefault((row, parts), []).append((share, bound))
 
-    def _climb(self, limit_bytes: float, most_sample_s: float) -> LimitResult:
-        """The fastest plan whose stages take at most that share of their limits which `limit_bytes`
-        is of the largest; what does not beat `most_sample_s` is not looked for.
+    def climb(self, index: int, target_sample_s: float = np.inf) -> LimitResult:
+        """The fastest plan whose stages take at most that share of their limits which a rung is of
+        the largest.
 
         Shapes wait with a quick bound, and again with a tight one once they come first.
         """
+        limit_bytes = self._rungs[index]
         share = limit_bytes / self.limit_bytes
         best = min(
             (pool_point for pool_point in self.solved if pool_point.fill <= share),
@@ -260,8 +229,8 @@ class PoolExplorer:
         left = np.inf
         while waiting:
             bound, tight, row, parts = heappop(waiting)
-            target = min(most_sample_s, np.inf if best is None else best.sample_s)
-            if np.isinf(bound) or bound * (1.0 + TIE) >= target or self._exhausted():
+            target = min(target_sample_s, np.inf if best is None else best.sample_s)
+            if np.isinf(bound) or bound * (1.0 + TIE) >= target or self._is_over():
                 left = min(left, bound)
                 self._leave_open(waiting, target, (bound, tight, row, parts))
                 break
@@ -307,18 +276,13 @@ class PoolExplorer:
         _, ctx = pool_terms(self.model, self.costed, row, parts, self.limits)
         return not broken_but_memory(self.even(row), ctx)
 
+    def _is_over(self) -> bool:
+        return self.spent.is_over(self.effort.deadline) or self.tired
+
     def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
         """Note the shapes that may still beat `target`."""
         may = (waiting for waiting in (first, *waiting) if waiting[0] * (1.0 + TIE) < target)
         self.undecided.update(row for _, _, row, _ in may)
-
-    def _exhausted(self) -> bool:
-        if time.perf_counter() > self.deadline and not self.stopped:
-            self.stopped = "time-limit"
-        return bool(self.stopped) or self.tired
-
-    def _seconds_left(self) -> float | None:
-        return None if np.isinf(self.deadline) else self.deadline - time.perf_counter()
 
     def _solve(
         self, row: int, parts: Parts, share: float, target: float, bound: float
@@ -328,10 +292,10 @@ class PoolExplorer:
         limits = [share * limit for limit in self.limits]
         terms, ctx = pool_terms(self.model, self.costed, row, parts, limits)
         within_s = (bound * gbs, target / (1.0 + TIE) * gbs)
-        options = replace(self.effort.options, wall_s=self._seconds_left())
+        options = replace(self.effort.options, wall_s=seconds_left(self.effort.deadline))
         solution = solve_layout(terms, ctx, options, within_s)
-        self.solves += 1
-        self.effort_s += solution.effort_s
+        self.spent.solves += 1
+        self.spent.effort_s += solution.effort_s
         self.solved_rows.add(row)
         if solution.layout is None:
             return None, max(solution.bound_s / gbs, bound)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from constraints.errors import ConstraintError
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner._version import __version__
-from planner.job.errors import NothingFitsError, UsageError
+from planner.job.errors import UsageError
 from planner.job.pool import parse_pool
 from planner.job.request import Request
 from planner.predict.plan import Plan
@@ -17,35 +18,31 @@ from planner.search.infeasibility import (
     GIB,
     ConflictingRule,
     DoesNotFitError,
-    Relaxation,
-    RelaxationKind,
     WhyNothingFits,
 )
-from planner.search.limit_results import Effort, LimitResult, Progress, Until
+from planner.search.limit_results import Effort, LimitResult, Until
 from planner.search.pools.explorer import PoolExplorer
-from planner.search.pools.jobs import first_job
 from planner.search.relaxations import (
     Asked,
     Change,
+    Changes,
+    Kinds,
+    Outcome,
     Situation,
+    Tried,
     dropped_choices,
+    find_relaxations,
     larger_offloads,
     shorter_sequences,
     smaller_optimizers,
 )
 
 # Work for one change: enough to find a plan, not to prove it the fastest.
-_MOST_SOLVES, _MOST_EFFORT_S = 10, 0.5
+_EFFORT = Effort(most_solves=10, most_effort_s=0.5)
 # Doublings of the GPUs that are tried.
 _DOUBLINGS = 2
 
 Search = Callable[[Request, Effort], Plan]
-Changes = Iterator[Change[Asked]]
-_OF_THE_JOB: dict[RelaxationKind, Callable[[Situation, Until], Changes]] = {
-    "optimizer": smaller_optimizers,
-    "offload": larger_offloads,
-    "sequence": shorter_sequences,
-}
 
 
 def pool_nothing_fits(
@@ -61,8 +58,12 @@ def pool_nothing_fits(
     `search`: the fastest plan of a request within an effort; raises if nothing fits.
     """
     jobs = explorer.model.jobs
-    until = Until(None if np.isinf(explorer.deadline) else explorer.deadline)
-    relaxations = _relaxations(request, until, explorer.progress, search) if relaxed else ()
+    until = Until(explorer.effort.deadline)
+    at, tried = Situation(request, jobs[0], 0), Tried([], [])
+    if relaxed:
+        with until.interruptible():
+            check = partial(_verify, search)
+            tried = find_relaxations(at, explorer.progress, until, _KINDS, check)
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,
@@ -72,7 +73,8 @@ def pool_nothing_fits(
         proven=not explorer.stopped and bool(np.isinf(limit_results[0].bound)),
         conflict=(_memory(explorer),),
         layouts=(),
-        relaxations=relaxations,
+        relaxations=tuple(tried.found),
+        in_vain=tuple(tried.in_vain),
         stopped=until.stopped,
         untried=until.untried,
     )
@@ -99,53 +101,28 @@ def _memory(explorer: PoolExplorer) -> ConflictingRule:
     )
 
 
-def _relaxations(
-    request: Request, until: Until, progress: Progress, search: Search
-) -> tuple[Relaxation, ...]:
-    found = []
-    with until.interruptible():
-        for index, (kind, changes) in enumerate(_kinds(request, until)):
-            progress(f"searching what would fit: {kind}", index, 5)
-            found += _smallest(kind, changes, until, search, request.fit_probability)
-    return tuple(sorted(found, key=lambda relaxation: relaxation.seconds_per_token))
+def _verify(
+    search: Search, at: Situation, change: Change, until: Until, _same_gpus: bool, safe_only: bool
+) -> Outcome:
+    """The fastest plan of a changed request; `safe_only`: one that fits as surely as was asked."""
+    if not isinstance(change.make, Asked):
+        raise TypeError(f"{change.text} is no change of a request")
+    try:
+        plan = search(change.make.request, until.effort(_EFFORT))
+    except DoesNotFitError as error:
+        return Outcome(None, error.why.proven)
+    except (UsageError, HardwareError, ConstraintError):
+        return Outcome(None)
+    safe = plan.fit_probability >= at.request.fit_probability
+    return Outcome(plan if safe or not safe_only else None)
 
 
-def _smallest(
-    kind: RelaxationKind, changes: Changes, until: Until, search: Search, asked: float
-) -> list[Relaxation]:
-    """The first change that fits safely, and a smaller one that at least probably fits; `asked`:
-    the probability with which a plan is safe."""
-    found: list[Relaxation] = []
-    for change in changes:
-        if until.over(kind):
-            break
-        effort = Effort(
-            most_solves=_MOST_SOLVES,
-            most_effort_s=_MOST_EFFORT_S,
-            time_limit_s=until.seconds_left(),
-        )
-        try:
-            plan = search(change.make.request, effort)
-        except (NothingFitsError, UsageError, HardwareError, ConstraintError):
-            continue
-        safe = plan.fit_probability >= asked
-        if safe or not found:
-            found.append(Relaxation(kind=kind, change=change.text, smallest=False, plan=plan))
-        if safe and kind != "condition":
-            break
-    return found
+def _dropped(at: Situation, _until: Until) -> Changes:
+    for text, left in dropped_choices(at.request).items():
+        yield Change(f"without {text}", Asked(left, {}))
 
 
-def _kinds(request: Request, until: Until) -> Iterator[tuple[RelaxationKind, Changes]]:
-    at = Situation(request, first_job(request), 0)
-    dropped = dropped_choices(request).items()
-    yield "condition", (Change(f"without {text}", Asked(left, {})) for text, left in dropped)
-    for kind, changes in _OF_THE_JOB.items():
-        yield kind, changes(at, until)
-    yield "gpus", _more_gpus(at)
-
-
-def _more_gpus(at: Situation) -> Changes:
+def _more_gpus(at: Situation, _until: Until) -> Changes:
     """All parts doubled."""
     pool = parse_pool(at.request.gpus or "")
     for doubling in range(1, _DOUBLINGS + 1):
@@ -155,3 +132,12 @@ def _more_gpus(at: Situation) -> Changes:
             for count, text in zip(counts, pool.texts, strict=True)
         )
         yield Change(f"--gpus {gpus}", at.asked(gpus=gpus))
+
+
+_KINDS: Kinds = {
+    "condition": _dropped,
+    "optimizer": smaller_optimizers,
+    "offload": larger_offloads,
+    "sequence": shorter_sequences,
+    "gpus": _more_gpus,
+}

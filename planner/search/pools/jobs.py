@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hardware import Cluster
+from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import Pool, is_pool, parse_pool

@@ -11,9 +11,6 @@ import numpy as np
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
-from planner.job.pool import Pool
-from planner.job.request import Request
-from planner.predict.assumed_hardware import assumption_lines
 from planner.predict.assumptions import plan_assumptions, unmeasured_notes
 from planner.predict.costed_plan import CostedPlan, Outlook, assemble_plan, recomputed_share
 from planner.predict.device import half_precision
@@ -24,9 +21,7 @@ from planner.predict.uncertainty.intervals import (
     plan_conditions,
     step_time_interval,
 )
-from planner.search.outcome import summary_of
 from planner.search.pools.cost import CostedPool, PoolModel
-from planner.search.result import JobSummary
 
 if TYPE_CHECKING:
     from constraints.numbers import IntArray
@@ -107,27 +102,4 @@ def pool_interval(jobs: Sequence[Job], degrees: Degrees, step: Array) -> Interva
         high=step_time_s * exp(above),
         family=f"{widest.family}, widened: no mixed pool was measured",
         beyond=widest.beyond,
-    )
-
-
-def pool_summary(pool: Pool, jobs: Sequence[Job], request: Request) -> JobSummary:
-    """The resolved job in words and totals; peaks are means over the GPUs."""
-    job = jobs[0]
-    shares = [part.num_gpus / pool.num_gpus for part in pool.parts]
-    gpus = [part.gpu for part in pool.parts]
-    return summary_of(
-        job,
-        cluster=pool.describe(),
-        gpu=" + ".join(gpu.name for gpu in gpus),
-        num_gpus=pool.num_gpus,
-        used_gpus=pool.num_gpus,
-        usable_bytes=min(gpu.hbm_usable_bytes for gpu in gpus),
-        limit_bytes=min(job.hbm_limit_bytes for job in jobs),
-        peak_flop_per_s=sum(
-            share * gpu.peak(half_precision(gpu)) for share, gpu in zip(shares, gpus, strict=True)
-        ),
-        precision_peak_flop_per_s=sum(
-            share * gpu.peak(request.precision) for share, gpu in zip(shares, gpus, strict=True)
-        ),
-        assumed=assumption_lines(tuple(jobs)),
     )

@@ -15,7 +15,8 @@ import numpy as np
 
 from constraints.errors import ConstraintError
 from constraints.numbers import IntArray
-from hardware import HardwareError, parse_gpus
+from hardware.errors import HardwareError
+from hardware.load import parse_gpus
 from planner.job.errors import UsageError
 from planner.job.pool import Pool
 from planner.job.request import Request
@@ -25,11 +26,11 @@ from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
 from planner.search.exact_front import front
 from planner.search.limit_results import Effort, Progress
-from planner.search.outcome import front_points, of_front, proof_of, stop_notes
+from planner.search.outcome import front_points, job_summary, of_front, proof_of, stop_notes
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
-from planner.search.pools.plan import pool_plan, pool_summary
+from planner.search.pools.plan import pool_plan
 from planner.search.result import Counts, SearchResult
 from planner.search.trial import try_job
 
@@ -98,7 +99,7 @@ def search_pool(
     )  # fmt: skip
     return SearchResult(
         request=request,
-        job=pool_summary(pool, jobs, request),
+        job=job_summary(jobs, pool.num_gpus, pool.parts),
         counts=Counts(
             considered=considered,
             legal=len(explorer.orders),

@@ -22,7 +22,7 @@ from math import ceil
 
 import numpy as np
 
-from constraints.layout import LayoutContext
+from constraints.layout_context import LayoutContext
 from constraints.memory_numbers import MemoryNumbers
 from planner.cost import bounds, compiled, linear
 from planner.cost import fields as f

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardware import parse_gpus
+from hardware.load import parse_gpus
 from planner.evidence.learn.benches import (
     Bench,
     bench_equations,

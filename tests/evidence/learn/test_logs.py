@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.evidence.learn.logs import read_log, steady
 from planner.job.errors import UsageError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hardware import parse_gpus
+from hardware.load import parse_gpus
 from planner.evidence.runs.machine import Fabric, cluster_of, fabric_of
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.model import UnpredictableRowError

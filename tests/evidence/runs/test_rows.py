@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from planner.evidence.runs.rows import REQUIRED_COLUMNS, demand_measurements, read_rows
 from planner.job.errors import UsageError
 from tests.evidence.runs.rows_for_tests import row

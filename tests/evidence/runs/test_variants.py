@@ -508,8 +508,8 @@ def test_a_llama_in_llm_foundry_of_2023_runs_in_plain_torch() -> None:
         kernels = map_row(row(framework="Composer/llm-foundry FSDP", **cells)).job.framework.kernels
         return kernels.memory_traffic, kernels.norm_traffic
 
-    eager, own = (load_framework(name).kernels for name in ("fsdp1", "llm-foundry"))
+    eager, mpt = (load_framework(name).kernels for name in ("fsdp1", "llm-foundry"))
     llama = {"act": "swiglu", "software": "2023-10"}
     assert traffic(**llama) == (eager.memory_traffic, eager.norm_traffic)
-    assert traffic(**llama | {"act": "gelu"}) == (own.memory_traffic, own.norm_traffic)
-    assert traffic(**llama | {"software": "2024-03"}) == (own.memory_traffic, own.norm_traffic)
+    assert traffic(**llama | {"act": "gelu"}) == (mpt.memory_traffic, mpt.norm_traffic)
+    assert traffic(**llama | {"software": "2024-03"}) == (mpt.memory_traffic, mpt.norm_traffic)

@@ -207,10 +207,10 @@ def test_another_program_with_micro_batches(folder: ReadFolder) -> None:
     script = f"mpirun -np 8 python examples/tune.py {words} {others} --checkpoint-type local\n"
     with pytest.raises(CannotTellError, match="no framework that can be read"):
         folder({"a.sh": script})
-    own = (
+    script = (
         f"torchrun --nproc_per_node 8 mine.py {ARGS} --ours-a --ours-b --ours-c --ours-d --ours-e\n"
     )
-    assert folder({"b.sh": own}).gbs == 64
+    assert folder({"b.sh": script}).gbs == 64
 
 
 def test_options_without_a_command(folder: ReadFolder) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hardware import load_gpu
+from hardware.load import load_gpu
 from planner.job.models.catalog import load_model
 from planner.predict.memory.serving.deployment import Deployment
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hardware import load_gpu, parse_gpus
+from hardware.load import load_gpu, parse_gpus
 from planner.cost.communication import all_reduce_time_s
 from planner.job.errors import UsageError
 from planner.job.specs import ModelSpec

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from hardware import load_gpu
+from hardware.load import load_gpu
 from planner.job.models.catalog import load_model
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import ENGINES, graph_bytes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hardware import load_gpu
+from hardware.load import load_gpu
 from planner.job.errors import UsageError
 from planner.job.specs import ModelSpec
 from planner.predict.memory.inference import InferenceMemory, inference_memory

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hardware import parse_gpus
+from hardware.load import parse_gpus
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.pool import Pool

@@ -12,7 +12,7 @@ Constants that are not counted from tensors were read off the start-up logs in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hardware.schema import Gpu
 from planner.job.errors import unknown_name
@@ -50,60 +50,46 @@ class Engine:
         return self.non_torch_alone_bytes if gpus == 1 else self.non_torch_pipeline_bytes
 
 
-def _recent(name: str, title: str, graphs_in_budget: bool) -> Engine:
-    """vLLM since 0.17.
-
-    Sampled logits: 16-bit as the head writes them, fp32, and two more fp32 tensors. Memory
-    beside torch: 0.24 to 0.27 GiB on one GPU (0.46 on granite, left out), 2.06 to 2.21 GiB under
-    TP (flashinfer's fused all-reduce), 0.07 GiB in a pipeline. mxfp4: gpt-oss-20b takes 13.64 GiB
-    and gpt-oss-120b 65.97 (vLLM issue 23278): hidden 2880 -> 3072 and width 2880 -> 2944.
-    """
-    return Engine(
-        name=name,
-        title=title,
-        logs="vllm-0.19",
-        logit_bytes=2.0 + 4.0 + 4.0 + 4.0,
-        moe_workspace_stays=True,
-        graphs_in_budget=graphs_in_budget,
-        non_torch_alone_bytes=0.25 * GIB,
-        non_torch_pipeline_bytes=0.07 * GIB,
-        non_torch_tensor_bytes=2.1 * GIB,
-        pad_hidden=256,
-        pad_width=128,
-    )
-
-
-def _sorting() -> Engine:
-    """vLLM 0.6.4 to 0.16, which sorts the logits for top-p.
-
-    Sorted values with 8-byte indices, double-buffered, and cumulative sums: 38.9 B a logit on
-    Llama-3.1-8B at 1,024 sequences (4.76 GiB), 38.3 to 41.2 B in logs of vLLM 0.6 and 0.7
-    (vLLM pull request 10511, issues 12330 and 13061). Memory beside torch: 0.13 to 0.14 GiB on
-    one GPU, 0.54 to 0.55 GiB under TP. mxfp4: gpt-oss-20b takes 13.47 GiB and gpt-oss-120b
-    64.38: width 2880 -> 3072.
-    """
-    return Engine(
-        name="vllm-0.16",
-        title="vLLM 0.6.4 to 0.16",
-        logs="vllm-0.11",
-        logit_bytes=39.0,
-        moe_workspace_stays=False,
-        graphs_in_budget=False,
-        non_torch_alone_bytes=0.13 * GIB,
-        non_torch_pipeline_bytes=0.07 * GIB,
-        non_torch_tensor_bytes=0.55 * GIB,
-        pad_hidden=1,
-        pad_width=256,
-    )
-
-
+# Since 0.17 the sampled logits are 16-bit as the head writes them, fp32, and two more fp32
+# tensors. Memory beside torch: 0.24 to 0.27 GiB on one GPU (0.46 on granite, left out), 2.06 to
+# 2.21 GiB under TP (flashinfer's fused all-reduce), 0.07 GiB in a pipeline. mxfp4: gpt-oss-20b
+# takes 13.64 GiB and gpt-oss-120b 65.97 (vLLM issue 23278): hidden 2880 -> 3072 and width 2880 ->
+# 2944.
+_RECENT = Engine(
+    name="vllm",
+    title="vLLM 0.21 and later",
+    logs="vllm-0.19",
+    logit_bytes=2.0 + 4.0 + 4.0 + 4.0,
+    moe_workspace_stays=True,
+    graphs_in_budget=True,
+    non_torch_alone_bytes=0.25 * GIB,
+    non_torch_pipeline_bytes=0.07 * GIB,
+    non_torch_tensor_bytes=2.1 * GIB,
+    pad_hidden=256,
+    pad_width=128,
+)
+_BEFORE_GRAPHS = replace(
+    _RECENT, name="vllm-0.19", title="vLLM 0.17 to 0.20", graphs_in_budget=False
+)
+# Until 0.16 the logits are sorted for top-p: sorted values with 8-byte indices, double-buffered,
+# and cumulative sums: 38.9 B a logit on Llama-3.1-8B at 1,024 sequences (4.76 GiB), 38.3 to 41.2
+# B in logs of vLLM 0.6 and 0.7 (vLLM pull request 10511, issues 12330 and 13061). Memory beside
+# torch: 0.13 to 0.14 GiB on one GPU, 0.54 to 0.55 GiB under TP. mxfp4: gpt-oss-20b takes 13.47
+# GiB and gpt-oss-120b 64.38: width 2880 -> 3072.
+_SORTING = replace(
+    _BEFORE_GRAPHS,
+    name="vllm-0.16",
+    title="vLLM 0.6.4 to 0.16",
+    logs="vllm-0.11",
+    logit_bytes=39.0,
+    moe_workspace_stays=False,
+    non_torch_alone_bytes=0.13 * GIB,
+    non_torch_tensor_bytes=0.55 * GIB,
+    pad_hidden=1,
+    pad_width=256,
+)
 ENGINES: Mapping[str, Engine] = {
-    engine.name: engine
-    for engine in (
-        _recent("vllm", "vLLM 0.21 and later", graphs_in_budget=True),
-        _recent("vllm-0.19", "vLLM 0.17 to 0.20", graphs_in_budget=False),
-        _sorting(),
-    )
+    engine.name: engine for engine in (_RECENT, _BEFORE_GRAPHS, _SORTING)
 }
 
 # NCCL as started before the budget's first look at the device: 1.53 - 0.51 GiB under TP 2 and 4

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hardware import load_gpu
+from hardware.load import load_gpu
 from planner.job.models.catalog import load_model
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import ENGINES, GIB
