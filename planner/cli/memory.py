@@ -5,36 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from planner.cli import option_types as types
+from planner.cli.declared import names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
-from planner.cli.help import FIRST_DEGREES, GroupedCommand
-from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, inference_options
-from planner.cli.options import (
-    LIMITS,
-    configuration_options,
-    job_options,
-    time_limit_option,
-)
-from planner.cli.output import check_files, plot_option, print_report, write_plot
+from planner.cli.fit import fit_request
+from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, serve
+from planner.cli.options import LIMITS
+from planner.cli.output import check_files, print_report, write_plot
+from planner.cli.progress import limited, watched
 from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.quantities import gib
+from planner.job.request import Request
 from planner.job.written import write_text
-
-if TYPE_CHECKING:
-    from planner.job.request import Request
-    from planner.predict.memory.account import StageAccount
-    from planner.predict.memory.advice import Advice
-    from planner.predict.memory.footprint import Footprint
-    from planner.predict.memory.solve import Solution
-    from planner.predict.plan import Degrees
-    from planner.report.tables import Report
+from planner.predict.command_line import search_command
+from planner.predict.memory.account import StageAccount
+from planner.predict.memory.advice import Advice, advise
+from planner.predict.memory.footprint import Footprint, configure, dropless_worst_case, footprint_of
+from planner.predict.memory.solve import Solution, solve
+from planner.predict.memory.terms import peak_tensors
+from planner.predict.plan import Degrees
+from planner.predict.plan_text import configuration_text
+from planner.report.figures.memory import memory_figure
+from planner.report.memory import memory_report
+from planner.report.memory_changes import advice_blocks, solution_blocks
+from planner.report.memory_data import memory_json
+from planner.report.tables import Report
+from planner.search.fit import fitting_plan
 
 
 @dataclass(frozen=True)
@@ -64,49 +66,13 @@ _SHARED = (
 )  # fmt: skip
 
 
-@click.command(
-    "memory",
-    cls=GroupedCommand,
-    first=FIRST_DEGREES,
-    epilog="Example: planner memory --model gpt2 --mbs 12 --seq 1024 --framework nanogpt",
-)
-@job_options
-@configuration_options
-@click.option(
-    "--stage",
-    default="heaviest",
-    type=types.STAGE,
-    help="Pipeline stage to show: heaviest, all, or a number from 0 on.",
-)
-@click.option("--tensors", is_flag=True, help="List the tensors kept for backward at the peak.")
-@click.option(
-    "--solve",
-    type=click.Choice([*SOLVE_TRAINING, *SOLVE_CHOICES]),
-    help="Find the largest that fits; batch and context with --inference.",
-)
-@click.option(
-    "--advise", is_flag=True, help="Evaluate every change that saves memory, and what it costs."
-)
-@time_limit_option("Of --advise; changes for which no time is left are named.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
-@click.option("-o", "--output", type=types.FILE, help="Write the JSON document to a file.")
-@plot_option("the step")
-@click.option("--force", is_flag=True, help="Overwrite files.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@inference_options
-def command(**options: Any) -> None:
-    """Show what holds the memory of a GPU, phase by phase of a training step.
-
-    Any configuration, legal on its GPUs. Without --gpus it has as many H100s as the degrees
-    multiply to, with --gpus H200 as many of those. Exit status 1 if it does not fit.
-    """
+def run(**options: Any) -> None:
+    """The command."""
     ctx = click.get_current_context()
     if options["advise"] and options["solve"] is not None:
         raise UsageError("give --solve or --advise, not both")
     if options["inference"]:
-        from planner.cli.memory_inference import run
-
-        ctx.exit(run(_serving_options(ctx, options)))
+        ctx.exit(serve(_serving_options(ctx, options)))
     _refuse_serving_options(ctx, options)
     ctx.exit(_train(options))
 
@@ -129,8 +95,6 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _findings(options: dict[str, Any]) -> _Findings:
-    from planner.predict.memory.footprint import configure, dropless_worst_case, footprint_of
-
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = _complete(options)
     request, degrees = given_configuration(options)
@@ -140,8 +104,6 @@ def _findings(options: dict[str, Any]) -> _Findings:
     )
     solution: Solution | None = None
     if options["solve"] is not None:
-        from planner.predict.memory.solve import solve
-
         fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
         solution = solve(configuration, options["solve"], batch_is_fixed=fixed)
     # With the largest value that fits, if one was looked for.
@@ -163,7 +125,7 @@ def _findings(options: dict[str, Any]) -> _Findings:
 
 def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
     """Options of serving as given, None where they were not. UsageError for those of training."""
-    of_serving = _options_of_serving()
+    of_serving = names_of("serving")
     given = {name for name in options if _is_given(ctx, name)}
     strange = sorted(given - of_serving - set(_SHARED))
     if strange:
@@ -178,7 +140,7 @@ def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, A
 
 def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None:
     """UsageError for options of serving without --inference."""
-    strange = sorted(name for name in _options_of_serving() if _is_given(ctx, name))
+    strange = sorted(name for name in names_of("serving") if _is_given(ctx, name))
     if strange:
         raise UsageError(f"{_spelled(strange)}: only with --inference")
     if options["solve"] in SOLVE_CHOICES:
@@ -186,11 +148,6 @@ def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None
             f"--solve {options['solve']} needs --inference; of training: "
             + ", ".join(SOLVE_TRAINING)
         )
-
-
-def _options_of_serving() -> set[str]:
-    """Names of the options that only serving has."""
-    return {param.name for param in inference_options(lambda: None).__dict__["__click_params__"]}
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:
@@ -254,8 +211,6 @@ def _advice(
 ) -> Advice | None:
     if not options["advise"]:
         return None
-    from planner.cli.progress import limited, watched
-    from planner.predict.memory.advice import advise
 
     with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         return advise(
@@ -275,14 +230,11 @@ def _advice(
 
 
 def _document(found: _Findings) -> str:
-    from planner.report.memory_data import memory_json
-
     return memory_json(found.request, found.footprint, found.worst, found.solution, found.advice)
 
 
 def _draw(plot: Path, found: _Findings) -> None:
     from planner.report.charts.memory import memory_chart
-    from planner.report.figures.memory import memory_figure
     from planner.report.pages.studies import memory_page
 
     figure = memory_figure(found.footprint, found.stages)
@@ -294,10 +246,6 @@ def _instead(options: dict[str, Any]) -> str:
     ctx = click.get_current_context()
     if any(_is_given(ctx, name) for name in _CHOICES) or not _is_given(ctx, "gpus"):
         return ""
-    from planner.cli.fit import fit_request
-    from planner.predict.command_line import search_command
-    from planner.predict.plan_text import configuration_text
-    from planner.search.fit import fitting_plan
 
     of_batch = ("gbs", "gbs_tokens")
     batch = {name: options[name] if _is_given(ctx, name) else None for name in of_batch}
@@ -311,10 +259,6 @@ def _instead(options: dict[str, Any]) -> str:
 
 
 def _report(found: _Findings, tensors: bool, instead: str) -> Report:
-    from planner.predict.memory.terms import peak_tensors
-    from planner.report.memory import memory_report
-    from planner.report.memory_changes import advice_blocks, solution_blocks
-
     more = [] if found.solution is None else [*solution_blocks(found.solution)]
     more += [] if found.advice is None else [*advice_blocks(found.advice)]
     return memory_report(

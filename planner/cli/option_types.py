@@ -308,6 +308,8 @@ PLANS = _Whole(1, 10**6)
 NODES = _Whole(0, LARGEST_DEGREE)
 PROCESSES = _Whole(1, 1024)
 SEED = _Whole(0, 2**31 - 1)
+PORT = click.IntRange(0, 65535)
+RUNS = click.IntRange(1, 1000)
 # The longest that anyone waits: a year.
 TIME_LIMIT = Number(0, 365 * 86400, low_open=True)
 MEASURED_S = Number(0, 1e6, low_open=True)
