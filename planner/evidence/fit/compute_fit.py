@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.files import shipped_text
+from hardware.files import shipped_text, shipped_toml
 from hardware.load import load_gpu
 from planner.cost._jit import jit
 from planner.cost.compute import (
@@ -62,44 +62,9 @@ class Search:
     bounds: dict[str, tuple[float, float]] = field(hash=False)
 
 
-_ATTENTION_BOUNDS = {
-    "attention_forward_efficiency": (0.2, 0.95),
-    "attention_backward_efficiency": (0.2, 0.95),
-    "attention_forward_tail_share": (0.0, 1.0),
-    "attention_backward_tail_share": (0.0, 1.0),
-}
-SEARCHES = (
-    Search(
-        "gemm",
-        {
-            "gemm16_max_efficiency": (0.3, 0.95),
-            "gemm_clock_gain": (1.0, 1.4),
-            "gemm_small_tile_share": (0.5, 1.0),
-            "gemm_start_depth": (0.0, 300.0),
-            "gemm_epilogue_exposed": (0.0, 1.5),
-            "gemm_hbm_efficiency": (0.6, 0.95),
-        },
-    ),
-    Search(
-        "grouped",
-        {
-            "grouped_efficiency_share": (0.5, 1.0),
-            "grouped_hbm_efficiency": (0.3, 0.95),
-            "group_start_s": (0.0, 2e-5),
-        },
-    ),
-    Search("attention", _ATTENTION_BOUNDS),
-)
-# Only figures that vary length and head width can tell these; other GPUs take them over.
-FIGURE_SEARCH = Search(
-    "attention",
-    {
-        **_ATTENTION_BOUNDS,
-        "attention_forward_start_columns": (0.0, 500.0),
-        "attention_backward_start_columns": (0.0, 800.0),
-        "attention_half_head_dim": (0.0, 200.0),
-    },
-)
+_LIMITS = shipped_toml("planner.evidence.fit", "searches.toml")
+SEARCHES = tuple(Search(family, bounds) for family, bounds in _LIMITS["kernels"].items())
+FIGURE_SEARCH = Search("attention", _LIMITS["kernels"]["attention"] | _LIMITS["figures"])
 
 
 def _gemm(row: dict[str, str], peak: float) -> tuple[str, tuple[float, ...], float]:

@@ -9,7 +9,7 @@ from functools import cache
 from hardware import Cluster, HardwareError, parse_gpus, with_sharp
 from hardware.load import gpu_names
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.rows import MeasuredRow, named
 
 _GBIT = 1e9 / 8.0
 
@@ -37,17 +37,6 @@ class Fabric:
         return cluster.model_copy(update=changes)
 
 
-_KINDS = (
-    (r"omni-?path|\bopa\b", "omni-path"),
-    (r"\broce\b", "roce"),
-    (r"infiniband|\bib\b", "infiniband"),
-    (r"\befa-?v1\b", "efa-v1"),
-    (r"\befa\b", "efa"),
-    (r"\btcpxo\b", "tcpxo"),
-    (r"\btcpx\b", "tcpx"),
-    (r"ethernet|spectrum|gbe\b|\btcp\b", "roce"),
-    (r"slingshot|\bcxi\b", "slingshot"),
-)
 _GIGABIT = re.compile(r"\s*(Gb/s|Gbit/s|GbE|GBE|Gbits?|Gb|G)\b")
 
 # Gbit/s of a node: NICs times the rate of one, or the whole.
@@ -68,7 +57,7 @@ def fabric_of(row: MeasuredRow) -> Fabric | None:
     if cell is None:
         return None
     text = re.sub(_GIGABIT, "gbps", cell)
-    kind = next((name for pattern, name in _KINDS if re.search(pattern, cell.lower())), None)
+    kind: str | None = named("fabric", cell.lower())
     found = next((match for rate in _RATES if (match := re.search(rate, text.lower()))), None)
     # A rate of which it is not clear whose it is, a NIC's or a node's, or one in bytes.
     unread = found is None and re.search(r"\d\s*(gbps|GB)", text) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.evidence.runs.rows import MeasuredRow, yes_or_no
+from planner.evidence.runs.rows import MeasuredRow, named, yes_or_no
 from planner.job.models.layout import hybrid_kinds
 from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
 
@@ -16,14 +16,6 @@ _SMALLEST_HEAD_DIM = 8
 _USUAL_HEAD_DIM = 128
 # Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
 _COARSE_EXPERTS = 16
-
-
-# Column, words of it, and why such a row is refused.
-_UNSUPPORTED = (
-    ("tuning", "one layer", "a benchmark of one layer is not a training step"),
-    ("sequences", "padded", "how much of the padded samples is computed is not stated"),
-    ("tuning", "lora", "LoRA fine-tuning is not modelled"),
-)
 
 
 class UnpredictableRowError(ValueError):
@@ -151,8 +143,8 @@ def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
 
 
 def _refuse_unsupported(row: MeasuredRow) -> None:
-    for column, pattern, reason in _UNSUPPORTED:
-        if row.says(column, pattern):
+    for column in ("sequences", "tuning"):
+        if reason := named(column, row.fact(column)):
             raise UnpredictableRowError(reason)
 
 

@@ -23,9 +23,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from hardware.files import read_text
+from hardware.files import read_text, shipped_toml
 from planner.job.errors import UsageError
 
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
@@ -39,17 +41,6 @@ FIRST_SIGHT = {
     "memory": ("peak_mem_gib", "first_sight_gib"),
 }
 PLAN_COLUMN = "plan_file"
-# Words of the column `variant`, for tables without these columns: column, and what it then says.
-_VARIANTS = {
-    "compile": ("compile", "y"), "eager": ("compile", "n"), "async_tp": ("overlap", "async_tp"),
-    "moe_a2a_overlap": ("overlap", "ep"), "cuda_graph": ("cuda_graphs", "y"),
-    "deepep": ("ep_dispatch", "deepep"), "hybridep": ("ep_dispatch", "hybridep"),
-}  # fmt: skip
-# What a doubt names, and the figures that it touches; one about the configuration touches all.
-_DOUBTED = {
-    "time": ("time",), "time withdrawn": ("time",), "memory": ("memory",), "oom": ("fit",),
-    "mfu": (),
-}  # fmt: skip
 _FIGURES = ("time", "memory", "fit")
 
 # The runs that ship, a file a source.
@@ -72,7 +63,8 @@ class MeasuredRow:
     def fact(self, column: str) -> str:
         """A fact in lower case, from its own column or a word of `variant`; "" where unknown."""
         words = (self.text("variant") or "").lower().split()
-        said = (_VARIANTS[word][1] for word in words if _VARIANTS.get(word, "")[:1] == (column,))
+        known = words_of("variant")
+        said = (known[word][1] for word in words if known.get(word, [""])[0] == column)
         return (self.text(column) or " ".join(said)).lower()
 
     def says(self, column: str, pattern: str) -> bool:
@@ -105,7 +97,7 @@ class MeasuredRow:
     def doubted(self) -> frozenset[str]:
         """Figures (`time`, `memory`, `fit`) that the row's source contradicts."""
         named = re.findall(r"(?:^|;\s*)([a-z_ ]+):", self.text("doubt") or "")
-        return frozenset(item for name in named for item in _DOUBTED.get(name, _FIGURES))
+        return frozenset(item for name in named for item in words_of("doubt").get(name, _FIGURES))
 
     @property
     def withdraws_time(self) -> bool:
@@ -212,32 +204,22 @@ def _demand_columns(path: Path, header: Sequence[str] | None) -> None:
         )
 
 
-# The many ways in which tables spell one setting. A text that is not known gives None: the caller
-# then takes a stated default or refuses the row, and never guesses in silence.
 _YES = frozenset({"y", "yes", "true", "on", "1", "enabled"})
 _NO = frozenset({"n", "no", "false", "off", "0", "disabled", "-", "none"})
 
-# First match wins: a pattern in the precision cell, and the arithmetic of linear layers.
-_PRECISIONS = (
-    (r"nv_?fp4", "nvfp4"),
-    (r"mxfp8", "mxfp8"),
-    (r"fp8|float8|e4m3|e5m2", "fp8"),
-    (r"tf32", "tf32"),
-    (r"bf16|bfloat16", "bf16"),
-    (r"fp16|float16|\bhalf\b|\bamp\b|\bo[12]\b", "fp16"),
-    (r"fp32|float32|\bfull\b|\b32\b", "fp32"),
-)
-
-# First match wins: a pattern in the sharding cell, and the ZeRO stage. PyTorch's names are those of
-# torch.distributed.fsdp.ShardingStrategy; HSDP shards everything inside its groups.
-_ZERO = (
-    (r"no_?shard|^ddp", 0),
-    (r"no reshard|shard_grad_op|hybrid_shard_zero2|zero[- _]?2|optim_grads$", 2),
-    (r"zero[- _]?1|dist(ributed)?[- _]?opt|overlapped-dist", 1),
-    (r"zero[- _]?3|fsdp|hsdp|full_?shard|hybrid_?shard|optim_grads_params", 3),
-    (r"zero[- _]?0", 0),
-)
 _STAGE = re.compile(r"^(?:zero|stage)?[- _=]*([0-3])$")
+
+
+@cache
+def words_of(table: str) -> Any:
+    """A table of `words.toml`."""
+    return shipped_toml("planner.evidence.runs", "words.toml")[table]
+
+
+def named(table: str, text: str) -> Any:
+    """What a text means by the patterns of a table of `words.toml`; None where none is found."""
+    patterns = words_of(table)
+    return next((meaning for pattern, meaning in patterns if re.search(pattern, text)), None)
 
 
 def yes_or_no(text: str | None) -> bool | None:
@@ -250,8 +232,8 @@ def yes_or_no(text: str | None) -> bool | None:
 
 def precision_named(text: str) -> str | None:
     """Arithmetic that a precision cell names: `amp_bf16`, `bfloat16` and `bf16-mixed` are bf16."""
-    lower = text.lower()
-    return next((name for pattern, name in _PRECISIONS if re.search(pattern, lower)), None)
+    found: str | None = named("precision", text.lower())
+    return found
 
 
 def zero_stage_named(text: str) -> int | None:
@@ -261,7 +243,8 @@ def zero_stage_named(text: str) -> int | None:
         return int(stage[1])
     if lower.startswith("none") or yes_or_no(lower) is False:
         return 0
-    return next((stage for pattern, stage in _ZERO if re.search(pattern, lower)), None)
+    found: int | None = named("zero", lower)
+    return found
 
 
 def recompute_named(text: str) -> str:
