@@ -8,6 +8,7 @@ from typing import Any
 from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run
 from planner.job.frameworks.names import target_named
+from planner.job.written import picked
 from planner.launch.folder import launch_folder, refuse_folder, write_folder
 from planner.launch.plans import launch_of
 from planner.report.launch import launch_report
@@ -31,11 +32,9 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
     write_folder(path, folder.files, force)
     document = {
         "folder": str(path),
-        "framework": launch.target,
-        "nodes_as": launch.nodes_as,
+        **picked(launch, "framework=target nodes_as"),
         "files": sorted(folder.files),
-        "departures": folder.departures,
-        "expectations": folder.expected.model_dump(),
+        **picked(folder, "departures expectations=expected"),
     }
 
     show(options["as_json"], lambda: document, lambda: launch_report(path, launch, folder))
