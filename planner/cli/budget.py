@@ -27,7 +27,6 @@ _ANY = "llama-3-8b"
 
 
 def run(**options: Any) -> None:
-    """The command."""
     shown = begin_study(options)
     model_file = _model_file(options)
     settings = build_settings(options)

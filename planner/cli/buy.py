@@ -31,7 +31,6 @@ _MOST_JOBS = 32
 
 
 def run(**options: Any) -> None:
-    """The command."""
     shown = begin_study(options)
     limits, settings = build_limits(options), build_settings(options)
     runs, offers = tuple(_runs(options)), offers_for(options)

@@ -41,7 +41,6 @@ from planner.search.plan_file import read_plan_file
 
 
 def run(paths: tuple[str, ...], **options: Any) -> None:
-    """The command."""
     output = _output(options)
     if options["suggest"]:
         _suggest(paths, options)

@@ -34,7 +34,6 @@ _STATUS = {
 
 
 def run(paths: tuple[str, ...], **options: Any) -> None:
-    """The command."""
     style = output_format(options["as_json"], options["as_csv"])
     hints = _hints(options)
     measured = _measured(options)

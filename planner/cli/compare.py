@@ -31,7 +31,6 @@ from planner.report.comparison_trace import trace
 
 
 def run(**options: Any) -> None:
-    """The command."""
     shown = begin_study(options)
     offers = offers_for(options)
     settings, limits = build_settings(options), build_limits(options)

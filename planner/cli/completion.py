@@ -9,7 +9,6 @@ from planner.cli.main import cli
 
 
 def run(shell: str) -> None:
-    """The command."""
     made = get_completion_class(shell)
     if made is None:
         raise click.UsageError(f"no completion is known for {shell}")

@@ -32,7 +32,6 @@ Rows = Iterator[tuple[str, str]]
 
 
 def run() -> None:
-    """The command."""
     missing = [name for name in _NEEDED if _version(name) is None]
     verdict = "All that a search needs is there."
     if missing:

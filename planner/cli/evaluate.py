@@ -25,7 +25,6 @@ from planner.search.result import SearchResult
 
 
 def run(**options: Any) -> None:
-    """The command."""
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
     request, degrees = given_configuration(options)

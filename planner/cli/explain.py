@@ -24,7 +24,6 @@ from planner.search.what_if import what_if
 
 
 def run(plan_file: str, number: int | None, **options: Any) -> None:
-    """The command."""
     trace = check_output(options["trace"], options["force"], "--trace")
     check_plot(options["plot"], options["force"], trace)
 

@@ -23,7 +23,6 @@ from planner.search.pools.jobs import first_job
 
 
 def run(**options: Any) -> None:
-    """The command."""
     request, assumed = fit_request(options)
     compile_if_first_run(options["quiet"])
 

@@ -9,7 +9,6 @@ from planner.report.frameworks import framework_report, frameworks_report, setti
 
 
 def run(name: str | None, as_json: bool, whole: bool) -> None:
-    """The command."""
     if name is not None:
         profile = load_framework(name)
         show(as_json, lambda: settings_document(profile), lambda: framework_report(profile, whole))

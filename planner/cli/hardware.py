@@ -12,7 +12,6 @@ from planner.report.hardware import (
 
 
 def run(name: str | None, as_json: bool) -> None:
-    """The command."""
     if name is None:
         show(as_json, hardware_documents, hardware_report)
     else:

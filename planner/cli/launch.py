@@ -17,7 +17,6 @@ from planner.search.plan_file import read_plan
 
 
 def run(plan_file: str, number: int | None, **options: Any) -> None:
-    """The command."""
     path, force = Path(options["output"]), options["force"]
     named = options["framework"] and target_named(options["framework"])
     result, number = read_plan(Path(plan_file), number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -27,30 +27,15 @@ from planner.predict.command_line import search_command
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.advice import Advice, advise
 from planner.predict.memory.footprint import Footprint, configure, dropless_worst_case, footprint_of
-from planner.predict.memory.solve import Solution, solve
+from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan import Degrees
 from planner.predict.plan_text import configuration_text
-from planner.report.figures.memory import memory_figure
+from planner.report.figures.memory import Figure, memory_figure
 from planner.report.memory import memory_report
 from planner.report.memory_changes import advice_blocks, solution_blocks
 from planner.report.memory_data import memory_json
-from planner.report.tables import Report
 from planner.search.fit import fitting_plan
-
-
-@dataclass(frozen=True)
-class _Findings:
-    """What is to be shown and written."""
-
-    request: Request
-    footprint: Footprint
-    stages: list[StageAccount]
-    worst: Footprint | None
-    solution: Solution | None
-    advice: Advice | None
-    notes: list[str]
-
 
 SOLVE_TRAINING = ("mbs", "seq", "layers")
 # Who leaves all these open asks how to fit, not whether one configuration does.
@@ -67,7 +52,6 @@ _SHARED = (
 
 
 def run(**options: Any) -> None:
-    """The command."""
     ctx = click.get_current_context()
     if options["advise"] and options["solve"] is not None:
         raise UsageError("give --solve or --advise, not both")
@@ -80,21 +64,6 @@ def run(**options: Any) -> None:
 def _train(options: dict[str, Any]) -> int:
     """Account, solve and advise as asked; write and print; the exit status."""
     output = check_files(options)
-    found = _findings(options)
-    if output is not None:
-        write_text(output, _document(found))
-    if options["plot"] is not None:
-        _draw(options["plot"], found)
-    if options["as_json"]:
-        click.echo(_document(found), nl=False)
-    else:
-        instead = "" if found.footprint.fits else _instead(options)
-        print_report(_report(found, options["tensors"], instead))
-    solved = found.solution is None or found.solution.safe.largest is not None
-    return 0 if found.footprint.fits and solved else ExitStatus.NOTHING_FITS
-
-
-def _findings(options: dict[str, Any]) -> _Findings:
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = _complete(options)
     request, degrees = given_configuration(options)
@@ -102,22 +71,39 @@ def _findings(options: dict[str, Any]) -> _Findings:
     configuration = configure(
         request.resolve(), degrees, options["recompute"], *layers, options["mtp_standalone"]
     )
-    solution: Solution | None = None
+    solution = advice = None
     if options["solve"] is not None:
         fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
         solution = solve(configuration, options["solve"], batch_is_fixed=fixed)
     # With the largest value that fits, if one was looked for.
     best = solution and (solution.safe.largest or solution.safe.beyond)
     footprint = best.footprint if best else footprint_of(configuration)
-    return _Findings(
-        request,
-        footprint,
+    stages, worst = (
         _stages(options["stage"], footprint),
         dropless_worst_case(footprint.configuration),
-        solution,
-        _advice(options, request, degrees, may_add_gpus=not counted),
-        notes,
     )
+    if options["advise"]:
+        advice = _advice(options, request, degrees, may_add_gpus=not counted)
+    document = partial(memory_json, request, footprint, worst, solution, advice)
+    if output is not None:
+        write_text(output, document())
+    if options["plot"] is not None:
+        _draw(options["plot"], memory_figure(footprint, stages))
+    if options["as_json"]:
+        click.echo(document(), nl=False)
+    else:
+        more = [] if solution is None else [*solution_blocks(solution)]
+        more += [] if advice is None else [*advice_blocks(advice)]
+        tensors = peak_tensors(footprint, stages[0]) if options["tensors"] else ()
+        instead = "" if footprint.fits else _instead(options)
+        print_report(
+            memory_report(
+                footprint, stages, tensors=tensors, worst=worst, notes=notes, more=more,
+                instead=instead,
+            )
+        )  # fmt: skip
+    solved = solution is None or solution.safe.largest is not None
+    return 0 if footprint.fits and solved else ExitStatus.NOTHING_FITS
 
 
 # --- input ---------------------------------------------------------------------------------------
@@ -208,36 +194,23 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 
 def _advice(
     options: dict[str, Any], request: Request, degrees: Degrees, *, may_add_gpus: bool
-) -> Advice | None:
-    if not options["advise"]:
-        return None
-
+) -> Advice:
+    names = ("recompute", "layers_per_stage", "recompute_layers")
     with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         return advise(
-            request,
-            degrees,
-            options["recompute"],
-            options["layers_per_stage"],
-            options["recompute_layers"],
-            mtp_standalone=options["mtp_standalone"],
-            may_add_gpus=may_add_gpus,
-            watch=watch,
+            request, degrees, *(options[name] for name in names),
+            mtp_standalone=options["mtp_standalone"], may_add_gpus=may_add_gpus, watch=watch,
             over=until.over,
-        )
+        )  # fmt: skip
 
 
 # --- output --------------------------------------------------------------------------------------
 
 
-def _document(found: _Findings) -> str:
-    return memory_json(found.request, found.footprint, found.worst, found.solution, found.advice)
-
-
-def _draw(plot: Path, found: _Findings) -> None:
+def _draw(plot: Path, figure: Figure) -> None:
     from planner.report.charts.memory import memory_chart
     from planner.report.pages.studies import memory_page
 
-    figure = memory_figure(found.footprint, found.stages)
     write_plot(plot, lambda: memory_chart(figure), lambda: memory_page(figure))
 
 
@@ -246,7 +219,6 @@ def _instead(options: dict[str, Any]) -> str:
     ctx = click.get_current_context()
     if any(_is_given(ctx, name) for name in _CHOICES) or not _is_given(ctx, "gpus"):
         return ""
-
     of_batch = ("gbs", "gbs_tokens")
     batch = {name: options[name] if _is_given(ctx, name) else None for name in of_batch}
     free = dict.fromkeys((*LIMITS, "recompute")) | _NO_CONDITIONS
@@ -256,17 +228,3 @@ def _instead(options: dict[str, Any]) -> str:
         return ""
     fits = f"{configuration_text(plan)} fits, with {gib(plan.peak_bytes)} GiB"
     return f"{fits}, as a search found: {search_command(request)}"
-
-
-def _report(found: _Findings, tensors: bool, instead: str) -> Report:
-    more = [] if found.solution is None else [*solution_blocks(found.solution)]
-    more += [] if found.advice is None else [*advice_blocks(found.advice)]
-    return memory_report(
-        found.footprint,
-        found.stages,
-        tensors=peak_tensors(found.footprint, found.stages[0]) if tensors else (),
-        worst=found.worst,
-        notes=found.notes,
-        more=more,
-        instead=instead,
-    )

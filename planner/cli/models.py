@@ -9,7 +9,6 @@ from planner.report.models import model_document, model_report, models_report
 
 
 def run(name: str | None, as_json: bool) -> None:
-    """The command."""
     if name is not None:
         model = load_model(name)
         entry = model, parameter_count(model.spec)

@@ -21,7 +21,6 @@ from planner.report.calibration import calibration_report
 
 
 def run(**options: Any) -> None:
-    """The command."""
     from planner.evidence.learn import probe, real_steps
 
     output = Path(options["output"])

@@ -12,7 +12,6 @@ from planner.report.charts.drawing import demand_plot
 
 
 def run(file: str, output: str, force: bool, quiet: bool) -> None:
-    """The command."""
     path = Path(output)
     refuse_to_overwrite(path, force)
     demand_plot()

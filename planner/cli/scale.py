@@ -23,7 +23,6 @@ from planner.report.scaling import scaling_report
 
 
 def run(**options: Any) -> None:
-    """The command."""
     shown = begin_study(options)
     counts = _counts(options)
     settings, limits = build_settings(options), build_limits(options)

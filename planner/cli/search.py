@@ -57,7 +57,6 @@ SORTS = {
 
 
 def run(**options: Any) -> None:
-    """The command."""
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
     if names_several(options["gpus"]):

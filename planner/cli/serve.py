@@ -16,7 +16,6 @@ DEFAULT_TIME_LIMIT_S = 20.0
 
 
 def run(port: int, time_limit: float | None, quiet: bool) -> None:
-    """The command."""
     demand_plot()
     demand_installed("planner serve needs", "serve", "starlette", "uvicorn")
     listening = _listening(port)

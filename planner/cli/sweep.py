@@ -44,7 +44,6 @@ _TOKENS = "tokens"
 
 
 def run(**options: Any) -> None:
-    """The command."""
     style = output_format(options["as_json"], options["as_csv"])
     path = Path(options["file"])
     folder = Path(options["output"]) if options["output"] else path.with_suffix(".sweep")

@@ -22,7 +22,6 @@ from planner.search.plan_file import read_plan
 
 
 def run(paths: tuple[str, ...], **options: Any) -> None:
-    """The command."""
     check_plot(options["plot"], options["force"])
     plan = _plan(options)
     files = [Path(path) for path in paths]

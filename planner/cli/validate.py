@@ -24,7 +24,6 @@ from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, read_rows
 from planner.evidence.runs.worst import describe
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import csv_text
-from planner.report.accuracy import time_chart
 from planner.report.calibration import study_report
 from planner.report.tables import Report
 from planner.report.validation import validation_report
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 
 def run(paths: tuple[str, ...], **options: Any) -> None:
-    """The command."""
     style, plot = output_format(options["as_json"], options["as_csv"]), options["plot"]
     check_plot(plot, options["force"])
 
@@ -47,6 +45,8 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
         _study(predictions, options["learn"], options["as_json"])
         return
     if plot is not None:
+        from planner.report.accuracy import time_chart
+
         write_plot(plot, lambda: time_chart(predictions), lambda: _page(predictions, family))
     match style:
         case "json":

@@ -8,7 +8,6 @@ from planner.cli.progress import compile_if_first_run
 
 
 def run(quiet: bool) -> None:
-    """The command."""
     compile_if_first_run(quiet)
 
     from planner.cost._machine_code import cache_folder

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-import pandas as pd
-
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.rows import MeasuredRow
 
@@ -38,6 +36,8 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
     0 where one side is constant, 1 where both are: then nothing is out of order.
     """
+    import pandas as pd
+
     ranks = [pd.Series(values, dtype=float).rank() for values in (first, second)]
     constant = [len(set(values)) <= 1 for values in (first, second)]
     return float(all(constant)) if any(constant) else float(ranks[0].corr(ranks[1]))
