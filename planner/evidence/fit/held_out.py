@@ -42,6 +42,7 @@ from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.fit.step_fit import CONSTANTS, Constant, spread_out
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
 from planner.evidence.runs.report import time_error
+from planner.evidence.runs.rows import grouped
 from planner.job.job import Job
 from planner.job.written import toml_text
 from planner.predict.uncertainty.families import UNFAMILIAR
@@ -134,11 +135,11 @@ def held_out(
 
 
 def _errors(predictions: Iterable[Prediction]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = defaultdict(list)
+    found: dict[str, list[float]] = {}
     for prediction in predictions:
         error = time_error(prediction)
         if error is not None:
-            found[prediction.row.source].append(error)
+            found.setdefault(prediction.row.source, []).append(error)
     return found
 
 
@@ -150,11 +151,9 @@ def _three(errors: Sequence[float]) -> tuple[float, float, float]:
 def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) -> list[Prediction]:
     """The same rows, each with the constants times its source's factors."""
     results = list(predictions)
-    places: dict[str, list[int]] = defaultdict(list)
-    for index, result in enumerate(results):
-        if any(by != 1.0 for by in factors.get(result.row.source, {}).values()):
-            places[result.row.source].append(index)
-    for source, indices in places.items():
+    changed = {source for source, some in factors.items() if any(by != 1.0 for by in some.values())}
+    chosen = (index for index, one in enumerate(results) if one.row.source in changed)
+    for source, indices in grouped(chosen, lambda index: predictions[index].row.source).items():
         source_factors = factors[source]
         costed = cost_predictions(
             [results[index] for index in indices],
@@ -248,10 +247,8 @@ def _changes(runs: _Runs, kept: NDArray[np.bool_]) -> Array:
 
 def _chosen(predictions: Iterable[Prediction]) -> list[Prediction]:
     """Runs that the fit sees: of each source at most so many, evenly spread."""
-    by_source: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in predictions:
-        if prediction.row.source not in NOT_FITTED_ON:
-            by_source[prediction.row.source].append(prediction)
+    known = (one for one in predictions if one.row.source not in NOT_FITTED_ON)
+    by_source = grouped(known, lambda prediction: prediction.row.source)
     return [run for runs in by_source.values() for run in spread_out(runs)]
 
 

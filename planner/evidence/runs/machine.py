@@ -57,7 +57,7 @@ def fabric_of(row: MeasuredRow) -> Fabric | None:
     if cell is None:
         return None
     text = re.sub(_GIGABIT, "gbps", cell)
-    kind: str | None = named("fabric", cell.lower())
+    kind = named("fabric", cell.lower())
     found = next((match for rate in _RATES if (match := re.search(rate, text.lower()))), None)
     # A rate of which it is not clear whose it is, a NIC's or a node's, or one in bytes.
     unread = found is None and re.search(r"\d\s*(gbps|GB)", text) is not None

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from constraints.context_kinds import ContextKind
 from constraints.rule import Layout
@@ -199,9 +200,9 @@ def _context_kinds(
     row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec
 ) -> tuple[ContextKind, ...]:
     """The exchange that the row states, or the framework's usual one."""
-    stated: ContextKind | None = named("cp_comm", row.fact("cp_comm"))
+    stated = named("cp_comm", row.fact("cp_comm"))
     usual = offered_exchanges(profile, model, row.integer("seq") or 0)
-    return (stated,) if stated else usual[:1]
+    return (cast(ContextKind, stated),) if stated else usual[:1]
 
 
 def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
@@ -312,7 +313,7 @@ def _schedule(row: MeasuredRow, degrees: Degrees) -> str | None:
         return None
     usual = "dualpipe" if "dualpipe" in (row.text("framework") or "").lower() else "1f1b"
     text = (row.text("schedule") or usual).lower()
-    name: str | None = named("schedule", text)
+    name = named("schedule", text)
     if name is None:
         raise UnpredictableRowError(f"schedule {text!r} is not modelled")
     return name or None

@@ -7,8 +7,7 @@ fit.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +23,7 @@ from planner.cost.tables import Array
 from planner.evidence.runs.completion import complete
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, demand_measurements
+from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, demand_measurements, grouped
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel, Layout
 from planner.predict.layouts import kernel_layout, plain_context
@@ -151,12 +150,11 @@ def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
         if prediction.mapped is not None
         for mapped in other_micro_batches(prediction.row, prediction.mapped)
     ]
-    by_row: dict[int, list[Prediction]] = defaultdict(list)
     costed = cost_predictions([trial for _, trial in trials])
-    for (index, _), trial in zip(trials, costed, strict=True):
-        by_row[index].append(trial)
-    for index, item in by_row.items():
-        results[index] = replace(results[index], mapped=_settled_on(item).mapped)
+    pairs = zip((index for index, _ in trials), costed, strict=True)
+    for index, tried in grouped(pairs, lambda pair: pair[0]).items():
+        settled = _settled_on([trial for _, trial in tried])
+        results[index] = replace(results[index], mapped=settled.mapped)
     return results
 
 
@@ -173,11 +171,8 @@ def cost_predictions(
 ) -> list[Prediction]:
     """The same rows costed (again), by another cost model if one is given."""
     results = list(predictions)
-    groups: dict[object, list[tuple[int, MappedRow]]] = defaultdict(list)
-    for index, prediction in enumerate(results):
-        if prediction.mapped is not None:
-            groups[_group_key(prediction.mapped.job)].append((index, prediction.mapped))
-    for members in groups.values():
+    pairs = [(index, one.mapped) for index, one in enumerate(results) if one.mapped is not None]
+    for members in grouped(pairs, lambda pair: _group_key(pair[1].job)).values():
         mapped = [member for _, member in members]
         costed = _cost_members(mapped, model_of(mapped[0].job))
         for (index, _), (step, stages) in zip(members, costed, strict=True):
@@ -217,7 +212,7 @@ def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
             raise error from None
 
 
-def _group_key(job: Job) -> object:
+def _group_key(job: Job) -> Hashable:
     """What makes two rows share a cost model: all of the job but its batch."""
     return (
         job.model,

@@ -6,13 +6,12 @@ framework, with several configurations measured: what a search would choose amon
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.rows import MeasuredRow, grouped
 
 _KEYS = ("model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
 _TITLE = ", {model}, {num_gpus}x{gpu}, seq {seq}, batch {gbs}, {precision}, {framework}"
@@ -63,11 +62,8 @@ def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Predict
 
 def comparable_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
     """Predicted rows by group, however few."""
-    groups: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in predictions:
-        if prediction.step_time_s is not None:
-            groups[_group(prediction.row)].append(prediction)
-    return groups
+    costed = (one for one in predictions if one.step_time_s is not None)
+    return grouped(costed, lambda prediction: _group(prediction.row))
 
 
 def _group(row: MeasuredRow) -> str:

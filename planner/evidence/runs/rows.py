@@ -21,15 +21,17 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hardware.files import read_text, shipped_toml
 from planner.job.errors import UsageError
 
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
@@ -139,6 +141,14 @@ class MeasuredRow:
         return self.text("source") or Path(self.file).stem
 
 
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by what they have in common, in the order of their first."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def demand_measurements(row: MeasuredRow) -> None:
     """UsageError names file, line and column of a measurement that is no positive number."""
     for column in MEASURED_COLUMNS:
@@ -216,7 +226,7 @@ def words_of(table: str) -> Any:
     return shipped_toml("planner.evidence.runs", "words.toml")[table]
 
 
-def named(table: str, text: str) -> Any:
+def named(table: str, text: str) -> str | None:
     """What a text means by the patterns of a table of `words.toml`; None where none is found."""
     patterns = words_of(table)
     return next((meaning for pattern, meaning in patterns if re.search(pattern, text)), None)
@@ -232,19 +242,18 @@ def yes_or_no(text: str | None) -> bool | None:
 
 def precision_named(text: str) -> str | None:
     """Arithmetic that a precision cell names: `amp_bf16`, `bfloat16` and `bf16-mixed` are bf16."""
-    found: str | None = named("precision", text.lower())
-    return found
+    return named("precision", text.lower())
 
 
 def zero_stage_named(text: str) -> int | None:
     """ZeRO stage that a sharding cell names: `3`, `ZeRO-3`, `FULL_SHARD` and `HSDP` are stage 3."""
     lower = text.strip().lower()
-    if stage := _STAGE.match(lower):
-        return int(stage[1])
+    if number := _STAGE.match(lower):
+        return int(number[1])
     if lower.startswith("none") or yes_or_no(lower) is False:
         return 0
-    found: int | None = named("zero", lower)
-    return found
+    stage = named("zero", lower)
+    return None if stage is None else int(stage)
 
 
 def recompute_named(text: str) -> str:

@@ -171,7 +171,7 @@ def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:
     text = row.fact("framework")
     if text in framework_names():
         return text, ()
-    name: str | None = named("framework", text)
+    name = named("framework", text)
     if name == UNFUSED_MEGATRON and not _ran_before_hopper(row):
         name = "megatron-core"
     if name is not None and (name != "megatron-core" or "megatron" in text):
