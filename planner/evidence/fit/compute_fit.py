@@ -242,60 +242,39 @@ def main(arguments: Sequence[str]) -> None:
         sys.stdout.write(f"{line}\n")
 
 
-# Predicted times of many kernels at once: compiled loops over rows of shapes. Columns, by family:
+# Predicted times of many kernels at once: a compiled loop over rows of shapes. Columns, by family:
 # gemm       m, n, k, batch, output bytes per element
 # grouped    tokens, groups, n, k, output bytes per element, 1 for a weight gradient
 # attention  batch, queries, keys, heads, qk width, v width, causal, window, 1 for backward
+_FAMILIES = ("gemm", "grouped", "attention")
 
 
 @jit
-def gemm_times_s(rows: Array, gpu: GpuInputs) -> Array:
-    """Seconds of each GEMM row in 16 bit."""
+def _loop(family: int, rows: Array, gpu: GpuInputs) -> Array:
+    """Seconds of each row, products in 16 bit."""
     peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
     out = np.empty(rows.shape[0])
     for i in range(rows.shape[0]):
-        m, n, k, batch, output_bytes = rows[i]
-        out[i] = gemm_time_s(m, n, k, batch, peak, share, output_bytes, gpu)
-    return out
-
-
-@jit
-def grouped_times_s(rows: Array, gpu: GpuInputs) -> Array:
-    """Seconds of each grouped GEMM row in 16 bit."""
-    peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
-    out = np.empty(rows.shape[0])
-    for i in range(rows.shape[0]):
-        tokens, groups, n, k, output_bytes, weight = rows[i]
-        if weight > 0:
-            out[i] = grouped_weight_gradient_time_s(
-                tokens, groups, n, k, peak, share, output_bytes, gpu
-            )
+        a, b, c, d, e, f, g, h, last = rows[i]
+        if family == 0:
+            out[i] = gemm_time_s(a, b, c, d, peak, share, e, gpu)
+        elif family == 1 and f > 0:
+            out[i] = grouped_weight_gradient_time_s(a, b, c, d, peak, share, e, gpu)
+        elif family == 1:
+            out[i] = grouped_gemm_time_s(a, b, c, d, peak, share, e, gpu)
+        elif last > 0:
+            out[i] = attention_backward_time_s(a, b, c, d, e, f, g, h, gpu)
         else:
-            out[i] = grouped_gemm_time_s(tokens, groups, n, k, peak, share, output_bytes, gpu)
-    return out
-
-
-@jit
-def attention_times_s(rows: Array, gpu: GpuInputs) -> Array:
-    """Seconds of each attention row."""
-    out = np.empty(rows.shape[0])
-    for i in range(rows.shape[0]):
-        batch, queries, keys, heads, qk, v, causal, window, backward = rows[i]
-        if backward > 0:
-            out[i] = attention_backward_time_s(
-                batch, queries, keys, heads, qk, v, causal, window, gpu
-            )
-        else:
-            out[i] = attention_forward_time_s(
-                batch, queries, keys, heads, qk, v, causal, window, gpu
-            )
+            out[i] = attention_forward_time_s(a, b, c, d, e, f, g, h, gpu)
     return out
 
 
 def times_s(family: str, rows: Array, gpu: GpuInputs) -> Array:
     """Seconds of rows of one family: gemm, grouped or attention."""
-    loops = {"gemm": gemm_times_s, "grouped": grouped_times_s, "attention": attention_times_s}
-    return loops[family](rows, gpu)
+    padded = np.zeros((len(rows), 9))
+    padded[:, : rows.shape[1]] = rows
+    found: Array = _loop(_FAMILIES.index(family), padded, gpu)
+    return found
 
 
 if __name__ == "__main__":
