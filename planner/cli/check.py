@@ -23,7 +23,6 @@ from planner.launch.check.measured import Findings, Measured, compare
 from planner.launch.read.found import Hints
 from planner.report.check import check_report
 from planner.search.explanation import explain
-from planner.search.result import SearchResult
 
 _STATUS = {
     "runs and fits": ExitStatus.DONE,
@@ -49,12 +48,22 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
         findings = _findings(assessment, measured)
         if options["fix"]:
             _write_fixed(assessment, changes, given.read, options, watch)
-    result, plot = _result(assessment), options["plot"]
-    if result is not None:
+    setup, job, plan, plot = assessment.setup, assessment.job, assessment.plan, options["plot"]
+    explanation = None
+    if setup is not None and job is not None and plan is not None:
+        result = as_result(setup.request, plan)
         write_plan_plot(plot, result, 1, None)
+        explanation = explain(result, 1, job) if style == "text" else None
     elif plot is not None:
         click.echo(f"{plot} was not written: there is no prediction to draw", err=True)
-    _print(style, assessment, changes, findings, result, verbose=options["verbose"])
+    match style:
+        case "json":
+            click.echo(as_json(assessment, changes, findings), nl=False)
+        case "csv":
+            click.echo(as_csv(assessment, changes), nl=False)
+        case "text":
+            verbose = options["verbose"]
+            print_report(check_report(assessment, explanation, changes, findings, verbose=verbose))
     click.get_current_context().exit(_STATUS[assessment.verdict])
 
 
@@ -125,30 +134,3 @@ def _write_fixed(
     click.echo(f"wrote {names}: {done}" if written else "--fix: nothing to write", err=True)
     for text in fixed.left:
         click.echo(f"not written: {text}", err=True)
-
-
-def _result(assessment: Assessment) -> SearchResult | None:
-    """What was predicted, as one plan; None if nothing could be."""
-    if assessment.setup is None or assessment.job is None or assessment.plan is None:
-        return None
-    return as_result(assessment.setup.request, assessment.plan)
-
-
-def _print(
-    style: str,
-    assessment: Assessment,
-    changes: tuple[Change, ...],
-    findings: Findings | None,
-    result: SearchResult | None,
-    *,
-    verbose: bool,
-) -> None:
-    if style == "json":
-        click.echo(as_json(assessment, changes, findings), nl=False)
-    elif style == "csv":
-        click.echo(as_csv(assessment, changes), nl=False)
-    else:
-        explanation = None
-        if result is not None and assessment.job is not None:
-            explanation = explain(result, 1, assessment.job)
-        print_report(check_report(assessment, explanation, changes, findings, verbose=verbose))

@@ -13,6 +13,7 @@ from hardware.files import shipped_toml
 from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST
 from planner.cli import complete as completions
 from planner.cli import option_types as types
+from planner.cli.help import GroupedCommand
 
 Row = Mapping[str, Any]
 
@@ -32,8 +33,6 @@ def option_rows() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def command(name: str) -> click.Command:
     """A command; what it does is imported when it is called."""
-    from planner.cli.help import GroupedCommand
-
     row = commands()[name]
     own = [parameter(spelled, **more) for spelled, more in row.get("options", {}).items()]
     shared = (one for group in row.get("groups", ()) for one in options_of(group))

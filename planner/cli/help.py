@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
-from planner.cli.declared import option_rows
+from hardware.files import shipped_toml
 
 # Title -> names of options, in the order of the help. What no group has is under "Other".
-GROUPS: Mapping[str, Any] = option_rows()["help"]
+_ROWS = shipped_toml("planner.cli", "options.toml")
+GROUPS: Mapping[str, Any] = _ROWS["help"]
 OTHER = "Other"
 # What `--help` shows of a command with more options than anyone reads.
-FIRST = frozenset(option_rows()["first"]["names"])
+FIRST = frozenset(_ROWS["first"]["names"])
 
 
 class GroupedCommand(click.Command):

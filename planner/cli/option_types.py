@@ -90,27 +90,21 @@ def _number(text: str) -> float:
         return math.nan
 
 
+def _part(
+    text: str, hint: str, *, zero: bool = False, one: bool = True, percent: bool = True
+) -> float:
+    """A share, in percent where it may be; `zero`, `one`: whether it may be so much."""
+    plain = text.strip().removesuffix("%") if percent else text
+    given = _number(plain) / (100.0 if percent and text.strip().endswith("%") else 1.0)
+    if not (0.0 < given < 1.0 or (given == 0.0 and zero) or (given == 1.0 and one)):
+        raise UsageError(f"{text!r}: {hint}")
+    return given
+
+
 def _share(text: str) -> float | str:
     if text.strip().lower() == "search":
         return "search"
-    if not 0.0 <= (given := _number(text)) <= 1.0:
-        raise UsageError(f"{text!r}: give a share in 0<=x<=1, as 0.5, or search")
-    return given
-
-
-def _fraction(text: str) -> float:
-    if not 0.0 < (given := _number(text)) <= 1.0:
-        raise UsageError(f"{text!r}: give a fraction in 0<x<=1, as 0.5; no search chooses it")
-    return given
-
-
-def _probability(text: str) -> float:
-    """A probability between 0 and 1, as 80% or 0.8."""
-    given = _number(text.strip().removesuffix("%"))
-    given = given / 100.0 if text.strip().endswith("%") else given
-    if not 0.0 < given < 1.0:
-        raise UsageError(f"{text!r}: give a probability above 0 and below 1, as 80% or 0.8")
-    return given
+    return _part(text, "give a share in 0<=x<=1, as 0.5, or search", zero=True, percent=False)
 
 
 def _measured_share(text: str) -> float:
@@ -200,17 +194,23 @@ def _stage(text: str) -> str | int:
     raise UsageError(f"{text!r}: heaviest, all, or a stage from 0 on")
 
 
+def _spelt(pattern: str, hint: str, make: Callable[..., Any]) -> Callable[[str], Any]:
+    """A parser of texts that a pattern matches as a whole, made of its groups."""
+
+    def parse(text: str) -> Any:
+        match = re.fullmatch(pattern, text, re.DOTALL)
+        if match is None:
+            raise UsageError(f"{text!r}: {hint}")
+        return make(*match.groups())
+
+    return parse
+
+
 def _rate(text: str) -> tuple[str, float]:
     match = _RATE.match(text.strip())
     if match is None or float(match[2]) == 0.0:
         raise UsageError(f"{text!r}: write EUR=1.10, US dollars for one EUR")
     return match[1], float(match[2])
-
-
-def _currency(text: str) -> str:
-    if not re.fullmatch(r"[A-Z]{3}", text):
-        raise UsageError(f"{text!r}: write three capitals, as USD or EUR")
-    return text
 
 
 def _degree_limit(degree: str, text: str) -> DegreeLimit:
@@ -223,13 +223,6 @@ def _condition(verb: Any, text: str) -> str:
     from constraints.condition import user_condition
 
     return user_condition(verb, text).text
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"\w+", name):
-        raise UsageError(f"{text!r}: write NAME=VALUE")
-    return name, value
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -316,8 +309,16 @@ MEASURED_S = Number(0, 1e6, low_open=True)
 MEASURED_GIB = Number(0, 1e6, low_open=True)
 
 SHARE = Parsed("share", _share, "0", "0.5", "1", "search")
-FRACTION = Parsed("fraction", _fraction, "0.5", "1")
-PROBABILITY = Parsed("probability", _probability, "80%", "0.8")
+FRACTION = Parsed(
+    "fraction",
+    partial(_part, hint="give a fraction in 0<x<=1, as 0.5; no search chooses it", percent=False),
+    "0.5", "1",
+)  # fmt: skip
+PROBABILITY = Parsed(
+    "probability",
+    partial(_part, hint="give a probability above 0 and below 1, as 80% or 0.8", one=False),
+    "80%", "0.8",
+)  # fmt: skip
 MEASURED_SHARE = Parsed("share", _measured_share, "0.41", "41%")
 TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
 RAMP = Parsed("ramp", _ramp, "64..512/469B", "4Mi:252M,8Mi:2.87T,16Mi", "16 8 300000")
@@ -346,8 +347,12 @@ FLOP = Number(1e15, 1e35)
 DAYS = Number(0, 3650, low_open=True)
 STAGE = Parsed("stage", _stage, "heaviest", "all", "0")
 RATE = Parsed("rate", _rate, "EUR=1.10")
-CURRENCY = Parsed("code", _currency, "USD", "EUR")
-VARIABLE = Parsed("name=value", _variable, "TP=4")
+CURRENCY = Parsed(
+    "code", _spelt("([A-Z]{3})", "write three capitals, as USD or EUR", str), "USD", "EUR"
+)
+VARIABLE = Parsed(
+    "name=value", _spelt(r"(\w+)=(.*)", "write NAME=VALUE", lambda *pair: pair), "TP=4"
+)
 NAMES = Parsed("names", _names, "none", "none,full")
 COUNTS = Parsed("counts", _counts, "8", "8,16")
 REQUIRE, FORBID = condition("require", "pp <= 4"), condition("forbid", "zero == 3")

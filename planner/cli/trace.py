@@ -14,9 +14,8 @@ from planner.evidence.traces.rank import RankTrace, read_rank
 from planner.evidence.traces.snapshot import Snapshot, read_snapshot
 from planner.job.errors import UsageError
 from planner.predict.plan import Plan
-from planner.report.figures.measured import Pair
 from planner.report.tables import Report
-from planner.report.traced import snapshot_pairs, snapshot_report, trace_pairs, trace_report
+from planner.report.traced import Pair, snapshot_pairs, snapshot_report, trace_pairs, trace_report
 from planner.search.explanation import pick_plan
 from planner.search.plan_file import read_plan
 

@@ -28,8 +28,7 @@ from planner.evidence.runs.reliability import fit_reliability, of_sources_with_f
 from planner.evidence.runs.report import time_comparison, time_interval
 from planner.job.written import toml_text, write_text
 from planner.report.charts.drawing import svg
-from planner.report.charts.scatter import scatter_chart
-from planner.report.figures.measured import Point
+from planner.report.charts.scatter import Point, scatter_chart
 
 COMMAND = "python -m planner.report.accuracy"
 _FOLDER = Path(__file__).resolve().parents[1] / "evidence" / "data"

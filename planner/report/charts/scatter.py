@@ -5,18 +5,31 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
 from planner.report.charts.drawing import BLUE, GREY, PALETTE, Width, colours, table
-from planner.report.figures.measured import BAND, OTHERS, Point, largest_families, positive
 
+# Around the diagonal: predictions within this share of the measured value.
+BAND = 0.2
+OTHERS = "others"
 _SIDE = 420
 _STEPS = (range(1, 10), (1, 2, 5), (1,))
 _MOST_TICKS = 8
 # The light yellow of the palette is a poor dot on white.
 _DOTS = tuple(colour for colour in PALETTE if colour not in ("#f0e442", GREY))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run: what was measured and predicted, in one unit; its family; a text to hover on."""
+
+    measured: float
+    predicted: float
+    family: str
+    text: str = ""
 
 
 def scatter_chart(
@@ -139,3 +152,14 @@ def _band(unit: str, span: tuple[float, float]) -> Any:
             x=_axis("measured", unit, span), y=_axis("predicted", unit, span), y2=alt.Y2("above")
         )
     )
+
+
+def positive(points: Sequence[Point]) -> list[Point]:
+    """Runs that logarithmic axes can show."""
+    return [point for point in points if point.measured > 0.0 and point.predicted > 0.0]
+
+
+def largest_families(points: Sequence[Point], most: int) -> list[str]:
+    """Families with the most runs, largest first; the rest share one colour."""
+    counts = Counter(point.family for point in points)
+    return [family for family, _ in counts.most_common(most)]
