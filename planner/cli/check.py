@@ -10,7 +10,7 @@ import click
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import as_result
 from planner.cli.options import output_format
-from planner.cli.output import check_plot, print_report, write_plan_plot
+from planner.cli.output import check_plot, print_report, write_result_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import refuse_to_overwrite, write_text
@@ -52,7 +52,7 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     explanation = None
     if setup is not None and job is not None and plan is not None:
         result = as_result(setup.request, plan)
-        write_plan_plot(plot, result, 1, None)
+        write_result_plot(plot, result, None, 1)
         explanation = explain(result, 1, job) if style == "text" else None
     elif plot is not None:
         click.echo(f"{plot} was not written: there is no prediction to draw", err=True)

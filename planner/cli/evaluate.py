@@ -11,7 +11,7 @@ from planner.cli.options import (
     build_request,
     output_format,
 )
-from planner.cli.output import check_files, show_result, write_plan_plot, write_result
+from planner.cli.output import check_files, show_result, write_result, write_result_plot
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
@@ -39,7 +39,7 @@ def run(**options: Any) -> None:
     )
     result = as_result(request, plan)
     write_result(result, output)
-    write_plan_plot(options["plot"], result, 1, output)
+    write_result_plot(options["plot"], result, output, 1)
     show_result(result, style, lambda: _report(result))
     click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from planner.cli.output import check_output, check_plot, print_report, write_plan_plot
+from planner.cli.output import check_output, check_plot, print_report, write_result_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import UsageError
 from planner.job.pool import is_pool
@@ -42,7 +42,7 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
     if trace is not None:
         text = json.dumps(step_trace(result.plans[number - 1]), allow_nan=False)
         write_text(trace, text + "\n")
-    write_plan_plot(options["plot"], result, number, Path(plan_file))
+    write_result_plot(options["plot"], result, Path(plan_file), number)
     if options["as_json"]:
         click.echo(explanation.model_dump_json(indent=1))
     else:

@@ -39,7 +39,6 @@ _DURATION = re.compile(r"^(\d{1,12}(?:\.\d{1,12})?)\s*(s|min|m|h|d)?$", re.ASCII
 _SECONDS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_S = 3650 * 86400.0
 _SCALED = re.compile(r"^(\d[\d,]{0,18}(?:\.\d{1,6})?)\s*([A-Za-z]{0,2})$", re.ASCII)
-_RATE = re.compile(r"^([A-Z]{3})=(\d{1,9}(?:\.\d{1,9})?)$", re.ASCII)
 
 
 class Number(click.FloatRange):
@@ -206,13 +205,6 @@ def _spelt(pattern: str, hint: str, make: Callable[..., Any]) -> Callable[[str],
     return parse
 
 
-def _rate(text: str) -> tuple[str, float]:
-    match = _RATE.match(text.strip())
-    if match is None or float(match[2]) == 0.0:
-        raise UsageError(f"{text!r}: write EUR=1.10, US dollars for one EUR")
-    return match[1], float(match[2])
-
-
 def _degree_limit(degree: str, text: str) -> DegreeLimit:
     from constraints.user import parse_degree_limit
 
@@ -346,7 +338,14 @@ PARAMETERS = Parsed(
 FLOP = Number(1e15, 1e35)
 DAYS = Number(0, 3650, low_open=True)
 STAGE = Parsed("stage", _stage, "heaviest", "all", "0")
-RATE = Parsed("rate", _rate, "EUR=1.10")
+RATE = Parsed(
+    "rate",
+    _spelt(
+        r"\s*([A-Z]{3})=(?!0+(?:\.0+)?\s*$)([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*",
+        "write EUR=1.10, US dollars for one EUR", lambda code, usd: (code, float(usd)),
+    ),
+    "EUR=1.10",
+)  # fmt: skip
 CURRENCY = Parsed(
     "code", _spelt("([A-Z]{3})", "write three capitals, as USD or EUR", str), "USD", "EUR"
 )

@@ -106,24 +106,17 @@ def write_plot(path: Path, chart: Callable[[], Any], page: Callable[[], Page]) -
     write_bytes(path, content)
 
 
-def write_result_plot(path: Path | None, result: SearchResult, written: Path | None) -> None:
-    """Draw the front of a search, or write its page; `written`: its plan file, if there is one."""
-    if path is None:
-        return
-    from planner.report.pages.plans import result_page
-    from planner.report.plots import plot_result
-
-    write_plot(path, lambda: plot_result(result), lambda: result_page(result, written))
-
-
-def write_plan_plot(
-    path: Path | None, result: SearchResult, number: int, written: Path | None
+def write_result_plot(
+    path: Path | None, result: SearchResult, written: Path | None, number: int = 0
 ) -> None:
-    """Draw plan `number` of a search, or write the page that opens with it."""
+    """Draw the front of a search, or plan `number` of it; or write its page, which opens with that
+    plan. `written`: its plan file, if there is one."""
     if path is None:
         return
     from planner.report.pages.plans import result_page
-    from planner.report.plots import plot_plan
+    from planner.report.plots import plot_plan, plot_result
 
-    plan = result.plans[number - 1]
-    write_plot(path, lambda: plot_plan(plan), lambda: result_page(result, written, number))
+    def chart() -> Any:
+        return plot_plan(result.plans[number - 1]) if number else plot_result(result)
+
+    write_plot(path, chart, lambda: result_page(result, written, number))

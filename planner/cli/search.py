@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,7 +27,7 @@ from planner.cli.output import (
     write_result_plot,
 )
 from planner.cli.progress import compile_if_first_run, watched
-from planner.compare.cluster_front import ClusterFront, ClusterPoint, search_clusters, shortened
+from planner.compare.cluster_front import search_clusters, shortened
 from planner.compare.offers import several_clusters
 from planner.job.errors import UsageError
 from planner.job.pool import is_pool
@@ -59,7 +60,7 @@ SORTS = {
 def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
-    if names_several(options["gpus"]):
+    if len(options["gpus"]) > 1 or any(".." in text for text in options["gpus"]):
         request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
         return
@@ -141,11 +142,6 @@ def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:
             print_report(nothing_fits_report(why), sys.stderr)
 
 
-def names_several(gpus: tuple[str, ...]) -> bool:
-    """Whether --gpus names more than one cluster."""
-    return len(gpus) > 1 or any(".." in text for text in gpus)
-
-
 # Plans in a table, unless --top says otherwise.
 MOST_PRINTED = 8
 
@@ -163,12 +159,25 @@ def search_several(
     with watched(options["quiet"]) as progress:
         at_a_time = how(options | {"jobs": options["workers"]}, progress, len(clusters))
         front = search_clusters(request, clusters, how=at_a_time)
-    if output is not None and front.points:
-        write_text(output, _front_json(front))
-    _draw_front(front, options["plot"], output)
+    written = output if front.points else None
+    document = front.model_dump_json(indent=1) + "\n"
+    if written is not None:
+        write_text(written, document)
+    if options["plot"] is not None and front.points:
+        from planner.report.pages.files import cluster_front_page
+        from planner.report.plots import plot_cluster_front
+
+        page = partial(cluster_front_page, front, output)
+        write_plot(options["plot"], lambda: plot_cluster_front(front), page)
     shown = shortened(front.points, options["top"] or MOST_PRINTED)
     shown.sort(key=lambda cluster_point: sort_value(front.plan_of(cluster_point), sort))
-    _print_front(front, shown, style, output)
+    match style:
+        case "json":
+            click.echo(document, nl=False)
+        case "csv":
+            click.echo(csv_text(front.to_frame()), nl=False)
+        case "text":
+            print_report(cluster_front_report(front, shown, str(written) if written else None))
     context = click.get_current_context()
     if front.stopped == "interrupted":
         context.exit(ExitStatus.INTERRUPTED)
@@ -178,28 +187,3 @@ def search_several(
             err=True,
         )
         context.exit(ExitStatus.NOTHING_FITS)
-
-
-def _draw_front(front: ClusterFront, plot: Path | None, output: Path | None) -> None:
-    if plot is None or not front.points:
-        return
-    from planner.report.pages.files import cluster_front_page
-    from planner.report.plots import plot_cluster_front
-
-    write_plot(plot, lambda: plot_cluster_front(front), lambda: cluster_front_page(front, output))
-
-
-def _front_json(front: ClusterFront) -> str:
-    return front.model_dump_json(indent=1) + "\n"
-
-
-def _print_front(
-    front: ClusterFront, shown: list[ClusterPoint], style: OutputFormat, output: Path | None
-) -> None:
-    if style == "json":
-        click.echo(_front_json(front), nl=False)
-    elif style == "csv":
-        click.echo(csv_text(front.to_frame()), nl=False)
-    else:
-        saved = str(output) if output is not None and front.points else None
-        print_report(cluster_front_report(front, shown, saved))

@@ -19,7 +19,7 @@ from planner.evidence.learn.study import study
 from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.families import Family, family_by
 from planner.evidence.runs.predict import Prediction, predict_rows
-from planner.evidence.runs.report import report
+from planner.evidence.runs.report import report as by_family
 from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, read_rows
 from planner.evidence.runs.worst import describe
 from planner.job.errors import CannotTellError, UsageError
@@ -50,7 +50,10 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
         write_plot(plot, lambda: time_chart(predictions), lambda: _page(predictions, family))
     match style:
         case "json":
-            click.echo(_json_text(predictions, family), nl=False)
+            content = document(predictions, family)
+            unseen = by_family(left_out(predictions), family)
+            content["summary"]["left_out"] = [asdict(one) for one in unseen]
+            click.echo(json.dumps(content, indent=1, allow_nan=False))
         case "csv":
             records = map(csv_record, predictions)
             click.echo(csv_text(csv_columns(predictions), records), nl=False)
@@ -81,12 +84,6 @@ def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
             f"{', '.join(columns[:-1])} or {columns[-1]}"
         )
     return predictions
-
-
-def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
-    content = document(predictions, family)
-    content["summary"]["left_out"] = [*map(asdict, report(left_out(predictions), family))]
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _page(predictions: Sequence[Prediction], family: Family) -> Page:

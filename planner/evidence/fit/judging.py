@@ -204,11 +204,6 @@ def without_unmeasured_errors(table: ResidualTable, found: Iterable[Residual]) -
     return left
 
 
-def held_out(table: ResidualTable, found: Sequence[Residual]) -> HeldOut:
-    """Coverage of the intervals that leave each run's source out."""
-    return judge(table, found).coverage(table.inflation)
-
-
 def summarised(found: Iterable[Residual]) -> tuple[SourceResiduals, ...]:
     """One entry per source and family, in alphabetical order, of the runs that count."""
     counted = (residual for residual in found if residual.counts)

@@ -37,7 +37,6 @@ from planner.evidence.fit.judging import (
     HeldOut,
     Judged,
     Residual,
-    held_out,
     judge,
     strangers,
     summarised,
@@ -136,8 +135,9 @@ def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
     table = replace(table, entries=summarised(without_unmeasured_errors(table, found)))
     named = [residual for residual in found if residual.family.framework != UNFAMILIAR]
     table = with_growth(table, named)
-    table = replace(table, inflation=judge(table, judged_runs).inflation())
-    return FittedTable(table, held_out(table, judged_runs))
+    judged = judge(table, judged_runs)
+    inflation = judged.inflation()
+    return FittedTable(replace(table, inflation=inflation), judged.coverage(inflation))
 
 
 def _best(

@@ -23,7 +23,13 @@ from planner.cost.tables import Array
 from planner.evidence.runs.completion import complete
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, demand_measurements, grouped
+from planner.evidence.runs.rows import (
+    PLAN_COLUMN,
+    MeasuredRow,
+    demand_measurements,
+    grouped,
+    words_of,
+)
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel, Layout
 from planner.predict.layouts import kernel_layout, plain_context
@@ -212,25 +218,16 @@ def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
             raise error from None
 
 
+_OF_A_MODEL = (
+    "model", "seq", "precision", "attention", "attention_kernel", "recompute", "optimizer_offload",
+    "activation_offload", "optimizer", "dropout", "schedule", "context_kinds",
+)  # fmt: skip
+
+
 def _group_key(job: Job) -> Hashable:
     """What makes two rows share a cost model: all of the job but its batch."""
-    return (
-        job.model,
-        # One object per variant: `planner.evidence.runs.mapping` caches them.
-        id(job.cluster),
-        id(job.framework),
-        job.seq,
-        job.precision,
-        job.attention,
-        job.attention_kernel,
-        job.recompute,
-        job.optimizer_offload,
-        job.activation_offload,
-        job.optimizer,
-        job.dropout,
-        job.schedule,
-        job.context_kinds,
-    )
+    # One object per variant: `planner.evidence.runs.mapping` caches them.
+    return id(job.cluster), id(job.framework), *(getattr(job, name) for name in _OF_A_MODEL)
 
 
 def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[Array, Array]]:
@@ -326,33 +323,8 @@ def assumed(prediction: Prediction) -> tuple[str, ...]:
 
 
 def _unstated(row: MeasuredRow, mapped: MappedRow) -> Iterator[str]:
-    for column, text in (*_model(mapped), *_run(mapped)):
+    for column, text in words_of("taken").items():
         if row.text(column) is None:
-            yield text
+            yield f"{column} {text.format(mapped=mapped)}"
     if row.text("flash") is None and row.text("kernel") is None:
         yield f"attention {mapped.job.attention_kernel}"
-
-
-def _model(mapped: MappedRow) -> tuple[tuple[str, str], ...]:
-    model = mapped.job.model
-    return (
-        ("seq", f"seq {mapped.job.seq}"),
-        ("ffn", f"ffn {model.ffn:,}"),
-        ("vocab", f"vocab {model.vocab:,}"),
-        ("kv_heads", f"kv_heads {model.kv_heads}"),
-        ("act", f"act {model.activation}"),
-    )
-
-
-def _run(mapped: MappedRow) -> tuple[tuple[str, str], ...]:
-    degrees, job = mapped.degrees, mapped.job
-    return (
-        ("gpus_per_node", f"gpus_per_node {job.cluster.gpus_per_node}"),
-        ("tp", f"tp {degrees.tp}"),
-        ("pp", f"pp {degrees.pp}"),
-        ("zero", f"zero stage {degrees.zero}"),
-        ("mbs", f"mbs {degrees.mbs}"),
-        ("gbs", f"gbs {degrees.gbs}"),
-        ("precision", f"precision {job.precision}"),
-        ("recompute", f"recompute {mapped.mode.name}"),
-    )
