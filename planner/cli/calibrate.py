@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from hardware import Cluster, load_cluster_file
+from hardware.load import load_cluster_file
+from hardware.schema import Cluster
 from planner.cli.errors import ExitStatus
 from planner.cli.output import check_output, show
 from planner.cli.progress import compile_if_first_run

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from pydantic import BaseModel
 
-from hardware import Figure, Price, load_economics, load_prices, load_skypilot
+from hardware.economics import Figure, load_economics
+from hardware.prices import Price, load_prices
+from hardware.skypilot import load_skypilot
 from planner.cli.declared import option_rows
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import check_files, print_report, write_plot

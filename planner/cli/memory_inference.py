@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from hardware import Cluster
+from hardware.schema import Cluster
 from planner.cli.output import print_report
 from planner.job.errors import UsageError
 from planner.job.models.catalog import ResolvedModel, load_model

@@ -17,7 +17,7 @@ from typing import IO
 
 import numpy as np
 
-from hardware import HardwareError
+from hardware.errors import HardwareError
 from hardware.files import demand_file, json_content, read_text, shipped_toml
 from planner.job.errors import UsageError
 

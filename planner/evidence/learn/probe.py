@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from hardware import HardwareError, load_gpu
+from hardware.errors import HardwareError
+from hardware.load import load_gpu
 from hardware.files import shipped_toml
 from planner.cost import fields as f
 from planner.evidence.learn.benches import Bench
