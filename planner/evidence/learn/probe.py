@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 from hardware.errors import HardwareError
-from hardware.load import load_gpu
 from hardware.files import shipped_toml
+from hardware.load import load_gpu
 from planner.cost import fields as f
 from planner.evidence.learn.benches import Bench
 from planner.evidence.runs.mapping import MappedRow, map_row
