@@ -2,81 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from planner.cli import option_types as types
+from hardware.load import load_cluster_file
+from hardware.schema import Cluster
 from planner.cli.errors import ExitStatus
 from planner.cli.output import check_output, show
 from planner.cli.progress import compile_if_first_run
+from planner.evidence.learn.benches import bench_equations
+from planner.evidence.learn.calibrate import FigureFit, calibrate, calibration_of, fit_figure
+from planner.evidence.learn.cluster_file import cluster_text
+from planner.evidence.learn.inputs import (
+    Configured,
+    LearntFrom,
+    plan_beside,
+    plan_configuration,
+    read_runs,
+    traced_equations,
+)
+from planner.evidence.learn.linear import Equations
+from planner.evidence.learn.logs import TrainingLog, text_lines
+from planner.evidence.learn.suggest import suggest
+from planner.evidence.runs.mapping import MappedRow, planned_row
+from planner.evidence.runs.rows import MeasuredRow
 from planner.job.errors import CannotTellError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hardware.schema import Cluster
-    from planner.evidence.learn.calibrate import FigureFit
-    from planner.evidence.learn.inputs import Configured, LearntFrom
-    from planner.evidence.learn.linear import Equations
-    from planner.evidence.learn.logs import TrainingLog
-    from planner.evidence.runs.mapping import MappedRow
-
-_EPILOG = """\b
-Example: planner calibrate --from measured.csv -o mycluster.toml
-Further ones:
-  planner calibrate --from train.log --launch run.sh --gpus 64xH100 -o my.toml
-  planner search --model 70b --cluster my.toml --gbs-tokens 4M"""
+from planner.job.pool import parse_one_type
+from planner.job.written import write_text
+from planner.launch.check.assess import assess
+from planner.launch.check.given import read_given
+from planner.launch.read.found import Hints
+from planner.launch.read.megatron_log import logged_arguments
+from planner.report.calibration import calibration_report, suggestion_report
+from planner.search.plan_file import read_plan_file
 
 
-@click.command("calibrate", epilog=_EPILOG)
-@click.option(
-    "--from",
-    "paths",
-    type=types.FILE,
-    multiple=True,
-    metavar="FILE|DIR",
-    help="Measured runs: CSV, a launch folder with its measured.csv or logs, or a log of "
-    "Megatron-LM, torchtitan, DeepSpeed, nanotron, MLPerf, a trainer_state.json, a profiler's "
-    "trace, nccl-tests' output, or a table of benchmarks. May be given again.",
-)
-@click.option("-o", "--output", type=types.FILE, help="Write the calibrated cluster file.")
-@click.option(
-    "--launch",
-    "launch",
-    type=types.FILE,
-    multiple=True,
-    metavar="FILE|DIR",
-    help="Launch files that logs given by --from are of, as `planner check` reads them.",
-)
-@click.option("--plan-file", type=types.FILE, help="The plan that logs are of, instead.")
-@click.option("--gpus", help="The machine of the launch files, and of the file to write: 64xH100.")
-@click.option(
-    "--cluster",
-    type=types.FILE,
-    help="Instead: a cluster file, whose description the new one keeps.",
-)
-@click.option(
-    "--accept-worse", is_flag=True, help="Write even what predicts the runs no better than without."
-)
-@click.option(
-    "--suggest",
-    is_flag=True,
-    help="Instead: which short runs would shrink the error bars of the plans in --plan-file most.",
-)
-@click.option("--force", is_flag=True, help="Overwrite the output file.")
-@click.option("--json", "as_json", is_flag=True, help="Print the calibration as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
-def command(paths: tuple[str, ...], **options: Any) -> None:
-    """Learn a cluster's figures from its measured runs; `--cluster FILE` then uses them.
-
-    Exit status 1 where the calibration would predict the runs worse than none.
-    """
-    from planner.evidence.learn.calibrate import calibrate, calibration_of
-    from planner.evidence.learn.inputs import read_runs
-    from planner.report.calibration import calibration_report
-
+def run(paths: tuple[str, ...], **options: Any) -> None:
     output = _output(options)
     if options["suggest"]:
         _suggest(paths, options)
@@ -96,9 +61,6 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         _say_refused([fit.figure for fit in fits if fit.is_refused], output, left=bool(better))
         calibration = calibration_of(better, read.sources)
     if output is not None:
-        from planner.evidence.learn.cluster_file import cluster_text
-        from planner.job.written import write_text
-
         base = Path(options["cluster"]) if options["cluster"] else None
         text = cluster_text(output.name, _machine(options, fits), calibration, base)
         write_text(output, text)
@@ -107,14 +69,6 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
 
 def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
     """Print which runs to make next for the plans of a file."""
-    from dataclasses import asdict
-
-    from planner.evidence.learn.calibrate import fit_figure
-    from planner.evidence.learn.inputs import read_runs
-    from planner.evidence.learn.suggest import suggest
-    from planner.report.calibration import suggestion_report
-    from planner.search.plan_file import read_plan_file
-
     if options["plan_file"] is None:
         raise UsageError("--suggest: give the decision at hand, --plan-file plans.json")
     if options["output"] is not None:
@@ -142,8 +96,6 @@ def _configuration(options: dict[str, Any]) -> Configured:
     if options["launch"] and options["plan_file"]:
         raise UsageError("give what ran once: --launch FILES, or --plan-file FILE")
     if options["plan_file"]:
-        from planner.evidence.learn.inputs import plan_configuration
-
         planned = plan_configuration(Path(options["plan_file"]))
         return lambda _: planned
     if options["launch"]:
@@ -155,9 +107,6 @@ def _configuration(options: dict[str, Any]) -> Configured:
 def _told(log: TrainingLog, options: dict[str, Any]) -> MappedRow | None:
     """The plan beside a log, else the arguments in one of Megatron; None where neither is there.
     UsageError without the machine that it ran on."""
-    from planner.evidence.learn.inputs import plan_beside
-    from planner.evidence.learn.logs import text_lines
-    from planner.launch.read.megatron_log import logged_arguments
 
     if (planned := plan_beside(log)) is not None:
         return planned
@@ -184,11 +133,6 @@ def launched(
 ) -> MappedRow:
     """The configuration of launch files, as `planner check` reads them; `contents`: texts that
     stand for those of some. UsageError, CannotTellError where they do not say what runs."""
-    from planner.evidence.runs.mapping import planned_row
-    from planner.evidence.runs.rows import MeasuredRow
-    from planner.launch.check.assess import assess
-    from planner.launch.check.given import read_given
-    from planner.launch.read.found import Hints
 
     given = read_given(paths, Hints(), 1, gpus, cluster, contents)
     found = assess(given.found, given.gpus, given.cluster)
@@ -201,8 +145,6 @@ def launched(
 def _more_equations(read: LearntFrom, options: dict[str, Any]) -> Equations | None:
     """What traced terms and benchmarks say, the latter against the machine that they ran on.
     UsageError where none is given."""
-    from planner.evidence.learn.benches import bench_equations
-    from planner.evidence.learn.inputs import traced_equations
 
     if not read.benches and not read.traced:
         return None
@@ -214,9 +156,6 @@ def _more_equations(read: LearntFrom, options: dict[str, Any]) -> Equations | No
 
 def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
     """The cluster to describe: the one given, else that of the run with the most GPUs."""
-    from hardware.load import load_cluster_file
-    from planner.job.pool import parse_one_type
-
     if options["cluster"]:
         return load_cluster_file(Path(options["cluster"]))
     if options["gpus"]:

@@ -31,12 +31,7 @@ _EXTRAS = {
 Rows = Iterator[tuple[str, str]]
 
 
-@click.command("doctor", epilog="Example: planner doctor")
-def command() -> None:
-    """Say which versions, extras and caches there are, and what to do where something lacks.
-
-    Exit status 1 if something that every search needs is missing.
-    """
+def run() -> None:
     missing = [name for name in _NEEDED if _version(name) is None]
     verdict = "All that a search needs is there."
     if missing:

@@ -27,31 +27,23 @@ DEBUG_VARIABLE = "PLANNER_DEBUG"
 
 
 class ExitStatus(IntEnum):
-    """What every command's exit status means."""
+    """What every command's exit status means, in words as `planner --help` and the docs have it."""
 
-    DONE = 0
-    NOTHING_FITS = 1
-    WRONG_INPUT = 2
-    CANNOT_TELL = 3
-    CRASH = 70
-    FILE_TROUBLE = 74
-    INTERRUPTED = 130
+    meaning: str
 
-    @property
-    def meaning(self) -> str:
-        """In words, as `planner --help` and the documentation have it."""
-        return _MEANINGS[self]
+    def __new__(cls, status: int, meaning: str) -> ExitStatus:
+        made = int.__new__(cls, status)
+        made._value_, made.meaning = status, meaning
+        return made
 
+    DONE = 0, "done: a plan, a report, or launch files that will run and fit"
+    NOTHING_FITS = 1, "the answer is no: nothing fits, or it will not run"
+    WRONG_INPUT = 2, "wrong input: an option, or the content of a file"
+    CANNOT_TELL = 3, "cannot tell: something is missing, and the message says what"
+    CRASH = 70, "a crash of the planner itself: please report it"
+    FILE_TROUBLE = 74, "the disk or a file: full, not readable, not writable"
+    INTERRUPTED = 130, "interrupted"
 
-_MEANINGS = {
-    ExitStatus.DONE: "done: a plan, a report, or launch files that will run and fit",
-    ExitStatus.NOTHING_FITS: "the answer is no: nothing fits, or it will not run",
-    ExitStatus.WRONG_INPUT: "wrong input: an option, or the content of a file",
-    ExitStatus.CANNOT_TELL: "cannot tell: something is missing, and the message says what",
-    ExitStatus.CRASH: "a crash of the planner itself: please report it",
-    ExitStatus.FILE_TROUBLE: "the disk or a file: full, not readable, not writable",
-    ExitStatus.INTERRUPTED: "interrupted",
-}
 
 # Options that are spelled differently from the request's fields.
 _OPTION_OF_FIELD = {"allow_tp_across_domains": "allow-tp-across-nodes"}

@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from planner.cli.errors import ExitStatus
-from planner.cli.help import FIRST_DEGREES, GroupedCommand
 from planner.cli.options import (
     build_request,
-    condition_options,
-    configuration_options,
-    job_options,
     output_format,
-    output_options,
-    ramp_option,
 )
-from planner.cli.output import check_files, plot_option, show_result, write_plan_plot, write_result
+from planner.cli.output import check_files, show_result, write_result, write_result_plot
 from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.launch.plans import one_plan
+from planner.predict.configuration import evaluate
+from planner.predict.plan import Degrees, Plan
+from planner.report.explain import explanation_report
+from planner.report.tables import Report
+from planner.search.explanation import explain
+from planner.search.result import SearchResult
 
-if TYPE_CHECKING:
-    from planner.job.job import Job
-    from planner.job.request import Request
-    from planner.predict.plan import Degrees, Plan
-    from planner.report.tables import Report
-    from planner.search.result import SearchResult
 
-
-@click.command(
-    "evaluate",
-    cls=GroupedCommand,
-    first=FIRST_DEGREES,
-    epilog=(
-        "Example: planner evaluate --model 70b --gpus 64xH100 --gbs-tokens 4M --tp 4 --pp 4 "
-        "--vpp 5 --cp 2 --mbs 1"
-    ),
-)
-@job_options
-@ramp_option
-@configuration_options
-@condition_options
-@plot_option("memory, time and schedule")
-@output_options
-def command(**options: Any) -> None:
-    """Cost one given configuration, without searching.
-
-    Exit status 1 if it does not fit.
-    """
+def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
     request, degrees = given_configuration(options)
-
-    from planner.predict.configuration import evaluate
 
     plan = evaluate(
         request,
@@ -64,22 +39,17 @@ def command(**options: Any) -> None:
     )
     result = as_result(request, plan)
     write_result(result, output)
-    write_plan_plot(options["plot"], result, 1, output)
+    write_result_plot(options["plot"], result, output, 1)
     show_result(result, style, lambda: _report(result))
     click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
 
 
 def _report(result: SearchResult) -> Report:
-    from planner.report.explain import explanation_report
-    from planner.search.explanation import explain
-
     return explanation_report(explain(result, 1, result.request.resolve()))
 
 
 def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
     """The request and the degrees, with dp and grad_acc (or the batch) derived."""
-    from planner.predict.plan import Degrees
-
     if options.get("optimizer_offload") == "search":
         raise UsageError(
             "--optimizer-offload search: only planner search, compare and scale choose the share; "
@@ -132,6 +102,4 @@ def _usual_zero(job: Job, replicas: int) -> int:
 
 def as_result(request: Request, plan: Plan) -> SearchResult:
     """A plan file's content with one evaluated plan."""
-    from planner.launch.plans import one_plan
-
     return one_plan(plan, request, request.resolve())

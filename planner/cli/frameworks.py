@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import click
-
-from planner.cli import complete
 from planner.cli.output import show
+from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.targets import targets_by_profile
+from planner.report.frameworks import framework_report, frameworks_report, settings_document
 
 
-@click.command("frameworks", epilog="Example: planner frameworks megatron-core")
-@click.argument("name", required=False, shell_complete=complete.frameworks)
-@click.option("--json", "as_json", is_flag=True, help="Print every setting as JSON.")
-@click.option(
-    "--all",
-    "whole",
-    is_flag=True,
-    help="Also those of older runs and of texts; of NAME, every setting.",
-)
-def command(name: str | None, as_json: bool, whole: bool) -> None:
-    """List the training frameworks, or show NAME: degrees, recomputation, techniques."""
-    from planner.job.frameworks import framework_names, load_framework
-    from planner.job.frameworks.targets import targets_by_profile
-    from planner.report.frameworks import framework_report, frameworks_report, settings_document
-
+def run(name: str | None, as_json: bool, whole: bool) -> None:
     if name is not None:
         profile = load_framework(name)
         show(as_json, lambda: settings_document(profile), lambda: framework_report(profile, whole))

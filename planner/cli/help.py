@@ -8,68 +8,14 @@ from typing import Any
 
 import click
 
+from hardware.files import shipped_toml
+
 # Title -> names of options, in the order of the help. What no group has is under "Other".
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Job": (
-        "model", "gpus", "gpu", "cluster", "clusters", "first", "last", "counts",
-        "flops", "days", "parameters", "tokens",
-        "jobs_file", "jobs", "gbs_tokens", "gbs", "gbs_tolerance", "batch", "batch_ramp", "seq",
-        "framework",
-        "precision", "precision_fallback", "plan",
-    ),
-    "Degrees": (
-        "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard", "shard_size", "mbs",
-        "grad_acc", "layers_per_stage", "mtp_standalone", "allow_tp_across_nodes",
-    ),
-    "Memory": (
-        "recompute", "recompute_layers", "optimizer", "optimizer_offload", "activation_offload",
-        "activation_offload_fraction", "hbm_reserve", "fit_probability", "dtype", "stage",
-        "tensors", "solve", "advise",
-    ),
-    "Limits": ("deadline", "budget", "power", "racks", "certainty", "minimise", "order"),
-    "Rules of your own": ("require", "forbid", "fix"),
-    "How it trains": (
-        "use", "without",
-        "schedule", "cp_comm_type", "attention", "sharp", "sequence_parallel",
-        "expert_imbalance", "dropout", "bias", "optimizer_kernel", "gradient_as_bucket_view",
-        "set_to_none", "cublas_workspace_config", "vocab",
-    ),
-    "Serving, with --inference": (
-        "inference", "context", "weights", "kv_cache", "engine", "gpu_memory_utilization",
-        "block_size", "max_num_batched_tokens", "max_num_seqs", "logits", "enforce_eager",
-        "disable_hybrid_kv_cache_manager",
-    ),
-    "Prices": (
-        "prices", "skypilot", "providers", "currency", "rates", "basis", "or_owned", "explain",
-    ),
-    "Owning": (
-        "capex", "amortisation", "interest", "utilisation", "load", "pue", "electricity",
-        "hosting", "carbon", "rack_power",
-    ),
-    "Failures and checkpoints": (
-        "mtbf_gpu", "mtbf_node", "restart_time", "repair_time", "spares", "write_bandwidth",
-        "checkpoint_interval", "asynchronous",
-    ),
-    "Measured": ("measured_step_time", "measured_mfu", "measured_memory"),
-    "Files": ("env", "ignored"),
-    "The search": ("time_limit", "workers", "seed"),
-    "Output": (
-        "output", "as_json", "as_csv", "save_model", "plot", "top", "whole", "wide", "sort",
-        "verbose", "force", "quiet", "help_all",
-    ),
-}  # fmt: skip
+_ROWS = shipped_toml("planner.cli", "options.toml")
+GROUPS: Mapping[str, Any] = _ROWS["help"]
 OTHER = "Other"
 # What `--help` shows of a command with more options than anyone reads.
-FIRST = frozenset(
-    {
-        "model", "gpus", "gpu", "clusters", "first", "last", "tokens", "jobs_file", "deadline",
-        "budget", "flops", "days", "parameters", "gbs_tokens", "gbs", "seq",
-        "framework", "precision", "recompute", "require", "prices", "solve", "advise", "inference",
-        "measured_step_time", "time_limit", "output", "as_json", "top", "plot", "fixed", "help_all",
-    }
-)  # fmt: skip
-# Of commands that take one configuration, also this.
-FIRST_DEGREES = ("tp", "pp", "cp", "ep", "dp", "zero", "mbs", "grad_acc")
+FIRST = frozenset(_ROWS["first"]["names"])
 
 
 class GroupedCommand(click.Command):

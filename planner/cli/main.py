@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import gc
-import importlib
 import itertools
 import os
 import re
@@ -15,36 +14,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from planner._version import __version__
+from planner.cli.declared import command, commands
 from planner.cli.errors import DEBUG_VARIABLE, ExitStatus, Refusal, flush_output, refusing
 from planner.job.unmodelled import refuse_unmodelled
 
-# Subcommand -> one line of `planner --help`. The module planner.cli.NAME holds `command`.
-COMMANDS = {
-    "search": "Find the best ways to launch a training run.",
-    "evaluate": "Cost one given configuration, without searching.",
-    "fit": "Say whether a job fits its GPUs, and how; what is the largest that does.",
-    "memory": "Show what holds a GPU's memory, phase by phase; what fits; what would help.",
-    "check": "Say whether launch files will run and fit, and what to change.",
-    "explain": "Show where a plan's memory and time go, and why not its neighbours.",
-    "compare": "Compare clusters for a training run, in days, money and energy.",
-    "buy": "Choose GPUs, how many and at which price, within deadline, budget and power.",
-    "sweep": "Search a grid of jobs, clusters and prices, resumable, on one machine or many.",
-    "budget": "Find the size, tokens and loss that a compute budget gives, with a plan.",
-    "scale": "Show throughput, days and money against the number of GPUs.",
-    "launch": "Write a folder that starts a plan under a training framework.",
-    "report": "Make a page of figures of a plan file, a comparison or a scaling study.",
-    "serve": "Search live on a page of this machine: change the inputs, watch the front move.",
-    "validate": "Compare predictions with measured runs, by family.",
-    "probe": "Measure this machine with torch into a cluster file.",
-    "trace": "Show where traced steps go by term, and what to change.",
-    "calibrate": "Learn a cluster's figures from its measured runs.",
-    "models": "List the models, or show one.",
-    "hardware": "List GPUs and node shapes, or show one with its sources.",
-    "frameworks": "List the training frameworks, or show one.",
-    "doctor": "Say which versions, extras and caches there are, and what lacks.",
-    "completion": "Print the script by which a shell completes names.",
-    "warmup": "Compile the cost core now, for images and clusters without a first run.",
-}
+# Subcommand -> one line of `planner --help`. What planner/cli/NAME.py does, its `run` does.
+COMMANDS = {name: str(row["line"]) for name, row in commands().items()}
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 _ONE_DASH = re.compile(r"-[^\W\d_][\w-]+")
@@ -68,11 +43,8 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The subcommand, imported now; None for an unknown name."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"planner.cli.{cmd_name}").command
-        return command
+        """The subcommand as it is declared; None for an unknown name."""
+        return command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -81,14 +53,14 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-            meant = f" Did you mean {close[0]!r}?" if close else ""
+            nearest = f" Did you mean {close[0]!r}?" if close else ""
             raise click.UsageError(
-                f"unknown command {name!r}.{meant} (commands: {', '.join(COMMANDS)})", ctx
+                f"unknown command {name!r}.{nearest} (commands: {', '.join(COMMANDS)})", ctx
             )
-        found, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            _demand_two_dashes(command, rest)
-        return found, command, rest
+        found, meant, rest = super().resolve_command(ctx, args)
+        if meant is not None:
+            _demand_two_dashes(meant, rest)
+        return found, meant, rest
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands with their lines, importing none of them."""

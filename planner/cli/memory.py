@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from math import gcd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from planner.cli import option_types as types
+from planner.cli.declared import names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
-from planner.cli.help import FIRST_DEGREES, GroupedCommand
-from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, inference_options
-from planner.cli.options import (
-    LIMITS,
-    configuration_options,
-    job_options,
-    time_limit_option,
-)
-from planner.cli.output import check_files, plot_option, print_report, write_plot
+from planner.cli.fit import fit_request
+from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, serve
+from planner.cli.options import LIMITS
+from planner.cli.output import check_files, print_report, write_plot
+from planner.cli.progress import limited, watched
 from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.quantities import gib
+from planner.job.request import Request
 from planner.job.written import write_text
-
-if TYPE_CHECKING:
-    from planner.job.request import Request
-    from planner.predict.memory.account import StageAccount
-    from planner.predict.memory.advice import Advice
-    from planner.predict.memory.footprint import Footprint
-    from planner.predict.memory.solve import Solution
-    from planner.predict.plan import Degrees
-    from planner.report.tables import Report
-
-
-@dataclass(frozen=True)
-class _Findings:
-    """What is to be shown and written."""
-
-    request: Request
-    footprint: Footprint
-    stages: list[StageAccount]
-    worst: Footprint | None
-    solution: Solution | None
-    advice: Advice | None
-    notes: list[str]
-
+from planner.predict.command_line import search_command
+from planner.predict.memory.account import StageAccount
+from planner.predict.memory.advice import Advice, advise
+from planner.predict.memory.footprint import Footprint, configure, dropless_worst_case, footprint_of
+from planner.predict.memory.solve import solve
+from planner.predict.memory.terms import peak_tensors
+from planner.predict.plan import Degrees
+from planner.predict.plan_text import configuration_text
+from planner.report.figures.memory import Figure, memory_figure
+from planner.report.memory import memory_report
+from planner.report.memory_changes import advice_blocks, solution_blocks
+from planner.report.memory_data import memory_json
+from planner.search.fit import fitting_plan
 
 SOLVE_TRAINING = ("mbs", "seq", "layers")
 # Who leaves all these open asks how to fit, not whether one configuration does.
@@ -64,49 +51,12 @@ _SHARED = (
 )  # fmt: skip
 
 
-@click.command(
-    "memory",
-    cls=GroupedCommand,
-    first=FIRST_DEGREES,
-    epilog="Example: planner memory --model gpt2 --mbs 12 --seq 1024 --framework nanogpt",
-)
-@job_options
-@configuration_options
-@click.option(
-    "--stage",
-    default="heaviest",
-    type=types.STAGE,
-    help="Pipeline stage to show: heaviest, all, or a number from 0 on.",
-)
-@click.option("--tensors", is_flag=True, help="List the tensors kept for backward at the peak.")
-@click.option(
-    "--solve",
-    type=click.Choice([*SOLVE_TRAINING, *SOLVE_CHOICES]),
-    help="Find the largest that fits; batch and context with --inference.",
-)
-@click.option(
-    "--advise", is_flag=True, help="Evaluate every change that saves memory, and what it costs."
-)
-@time_limit_option("Of --advise; changes for which no time is left are named.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
-@click.option("-o", "--output", type=types.FILE, help="Write the JSON document to a file.")
-@plot_option("the step")
-@click.option("--force", is_flag=True, help="Overwrite files.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@inference_options
-def command(**options: Any) -> None:
-    """Show what holds the memory of a GPU, phase by phase of a training step.
-
-    Any configuration, legal on its GPUs. Without --gpus it has as many H100s as the degrees
-    multiply to, with --gpus H200 as many of those. Exit status 1 if it does not fit.
-    """
+def run(**options: Any) -> None:
     ctx = click.get_current_context()
     if options["advise"] and options["solve"] is not None:
         raise UsageError("give --solve or --advise, not both")
     if options["inference"]:
-        from planner.cli.memory_inference import run
-
-        ctx.exit(run(_serving_options(ctx, options)))
+        ctx.exit(serve(_serving_options(ctx, options)))
     _refuse_serving_options(ctx, options)
     ctx.exit(_train(options))
 
@@ -114,23 +64,6 @@ def command(**options: Any) -> None:
 def _train(options: dict[str, Any]) -> int:
     """Account, solve and advise as asked; write and print; the exit status."""
     output = check_files(options)
-    found = _findings(options)
-    if output is not None:
-        write_text(output, _document(found))
-    if options["plot"] is not None:
-        _draw(options["plot"], found)
-    if options["as_json"]:
-        click.echo(_document(found), nl=False)
-    else:
-        instead = "" if found.footprint.fits else _instead(options)
-        print_report(_report(found, options["tensors"], instead))
-    solved = found.solution is None or found.solution.safe.largest is not None
-    return 0 if found.footprint.fits and solved else ExitStatus.NOTHING_FITS
-
-
-def _findings(options: dict[str, Any]) -> _Findings:
-    from planner.predict.memory.footprint import configure, dropless_worst_case, footprint_of
-
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = _complete(options)
     request, degrees = given_configuration(options)
@@ -138,24 +71,39 @@ def _findings(options: dict[str, Any]) -> _Findings:
     configuration = configure(
         request.resolve(), degrees, options["recompute"], *layers, options["mtp_standalone"]
     )
-    solution: Solution | None = None
+    solution = advice = None
     if options["solve"] is not None:
-        from planner.predict.memory.solve import solve
-
         fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
         solution = solve(configuration, options["solve"], batch_is_fixed=fixed)
     # With the largest value that fits, if one was looked for.
     best = solution and (solution.safe.largest or solution.safe.beyond)
     footprint = best.footprint if best else footprint_of(configuration)
-    return _Findings(
-        request,
-        footprint,
+    stages, worst = (
         _stages(options["stage"], footprint),
         dropless_worst_case(footprint.configuration),
-        solution,
-        _advice(options, request, degrees, may_add_gpus=not counted),
-        notes,
     )
+    if options["advise"]:
+        advice = _advice(options, request, degrees, may_add_gpus=not counted)
+    document = partial(memory_json, request, footprint, worst, solution, advice)
+    if output is not None:
+        write_text(output, document())
+    if options["plot"] is not None:
+        _draw(options["plot"], memory_figure(footprint, stages))
+    if options["as_json"]:
+        click.echo(document(), nl=False)
+    else:
+        more = [] if solution is None else [*solution_blocks(solution)]
+        more += [] if advice is None else [*advice_blocks(advice)]
+        tensors = peak_tensors(footprint, stages[0]) if options["tensors"] else ()
+        instead = "" if footprint.fits else _instead(options)
+        print_report(
+            memory_report(
+                footprint, stages, tensors=tensors, worst=worst, notes=notes, more=more,
+                instead=instead,
+            )
+        )  # fmt: skip
+    solved = solution is None or solution.safe.largest is not None
+    return 0 if footprint.fits and solved else ExitStatus.NOTHING_FITS
 
 
 # --- input ---------------------------------------------------------------------------------------
@@ -163,7 +111,7 @@ def _findings(options: dict[str, Any]) -> _Findings:
 
 def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
     """Options of serving as given, None where they were not. UsageError for those of training."""
-    of_serving = _options_of_serving()
+    of_serving = names_of("serving")
     given = {name for name in options if _is_given(ctx, name)}
     strange = sorted(given - of_serving - set(_SHARED))
     if strange:
@@ -178,7 +126,7 @@ def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, A
 
 def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None:
     """UsageError for options of serving without --inference."""
-    strange = sorted(name for name in _options_of_serving() if _is_given(ctx, name))
+    strange = sorted(name for name in names_of("serving") if _is_given(ctx, name))
     if strange:
         raise UsageError(f"{_spelled(strange)}: only with --inference")
     if options["solve"] in SOLVE_CHOICES:
@@ -186,11 +134,6 @@ def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None
             f"--solve {options['solve']} needs --inference; of training: "
             + ", ".join(SOLVE_TRAINING)
         )
-
-
-def _options_of_serving() -> set[str]:
-    """Names of the options that only serving has."""
-    return {param.name for param in inference_options(lambda: None).__dict__["__click_params__"]}
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:
@@ -251,41 +194,23 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 
 def _advice(
     options: dict[str, Any], request: Request, degrees: Degrees, *, may_add_gpus: bool
-) -> Advice | None:
-    if not options["advise"]:
-        return None
-    from planner.cli.progress import limited, watched
-    from planner.predict.memory.advice import advise
-
+) -> Advice:
+    names = ("recompute", "layers_per_stage", "recompute_layers")
     with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         return advise(
-            request,
-            degrees,
-            options["recompute"],
-            options["layers_per_stage"],
-            options["recompute_layers"],
-            mtp_standalone=options["mtp_standalone"],
-            may_add_gpus=may_add_gpus,
-            watch=watch,
+            request, degrees, *(options[name] for name in names),
+            mtp_standalone=options["mtp_standalone"], may_add_gpus=may_add_gpus, watch=watch,
             over=until.over,
-        )
+        )  # fmt: skip
 
 
 # --- output --------------------------------------------------------------------------------------
 
 
-def _document(found: _Findings) -> str:
-    from planner.report.memory_data import memory_json
-
-    return memory_json(found.request, found.footprint, found.worst, found.solution, found.advice)
-
-
-def _draw(plot: Path, found: _Findings) -> None:
+def _draw(plot: Path, figure: Figure) -> None:
     from planner.report.charts.memory import memory_chart
-    from planner.report.figures.memory import memory_figure
     from planner.report.pages.studies import memory_page
 
-    figure = memory_figure(found.footprint, found.stages)
     write_plot(plot, lambda: memory_chart(figure), lambda: memory_page(figure))
 
 
@@ -294,11 +219,6 @@ def _instead(options: dict[str, Any]) -> str:
     ctx = click.get_current_context()
     if any(_is_given(ctx, name) for name in _CHOICES) or not _is_given(ctx, "gpus"):
         return ""
-    from planner.cli.fit import fit_request
-    from planner.predict.command_line import search_command
-    from planner.predict.plan_text import configuration_text
-    from planner.search.fit import fitting_plan
-
     of_batch = ("gbs", "gbs_tokens")
     batch = {name: options[name] if _is_given(ctx, name) else None for name in of_batch}
     free = dict.fromkeys((*LIMITS, "recompute")) | _NO_CONDITIONS
@@ -308,21 +228,3 @@ def _instead(options: dict[str, Any]) -> str:
         return ""
     fits = f"{configuration_text(plan)} fits, with {gib(plan.peak_bytes)} GiB"
     return f"{fits}, as a search found: {search_command(request)}"
-
-
-def _report(found: _Findings, tensors: bool, instead: str) -> Report:
-    from planner.predict.memory.terms import peak_tensors
-    from planner.report.memory import memory_report
-    from planner.report.memory_changes import advice_blocks, solution_blocks
-
-    more = [] if found.solution is None else [*solution_blocks(found.solution)]
-    more += [] if found.advice is None else [*advice_blocks(found.advice)]
-    return memory_report(
-        found.footprint,
-        found.stages,
-        tensors=peak_tensors(found.footprint, found.stages[0]) if tensors else (),
-        worst=found.worst,
-        notes=found.notes,
-        more=more,
-        instead=instead,
-    )

@@ -8,17 +8,27 @@ as_json and as_csv. Missing keys count as None.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from planner.cli.options import declared
+from hardware.schema import Cluster
+from planner.cli.output import print_report
 from planner.job.errors import UsageError
-
-if TYPE_CHECKING:
-    from hardware.schema import Cluster
-    from planner.job.models.catalog import ResolvedModel
-    from planner.predict.memory.serving.deployment import Deployment
+from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.pool import parse_one_type
+from planner.predict.memory.inference import inference_memory
+from planner.predict.memory.serving.deployment import Deployment
+from planner.predict.memory.serving.engine import batch_defaults, find_engine
+from planner.predict.memory.serving.formats import PUBLISHED_FORMATS, kv_format, weight_format
+from planner.predict.memory.serving.solve import (
+    changes,
+    solve,
+    solved_deployment,
+    with_grouped_queries,
+)
+from planner.predict.memory.serving_splits import splits
+from planner.report.inference import Tuning, inference_document, inference_report
 
 # Values of --solve that belong to --inference.
 SOLVE_CHOICES = ("batch", "context")
@@ -29,25 +39,11 @@ _DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-inference_options = declared("serving")
-
-
-def run(options: dict[str, Any]) -> int:
+def serve(options: dict[str, Any]) -> int:
     """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1.
 
     `advise`: every change and every split of the GPUs, also where it fits.
     """
-    from planner.cli.output import print_report
-    from planner.job.models.catalog import load_model
-    from planner.predict.memory.inference import inference_memory
-    from planner.predict.memory.serving.solve import (
-        changes,
-        solve,
-        solved_deployment,
-        with_grouped_queries,
-    )
-    from planner.predict.memory.serving_splits import splits
-    from planner.report.inference import Tuning, inference_document, inference_report
 
     model = load_model(options["model"])
     deployment = given_deployment(options, model)
@@ -73,10 +69,6 @@ def run(options: dict[str, Any]) -> int:
 
 def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deployment:
     """The deployment that the options describe, not yet checked against the rules of engines."""
-    from planner.predict.memory.serving.deployment import Deployment
-    from planner.predict.memory.serving.engine import batch_defaults, find_engine
-    from planner.predict.memory.serving.formats import kv_format, weight_format
-
     stated = {name: value for name, value in options.items() if value is not None}
     given = _DEFAULTS | stated
     for name in ("tp", "pp", "dp"):
@@ -113,8 +105,6 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
 
 
 def _cluster(options: dict[str, Any], gpus: int) -> Cluster:
-    from planner.job.pool import parse_one_type
-
     return parse_one_type(options.get("gpus") or f"{gpus}x{DEFAULT_GPU}")
 
 
@@ -129,8 +119,6 @@ def _check_gpus(cluster: Cluster, tp: int, pp: int, dp: int) -> None:
 
 def _warnings(deployment: Deployment) -> tuple[str, ...]:
     """What is legal here and will surprise elsewhere."""
-    from planner.predict.memory.serving.formats import PUBLISHED_FORMATS
-
     model, found = deployment.model, []
     if deployment.context > model.max_positions:
         found.append(

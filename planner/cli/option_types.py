@@ -39,7 +39,6 @@ _DURATION = re.compile(r"^(\d{1,12}(?:\.\d{1,12})?)\s*(s|min|m|h|d)?$", re.ASCII
 _SECONDS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_S = 3650 * 86400.0
 _SCALED = re.compile(r"^(\d[\d,]{0,18}(?:\.\d{1,6})?)\s*([A-Za-z]{0,2})$", re.ASCII)
-_RATE = re.compile(r"^([A-Z]{3})=(\d{1,9}(?:\.\d{1,9})?)$", re.ASCII)
 
 
 class Number(click.FloatRange):
@@ -90,27 +89,21 @@ def _number(text: str) -> float:
         return math.nan
 
 
+def _part(
+    text: str, hint: str, *, zero: bool = False, one: bool = True, percent: bool = True
+) -> float:
+    """A share, in percent where it may be; `zero`, `one`: whether it may be so much."""
+    plain = text.strip().removesuffix("%") if percent else text
+    given = _number(plain) / (100.0 if percent and text.strip().endswith("%") else 1.0)
+    if not (0.0 < given < 1.0 or (given == 0.0 and zero) or (given == 1.0 and one)):
+        raise UsageError(f"{text!r}: {hint}")
+    return given
+
+
 def _share(text: str) -> float | str:
     if text.strip().lower() == "search":
         return "search"
-    if not 0.0 <= (given := _number(text)) <= 1.0:
-        raise UsageError(f"{text!r}: give a share in 0<=x<=1, as 0.5, or search")
-    return given
-
-
-def _fraction(text: str) -> float:
-    if not 0.0 < (given := _number(text)) <= 1.0:
-        raise UsageError(f"{text!r}: give a fraction in 0<x<=1, as 0.5; no search chooses it")
-    return given
-
-
-def _probability(text: str) -> float:
-    """A probability between 0 and 1, as 80% or 0.8."""
-    given = _number(text.strip().removesuffix("%"))
-    given = given / 100.0 if text.strip().endswith("%") else given
-    if not 0.0 < given < 1.0:
-        raise UsageError(f"{text!r}: give a probability above 0 and below 1, as 80% or 0.8")
-    return given
+    return _part(text, "give a share in 0<=x<=1, as 0.5, or search", zero=True, percent=False)
 
 
 def _measured_share(text: str) -> float:
@@ -200,17 +193,16 @@ def _stage(text: str) -> str | int:
     raise UsageError(f"{text!r}: heaviest, all, or a stage from 0 on")
 
 
-def _rate(text: str) -> tuple[str, float]:
-    match = _RATE.match(text.strip())
-    if match is None or float(match[2]) == 0.0:
-        raise UsageError(f"{text!r}: write EUR=1.10, US dollars for one EUR")
-    return match[1], float(match[2])
+def _spelt(pattern: str, hint: str, make: Callable[..., Any]) -> Callable[[str], Any]:
+    """A parser of texts that a pattern matches as a whole, made of its groups."""
 
+    def parse(text: str) -> Any:
+        match = re.fullmatch(pattern, text, re.DOTALL)
+        if match is None:
+            raise UsageError(f"{text!r}: {hint}")
+        return make(*match.groups())
 
-def _currency(text: str) -> str:
-    if not re.fullmatch(r"[A-Z]{3}", text):
-        raise UsageError(f"{text!r}: write three capitals, as USD or EUR")
-    return text
+    return parse
 
 
 def _degree_limit(degree: str, text: str) -> DegreeLimit:
@@ -223,13 +215,6 @@ def _condition(verb: Any, text: str) -> str:
     from constraints.condition import user_condition
 
     return user_condition(verb, text).text
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"\w+", name):
-        raise UsageError(f"{text!r}: write NAME=VALUE")
-    return name, value
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -308,14 +293,24 @@ PLANS = _Whole(1, 10**6)
 NODES = _Whole(0, LARGEST_DEGREE)
 PROCESSES = _Whole(1, 1024)
 SEED = _Whole(0, 2**31 - 1)
+PORT = click.IntRange(0, 65535)
+RUNS = click.IntRange(1, 1000)
 # The longest that anyone waits: a year.
 TIME_LIMIT = Number(0, 365 * 86400, low_open=True)
 MEASURED_S = Number(0, 1e6, low_open=True)
 MEASURED_GIB = Number(0, 1e6, low_open=True)
 
 SHARE = Parsed("share", _share, "0", "0.5", "1", "search")
-FRACTION = Parsed("fraction", _fraction, "0.5", "1")
-PROBABILITY = Parsed("probability", _probability, "80%", "0.8")
+FRACTION = Parsed(
+    "fraction",
+    partial(_part, hint="give a fraction in 0<x<=1, as 0.5; no search chooses it", percent=False),
+    "0.5", "1",
+)  # fmt: skip
+PROBABILITY = Parsed(
+    "probability",
+    partial(_part, hint="give a probability above 0 and below 1, as 80% or 0.8", one=False),
+    "80%", "0.8",
+)  # fmt: skip
 MEASURED_SHARE = Parsed("share", _measured_share, "0.41", "41%")
 TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
 RAMP = Parsed("ramp", _ramp, "64..512/469B", "4Mi:252M,8Mi:2.87T,16Mi", "16 8 300000")
@@ -343,9 +338,20 @@ PARAMETERS = Parsed(
 FLOP = Number(1e15, 1e35)
 DAYS = Number(0, 3650, low_open=True)
 STAGE = Parsed("stage", _stage, "heaviest", "all", "0")
-RATE = Parsed("rate", _rate, "EUR=1.10")
-CURRENCY = Parsed("code", _currency, "USD", "EUR")
-VARIABLE = Parsed("name=value", _variable, "TP=4")
+RATE = Parsed(
+    "rate",
+    _spelt(
+        r"\s*([A-Z]{3})=(?!0+(?:\.0+)?\s*$)([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*",
+        "write EUR=1.10, US dollars for one EUR", lambda code, usd: (code, float(usd)),
+    ),
+    "EUR=1.10",
+)  # fmt: skip
+CURRENCY = Parsed(
+    "code", _spelt("([A-Z]{3})", "write three capitals, as USD or EUR", str), "USD", "EUR"
+)
+VARIABLE = Parsed(
+    "name=value", _spelt(r"(\w+)=(.*)", "write NAME=VALUE", lambda *pair: pair), "TP=4"
+)
 NAMES = Parsed("names", _names, "none", "none,full")
 COUNTS = Parsed("counts", _counts, "8", "8,16")
 REQUIRE, FORBID = condition("require", "pp <= 4"), condition("forbid", "zero == 3")

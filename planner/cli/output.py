@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from planner.cli import option_types as types
-from planner.cli.options import Command
 from planner.job.errors import UsageError
 from planner.job.written import refuse_to_overwrite, write_bytes, write_text
-from planner.report.charts.drawing import demand_plot
+from planner.report.charts.drawing import demand_plot, png, svg
+from planner.report.draw import console, draw
+from planner.report.tables import Report
 
 if TYPE_CHECKING:
     from planner.cli.options import OutputFormat
     from planner.report.pages.page import Page
-    from planner.report.tables import Report
     from planner.search.result import SearchResult
 
 
@@ -69,17 +68,10 @@ def show(as_json: bool, content: Callable[[], Any], report: Callable[[], Report]
 
 def print_report(report: Report, stream: TextIO | None = None) -> None:
     """A report on stdout (or `stream`), in colour on a terminal."""
-    from planner.report.draw import console, draw
-
     context = click.get_current_context()
     options = context.obj or {}
     onto = console(stream or sys.stdout, no_color=options.get("no_color", False))
     draw(report, onto, wide=context.params.get("wide", False))
-
-
-def plot_option(what: str) -> Callable[[Command], Command]:
-    """`--plot FILE` of a command that has something to see."""
-    return click.option("--plot", type=types.PLOT, help=f"Draw {what}: FILE.html, .svg or .png.")
 
 
 def check_files(options: dict[str, Any], option: str = "-o") -> Path | None:
@@ -102,7 +94,6 @@ def check_plot(path: Path | None, force: bool, output: Path | None = None) -> No
 
 def write_plot(path: Path, chart: Callable[[], Any], page: Callable[[], Page]) -> None:
     """Draw the chart into an SVG or a PNG file, or write the page."""
-    from planner.report.charts.drawing import png, svg
     from planner.report.pages.page import render
 
     match path.suffix.lower():
@@ -115,24 +106,17 @@ def write_plot(path: Path, chart: Callable[[], Any], page: Callable[[], Page]) -
     write_bytes(path, content)
 
 
-def write_result_plot(path: Path | None, result: SearchResult, written: Path | None) -> None:
-    """Draw the front of a search, or write its page; `written`: its plan file, if there is one."""
-    if path is None:
-        return
-    from planner.report.pages.plans import result_page
-    from planner.report.plots import plot_result
-
-    write_plot(path, lambda: plot_result(result), lambda: result_page(result, written))
-
-
-def write_plan_plot(
-    path: Path | None, result: SearchResult, number: int, written: Path | None
+def write_result_plot(
+    path: Path | None, result: SearchResult, written: Path | None, number: int = 0
 ) -> None:
-    """Draw plan `number` of a search, or write the page that opens with it."""
+    """Draw the front of a search, or plan `number` of it; or write its page, which opens with that
+    plan. `written`: its plan file, if there is one."""
     if path is None:
         return
     from planner.report.pages.plans import result_page
-    from planner.report.plots import plot_plan
+    from planner.report.plots import plot_plan, plot_result
 
-    plan = result.plans[number - 1]
-    write_plot(path, lambda: plot_plan(plan), lambda: result_page(result, written, number))
+    def chart() -> Any:
+        return plot_plan(result.plans[number - 1]) if number else plot_result(result)
+
+    write_plot(path, chart, lambda: result_page(result, written, number))

@@ -7,42 +7,21 @@ from typing import Any
 
 import click
 
-from planner.cli import option_types as types
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
+from planner.evidence.learn.benches import bench_equations
+from planner.evidence.learn.calibrate import calibrate, calibration_of, fit_figure
+from planner.evidence.learn.cluster_file import cluster_text
+from planner.evidence.learn.inputs import plan_configuration
+from planner.evidence.learn.probe import raw_csv
+from planner.evidence.runs.predict import predict_rows
+from planner.evidence.runs.rows import MeasuredRow
+from planner.job.written import csv_text, refuse_to_overwrite, write_text
+from planner.report.calibration import calibration_report
 
 
-@click.command(
-    "probe",
-    epilog="""\b
-Example: planner probe --plan-file plan.json -o mycluster.toml
-With the links of a node:
-  torchrun --nproc-per-node 8 -m planner probe --plan-file p.json -o my.toml""",
-)
-@click.option(
-    "--plan-file",
-    type=types.FILE,
-    help="Measure what this plan needs: its products, attention, collectives. Without: what "
-    "Llama 3 8B needs on this machine's GPUs.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=types.FILE,
-    required=True,
-    help="The cluster file; what was measured as two CSV files beside it.",
-)
-@click.option("--force", is_flag=True, help="Overwrite the output files.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-def command(**options: Any) -> None:
-    """Measure this machine's GPUs with torch, and write what `--cluster` reads.
-
-    Products, attention, copies, optimizer steps, real steps of two small models for their memory,
-    and under torchrun collectives: some minutes. Exit status 1 without a GPU.
-    """
+def run(**options: Any) -> None:
     from planner.evidence.learn import probe, real_steps
-    from planner.evidence.learn.inputs import plan_configuration
-    from planner.job.written import refuse_to_overwrite
 
     output = Path(options["output"])
     files = output, Path(f"{output}.csv"), Path(f"{output}.steps.csv")
@@ -63,15 +42,6 @@ def command(**options: Any) -> None:
 
 def _write(mapped: Any, benches: Any, steps: Any, files: tuple[Path, Path, Path]) -> None:
     """The raw figures, then the calibrated cluster file, and a report."""
-    from planner.evidence.learn.benches import bench_equations
-    from planner.evidence.learn.calibrate import calibrate, calibration_of, fit_figure
-    from planner.evidence.learn.cluster_file import cluster_text
-    from planner.evidence.learn.probe import raw_csv
-    from planner.evidence.runs.predict import predict_rows
-    from planner.evidence.runs.rows import MeasuredRow
-    from planner.job.written import csv_text, write_text
-    from planner.report.calibration import calibration_report
-
     output, raw, ran = files
     write_text(raw, raw_csv(benches))
     write_text(ran, csv_text(list(steps[0]) if steps else ["source"], steps))

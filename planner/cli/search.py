@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from planner.cli import complete
-from planner.cli import option_types as types
+from planner.cli.comparing import how
 from planner.cli.errors import ExitStatus
-from planner.cli.help import GroupedCommand
 from planner.cli.options import (
     OutputFormat,
     build_request,
-    cluster_option,
-    condition_options,
-    limit_options,
-    model_option,
     output_format,
-    output_options,
-    ramp_option,
-    time_limit_option,
-    training_options,
     with_limits,
 )
 from planner.cli.output import (
     check_files,
-    plot_option,
     print_report,
     show_result,
     write_plot,
@@ -37,15 +27,23 @@ from planner.cli.output import (
     write_result_plot,
 )
 from planner.cli.progress import compile_if_first_run, watched
+from planner.compare.cluster_front import search_clusters, shortened
+from planner.compare.offers import several_clusters
 from planner.job.errors import UsageError
-
-if TYPE_CHECKING:
-    from planner.compare.cluster_front import ClusterFront, ClusterPoint
-    from planner.job.request import Request
-    from planner.report.tables import Report
-    from planner.search.infeasibility import WhyNothingFits
-    from planner.search.result import SearchResult
-
+from planner.job.pool import is_pool
+from planner.job.request import Request
+from planner.job.written import write_text
+from planner.launch.plans import find_plans
+from planner.report.cluster_front import cluster_front_report
+from planner.report.fit import nothing_fits_report
+from planner.report.search import search_report
+from planner.report.tables import Report
+from planner.search.fewer_gpus import faster_on_fewer
+from planner.search.frame import csv_text
+from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
+from planner.search.outcome import sort_value
+from planner.search.pools.jobs import first_job
+from planner.search.result import SearchResult
 
 # Seconds that must be left of a time limit for a look at fewer GPUs.
 _SECOND_LOOK_S = 2.0
@@ -59,75 +57,18 @@ SORTS = {
 }
 
 
-@click.command(
-    "search",
-    cls=GroupedCommand,
-    epilog="Example: planner search --model 70b --gpus 64xH100 --gbs-tokens 4M -o plans.json",
-)
-@model_option()
-@click.option(
-    "--gpus",
-    multiple=True,
-    metavar="TEXT",
-    shell_complete=complete.gpus,
-    help="64xH100, or nodes x GPUs: 8x8xH100; 32..128xH100 or --gpus again: one front over several "
-    "clusters.",
-)
-@cluster_option
-@training_options
-@ramp_option
-@click.option(
-    "--recompute",
-    type=types.NAMES,
-    metavar="MODES",
-    help="Modes to try, comma-separated; modules of one mode joined by +, as "
-    "none,layernorm+moe_act,full. [default: those of the framework]",
-)
-@limit_options
-@condition_options
-@click.option("--top", type=types.PLANS, help="Most plans. [default: 8 in the table, all in files]")
-@click.option("--all", "whole", is_flag=True, help="Print the complete front, as files hold it.")
-@click.option("--wide", is_flag=True, help="All columns, however wide the terminal is.")
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Also what each rule left out, and all assumptions."
-)
-@click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s")
-@click.option("--seed", type=types.SEED, default=0, help="Of the solver.")
-@click.option(
-    "--workers",
-    type=types.PROCESSES,
-    default=1,
-    help="Clusters searched at a time where --gpus names several; the answer stays.",
-)
-@time_limit_option(
-    "Of the search, costing included, and of compiling in a first run; what is not proven by then "
-    "says so. Ctrl-C does the same."
-)
-@plot_option("the front, and every plan in a page")
-@output_options
-def command(**options: Any) -> None:
-    """Find the best ways to launch a training run.
-
-    Shows the Pareto front: plans of which none is both faster and lighter than another, among those
-    that fit surely enough (--fit-probability); faster ones that are less sure stand below it. With
-    several clusters (--gpus 32..128xH100, or --gpus again) one front over all of them, which
-    weighs the number of GPUs and dollars too.
-    """
+def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
-    if names_several(options["gpus"]):
+    if len(options["gpus"]) > 1 or any(".." in text for text in options["gpus"]):
         request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
         return
     options["gpus"] = next(iter(options["gpus"]), None)
-    from planner.search.pools.jobs import first_job
 
     request = build_request(options, recompute=options["recompute"])
     request = with_limits(request, options, first_job(request))
     compile_if_first_run(options["quiet"], options["time_limit"])
-
-    from planner.launch.plans import find_plans
-    from planner.search.infeasibility import DoesNotFitError
 
     started = perf_counter()
     try:
@@ -156,10 +97,6 @@ def _with_fewer_gpus(
     request: Request, result: SearchResult, options: dict[str, Any], started: float
 ) -> SearchResult:
     """With a note where some of the GPUs are faster than all, if there is time to look."""
-    from planner.job.pool import is_pool
-    from planner.launch.plans import find_plans
-    from planner.search.fewer_gpus import faster_on_fewer
-
     if is_pool(request.gpus):
         return result
     limit_s = options["time_limit"]
@@ -178,8 +115,6 @@ def _with_fewer_gpus(
 
 
 def _report(result: SearchResult, output: Path | None, options: dict[str, Any]) -> Report:
-    from planner.report.search import search_report
-
     saved_as, most = str(output) if output else None, options["top"] or MOST_PRINTED
     whole = options["whole"] or options["top"] is not None
     return search_report(result, saved_as, most, whole, options["verbose"])
@@ -202,18 +137,9 @@ def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:
         case "csv":
             import pandas as pd
 
-            from planner.search.frame import csv_text
-
             click.echo(csv_text(pd.DataFrame(why.rows())), nl=False)
         case "text":
-            from planner.report.fit import nothing_fits_report
-
             print_report(nothing_fits_report(why), sys.stderr)
-
-
-def names_several(gpus: tuple[str, ...]) -> bool:
-    """Whether --gpus names more than one cluster."""
-    return len(gpus) > 1 or any(".." in text for text in gpus)
 
 
 # Plans in a table, unless --top says otherwise.
@@ -226,24 +152,32 @@ def search_several(
     """Search every cluster that --gpus names, print and write the front over all."""
     if options["cluster"] is not None:
         raise UsageError("--cluster describes one cluster; with several --gpus leave it out")
-    from planner.compare.offers import several_clusters
 
     clusters = several_clusters(options["gpus"])
     compile_if_first_run(options["quiet"])
-    from planner.cli.comparing import how
-    from planner.compare.cluster_front import search_clusters, shortened
-    from planner.job.written import write_text
-    from planner.search.outcome import sort_value
 
     with watched(options["quiet"]) as progress:
         at_a_time = how(options | {"jobs": options["workers"]}, progress, len(clusters))
         front = search_clusters(request, clusters, how=at_a_time)
-    if output is not None and front.points:
-        write_text(output, _front_json(front))
-    _draw_front(front, options["plot"], output)
+    written = output if front.points else None
+    document = front.model_dump_json(indent=1) + "\n"
+    if written is not None:
+        write_text(written, document)
+    if options["plot"] is not None and front.points:
+        from planner.report.pages.files import cluster_front_page
+        from planner.report.plots import plot_cluster_front
+
+        page = partial(cluster_front_page, front, output)
+        write_plot(options["plot"], lambda: plot_cluster_front(front), page)
     shown = shortened(front.points, options["top"] or MOST_PRINTED)
     shown.sort(key=lambda cluster_point: sort_value(front.plan_of(cluster_point), sort))
-    _print_front(front, shown, style, output)
+    match style:
+        case "json":
+            click.echo(document, nl=False)
+        case "csv":
+            click.echo(csv_text(front.to_frame()), nl=False)
+        case "text":
+            print_report(cluster_front_report(front, shown, str(written) if written else None))
     context = click.get_current_context()
     if front.stopped == "interrupted":
         context.exit(ExitStatus.INTERRUPTED)
@@ -253,32 +187,3 @@ def search_several(
             err=True,
         )
         context.exit(ExitStatus.NOTHING_FITS)
-
-
-def _draw_front(front: ClusterFront, plot: Path | None, output: Path | None) -> None:
-    if plot is None or not front.points:
-        return
-    from planner.report.pages.files import cluster_front_page
-    from planner.report.plots import plot_cluster_front
-
-    write_plot(plot, lambda: plot_cluster_front(front), lambda: cluster_front_page(front, output))
-
-
-def _front_json(front: ClusterFront) -> str:
-    return front.model_dump_json(indent=1) + "\n"
-
-
-def _print_front(
-    front: ClusterFront, shown: list[ClusterPoint], style: OutputFormat, output: Path | None
-) -> None:
-    if style == "json":
-        click.echo(_front_json(front), nl=False)
-    elif style == "csv":
-        from planner.search.frame import csv_text
-
-        click.echo(csv_text(front.to_frame()), nl=False)
-    else:
-        from planner.report.cluster_front import cluster_front_report
-
-        saved = str(output) if output is not None and front.points else None
-        print_report(cluster_front_report(front, shown, saved))

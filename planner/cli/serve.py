@@ -7,7 +7,6 @@ import socket
 
 import click
 
-from planner.cli.options import time_limit_option
 from planner.cli.progress import compile_if_first_run
 from planner.job.errors import UsageError, demand_installed
 from planner.report.charts.drawing import demand_plot
@@ -16,22 +15,7 @@ HOST = "127.0.0.1"
 DEFAULT_TIME_LIMIT_S = 20.0
 
 
-@click.command("serve", epilog="Example: planner serve --port 8000")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    help="0: any free one.",
-)
-@time_limit_option("Of each search. [default: 20]")
-@click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
-def command(port: int, time_limit: float | None, quiet: bool) -> None:
-    """Show a page on this machine where model, GPUs, batch and limits can be changed, and watch the
-    front move. Ctrl-C ends it.
-
-    It listens on 127.0.0.1 alone, reads no files, keeps nothing on disk, and answers no other
-    site's pages.
-    """
+def run(port: int, time_limit: float | None, quiet: bool) -> None:
     demand_plot()
     demand_installed("planner serve needs", "serve", "starlette", "uvicorn")
     listening = _listening(port)

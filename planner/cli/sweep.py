@@ -10,86 +10,40 @@ from collections.abc import Mapping
 from datetime import date
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from planner.cli import option_types as types
-from planner.cli.comparing import build_settings, comparing_request, money_options, offers_for
+from hardware.files import read_text, toml_content
+from planner.cli.comparing import build_settings, comparing_request, offers_for
+from planner.cli.declared import command, names_of
 from planner.cli.errors import ExitStatus
-from planner.cli.help import GroupedCommand
-from planner.cli.options import (
-    condition_options,
-    output_format,
-    time_limit_option,
-    training_options,
-)
+from planner.cli.options import output_format
 from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.table_options import by_spelling, option_of, option_value
+from planner.compare.comparison import check_tokens
+from planner.compare.offers import Offer, demand_distinct
+from planner.compare.sweep.engines import started
+from planner.compare.sweep.grid import Grid, Pricing, Value, check, merged
+from planner.compare.sweep.journal import Journal, opened, read_only
+from planner.compare.sweep.results import columns, demand_arrow, rows, write
+from planner.compare.sweep.run import Count, count, header
+from planner.compare.sweep.run import run as search_grid
+from planner.compare.sweep.work import Common
 from planner.job.errors import UsageError
+from planner.job.request import Request
 from planner.job.written import write_csv
-
-if TYPE_CHECKING:
-    from planner.compare.offers import Offer
-    from planner.compare.sweep.grid import Grid, Pricing, Value
-    from planner.compare.sweep.journal import Journal
-    from planner.compare.sweep.run import Count
-    from planner.job.request import Request
+from planner.launch.plans import LAUNCH_NOTES
+from planner.report.sweep import sweep_document, sweep_report
 
 MOST_SEARCHES = 10_000_000
 # Axes that every sweep has.
 _MODEL, _CLUSTER = "model", "cluster"
 _TOKENS = "tokens"
 
-_EPILOG = """\b
-The file: options of planner compare without their dashes, such as
-tokens = "1T" and framework = "torchtitan", and clusters = "OFFERS.toml";
-then a table [grid] of lists, of which every combination is searched:
 
-\b
-  [grid]
-  model = ["8b", "70b"]
-  gpus = ["64..512xH100", "64xB200"]
-  gbs-tokens = ["2M", "4M"]
-  seq = [4096, 8192]
-  price-kind = ["on_demand", "spot"]
-
-\b
-The same command goes on where it was stopped, and tries again what failed.
-Exit status 3 if some failed; --report says why.
-
-\b
-Example: planner sweep grid.toml --processes 8"""
-
-
-@click.command("sweep", cls=GroupedCommand, epilog=_EPILOG)
-@click.argument("file", type=types.FILE, metavar="FILE.toml")
-@click.option(
-    "-o", "--output", type=types.FILE, metavar="DIR",
-    help="Folder of the results. [default: beside the file, FILE.sweep]",
-)  # fmt: skip
-@click.option("--report", is_flag=True, help="Search nothing; say what is done, failed and left.")
-@click.option(
-    "--engine", "runs_on", type=click.Choice(["local", "ray", "dask"]), default="local",
-    help="Processes of this machine, or your Ray or Dask cluster.",
-)  # fmt: skip
-@click.option("--address", metavar="HOST:PORT", help="Of the cluster of --engine.")
-@click.option(
-    "--processes", type=types.PROCESSES, metavar="N",
-    help="Searches at a time on this machine. [default: its processors]",
-)  # fmt: skip
-@time_limit_option(
-    "After it no further search begins; those that run end, and the same command goes on."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON, nothing else.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print the rows.")
-@click.option("--force", is_flag=True, help="Start anew; what is in the folder is lost.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-def command(**options: Any) -> None:
-    """Search a grid of models, clusters, batches, sequences and prices; results in Parquet."""
-    from planner.compare.sweep.journal import opened, read_only
-
+def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     path = Path(options["file"])
     folder = Path(options["output"]) if options["output"] else path.with_suffix(".sweep")
@@ -110,12 +64,6 @@ def command(**options: Any) -> None:
 
 def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) -> None:
     """Search what is not done; write the tables, also after Ctrl-C."""
-    from planner.compare.sweep.engines import started
-    from planner.compare.sweep.results import demand_arrow, write
-    from planner.compare.sweep.run import header, run
-    from planner.compare.sweep.work import Common
-    from planner.launch.plans import LAUNCH_NOTES
-
     demand_arrow()
     journal.begin(head := header(date.today()))
     # The prices' ages refer to the day when the sweep began.
@@ -132,7 +80,7 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
                 options["runs_on"], common, address=options["address"], processes=processes
             ) as engine,
         ):
-            run(grid, journal, engine, progress, options["time_limit"])
+            search_grid(grid, journal, engine, progress, options["time_limit"])
     except KeyboardInterrupt:
         write(grid, journal, folder)
         raise
@@ -141,16 +89,10 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
 
 def _print(grid: Grid, journal: Journal, style: str) -> Count:
     """The rows, or how far the sweep is, which is returned."""
-    from planner.compare.sweep.run import count
-
     counted = count(grid, journal)
     if style == "csv":
-        from planner.compare.sweep.results import columns, rows
-
         write_csv(sys.stdout, columns(grid), rows(grid, journal))
     else:
-        from planner.report.sweep import sweep_document, sweep_report
-
         told = grid, journal, counted
         show(style == "json", lambda: sweep_document(*told), lambda: sweep_report(*told))
     return counted
@@ -160,8 +102,6 @@ class _File:
     """The tables of a sweep file; what is wrong with them is told with the line."""
 
     def __init__(self, path: Path) -> None:
-        from hardware.files import read_text, toml_content
-
         self.path, self.text = path, read_text(path)
         self.fixed = toml_content(self.text, str(path))
         self.grid = self.fixed.pop("grid", {})
@@ -192,8 +132,6 @@ class _File:
 
 def _grid(path: Path) -> Grid:
     """The grid of a file. UsageError with file and line."""
-    from planner.compare.sweep.grid import Grid, check
-
     file = _File(path)
     job, money = _parameters()
     known = job | money
@@ -226,26 +164,17 @@ def _grid(path: Path) -> Grid:
     return grid
 
 
-def _parameters() -> tuple[dict[str, click.Parameter], dict[str, click.Parameter]]:
+def _parameters() -> tuple[dict[str, click.Parameter], ...]:
     """Options of planner compare that say what is searched, and those that turn it into money."""
-    from planner.cli.compare import command as compare
-
-    def declared(decorate: Any) -> set[str]:
-        return {str(one.name) for one in decorate(lambda: None).__dict__["__click_params__"]}
-
-    money = declared(money_options) | {_TOKENS}
-    job = declared(training_options) | declared(condition_options) | {"model", "recompute"}
-    return (
-        by_spelling(one for one in compare.params if one.name in job),
-        by_spelling(one for one in compare.params if one.name in money),
-    )
+    money = names_of("money") | {_TOKENS}
+    job = names_of("training") | names_of("conditions") | {"model", "recompute"}
+    every = command("compare").params
+    return tuple(by_spelling(one for one in every if one.name in some) for some in (job, money))
 
 
 def _defaults() -> dict[str, Any]:
     """What planner compare takes where nobody says anything."""
-    from planner.cli.compare import command as compare
-
-    with compare.make_context("compare", [], resilient_parsing=True) as context:
+    with command("compare").make_context("compare", [], resilient_parsing=True) as context:
         return dict(context.params)
 
 
@@ -282,8 +211,6 @@ def _values(
 
 def _hashes(values: Any) -> dict[str, str]:
     """Hash of each file among some values: with another content it is another search."""
-    from hardware.files import read_text
-
     return {
         f"content of {value}": hashlib.sha256(read_text(Path(value)).encode()).hexdigest()
         for value in values
@@ -293,8 +220,6 @@ def _hashes(values: Any) -> dict[str, str]:
 
 def _clusters(file: _File) -> tuple[Value, ...]:
     """The clusters of `gpus` and of the file that `clusters` names."""
-    from planner.compare.offers import demand_distinct
-
     texts = file.grid.get("gpus", file.fixed.get("gpus", []))
     name = file.fixed.get("clusters")
     offers = offers_for(
@@ -311,9 +236,6 @@ def _pricings(
     file: _File, defaults: dict[str, Any], prices: dict[str, tuple[Value, ...]]
 ) -> tuple[Pricing, ...]:
     """Every combination of prices and tokens."""
-    from planner.compare.comparison import check_tokens
-    from planner.compare.sweep.grid import Pricing, merged
-
     found = []
     for values in product(*prices.values()):
         options = defaults | {"quiet": True} | merged(values)

@@ -2,105 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
-from planner.cli import option_types as types
-from planner.cli.output import check_plot, plot_option, show, write_plot
+from planner.cli.output import check_plot, show, write_plot
 from planner.cli.progress import watched
+from planner.evidence.traces.findings import findings
+from planner.evidence.traces.rank import RankTrace, read_rank
+from planner.evidence.traces.snapshot import Snapshot, read_snapshot
 from planner.job.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from planner.evidence.traces.rank import RankTrace
-    from planner.evidence.traces.snapshot import Snapshot
-    from planner.predict.plan import Plan
-    from planner.report.figures.measured import Pair
-    from planner.report.tables import Report
-
-_EPILOG = "Example: planner trace rank0.json.gz rank1.json.gz --plan-file plan.json"
+from planner.report.traced import Pair, snapshot_pairs, snapshot_report, trace_pairs, trace_report
+from planner.search.explanation import pick_plan
+from planner.search.plan_file import read_plan
 
 
-@click.command("trace", epilog=_EPILOG)
-@click.argument("paths", type=types.FILE, metavar="FILE...", nargs=-1, required=True)
-@click.option("--plan-file", type=types.FILE, help="Compare with this plan.")
-@click.option("--plan", type=types.PLAN_NUMBER, default=1, help="Which plan of the file.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@plot_option("terms, or what holds the peak, beside the plan's")
-@click.option("--force", is_flag=True, help="Overwrite the picture.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-def command(paths: tuple[str, ...], **options: Any) -> None:
-    """Show where traced steps go by the model's terms, and what to change.
-
-    FILEs: traces of torch.profiler (Chrome JSON, may be compressed), one a rank; or memory
-    snapshots of torch.cuda.memory._dump_snapshot. They are read in bounded memory; nothing in
-    them is run.
-    """
-    check_plot(options["plot"], options["force"])
-    plan = _plan(options)
+def run(paths: tuple[str, ...], **options: Any) -> None:
+    plot = options["plot"]
+    check_plot(plot, options["force"])
+    plan = None
+    if options["plan_file"] is not None:
+        plan = pick_plan(*read_plan(Path(options["plan_file"]), options["plan"]))
     files = [Path(path) for path in paths]
     snapshots = [path for path in files if path.suffix in (".pickle", ".pkl")]
     if snapshots and len(snapshots) < len(files):
         raise UsageError("give traces or memory snapshots, not both at once")
+    content: Any
+    panels: dict[str, tuple[Sequence[Pair], str]]
     if snapshots:
-        _show_snapshots(snapshots, plan, options)
+        title, found = "Memory snapshots", [read_snapshot(path) for path in snapshots]
+        content, report = _records(found), snapshot_report(found, plan)
+        panels = {f"{one.path}, at the peak": (snapshot_pairs(one, plan), "GiB") for one in found}
     else:
-        _show_traces(files, plan, options)
+        title, ranks = "Traced steps", _ranks(files, options["quiet"])
+        patterns = findings(ranks)
+        report = trace_report(ranks, patterns, plan)
+        content = {"ranks": _records(ranks), "findings": [asdict(one) for one in patterns]}
+        panels = {"Where the step goes (median rank)": (trace_pairs(ranks, plan), "ms a step")}
+    if plot is not None:
+        from planner.report.charts.pairs import panels_chart
+        from planner.report.pages.studies import pairs_page
 
-
-def _plan(options: dict[str, Any]) -> Plan | None:
-    if options["plan_file"] is None:
-        return None
-    from planner.search.explanation import pick_plan
-    from planner.search.plan_file import read_plan
-
-    return pick_plan(*read_plan(Path(options["plan_file"]), options["plan"]))
-
-
-def _show_traces(files: list[Path], plan: Plan | None, options: dict[str, Any]) -> None:
-    from planner.evidence.traces.findings import findings
-    from planner.evidence.traces.rank import read_rank
-    from planner.report.traced import trace_pairs, trace_report
-
-    ranks: list[RankTrace] = []
-    with watched(options["quiet"]) as progress:
-        for number, path in enumerate(files):
-            progress(f"reading {path.name}", number, len(files))
-            ranks.append(read_rank(path, number))
-    found = findings(ranks)
-    report = trace_report(ranks, found, plan)
-    panels = {"Where the step goes (median rank)": (trace_pairs(ranks, plan), "ms a step")}
-    _draw(options["plot"], "Traced steps", panels, report)
-    content = {"ranks": _records(ranks), "findings": [asdict(one) for one in found]}
+        write_plot(plot, lambda: panels_chart(panels), lambda: pairs_page(title, panels, report))
     show(options["as_json"], lambda: content, lambda: report)
 
 
-def _show_snapshots(files: list[Path], plan: Plan | None, options: dict[str, Any]) -> None:
-    from planner.evidence.traces.snapshot import read_snapshot
-    from planner.report.traced import snapshot_pairs, snapshot_report
-
-    found: list[Snapshot] = [read_snapshot(path) for path in files]
-    report = snapshot_report(found, plan)
-    panels = {f"{one.path}, at the peak": (snapshot_pairs(one, plan), "GiB") for one in found}
-    _draw(options["plot"], "Memory snapshots", panels, report)
-    show(options["as_json"], lambda: _records(found), lambda: report)
+def _ranks(files: list[Path], quiet: bool) -> list[RankTrace]:
+    ranks: list[RankTrace] = []
+    with watched(quiet) as progress:
+        for number, path in enumerate(files):
+            progress(f"reading {path.name}", number, len(files))
+            ranks.append(read_rank(path, number))
+    return ranks
 
 
 def _records(read: Sequence[RankTrace | Snapshot]) -> list[dict[str, Any]]:
     return [asdict(one) | {"path": str(one.path)} for one in read]
-
-
-def _draw(
-    path: Path | None, title: str, panels: Mapping[str, tuple[Sequence[Pair], str]], report: Report
-) -> None:
-    """Write the picture that was asked for."""
-    if path is None:
-        return
-    from planner.report.charts.pairs import panels_chart
-    from planner.report.pages.studies import pairs_page
-
-    write_plot(path, lambda: panels_chart(panels), lambda: pairs_page(title, panels, report))

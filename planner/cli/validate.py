@@ -10,92 +10,37 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli import option_types as types
+from hardware.load import load_cluster_file
 from planner.cli.options import output_format
 from planner.cli.output import check_plot, print_report, show, write_plot
 from planner.cli.progress import compile_if_first_run
+from planner.evidence.fit.held_out import left_out
+from planner.evidence.learn.priors import published
+from planner.evidence.learn.study import study
+from planner.evidence.runs.document import csv_columns, csv_record, document
+from planner.evidence.runs.families import Family, family_by
+from planner.evidence.runs.predict import Prediction, predict_rows, recalibrated
+from planner.evidence.runs.report import report as by_family
+from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, read_rows
+from planner.evidence.runs.worst import describe
+from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import csv_text
+from planner.report.calibration import study_report
+from planner.report.tables import Report
+from planner.report.validation import validation_report
 
 if TYPE_CHECKING:
-    from planner.evidence.runs.families import Family
-    from planner.evidence.runs.predict import Prediction
     from planner.report.pages.page import Page
-    from planner.report.tables import Report
-
-_EPILOG = """\b
-Runs are CSV files, one row a run. A header names the columns; needed are
-layers hidden heads seq gpu num_gpus framework; used as well: ffn kv_heads
-vocab act moe gpus_per_node tp pp vpp cp ep dp zero seq_parallel mbs gbs
-precision recompute flash schedule kernel software layers_per_stage
-head_stage, and facts of machine and run: fabric host power_w compile overlap
-cuda_graphs loss dropout deterministic transformer_impl optimizer
-state_precision grad_precision fp8_recipe fp8_gather recompute_share
-zero_group offload etp ep_dispatch moe_gemm routing cp_comm pipeline_runs
-gbs_tokens tuning sequences mixer mla mtp_layers head_dim qk_norm tied bias
-position. Measurements: step_time_s peak_mem_gib mem_kind mem_scope oom;
-doubt (`time: ...`) keeps one out of all figures. source model notes label
-only. An empty cell takes a default, which the column `assumed` of --json,
---csv names.
-
-\b
-Example: planner validate --data my_runs.csv --by gpu --plot page.html"""
 
 
-@click.command("validate", epilog=_EPILOG)
-@click.option(
-    "--data",
-    "paths",
-    type=types.FILE,
-    multiple=True,
-    metavar="FILE|DIR",
-    help="Measured runs; may be given again. Without it: the published runs that ship.",
-)
-@click.option(
-    "--by",
-    "by",
-    default="source",
-    metavar="COLUMNS",
-    help="What makes a family, comma-separated: source, gpu, framework, model, precision, ...",
-)
-@click.option(
-    "--cluster",
-    type=types.FILE,
-    help="Predict runs on its GPU with what `planner calibrate` wrote into this cluster file.",
-)
-@click.option(
-    "--unnamed",
-    is_flag=True,
-    help="As if no name told the framework: by what the rows state that it does.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one object a row and a summary.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print one line a row.")
-@click.option(
-    "--plot",
-    type=types.PLOT,
-    help="Draw predicted against measured: FILE.svg or .png; or FILE.html with all rows.",
-)
-@click.option(
-    "--learn",
-    type=click.IntRange(1, 1000),
-    metavar="K",
-    help="Instead: hold each source out, calibrate by K of its runs, predict the others.",
-)
-@click.option("--force", is_flag=True, help="Overwrite output files.")
-@click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
-def command(paths: tuple[str, ...], **options: Any) -> None:
-    """Predict measured runs from their configuration alone, and show the errors by family."""
+def run(paths: tuple[str, ...], **options: Any) -> None:
     style, plot = output_format(options["as_json"], options["as_csv"]), options["plot"]
     check_plot(plot, options["force"])
-
-    from planner.evidence.runs.families import family_by
 
     family = family_by(options["by"])
     compile_if_first_run(options["quiet"])
     predictions = _predictions(paths, options["unnamed"])
     if options["cluster"] is not None:
-        from hardware.load import load_cluster_file
-        from planner.evidence.runs.predict import recalibrated
-
         predictions = recalibrated(predictions, load_cluster_file(Path(options["cluster"])))
     if options["learn"] is not None:
         if style == "csv" or plot is not None:
@@ -108,10 +53,11 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         write_plot(plot, lambda: time_chart(predictions), lambda: _page(predictions, family))
     match style:
         case "json":
-            click.echo(_json_text(predictions, family), nl=False)
+            content = document(predictions, family)
+            unseen = by_family(left_out(predictions), family)
+            content["summary"]["left_out"] = [asdict(one) for one in unseen]
+            click.echo(json.dumps(content, indent=1, allow_nan=False))
         case "csv":
-            from planner.evidence.runs.document import csv_columns, csv_record
-
             records = map(csv_record, predictions)
             click.echo(csv_text(csv_columns(predictions), records), nl=False)
         case "text":
@@ -120,10 +66,6 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
 
 def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:
     """What learning from so many runs of each source brings, as a table or JSON."""
-    from planner.evidence.learn.priors import published
-    from planner.evidence.learn.study import study
-    from planner.report.calibration import study_report
-
     found = study(published(predictions, "time"), runs)
     records = [{**asdict(one), "cluster": one.cluster._asdict()} for one in found]
     show(as_json, lambda: records, lambda: study_report(found, runs))
@@ -131,10 +73,6 @@ def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:
 
 def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
     """All rows of all files, predicted. UsageError if there are none."""
-    from planner.evidence.runs.predict import predict_rows
-    from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, read_rows
-    from planner.job.errors import CannotTellError, UsageError
-
     paths = [Path(path) for path in given] or [PUBLISHED]
     rows = [row for path in paths for row in read_rows(path)]
     predictions = predict_rows(row.unnamed if unnamed else row for row in rows)
@@ -151,19 +89,7 @@ def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
     return predictions
 
 
-def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
-    from planner.evidence.fit.held_out import left_out
-    from planner.evidence.runs.document import document
-    from planner.evidence.runs.report import report
-
-    content = document(predictions, family)
-    content["summary"]["left_out"] = [*map(asdict, report(left_out(predictions), family))]
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
-
-
 def _page(predictions: Sequence[Prediction], family: Family) -> Page:
-    from planner.evidence.runs.document import document
-    from planner.evidence.runs.worst import describe
     from planner.report.pages.validation import validation_page
 
     families = [family(prediction) for prediction in predictions]
@@ -173,7 +99,4 @@ def _page(predictions: Sequence[Prediction], family: Family) -> Page:
 
 
 def _report(predictions: Sequence[Prediction], family: Family) -> Report:
-    from planner.evidence.fit.held_out import left_out
-    from planner.report.validation import validation_report
-
     return validation_report(predictions, family, left_out(predictions))

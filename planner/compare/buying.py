@@ -367,7 +367,7 @@ def _gpu_hour(entry: Entry, settings: Settings, kind: CostBasis) -> float | None
         owned = owned_price(entry.offer, entry.cluster, power, settings)
         return None if owned is None else owned[1].total * settings.converted(1.0, "USD")
     choice = choose(entry.offer, entry.cluster, kind, settings)
-    return None if choice is None else choice.amount
+    return None if choice is None else choice.per_gpu_hour
 
 
 def least_days(job: Job, tokens: int) -> float:

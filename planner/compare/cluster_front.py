@@ -162,7 +162,7 @@ def _searched(entry: Entry, outcome: Outcome | None) -> ClusterSearched:
             proven = result.proven and all(plan.status == "optimal" for plan in result.plans)
             found = {"plans": len(result.plans), "proven": proven}
     if choice is not None:
-        found["usd_per_gpu_hour"] = choice.amount
+        found["usd_per_gpu_hour"] = choice.per_gpu_hour
         found["price"] = f"{choice.price.provider}, {choice.price.date or 'no date'}"
     gpus = entry.cluster.num_gpus
     return ClusterSearched(cluster=entry.offer.label, num_gpus=gpus, **found)

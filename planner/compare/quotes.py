@@ -21,10 +21,10 @@ class Choice:
     currency."""
 
     price: Price
-    amount: float
-    of: int
-    low: float
-    high: float
+    per_gpu_hour: float
+    choices: int
+    lowest: float
+    highest: float
     smaller_instance: bool
 
 
@@ -60,10 +60,10 @@ def choose(offer: Offer, cluster: Cluster, kind: PriceKind, settings: Settings) 
     best = min(candidates, key=rank)
     return Choice(
         price=best,
-        amount=amounts[best],
-        of=len(candidates),
-        low=min(amounts.values()),
-        high=max(amounts.values()),
+        per_gpu_hour=amounts[best],
+        choices=len(candidates),
+        lowest=min(amounts.values()),
+        highest=max(amounts.values()),
         smaller_instance=_is_smaller(best, cluster),
     )
 

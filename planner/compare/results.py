@@ -246,19 +246,14 @@ def flat_run(run: Run | None) -> dict[str, Any]:
         row |= _flat_rental(kind, run.rental(kind))
     if run.owning is not None:
         row |= columns("owned_cost", run.owning.cost)
-        row["owned_per_gpu_hour"] = run.owning.per_gpu_hour
-        row["owned_per_trillion_tokens"] = run.owning.per_trillion_tokens
+        names = "owned_per_gpu_hour=per_gpu_hour owned_per_trillion_tokens=per_trillion_tokens"
+        row |= picked(run.owning, names)
     return row | {"limited_by": "; ".join(share.text for share in run.shares[:3])}
 
 
 def _flat_rental(kind: str, rental: Rental | None) -> dict[str, Any]:
     if rental is None:
         return {f"{kind}_cost": None}
-    return {
-        **columns(f"{kind}_cost", rental.cost),
-        f"{kind}_per_gpu_hour": rental.per_gpu_hour,
-        f"{kind}_per_trillion_tokens": rental.per_trillion_tokens,
-        f"{kind}_provider": rental.price.provider,
-        f"{kind}_date": rental.price.date,
-        f"{kind}_source": rental.price.source,
-    }
+    names = "per_gpu_hour per_trillion_tokens provider=price.provider date=price.date"
+    more = picked(rental, f"{names} source=price.source")
+    return columns(f"{kind}_cost", rental.cost) | {f"{kind}_{name}": more[name] for name in more}

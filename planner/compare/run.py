@@ -3,7 +3,7 @@ what its owner paid for it, a GPU."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil, exp, hypot, inf, log, log1p
 
 from hardware.economics import Figure, load_economics
@@ -18,6 +18,7 @@ from planner.compare.quotes import Choice, age_text, choose, is_stale
 from planner.compare.results import Energy, Owning, Rental, Run, Share
 from planner.compare.settings import BASIS_NAMES, Settings
 from planner.job.job import Job
+from planner.job.written import picked
 from planner.predict.plan import Plan
 from planner.search.result import JobSummary
 
@@ -198,20 +199,16 @@ def _rentals(
 def _rental(placed: Placed, kind: PriceKind, choice: Choice, days: Range, billed: int) -> Rental:
     least = placed.offer.term_days if kind == "reserved" else 0.0
     paid = Range(**{name: max(least, value) for name, value in days})
-    cost = paid.times(HOURS_PER_DAY * billed * choice.amount)
+    cost = paid.times(HOURS_PER_DAY * billed * choice.per_gpu_hour)
     return Rental(
         kind=kind,
         price=choice.price,
-        per_gpu_hour=choice.amount,
         cost=cost,
         per_trillion_tokens=cost.value * TRILLION / placed.tokens,
         age=age_text(choice.price, placed.settings),
         stale=is_stale(choice.price, placed.settings),
-        smaller_instance=choice.smaller_instance,
-        choices=choice.of,
-        lowest=choice.low,
-        highest=choice.high,
         least_days=least,
+        **picked(choice, "per_gpu_hour smaller_instance choices lowest highest"),
     )
 
 
@@ -239,13 +236,10 @@ def _owning(placed: Placed, days: Range, billed: int, power: Power) -> Owning | 
         billed_gpus=billed,
         hardware_usd=purchase.hardware,
         around_usd=purchase.around,
-        hardware_per_gpu_hour=usd.hardware * rate,
-        around_per_gpu_hour=usd.around * rate,
-        electricity_per_gpu_hour=usd.electricity * rate,
-        hosting_per_gpu_hour=usd.hosting * rate,
         per_gpu_hour=usd.total * rate,
         cost=cost,
         per_trillion_tokens=cost.value * TRILLION / placed.tokens,
+        **{f"{part}_per_gpu_hour": amount * rate for part, amount in asdict(usd).items()},
     )
 
 

@@ -8,6 +8,7 @@ import io
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,8 +50,17 @@ def _plain(value: Any, digits: int) -> Any:
 
 
 def picked(record: object, names: str) -> dict[str, Any]:
-    """Some attributes of a record as a table's values, their names as words."""
-    return {name: getattr(record, name) for name in names.split()}
+    """Some attributes of a record as a table's values, their names as words: `name`, or
+    `title=path.to.it` of one further in. Records and mappings among them become tables."""
+    pairs = (word.rpartition("=") for word in names.split())
+    return {title or path: _value_at(record, path) for title, _, path in pairs}
+
+
+def _value_at(record: object, path: str) -> Any:
+    value: Any = attrgetter(path)(record)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.model_dump() if hasattr(value, "model_dump") else value
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -28,8 +28,7 @@ from planner.evidence.runs.reliability import fit_reliability, of_sources_with_f
 from planner.evidence.runs.report import time_comparison, time_interval
 from planner.job.written import toml_text, write_text
 from planner.report.charts.drawing import svg
-from planner.report.charts.scatter import scatter_chart
-from planner.report.figures.measured import Point
+from planner.report.charts.scatter import Point, scatter_chart
 
 COMMAND = "python -m planner.report.accuracy"
 _FOLDER = Path(__file__).resolve().parents[1] / "evidence" / "data"
@@ -88,11 +87,6 @@ def _coverage_with_its_source(predictions: Sequence[Prediction]) -> float | None
     return fmean(hits) if hits else None
 
 
-def plot(predictions: Sequence[Prediction]) -> str:
-    """`time_chart` as an SVG document."""
-    return svg(time_chart(predictions))
-
-
 def time_chart(predictions: Sequence[Prediction]) -> Any:
     """Predicted against measured step times, one colour a framework profile."""
     points = [
@@ -114,7 +108,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(_USAGE)
     predictions = predict_rows(measured_rows(paths))
     write_text(folder / "accuracy.toml", toml_text(accuracy(predictions)))
-    write_text(folder / "accuracy.svg", plot(predictions))
+    write_text(folder / "accuracy.svg", svg(time_chart(predictions)))
 
 
 if __name__ == "__main__":

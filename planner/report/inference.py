@@ -252,50 +252,42 @@ def inference_document(
     """The answer as plain data for --json: bytes and tokens."""
     deployment, (low, high) = result.deployment, result.kv_token_interval
     document = {
-        "model": deployment.model.name,
-        "gpu": deployment.gpu.name,
-        "gpus": deployment.gpus,
-        **picked(deployment, "batch context tp pp dp ep utilization block chunk sequences"),
-        "weights": deployment.weights.name,
-        "kv_cache": deployment.kv.name,
-        "engine": deployment.engine.name,
-        **picked(result, "fits sure"),
-        "missing_bytes": result.heaviest.missing,
-        "kv_bytes_per_token": result.one_copy_token_bytes,
-        "kv_bytes_per_token_and_layer_on_gpu": result.layer_token_bytes,
-        "kv_tokens": result.kv_tokens,
+        **picked(
+            deployment,
+            "model=model.name gpu=gpu.name gpus batch context tp pp dp ep utilization block chunk"
+            " sequences weights=weights.name kv_cache=kv.name engine=engine.name",
+        ),
+        **picked(
+            result,
+            "fits sure missing_bytes=heaviest.missing kv_bytes_per_token=one_copy_token_bytes"
+            " kv_bytes_per_token_and_layer_on_gpu=layer_token_bytes kv_tokens",
+        ),
         "kv_tokens_low": low,
         "kv_tokens_high": high,
-        "max_concurrency": result.concurrency,
-        "interval_rows": result.spread.rows,
+        **picked(result, "max_concurrency=concurrency interval_rows=spread.rows"),
         "not_in_logs": list(result.spread.uncovered),
         "solved": solved and asdict(solved),
         "stages": [_stage_document(stage) for stage in result.stages],
-        "changes": [{"options": c.options, "missing_bytes": c.missing} for c in advice],
+        "changes": [picked(change, "options missing_bytes=missing") for change in advice],
     }
     if tuning is None:
         return document
     grouped = tuning.grouped
-    document["grouped_queries"] = grouped and {
-        "model": grouped.options,
-        "missing_bytes": grouped.missing,
-    }
+    document["grouped_queries"] = grouped and picked(grouped, "model=options missing_bytes=missing")
+    names = "tp=memory.deployment.tp dp=memory.deployment.dp fits=memory.fits"
     document["splits"] = [
-        picked(one.memory.deployment, "tp dp")
-        | {"fits": one.memory.fits}
-        | picked(one, "sequences read_s reduce_s tokens_per_s")
-        for one in tuning.splits
+        picked(one, f"{names} sequences read_s reduce_s tokens_per_s") for one in tuning.splits
     ]
     return document
 
 
 def _stage_document(stage: StageMemory) -> dict[str, Any]:
     return {
-        **picked(stage, "stage layers"),
-        "budget_bytes": stage.budget,
-        "usable_bytes": stage.usable,
-        "available_kv_bytes": stage.available,
-        "kv_needed_bytes": stage.kv_needed,
+        **picked(
+            stage,
+            "stage layers budget_bytes=budget usable_bytes=usable available_kv_bytes=available"
+            " kv_needed_bytes=kv_needed",
+        ),
         "within_budget": {name: size for name, size, _ in stage_terms(stage)},
         "beside_budget": {name: size for name, size, _ in beside_terms(stage)},
     }

@@ -12,7 +12,7 @@ from planner.predict.memory.account import StageAccount
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.footprint import Footprint
 from planner.predict.memory.solve import Border, Point, Solution
-from planner.predict.memory.terms import PhaseRow, peak_parts, peak_row, peak_tensors, phase_rows
+from planner.predict.memory.terms import peak_parts, peak_row, peak_tensors, phase_rows
 
 DOCUMENT_VERSION = 1
 
@@ -30,25 +30,24 @@ def memory_json(
     document = {
         "version": DOCUMENT_VERSION,
         "request": request.model_dump(mode="json"),
-        "model": job.model.name,
-        "framework": job.framework.name,
-        "framework_version": job.framework.version,
-        "dtype": job.dtype,
-        "gpu": job.cluster.gpu.name,
-        "seq": job.seq,
-        "degrees": configuration.degrees.model_dump(),
-        "recompute": configuration.recompute,
-        "layout": {
-            "block_layers": list(configuration.layout.block_layers),
-            "recomputed": configuration.layout.recomputed,
-            "mtp_standalone": configuration.layout.mtp_standalone,
-        },
+        **picked(
+            configuration,
+            "model=job.model.name framework=job.framework.name"
+            " framework_version=job.framework.version dtype=job.dtype gpu=job.cluster.gpu.name"
+            " seq=job.seq degrees recompute",
+        ),
+        "layout": picked(configuration.layout, "block_layers recomputed mtp_standalone"),
         **_verdict(footprint),
         "heaviest_stage": footprint.heaviest.stage,
         "dropless_worst_case": worst
-        and {"expert_imbalance": worst.configuration.job.expert_imbalance, **_verdict(worst)},
+        and picked(worst.configuration.job, "expert_imbalance") | _verdict(worst),
         "stages": [_stage(footprint, account) for account in footprint.stages],
-        "solution": solution and _solution(solution),
+        "solution": solution
+        and {
+            **picked(solution, "unknown step held"),
+            "safe": _border(solution.safe),
+            "even": _border(solution.even),
+        },
         "advice": advice and _advice(advice),
         "assumptions": list(framework_assumptions(job, footprint.configuration.degrees)),
     }
@@ -56,47 +55,29 @@ def memory_json(
 
 
 def _verdict(footprint: Footprint) -> dict[str, Any]:
-    return {
-        "total_bytes": footprint.total_bytes,
-        "interval": footprint.interval.model_dump(),
-        **picked(footprint, "limit_bytes usable_bytes fits fit_probability"),
-    }
+    return picked(footprint, "total_bytes interval limit_bytes usable_bytes fits fit_probability")
 
 
 def _stage(footprint: Footprint, account: StageAccount) -> dict[str, Any]:
-    peak = peak_row(account)
     return {
         **picked(account, "stage layers in_flight allocated_bytes reserved_bytes total_bytes"),
-        "peak": {"step": peak.step, "phase": peak.phase.name, "at": peak.phase.at},
+        "peak": picked(peak_row(account), "step phase=phase.name at=phase.at"),
         "peak_parts": [
-            {"name": part.name, "bytes": part.size_bytes, "where": part.where}
-            for part in peak_parts(footprint, account)
+            picked(part, "name bytes=size_bytes where") for part in peak_parts(footprint, account)
         ],
         "peak_kept_tensors": [
-            {"name": tensor.name, "copies": tensor.copies, "bytes": tensor.size_bytes}
+            picked(tensor, "name copies bytes=size_bytes")
             for tensor in peak_tensors(footprint, account)
         ],
         "outside": dict(account.outside),
-        "phases": [_phase(row) for row in phase_rows(account)],
-    }
-
-
-def _phase(row: PhaseRow) -> dict[str, Any]:
-    return {
-        "step": row.step,
-        "phase": row.phase.name,
-        "at": row.phase.at,
-        "in_flight": row.phase.in_flight,
-        "bytes": row.phase.total_bytes,
-        "terms": dict(row.phase.terms),
-    }
-
-
-def _solution(solution: Solution) -> dict[str, Any]:
-    return {
-        **picked(solution, "unknown step held"),
-        "safe": _border(solution.safe),
-        "even": _border(solution.even),
+        "phases": [
+            picked(
+                row,
+                "step phase=phase.name at=phase.at in_flight=phase.in_flight"
+                " bytes=phase.total_bytes terms=phase.terms",
+            )
+            for row in phase_rows(account)
+        ],
     }
 
 
@@ -113,13 +94,8 @@ def _point(point: Point) -> dict[str, Any]:
 
 
 def _advice(advice: Advice) -> dict[str, Any]:
-    base = advice.base
     return {
-        "base": {
-            "total_bytes": base.peak_bytes,
-            **picked(base, "fit_probability step_time_s"),
-            "step_time": base.step_time.model_dump(),
-        },
+        "base": picked(advice.base, "total_bytes=peak_bytes fit_probability step_time_s step_time"),
         **{
             name: [_move(move) for move in getattr(advice, name)]
             for name in ("sufficient", "partial", "pairs")
@@ -130,18 +106,11 @@ def _advice(advice: Advice) -> dict[str, Any]:
 
 
 def _move(move: Move) -> dict[str, Any]:
-    plan, setup = move.plan, move.setup
-    return {
-        "options": move.flags,
-        "follows": move.follows,
-        "degrees": setup.degrees.model_dump(),
-        **picked(setup, "recompute recomputed"),
-        **picked(setup.request, "optimizer dtype attention gpus"),
-        "total_bytes": plan.peak_bytes,
-        "interval": plan.peak_interval.model_dump(),
-        "fit_probability": plan.fit_probability,
-        "saved_bytes": move.saved_bytes,
-        "step_time_s": plan.step_time_s,
-        "step_time": plan.step_time.model_dump(),
-        "extra_s": move.extra_s,
-    }
+    return picked(
+        move,
+        "options=flags follows degrees=setup.degrees recompute=setup.recompute"
+        " recomputed=setup.recomputed optimizer=setup.request.optimizer dtype=setup.request.dtype"
+        " attention=setup.request.attention gpus=setup.request.gpus total_bytes=plan.peak_bytes"
+        " interval=plan.peak_interval fit_probability=plan.fit_probability saved_bytes"
+        " step_time_s=plan.step_time_s step_time=plan.step_time extra_s",
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import altair as alt
 
@@ -19,7 +19,7 @@ from planner.report.charts.heat import heat_chart
 from planner.report.figures.candidates import candidates, costed_or_reason
 from planner.report.figures.heat import heat_map
 from planner.report.figures.plan import front_plans, riskier_plans, stage_bars, waterfall
-from planner.report.figures.schedule import Gantt, schedule_gantt
+from planner.report.figures.schedule import schedule_gantt
 from planner.search.result import SearchResult
 
 PlanFigure = Literal["all", "memory", "time", "schedule"]
@@ -32,16 +32,38 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
     extra `plot`, for another name, and for the schedule of a plan without a pipeline."""
     if figure not in get_args(PlanFigure):
         raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
-    words = configuration_text(plan)
+    words, drawn = configuration_text(plan), {one.name: one for one in pictures(plan, FILE_WIDTH)}
+    if figure in drawn:
+        return in_file(drawn[figure].chart, drawn[figure].title, words)
     if figure != "all":
-        return in_file(*_DRAWN[figure](plan), words)
-    drawn = [
-        draw(plan)
-        for name, draw in _DRAWN.items()
-        if name != "schedule" or schedule_gantt(plan) is not None
-    ]
-    titled = (chart.properties(title=title) for chart, title in drawn)
+        why = f"it has no pipeline, or too long a one (pp {plan.degrees.pp})"
+        raise UsageError(f"this plan has no schedule to draw: {why}")
+    titled = (one.chart.properties(title=one.title) for one in drawn.values())
     return in_file(alt.vconcat(*titled, spacing=36).resolve_scale(color="independent"), words)
+
+
+class Picture(NamedTuple):
+    """A chart of a plan by its name."""
+
+    name: str
+    title: str
+    chart: Any
+
+
+def pictures(plan: Plan, width: Width) -> Iterator[Picture]:
+    """Memory, time and, where it can be drawn, the schedule of a plan."""
+    stages = charts.stages_chart(stage_bars(plan), plan.limit_bytes, width)
+    yield Picture("memory", "Memory of each pipeline stage at its peak", stages)
+    low, high = plan.step_time.low, plan.step_time.high
+    # Terms of the step time with the interval of their sum.
+    interval = (low, high if isfinite(high) else plan.step_time_s)
+    terms = charts.waterfall_chart(waterfall(plan), interval, width)
+    yield Picture("time", f"Time of a step: {seconds(plan.step_time_s)}", terms)
+    if (gantt := schedule_gantt(plan)) is not None:
+        part = gantt.microbatches != gantt.of
+        drawn = f" with {gantt.microbatches} of {gantt.of:,} micro-batches" if part else ""
+        title = f"Schedule of the pipeline ({plan.schedule}){drawn}"
+        yield Picture("schedule", title, charts.schedule_chart(gantt, width))
 
 
 def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
@@ -54,44 +76,6 @@ def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
         raise unknown_name("figure", figure, list(drawn), "a search has these: ")
     job = result.job
     return in_file(drawn[figure](result), f"{job.model} on {job.cluster}, {job.framework}")
-
-
-def waterfall_of(plan: Plan, width: Width) -> Any:
-    """Terms of the step time with the interval of their sum."""
-    high_s = plan.step_time.high
-    interval = (plan.step_time.low, high_s if isfinite(high_s) else plan.step_time_s)
-    return charts.waterfall_chart(waterfall(plan), interval, width)
-
-
-def _memory(plan: Plan) -> tuple[Any, str]:
-    chart = charts.stages_chart(stage_bars(plan), plan.limit_bytes, FILE_WIDTH)
-    return chart, "Memory of each pipeline stage at its peak"
-
-
-def _time(plan: Plan) -> tuple[Any, str]:
-    return waterfall_of(plan, FILE_WIDTH), f"Time of a step: {seconds(plan.step_time_s)}"
-
-
-def _schedule(plan: Plan) -> tuple[Any, str]:
-    gantt = schedule_gantt(plan)
-    if gantt is None:
-        why = f"it has no pipeline, or too long a one (pp {plan.degrees.pp})"
-        raise UsageError(f"this plan has no schedule to draw: {why}")
-    return charts.schedule_chart(gantt, FILE_WIDTH), schedule_title(plan, gantt)
-
-
-_DRAWN: dict[str, Callable[[Plan], tuple[Any, str]]] = {
-    "memory": _memory,
-    "time": _time,
-    "schedule": _schedule,
-}
-
-
-def schedule_title(plan: Plan, gantt: Gantt) -> str:
-    """The schedule's name, and how much of it is drawn."""
-    part = gantt.microbatches != gantt.of
-    drawn = f" with {gantt.microbatches} of {gantt.of:,} micro-batches" if part else ""
-    return f"Schedule of the pipeline ({plan.schedule}){drawn}"
 
 
 def plot_cluster_front(front: ClusterFront) -> Any:

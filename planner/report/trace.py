@@ -13,7 +13,7 @@ from planner.job.errors import UsageError
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.figures.plan import waterfall
-from planner.report.figures.schedule import Bar, Gantt, passes_of, played
+from planner.report.figures.schedule import Gantt, passes_of, played
 
 # Passes of all stages beyond which a trace would be too large to open with ease.
 MOST_TRACED = 60_000
@@ -67,13 +67,9 @@ def _passes(gantt: Gantt) -> Iterator[Event]:
     """What each stage does; the bubble is the space between."""
     for bar in gantt.bars:
         if bar.kind != "bubble" and bar.end_s > bar.start_s:
-            yield _event(bar.kind, bar.start_s, bar.end_s, _STAGES, bar.stage, _place(bar))
-
-
-def _place(bar: Bar) -> dict[str, int]:
-    if bar.microbatch < 0:
-        return {}
-    return {"micro_batch": bar.microbatch, "chunk": bar.chunk}
+            place = {"micro_batch": bar.microbatch, "chunk": bar.chunk}
+            args = place if bar.microbatch >= 0 else {}
+            yield _event(bar.kind, bar.start_s, bar.end_s, _STAGES, bar.stage, args)
 
 
 def _terms(plan: Plan) -> Iterator[Event]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from planner.evidence.traces.findings import Finding
@@ -11,10 +12,18 @@ from planner.evidence.traces.rank import TERMS, RankTrace
 from planner.evidence.traces.snapshot import Snapshot
 from planner.job.quantities import GIB
 from planner.predict.plan import Plan
-from planner.report.figures.measured import Pair
 from planner.report.tables import Block, Facts, Notes, TableData, report, table
 
 _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A term in the unit of its picture; `predicted` None where nothing was."""
+
+    label: str
+    predicted: float | None
+    measured: float
 
 
 @report

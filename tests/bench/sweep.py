@@ -20,9 +20,9 @@ from planner.compare.settings import Settings
 from planner.compare.sweep import engines
 from planner.compare.sweep.grid import Grid, Point, Pricing
 from planner.compare.sweep.journal import opened, read_only
-from planner.compare.sweep.results import write
+from planner.compare.sweep.results import FIGURES, write
 from planner.compare.sweep.run import count, header, run
-from planner.compare.sweep.work import FIGURES, Common, Record
+from planner.compare.sweep.work import Common, Record
 from planner.job.request import Request
 from planner.search.launchable import SILENT
 

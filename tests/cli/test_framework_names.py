@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import pytest
 
+from planner.cli.declared import command
 from planner.cli.main import COMMANDS
 from planner.job.frameworks import framework_names, load_framework
 from planner.job.frameworks.names import (
@@ -59,7 +59,7 @@ def test_commands_that_take_a_framework_are_all_tested_here() -> None:
     taking = {
         name
         for name in COMMANDS
-        for parameter in importlib.import_module(f"planner.cli.{name}").command.params
+        for parameter in command(name).params
         if "--framework" in parameter.opts
     }
     assert taking == {*ASKING, *BY_REQUEST, "launch"}

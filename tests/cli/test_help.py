@@ -113,7 +113,7 @@ def test_a_bug_is_told_in_three_lines_and_traced_on_demand() -> None:
         "from planner.cli import main, main as entry\n"
         "import planner.cli.models as models\n"
         "def broken(**_): raise KeyError('inner')\n"
-        "models.command.callback = broken\n"
+        "models.run = broken\n"
         "sys.argv = ['planner', *sys.argv[1:]]\n"
         "main()\n"
     )

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from planner.cli import memory_inference
+from planner.cli import memory
 from tests.cli.conftest import Run, lines_are_short
 from tests.report.reading import loads
 
@@ -257,7 +257,7 @@ def test_serving_is_handed_over(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
         seen.update(options)
         return 1
 
-    monkeypatch.setattr(memory_inference, "run", serve)
+    monkeypatch.setattr(memory, "serve", serve)
     result = run("memory", "--model", "70b", "--inference", "--gpus", "8xH100", "--pp", "2")
     assert result.exit_code == 1
     assert (seen["model"], seen["gpus"], seen["pp"]) == ("70b", "8xH100", 2)

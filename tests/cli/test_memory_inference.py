@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from planner.cli.declared import options_of
 from planner.cli.errors import refusal
-from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
-from planner.cli.memory_inference import run as run_inference
+from planner.cli.memory_inference import SOLVE_CHOICES, serve
 from tests.cli.conftest import Run, lines_are_short
 
 
@@ -24,14 +24,16 @@ from tests.cli.conftest import Run, lines_are_short
 @click.option("--ep", type=int)
 @click.option("--solve", type=click.Choice(SOLVE_CHOICES))
 @click.option("--json", "as_json", is_flag=True)
-@inference_options
 @click.pass_context
 def command(ctx: click.Context, **options: Any) -> None:
     """The options that the real command shares with training, and those of inference."""
     try:
-        ctx.exit(run_inference(options))
+        ctx.exit(serve(options))
     except ValueError as error:
         raise refusal(error) from error
+
+
+command.params += options_of("serving")
 
 
 def memory(*arguments: str) -> Result:

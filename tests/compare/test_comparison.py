@@ -190,7 +190,7 @@ def test_another_price_of_the_same_kind_never_raises_the_choice(
         for item in (some, more)
     ]
     assert choices[0] is not None and choices[1] is not None
-    assert choices[1].amount <= choices[0].amount
+    assert choices[1].per_gpu_hour <= choices[0].per_gpu_hour
 
 
 @settings(max_examples=30, deadline=None)
@@ -235,12 +235,12 @@ def test_prices_of_whole_nodes_and_recent_ones_come_first() -> None:
 def test_own_quotes_and_providers_come_before_the_list() -> None:
     cluster = parse_gpus("8xH100")
     found = choose(Offer(gpus="8xH100", spot=9.0, provider="me"), cluster, "spot", SETTINGS)
-    assert found is not None and (found.amount, found.price.provider) == (9.0, "me")
+    assert found is not None and (found.per_gpu_hour, found.price.provider) == (9.0, "me")
     aws = choose(
         Offer(gpus="8xH100"), cluster, "on_demand",
         SETTINGS.model_copy(update={"providers": ("aws",)}),
     )  # fmt: skip
-    assert aws is not None and aws.amount == pytest.approx(6.88)
+    assert aws is not None and aws.per_gpu_hour == pytest.approx(6.88)
     assert choose(Offer(gpus="8xH100", provider="vultr"), cluster, "spot", SETTINGS) is None
 
 

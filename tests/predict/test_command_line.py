@@ -7,10 +7,9 @@ import shlex
 import click
 import pytest
 
-from planner.cli.evaluate import command as evaluate
+from planner.cli.declared import command
 from planner.cli.evaluate import given_configuration
 from planner.cli.options import build_request, limit_values
-from planner.cli.search import command as search
 from planner.job.request import Request
 from planner.predict.command_line import evaluate_command, search_command
 from planner.predict.plan import Degrees, LayerLayout
@@ -43,7 +42,7 @@ def _options(command: click.Command, text: str) -> dict[str, object]:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_search_is_the_one_that_it_came_from(name: str) -> None:
     request = REQUESTS[name]
-    options = _options(search, search_command(request))
+    options = _options(command("search"), search_command(request))
     options["gpus"] = next(iter(options["gpus"]))  # type: ignore[call-overload]
     made = build_request(options, recompute=options["recompute"])
     made = made.model_copy(update={"limits": limit_values(options, made.resolve())})
@@ -53,13 +52,13 @@ def test_a_search_is_the_one_that_it_came_from(name: str) -> None:
 def test_an_evaluation_has_the_degrees_and_the_switches() -> None:
     degrees = Degrees(tp=2, pp=4, cp=1, dp=1, zero=0, mbs=2, grad_acc=32)
     text = evaluate_command(REQUESTS["switches"], degrees, "full")
-    options = _options(evaluate, text)
+    options = _options(command("evaluate"), text)
     request, given = given_configuration(options)
     assert given == degrees and options["recompute"] == "full"
     assert (request.gbs, request.precision, request.bias) == (64, "fp8", False)
     layout = LayerLayout(block_layers=(8, 8, 8, 8), recomputed={"full": (8, 8, 0, 0)})
     text = evaluate_command(REQUESTS["switches"], degrees, "full", layout)
-    assert _options(evaluate, text)["recompute_layers"] == layout.recomputed["full"]
+    assert _options(command("evaluate"), text)["recompute_layers"] == layout.recomputed["full"]
 
 
 def test_what_evaluate_cannot_choose_has_no_command() -> None:

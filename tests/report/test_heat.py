@@ -39,7 +39,7 @@ def found(costed: CostedJob, result: SearchResult) -> HeatMap:
 
 
 def test_every_pair_of_values_has_one_cell(found: HeatMap) -> None:
-    seen = {(cell.names, cell.places) for cell in found.cells}
+    seen = {(cell.a, cell.b, cell.i, cell.j) for cell in found.cells}
     sizes = [len(values) for values in found.values.values()]
     pairs = (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
     assert len(seen) == len(found.cells) == pairs
@@ -55,15 +55,13 @@ def test_a_cell_is_the_fastest_of_its_shapes_that_fit(
         where = (plan.degrees.tp, plan.degrees.pp)
         plans[where] = max(plans[where], plan.tokens_per_s_per_gpu)
     for cell in found.cells:
-        if cell.names != ("tp", "pp"):
+        if (cell.a, cell.b) != ("tp", "pp"):
             continue
-        tp, pp = (
-            int(found.values[name][at]) for name, at in zip(cell.names, cell.places, strict=True)
-        )
+        tp, pp = int(found.values["tp"][cell.i]), int(found.values["pp"][cell.j])
         mine = (columns["tp"] == tp) & (columns["pp"] == pp)
         if cell.kind == "fits":
             sure = speed[mine & (size <= max(plan.peak_bytes for plan in result.plans) / 2**30)]
-            assert cell.tokens_per_s >= max(sure.max(initial=0.0), plans.get((tp, pp), 0.0)) * 0.999
+            assert cell.speed >= max(sure.max(initial=0.0), plans.get((tp, pp), 0.0)) * 0.999
         elif cell.kind in ("may fit", "too large"):
             assert cell.label == f"{size[mine].min():.0f} GiB"
         else:
@@ -79,8 +77,8 @@ def test_a_forbidden_cell_names_the_rules(found: HeatMap) -> None:
     (eight,) = (
         cell
         for cell in found.cells
-        if cell.names == ("tp", "pp")
-        and (found.values["tp"][cell.places[0]], found.values["pp"][cell.places[1]]) == ("8", "2")
+        if (cell.a, cell.b) == ("tp", "pp")
+        and (found.values["tp"][cell.i], found.values["pp"][cell.j]) == ("8", "2")
     )
     assert "dp·tp·pp·cp must equal 8 GPUs  [world-size]".replace("  ", " ") in eight.text
 

@@ -8,8 +8,7 @@ from planner.evidence.runs.document import document
 from planner.evidence.runs.families import family_by
 from planner.evidence.runs.predict import predict_rows
 from planner.report.charts.drawing import specification, svg
-from planner.report.charts.scatter import scatter_chart
-from planner.report.figures.measured import Point
+from planner.report.charts.scatter import Point, scatter_chart
 from planner.report.pages.page import render
 from planner.report.pages.validation import validation_page
 from planner.report.validation import validation_report

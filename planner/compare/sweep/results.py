@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hardware.files import shipped_toml
 from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
-from planner.compare.sweep.work import FIGURES
 from planner.job.errors import demand_installed
 from planner.job.written import write_bytes
 
-# Column -> its type in Arrow, its unit and what it means.
-PROVENANCE: Mapping[str, tuple[str, str, str]] = {
-    "host": ("string", "", "machine that searched"),
-    "pid": ("int64", "", "its process"),
-    "seconds": ("float64", "s", "that the task took"),
-    "ended_at": ("string", "", "when, UTC"),
-}
+# Column -> its type in Arrow, its unit and what it means: of rows, and of where each was searched.
+_COLUMNS = shipped_toml("planner.compare.sweep", "columns.toml")
+FIGURES, PROVENANCE = _COLUMNS["figures"], _COLUMNS["provenance"]
 _GROUP = 5_000
 
 
@@ -73,7 +69,7 @@ def write(grid: Grid, journal: Journal, folder: Path) -> tuple[Path, Path]:
 def _parquet(
     found: Iterator[dict[str, Any]],
     labels: tuple[str, ...],
-    figures: Mapping[str, tuple[str, str, str]],
+    figures: Mapping[str, Sequence[str]],
     made_by: Mapping[str, str],
 ) -> bytes:
     """A Parquet file: the labels as text, then figures with unit and meaning in the schema."""

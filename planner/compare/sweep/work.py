@@ -12,7 +12,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -29,31 +28,6 @@ from planner.job.errors import CannotTellError
 from planner.job.written import picked
 from planner.predict.plan_text import configuration_text
 from planner.search.launchable import LaunchNotes
-
-# Column -> its type in Arrow, its unit (empty: none) and what it means.
-FIGURES: Mapping[str, tuple[str, str, str]] = {
-    "status": ("string", "", "plan, or none: no plan, and the reason"),
-    "reason": ("string", "", "why there is no plan"),
-    "plan": ("string", "", "degrees, micro-batches, recompute, techniques of the plan to take"),
-    "num_gpus": ("int64", "", "GPUs of the cluster"),
-    "plan_gbs_tokens": ("int64", "tokens", "global batch of the plan"),
-    "step_time_s": ("float64", "s", "one optimizer step, predicted"),
-    "step_time_low_s": ("float64", "s", "lower end of the 80 % interval"),
-    "step_time_high_s": ("float64", "s", "upper end of it"),
-    "tokens_per_s": ("float64", "tokens/s", "of all GPUs"),
-    "mfu": ("float64", "share", "model FLOP, full attention square, of the dense 16-bit peak"),
-    "peak_bytes": ("float64", "B", "peak memory of the heaviest GPU, predicted"),
-    "fit_probability": ("float64", "share", "with which it fits"),
-    "days": ("float64", "d", "of training, interruptions included"),
-    "days_low": ("float64", "d", "lower end of the 80 % interval"),
-    "days_high": ("float64", "d", "upper end of it"),
-    "cost": ("float64", "currency", "of the run; empty without a price"),
-    "cost_low": ("float64", "currency", "lower end of the 80 % interval"),
-    "cost_high": ("float64", "currency", "upper end of it"),
-    "currency": ("string", "", "of the cost"),
-    "mwh": ("float64", "MWh", "energy of the run"),
-    "power_kw": ("float64", "kW", "drawn by the facility"),
-}
 
 # One search at a time in a process: workers with several threads would share its memory and cores.
 _alone = threading.Lock()
@@ -139,7 +113,7 @@ def _compile_once() -> None:
 
 
 def _figures(entry: Entry, outcome: Outcome | None, pricing: Pricing) -> dict[str, Any]:
-    """The columns of `FIGURES` that there are."""
+    """The figures of `columns.toml` that there are."""
     run, reason = run_of(entry, outcome, pricing.tokens, pricing.settings)
     gpus = entry.cluster.num_gpus
     if run is None:
@@ -149,11 +123,11 @@ def _figures(entry: Entry, outcome: Outcome | None, pricing: Pricing) -> dict[st
         "status": "plan",
         "plan": configuration_text(plan),
         "num_gpus": gpus,
-        "plan_gbs_tokens": plan.gbs_tokens,
-        "step_time_s": plan.step_time_s,
-        "step_time_low_s": plan.step_time.low,
-        "step_time_high_s": plan.step_time.high,
-        **picked(plan, "tokens_per_s mfu peak_bytes fit_probability"),
+        **picked(
+            plan,
+            "plan_gbs_tokens=gbs_tokens step_time_s step_time_low_s=step_time.low"
+            " step_time_high_s=step_time.high tokens_per_s mfu peak_bytes fit_probability",
+        ),
         **columns("days", run.days),
         **columns("cost", run.cost(pricing.settings.basis)),
         "currency": pricing.settings.currency,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hardware.files import shipped_toml
 from hardware.link_curves import LinkCurves, load_curve_table, scale_out_curve
 from planner.cost.inputs import LinkInputs
 from planner.evidence.fit.command import one_file, run
@@ -44,14 +45,8 @@ class Machine(NamedTuple):
     pair_bytes_per_s: float | None = None
 
 
-# `A100-like` names no fabric: its NIC share is that of its groups of one GPU a node.
-MACHINES = {
-    "A100-SXM4": Machine("nvlink3", 300e9, "infiniband", 25e9),
-    "A100-like": Machine("nvlink3", 300e9, "infiniband", 8.13007e9 / 0.96),
-    "H200-SXM": Machine("nvlink4", 450e9, "efa", 50e9),
-    "B200-SXM": Machine("nvlink5", 900e9, "efa", 50e9),
-    "MI300X": Machine("xgmi3", 448e9, "infiniband", 50e9, 64e9),
-}
+_TABLES = shipped_toml("planner.evidence.fit", "searches.toml")
+MACHINES = {gpu: Machine(**row) for gpu, row in _TABLES["machines"].items()}
 
 
 @dataclass(frozen=True)
@@ -128,37 +123,20 @@ def predict_s(row: Row, links: LinkInputs) -> float:
 
 @dataclass(frozen=True)
 class Stage:
-    """A least-squares fit of `free` fields of one machine's links on its `rows`."""
+    """A least-squares fit of `free` fields of one machine's links on its rows, `inside` a node or
+    beyond."""
 
     name: str
     gpu: str
     free: tuple[str, ...]
-    rows: Callable[[Row], bool]
+    inside: bool = True
+
+    def rows(self, row: Row) -> bool:
+        """Whether a row is one of them."""
+        return row.gpu == self.gpu and (row.nodes == 1) == self.inside
 
 
-def _inside(name: str, gpu: str, *further: str) -> Stage:
-    """Rate and ramp inside a node, and further fields."""
-    free = ("scale_up_bytes_per_s", "scale_up_half_bytes", *further)
-    return Stage(name, gpu, free, lambda row: row.gpu == gpu and row.nodes == 1)
-
-
-STAGES = (
-    _inside(
-        "nvlink3",
-        "A100-like",
-        "scale_up_latency_s",
-        "scale_up_exchange_bytes_per_s",
-        "scale_up_pair_bytes_per_s",
-    ),
-    _inside("nvlink4", "H200-SXM", "scale_up_reduction_gain"),
-    _inside("nvlink5", "B200-SXM", "scale_up_reduction_gain"),
-    Stage(
-        "efa",
-        "B200-SXM",
-        ("scale_out_half_bytes",),
-        lambda row: row.gpu == "B200-SXM" and row.nodes > 1,
-    ),
-)
+STAGES = tuple(Stage(name, **row) for name, row in _TABLES["links"].items())
 
 
 def soft_l1(error: float) -> float:

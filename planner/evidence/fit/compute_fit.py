@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.files import shipped_text
+from hardware.files import shipped_text, shipped_toml
 from hardware.load import load_gpu
 from planner.cost._jit import jit
 from planner.cost.compute import (
@@ -62,44 +62,9 @@ class Search:
     bounds: dict[str, tuple[float, float]] = field(hash=False)
 
 
-_ATTENTION_BOUNDS = {
-    "attention_forward_efficiency": (0.2, 0.95),
-    "attention_backward_efficiency": (0.2, 0.95),
-    "attention_forward_tail_share": (0.0, 1.0),
-    "attention_backward_tail_share": (0.0, 1.0),
-}
-SEARCHES = (
-    Search(
-        "gemm",
-        {
-            "gemm16_max_efficiency": (0.3, 0.95),
-            "gemm_clock_gain": (1.0, 1.4),
-            "gemm_small_tile_share": (0.5, 1.0),
-            "gemm_start_depth": (0.0, 300.0),
-            "gemm_epilogue_exposed": (0.0, 1.5),
-            "gemm_hbm_efficiency": (0.6, 0.95),
-        },
-    ),
-    Search(
-        "grouped",
-        {
-            "grouped_efficiency_share": (0.5, 1.0),
-            "grouped_hbm_efficiency": (0.3, 0.95),
-            "group_start_s": (0.0, 2e-5),
-        },
-    ),
-    Search("attention", _ATTENTION_BOUNDS),
-)
-# Only figures that vary length and head width can tell these; other GPUs take them over.
-FIGURE_SEARCH = Search(
-    "attention",
-    {
-        **_ATTENTION_BOUNDS,
-        "attention_forward_start_columns": (0.0, 500.0),
-        "attention_backward_start_columns": (0.0, 800.0),
-        "attention_half_head_dim": (0.0, 200.0),
-    },
-)
+_LIMITS = shipped_toml("planner.evidence.fit", "searches.toml")
+SEARCHES = tuple(Search(family, bounds) for family, bounds in _LIMITS["kernels"].items())
+FIGURE_SEARCH = Search("attention", _LIMITS["kernels"]["attention"] | _LIMITS["figures"])
 
 
 def _gemm(row: dict[str, str], peak: float) -> tuple[str, tuple[float, ...], float]:
@@ -277,60 +242,39 @@ def main(arguments: Sequence[str]) -> None:
         sys.stdout.write(f"{line}\n")
 
 
-# Predicted times of many kernels at once: compiled loops over rows of shapes. Columns, by family:
+# Predicted times of many kernels at once: a compiled loop over rows of shapes. Columns, by family:
 # gemm       m, n, k, batch, output bytes per element
 # grouped    tokens, groups, n, k, output bytes per element, 1 for a weight gradient
 # attention  batch, queries, keys, heads, qk width, v width, causal, window, 1 for backward
+_FAMILIES = ("gemm", "grouped", "attention")
 
 
 @jit
-def gemm_times_s(rows: Array, gpu: GpuInputs) -> Array:
-    """Seconds of each GEMM row in 16 bit."""
+def _loop(family: int, rows: Array, gpu: GpuInputs) -> Array:
+    """Seconds of each row, products in 16 bit."""
     peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
     out = np.empty(rows.shape[0])
     for i in range(rows.shape[0]):
-        m, n, k, batch, output_bytes = rows[i]
-        out[i] = gemm_time_s(m, n, k, batch, peak, share, output_bytes, gpu)
-    return out
-
-
-@jit
-def grouped_times_s(rows: Array, gpu: GpuInputs) -> Array:
-    """Seconds of each grouped GEMM row in 16 bit."""
-    peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
-    out = np.empty(rows.shape[0])
-    for i in range(rows.shape[0]):
-        tokens, groups, n, k, output_bytes, weight = rows[i]
-        if weight > 0:
-            out[i] = grouped_weight_gradient_time_s(
-                tokens, groups, n, k, peak, share, output_bytes, gpu
-            )
+        a, b, c, d, e, f, g, h, last = rows[i]
+        if family == 0:
+            out[i] = gemm_time_s(a, b, c, d, peak, share, e, gpu)
+        elif family == 1 and f > 0:
+            out[i] = grouped_weight_gradient_time_s(a, b, c, d, peak, share, e, gpu)
+        elif family == 1:
+            out[i] = grouped_gemm_time_s(a, b, c, d, peak, share, e, gpu)
+        elif last > 0:
+            out[i] = attention_backward_time_s(a, b, c, d, e, f, g, h, gpu)
         else:
-            out[i] = grouped_gemm_time_s(tokens, groups, n, k, peak, share, output_bytes, gpu)
-    return out
-
-
-@jit
-def attention_times_s(rows: Array, gpu: GpuInputs) -> Array:
-    """Seconds of each attention row."""
-    out = np.empty(rows.shape[0])
-    for i in range(rows.shape[0]):
-        batch, queries, keys, heads, qk, v, causal, window, backward = rows[i]
-        if backward > 0:
-            out[i] = attention_backward_time_s(
-                batch, queries, keys, heads, qk, v, causal, window, gpu
-            )
-        else:
-            out[i] = attention_forward_time_s(
-                batch, queries, keys, heads, qk, v, causal, window, gpu
-            )
+            out[i] = attention_forward_time_s(a, b, c, d, e, f, g, h, gpu)
     return out
 
 
 def times_s(family: str, rows: Array, gpu: GpuInputs) -> Array:
     """Seconds of rows of one family: gemm, grouped or attention."""
-    loops = {"gemm": gemm_times_s, "grouped": grouped_times_s, "attention": attention_times_s}
-    return loops[family](rows, gpu)
+    padded = np.zeros((len(rows), 9))
+    padded[:, : rows.shape[1]] = rows
+    found: Array = _loop(_FAMILIES.index(family), padded, gpu)
+    return found
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.fit.step_fit import CONSTANTS, Constant, spread_out
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
 from planner.evidence.runs.report import time_error
+from planner.evidence.runs.rows import grouped
 from planner.job.job import Job
 from planner.job.written import toml_text
 from planner.predict.uncertainty.families import UNFAMILIAR
@@ -124,37 +125,30 @@ def held_out(
     before, after = _errors(timed), _errors(again)
     return {
         source: SourceErrors(
-            len(item),
-            *_three(item),
-            *_three(after[source]),
+            *errors,
+            *after[source][1:],
             {name: by for name, by in factors.get(source, {}).items() if by != 1.0},
         )
-        for source, item in sorted(before.items())
+        for source, errors in sorted(before.items())
     }
 
 
-def _errors(predictions: Iterable[Prediction]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = defaultdict(list)
-    for prediction in predictions:
-        error = time_error(prediction)
-        if error is not None:
-            found[prediction.row.source].append(error)
+def _errors(predictions: Iterable[Prediction]) -> dict[str, tuple[int, float, float, float]]:
+    """Number of runs, median and mean size of their errors and signed median, by source."""
+    found = {}
+    for source, runs in grouped(predictions, lambda prediction: prediction.row.source).items():
+        errors = [error for run in runs if (error := time_error(run)) is not None]
+        sizes = [abs(error) for error in errors]
+        found[source] = len(errors), median(sizes), fmean(sizes), median(errors)
     return found
-
-
-def _three(errors: Sequence[float]) -> tuple[float, float, float]:
-    sizes = [abs(error) for error in errors]
-    return median(sizes), fmean(sizes), median(errors)
 
 
 def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) -> list[Prediction]:
     """The same rows, each with the constants times its source's factors."""
     results = list(predictions)
-    places: dict[str, list[int]] = defaultdict(list)
-    for index, result in enumerate(results):
-        if any(by != 1.0 for by in factors.get(result.row.source, {}).values()):
-            places[result.row.source].append(index)
-    for source, indices in places.items():
+    changed = {source for source, some in factors.items() if any(by != 1.0 for by in some.values())}
+    chosen = (index for index, one in enumerate(results) if one.row.source in changed)
+    for source, indices in grouped(chosen, lambda index: predictions[index].row.source).items():
         source_factors = factors[source]
         costed = cost_predictions(
             [results[index] for index in indices],
@@ -172,9 +166,34 @@ def _trial(job: Job, factors: Mapping[str, float]) -> TrialModel:
 
 
 def linearised(predictions: Sequence[Prediction]) -> _Runs:
-    """The runs that the fit sees, of those with step times."""
-    timed = [prediction for prediction in predictions if time_error(prediction) is not None]
-    return _linearised(_chosen(timed))
+    """The runs that the fit sees, of each source at most so many, evenly spread: log residuals and
+    their derivatives, by one more prediction for each constant."""
+    known = (
+        prediction
+        for prediction in predictions
+        if time_error(prediction) is not None and prediction.row.source not in NOT_FITTED_ON
+    )
+    by_source = grouped(known, lambda prediction: prediction.row.source)
+    chosen = [run for runs in by_source.values() for run in spread_out(runs)]
+    base = np.array([_log_time(prediction) for prediction in chosen])
+    measured = [math.log(one.measured("step_time_s") or math.nan) for one in chosen]
+    slopes = np.zeros((len(chosen), len(CONSTANTS)))
+    for place, constant in enumerate(CONSTANTS):
+        at = [
+            index
+            for index, prediction in enumerate(chosen)
+            if prediction.mapped is not None and constant.applies(prediction.mapped.job)
+        ]
+        # Downwards: shares have upper limits.
+        trial = dict.fromkeys(constant.fields, math.exp(-_STEP))
+        costed = cost_predictions(
+            [chosen[index] for index in at],
+            lambda job, chosen=trial: TrialModel(job, chosen),  # type: ignore[misc]
+        )
+        moved = np.array([_log_time(item) for item in costed])
+        slopes[at, place] = (base[at] - moved) / _STEP
+    sources = np.array([prediction.row.source for prediction in chosen])
+    return _Runs(np.array(measured) - base, slopes, sources)
 
 
 def rests_on(runs: _Runs) -> dict[str, list[str]]:
@@ -195,7 +214,7 @@ def evidence_of(runs: _Runs) -> dict[str, ConstantEvidence]:
         one.name: ConstantEvidence(
             one.shipped(),
             one.shipped() * float(factor),
-            one.prior or _of_its_like(one),
+            _prior(one),
             tuple(sources[one.name]),
         )
         for one, factor in zip(CONSTANTS, whole, strict=True)
@@ -224,61 +243,22 @@ def fitted_factors(
 
 def _factor(constant: Constant, fitted: float, *, decided: bool) -> float:
     """The fitted factor within the constant's limit; without any run, that of its like."""
-    prior = constant.prior or _of_its_like(constant)
-    factor = fitted if decided else prior / constant.shipped()
+    factor = fitted if decided else _prior(constant) / constant.shipped()
     return round(min(factor, constant.most / constant.shipped()), 4)
 
 
-def _of_its_like(constant: Constant) -> float:
-    """Geometric mean of the same number in the other files; its own where it is the only one."""
-    alike = [
-        one_constant
-        for one_constant in CONSTANTS
-        if one_constant.fields == constant.fields and one_constant is not constant
-    ]
-    values = [item.shipped() for item in alike] or [constant.shipped()]
-    return math.exp(fmean(math.log(value) for value in values))
+def _prior(constant: Constant) -> float:
+    """Its value without runs: as stated, else the geometric mean of the same number in the other
+    files; its own where it is the only one."""
+    alike = [one for one in CONSTANTS if one.fields == constant.fields and one is not constant]
+    values = [one.shipped() for one in alike or [constant]]
+    return constant.prior or math.exp(fmean(map(math.log, values)))
 
 
 def _changes(runs: _Runs, kept: NDArray[np.bool_]) -> Array:
     """Log change of each constant that fits the kept runs best."""
     limits = [min(_MOST_LOG, math.log(one.most / one.shipped())) for one in CONSTANTS]
     return least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), np.array(limits))
-
-
-def _chosen(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """Runs that the fit sees: of each source at most so many, evenly spread."""
-    by_source: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in predictions:
-        if prediction.row.source not in NOT_FITTED_ON:
-            by_source[prediction.row.source].append(prediction)
-    return [run for runs in by_source.values() for run in spread_out(runs)]
-
-
-def _linearised(chosen: Sequence[Prediction]) -> _Runs:
-    """Log residuals and their derivatives, by one more prediction for each constant."""
-    base = np.array([_log_time(prediction) for prediction in chosen])
-    measured = np.array(
-        [math.log(prediction.measured("step_time_s") or math.nan) for prediction in chosen]
-    )
-    slopes = np.zeros((len(chosen), len(CONSTANTS)))
-    for place, constant in enumerate(CONSTANTS):
-        at = [
-            index
-            for index, prediction in enumerate(chosen)
-            if prediction.mapped is not None and constant.applies(prediction.mapped.job)
-        ]
-        # Downwards: shares have upper limits.
-        trial = dict.fromkeys(constant.fields, math.exp(-_STEP))
-        costed = cost_predictions(
-            [chosen[index] for index in at],
-            lambda job, chosen=trial: TrialModel(job, chosen),  # type: ignore[misc]
-        )
-        moved = np.array([_log_time(item) for item in costed])
-        slopes[at, place] = (base[at] - moved) / _STEP
-    return _Runs(
-        measured - base, slopes, np.array([prediction.row.source for prediction in chosen])
-    )
 
 
 def _log_time(prediction: Prediction) -> float:

@@ -19,6 +19,7 @@ from operator import mul
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.evidence.runs.rows import grouped
 from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure
 from planner.predict.uncertainty.intervals import further_width
 from planner.predict.uncertainty.measured_range import AXES, UNKNOWN, Conditions, ranges
@@ -203,17 +204,10 @@ def without_unmeasured_errors(table: ResidualTable, found: Iterable[Residual]) -
     return left
 
 
-def held_out(table: ResidualTable, found: Sequence[Residual]) -> HeldOut:
-    """Coverage of the intervals that leave each run's source out."""
-    return judge(table, found).coverage(table.inflation)
-
-
 def summarised(found: Iterable[Residual]) -> tuple[SourceResiduals, ...]:
     """One entry per source and family, in alphabetical order, of the runs that count."""
-    groups: dict[tuple[Family, str], list[Residual]] = defaultdict(list)
-    for residual in found:
-        if residual.counts:
-            groups[residual.family, residual.source].append(residual)
+    counted = (residual for residual in found if residual.counts)
+    groups = grouped(counted, lambda residual: (residual.family, residual.source))
     return tuple(
         SourceResiduals(
             source=source,

@@ -23,9 +23,10 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ from planner.evidence.fit.command import rows_of_errors, run
 from planner.evidence.fit.held_out import NOT_FITTED_ON, predict_held_out, shipped
 from planner.evidence.fit.judging import (
     HeldOut,
+    Judged,
     Residual,
-    held_out,
     judge,
     strangers,
     summarised,
@@ -123,22 +124,32 @@ def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
     """The table of one figure with its constants fitted on held-out sources."""
     entries = summarised(found)
     judged_runs = [residual.at_first_sight for residual in strangers(found)]
-    scored = []
-    for power in _SOURCE_POWERS:
-        for prior_rows in _PRIOR_ROWS:
-            table = ResidualTable(figure, entries, prior_rows, 1.0, power)
-            judged = judge(table, judged_runs)
-            inflation = judged.inflation()
-            scored.append((judged.score(inflation), prior_rows, power, inflation))
-    _, prior_rows, power, _ = min(scored)
-    table = _with_unmeasured_errors(
-        ResidualTable(figure, entries, prior_rows, 1.0, power), judged_runs
+
+    def plain(prior_rows: float, power: float) -> ResidualTable:
+        return ResidualTable(figure, entries, prior_rows, 1.0, power)
+
+    prior_rows, power, _ = _best(
+        _PRIOR_ROWS, _SOURCE_POWERS, lambda *pair: judge(plain(*pair), judged_runs)
     )
+    table = _with_unmeasured_errors(plain(prior_rows, power), judged_runs)
     table = replace(table, entries=summarised(without_unmeasured_errors(table, found)))
     named = [residual for residual in found if residual.family.framework != UNFAMILIAR]
     table = with_growth(table, named)
-    table = replace(table, inflation=judge(table, judged_runs).inflation())
-    return FittedTable(table, held_out(table, judged_runs))
+    judged = judge(table, judged_runs)
+    inflation = judged.inflation()
+    return FittedTable(replace(table, inflation=inflation), judged.coverage(inflation))
+
+
+def _best(
+    first: Sequence[float], second: Sequence[float], judged: Callable[[float, float], Judged]
+) -> tuple[float, float, float]:
+    """The pair whose intervals score best, and their inflation."""
+    scored = []
+    for one, other in product(first, second):
+        found = judged(one, other)
+        inflation = found.inflation()
+        scored.append((found.score(inflation), one, other, inflation))
+    return min(scored)[1:]
 
 
 def _with_unmeasured_errors(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
@@ -147,15 +158,11 @@ def _with_unmeasured_errors(table: ResidualTable, found: Sequence[Residual]) -> 
     judged = judge(table, found)
     exposed = np.array([residual.at.exposed for residual in found])
     waiting = np.array([residual.at.waiting for residual in found])
-    scored = []
-    for launches in _LAUNCHES:
-        for communication in _COMMUNICATION:
-            one_judged = replace(
-                judged, known=np.hypot(communication * exposed, launches * waiting)
-            )
-            inflation = one_judged.inflation()
-            scored.append((one_judged.score(inflation), communication, launches, inflation))
-    _, communication, launches, inflation = min(scored)
+    communication, launches, inflation = _best(
+        _COMMUNICATION,
+        _LAUNCHES,
+        lambda one, other: replace(judged, known=np.hypot(one * exposed, other * waiting)),
+    )
     return replace(table, communication=communication, launches=launches, inflation=inflation)
 
 

@@ -1,6 +1,7 @@
 """The constants that were fitted on whole training steps.
 
-`planner.evidence.fit.held_out` fits all of them at once, on all runs and without each source.
+`planner.evidence.fit.held_out` fits all of them at once, on all runs and without each source;
+`constants.toml` lists them.
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hardware.curves import load_compute_curves
+from hardware.files import shipped_toml
 from hardware.load import parse_gpus
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
 
 _SIXTEEN = frozenset({"bf16", "fp16"})
 _MOST_RUNS = 60
+_CURVES = "hardware/efficiency/compute.toml"
 
 Run = TypeVar("Run")
 
@@ -43,23 +46,20 @@ def _rate(name: str, gpu: str, architecture: str, *, wide: bool) -> Constant:
     field = "gemm16_max_efficiency" if wide else "gemm_max_efficiency"
     curve = "sustained_share_16" if wide else "sustained_share_8"
 
-    def shipped() -> float:
-        loaded = load_compute_curves(parse_gpus(f"8x{gpu}").gpu)
-        return float(getattr(loaded.curves, curve).value)
-
     def applies(job: Job) -> bool:
         gpu = job.cluster.gpu
         sxm = "SXM" in gpu.name or architecture != "ampere"
         return gpu.architecture == architecture and sxm and (job.precision in _SIXTEEN) == wide
 
     both = frozenset({field, "gemm_max_efficiency"})
-    return Constant(name, "hardware/efficiency/compute.toml", both, shipped, applies, 1.0)
+    return Constant(name, _CURVES, both, lambda: _curve(gpu, curve), applies, 1.0)
 
 
-def _profile(
-    name: str, framework: str, table: str, field: str, most: float = math.inf,
-    prior: float | None = None,
-) -> Constant:  # fmt: skip
+def _curve(gpu: str, name: str) -> float:
+    return float(getattr(load_compute_curves(parse_gpus(f"8x{gpu}").gpu).curves, name).value)
+
+
+def _profile(name: str, framework: str, table: str, field: str, **more: float) -> Constant:
     """A number of a framework's profile, fitted on the jobs of that profile."""
     key = {"tensor": "hide_tensor"}.get(field, field)
     return Constant(
@@ -69,8 +69,7 @@ def _profile(
         lambda: float(getattr(getattr(load_framework(framework), table), field)),
         # Its versions too (`nanotron-2024`).
         lambda job: job.framework.name.startswith(framework),
-        most,
-        prior,
+        **more,
     )
 
 
@@ -78,30 +77,7 @@ def _launch() -> float:
     return load_framework("megatron-core").kernels.launch_s
 
 
-def _scan() -> float:
-    return float(load_compute_curves(parse_gpus("8xH100").gpu).curves.scan_efficiency.value)
-
-
-# Eager torch blocks (torchtitan's, and counted in Hugging Face's Llama: 3.5 of the fused bytes
-# forward); one kernel for each row, as llm-foundry's norms and plain GELU: what Megatron-Core's
-# fused ones hold on other sources; NCCL beside compute as torchtitan has it.
-_EAGER, _SINGLE_KERNELS, _NCCL_CONTENTION = 4.0, 1.5, 0.3
-
-CONSTANTS = (
-    _rate("a100-sxm-16bit", "A100", "ampere", wide=True),
-    _rate("hopper-16bit", "H100", "hopper", wide=True),
-    _rate("hopper-8bit", "H100", "hopper", wide=False),
-    _rate("blackwell-16bit", "B200", "blackwell", wide=True),
-    _rate("blackwell-8bit", "B200", "blackwell", wide=False),
-    _profile("megatron-core-issue", "megatron-core", "kernels", "issue_s"),
-    _profile("megatron-core-traffic", "megatron-core", "kernels", "memory_traffic"),
-    _profile("megatron-lm-2022-issue", "megatron-lm-2022", "kernels", "issue_s"),
-    _profile("megatron-lm-2022-update", "megatron-lm-2022", "kernels", "update_traffic_bytes"),
-    _profile("megatron-lm-2022-contention", "megatron-lm-2022", "overlap", "contention"),
-    _profile("megatron-fsdp-issue", "megatron-fsdp", "kernels", "issue_s"),
-    _profile("megatron-bridge-issue", "megatron-bridge", "kernels", "issue_s"),
-    _profile("megatron-bridge-traffic", "megatron-bridge", "kernels", "memory_traffic"),
-    _profile("megatron-bridge-overlap", "megatron-bridge", "overlap", "tensor", 1.0),
+_OTHERS = (
     Constant(
         "megatron-experts-launch",
         "planner/job/frameworks/megatron-core.toml",
@@ -111,25 +87,24 @@ CONSTANTS = (
     ),
     Constant(
         "scan",
-        "hardware/efficiency/compute.toml",
+        _CURVES,
         frozenset({"scan_efficiency"}),
-        _scan,
+        lambda: _curve("H100", "scan_efficiency"),
         lambda job: any(kind.attention == "state" for kind in job.model.kinds),
     ),
-    _profile("nanotron-issue", "nanotron", "kernels", "issue_s"),
-    _profile("torchtitan-issue", "torchtitan", "kernels", "issue_s"),
-    _profile("torchtitan-traffic", "torchtitan", "kernels", "memory_traffic"),
-    _profile("torchtitan-contention", "torchtitan", "overlap", "contention"),
-    _profile(
-        "llm-foundry-traffic", "llm-foundry", "kernels", "memory_traffic", prior=_SINGLE_KERNELS
-    ),
-    _profile("fsdp1-traffic", "fsdp1", "kernels", "memory_traffic", prior=_EAGER),
-    _profile("fsdp1-contention", "fsdp1", "overlap", "contention", prior=_NCCL_CONTENTION),
-    _profile("nanotron-traffic", "nanotron", "kernels", "memory_traffic"),
-    _profile("nanotron-host-step", "nanotron", "outside", "host_step_s"),
-    _profile("torch-3d-traffic", "torch-3d", "kernels", "memory_traffic", prior=_EAGER),
-    _profile("jax-xla-traffic", "jax-xla", "kernels", "memory_traffic"),
-    _profile("jax-xla-contention", "jax-xla", "overlap", "contention"),
+)
+
+
+def _constant(row: dict[str, Any]) -> Constant:
+    if "gpu" in row:
+        return _rate(**row)
+    if "framework" in row:
+        return _profile(**row)
+    return next(one for one in _OTHERS if one.name == row["name"])
+
+
+CONSTANTS = tuple(
+    map(_constant, shipped_toml("planner.evidence.fit", "constants.toml")["constants"])
 )
 
 

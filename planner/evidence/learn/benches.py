@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -31,6 +30,7 @@ from planner.evidence.fit.collective_fit import Row, predict_s
 from planner.evidence.fit.compute_fit import times_s
 from planner.evidence.learn.linear import Equations, Factors, tangent
 from planner.evidence.learn.logs import text_lines
+from planner.evidence.runs.rows import grouped
 from planner.job.errors import UsageError
 from planner.predict.calibrated import calibrated
 from planner.predict.device import gpu_inputs, half_precision
@@ -227,10 +227,7 @@ def _logs(benches: Sequence[Bench], cluster: Cluster, factors: Factors) -> np.nd
 
 
 def _medians(
-    residuals: np.ndarray, slopes: np.ndarray, benches: Iterable[Bench]
+    residuals: np.ndarray, slopes: np.ndarray, benches: Sequence[Bench]
 ) -> Iterator[tuple[float, np.ndarray]]:
-    groups: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for index, bench in enumerate(benches):
-        groups[bench.alike].append(index)
-    for members in groups.values():
+    for members in grouped(range(len(benches)), lambda index: benches[index].alike).values():
         yield median(residuals[members]), np.median(slopes[members], axis=0)

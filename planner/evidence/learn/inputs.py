@@ -201,7 +201,7 @@ def _demand_writer(log: TrainingLog, mapped: MappedRow) -> None:
     """UsageError for a log that the configuration's framework does not write."""
     writers = WRITERS.get(log.format)
     name = mapped.job.framework.name
-    if writers is not None and not name.startswith(writers):
+    if writers is not None and not name.startswith(tuple(writers)):
         raise UsageError(
             f"{log.path} is a log of {log.format}, the configuration one of {name}: give the "
             "launch files of the run that wrote the log"

@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 
 from hardware.errors import HardwareError
-from hardware.files import demand_file, json_content, read_text
+from hardware.files import demand_file, json_content, read_text, shipped_toml
 from planner.job.errors import UsageError
 
 # A line beyond is cut: no framework prints its figures so far to the right.
@@ -33,7 +33,7 @@ _TAG = re.compile(r"\[\d+,\d+\]<\w+>:")
 _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _BYTES = {"mib": 2.0**20, "gib": GIB}
-# A pattern's N stands for a number.
+# What a pattern's N stands for.
 _NUMBER = r"(?:[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 
 
@@ -67,46 +67,10 @@ class LogFigures:
             self.peak_bytes, self.memory_kind = size_bytes, kind
 
 
-# Groups are named by what they tell: parts of a step's time (`step_ms`), a peak (`reserved_gib`),
-# the batch in its unit, or a rate.
-_LINES: dict[str, tuple[str, ...]] = {
-    # Megatron-LM, NeMo's Megatron, Primus: `training_log` of megatron/training/training.py, whose
-    # `report_memory` divides by 1024². Some forks print `elapsed_time_per_iteration_ms=`.
-    "Megatron-LM": (
-        r"[Ee]lapsed(?: time per iteration \(ms\):|_time_per_iteration_ms=)\s*(?P<step_ms>N)",
-        r"iteration[\s=]+\d+/.*global[ _]batch[ _]size[:=]\s*(?P<sequences>\d+)",
-        r"memory \(MB\).*?max allocated:\s*(?P<allocated_mib>N)"
-        r"(?:.*?max reserved:\s*(?P<reserved_mib>N))?",
-    ),
-    # `tps` counts tokens per second and GPU; `memory` is the most that torch reserved
-    # (torchtitan/components/metrics.py).
-    "torchtitan": (
-        r"step:\s*\d+\s+loss:.*?memory:\s*(?P<reserved_gib>N)GiB.*?\btps:\s*"
-        r"(?P<tokens_per_s_per_gpu>N)",
-    ),
-    # `wall_clock_breakdown`'s sums of a step, the flops profiler's `iter latency`, the throughput
-    # timer's samples per second (deepspeed/utils/timer.py, profiling/), whose `get_memory_stats`
-    # divides by 1024³ and prints GB.
-    "DeepSpeed": (
-        r"time \(ms\) \| fwd:\s*(?P<forward_ms>N) \| bwd:\s*(?P<backward_ms>N).*\| step:\s*"
-        r"(?P<step_ms>N)",
-        r"^\s*iter latency:\s*(?:(?P<step_s>N)\s*s|(?P<step_ms>N)\s*ms|(?P<step_us>N)\s*us)\b",
-        r"CurrSamplesPerSec=(?P<samples_per_s>N).*?MaxMemAllocated=(?P<allocated_gib>N)GB",
-    ),
-    # `train_step_logs` and the memory lines of src/nanotron/trainer.py. `elapsed_` until March
-    # 2025; since then (2b141c2f) the batch counts tokens, not sequences.
-    "nanotron": (
-        r"time_per_iteration_ms:\s*(?P<step_ms>N[KMBT]?)",
-        r"elapsed_time_per_iteration_ms:.*global_batch_size:\s*(?P<sequences>[\d.]+[KMBT]?)",
-        # The word comes before what must not precede it, for a search starts from plain text.
-        r"time_per_iteration_ms:(?<!elapsed_time_per_iteration_ms:).*global_batch_size:\s*"
-        r"(?P<tokens>[\d.]+[KMBT]?)",
-        r"Peak reserved:\s*(?P<reserved_mib>N)\s*MiB",
-    ),
-}
+_TABLES = shipped_toml("planner.evidence.learn", "lines.toml")
 _PATTERNS = {
     name: tuple(re.compile(line.replace("N", _NUMBER)) for line in lines)
-    for name, lines in _LINES.items()
+    for name, lines in _TABLES["lines"].items()
 }
 
 
@@ -154,18 +118,11 @@ def mlperf(line: str, found: LogFigures) -> None:
                 found.add(kind, float(figure))
 
 
-READERS = (*_LINES, "MLPerf")
+READERS = (*_PATTERNS, "MLPerf")
 # Python writes losses and gradient norms that are no number so, which JSON has no word for.
 _NOT_A_NUMBER = re.compile(r"(:\s*)(?:NaN|-?Infinity)\b")
 TRAINER_STATE = "Hugging Face trainer_state.json"
-# Beginnings of the names of profiles under which each format is written; the rest say any.
-WRITERS: Mapping[str, tuple[str, ...]] = {
-    "Megatron-LM": ("megatron", "nemo", "primus", "zero-bubble"),
-    "torchtitan": ("torchtitan", "torch-3d"),
-    "DeepSpeed": ("deepspeed", "megatron-deepspeed", "hf-", "torch-3d"),
-    "nanotron": ("nanotron",),
-    TRAINER_STATE: ("hf-", "deepspeed", "fsdp", "megatron-fsdp"),
-}
+WRITERS: Mapping[str, Sequence[str]] = _TABLES["writers"]
 
 
 @dataclass(frozen=True)

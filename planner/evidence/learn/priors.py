@@ -12,7 +12,6 @@ that the spread is what a stranger's cluster will show.
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,6 +35,7 @@ from planner.evidence.learn.linear import (
 )
 from planner.evidence.learn.posterior import Array, Prior
 from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.evidence.runs.rows import grouped
 from planner.job.job import Job
 from planner.job.written import toml_text
 
@@ -85,19 +85,14 @@ class Published:
 
     def by_cluster(self, *, without: str = "") -> dict[Cluster, list[int]]:
         """Runs of every cluster, but for those of a source."""
-        found: dict[Cluster, list[int]] = defaultdict(list)
-        for index, cluster in enumerate(self.clusters):
-            if cluster.source != without:
-                found[cluster].append(index)
-        return found
+        kept = (index for index, one in enumerate(self.clusters) if one.source != without)
+        return grouped(kept, self.clusters.__getitem__)
 
 
 def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
     """Equations of the runs that have the figure, each by constants without its source."""
     kept = [one for one in predictions if one.mapped and measured_log(one, figure) is not None]
-    places: dict[str, list[int]] = defaultdict(list)
-    for index, prediction in enumerate(kept):
-        places[prediction.row.source].append(index)
+    places = grouped(range(len(kept)), lambda index: kept[index].row.source)
     residuals, slopes = np.zeros(len(kept)), np.zeros((len(kept), len(parameters_of(figure))))
     for source, indices in places.items():
         found = equations([kept[index] for index in indices], figure, _without(source))

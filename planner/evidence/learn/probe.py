@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from hardware.errors import HardwareError
+from hardware.files import shipped_toml
 from hardware.load import load_gpu
 from planner.cost import fields as f
 from planner.evidence.learn.benches import Bench
@@ -82,13 +83,13 @@ def usual_configuration(torch: Any, world: int) -> MappedRow:
         raise UsageError(
             f"the catalogue has no {name}: give --plan-file with a plan on a cluster file's GPUs"
         ) from None
-    cells = {
-        "framework": "Megatron-Core", "layers": "32", "hidden": "4096", "ffn": "14336",
-        "heads": "32", "kv_heads": "8", "vocab": "128256", "act": "swiglu", "seq": "8192",
-        "gpu": gpu, "num_gpus": str(world), "tp": "1", "pp": "1", "zero": "1", "mbs": "1",
-        "gbs": str(world), "precision": "bf16", "recompute": "none", "flash": "y",
-    }  # fmt: skip
-    return map_row(MeasuredRow("usual", 1, cells))
+    cells = {"gpu": gpu, "num_gpus": str(world), "gbs": str(world)}
+    return map_row(MeasuredRow("usual", 1, usual_cells("llama") | cells))
+
+
+def usual_cells(name: str) -> dict[str, str]:
+    """A run of `usual.toml`."""
+    return dict(shipped_toml("planner.evidence.learn", "usual.toml")[name])
 
 
 def _products(op: Any, tokens: float, tp: int) -> Iterator[tuple[float, float, float]]:

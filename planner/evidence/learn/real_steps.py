@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from planner.evidence.learn.probe import Progress
+from planner.evidence.learn.probe import Progress, usual_cells
 from planner.job.quantities import GIB
 
 # Layers, width, heads, and micro-batches in sequences.
@@ -44,15 +44,10 @@ def _cells(
     gpu: str, layers: int, width: int, heads: int, mbs: int, seconds: float, held: float
 ) -> Cells:
     """The row as `docs/measured_runs.md` has it."""
-    return {
-        "source": "probe", "framework": "nanogpt", "layers": str(layers), "hidden": str(width),
-        "ffn": str(4 * width), "heads": str(heads), "kv_heads": str(heads), "vocab": str(_VOCAB),
-        "act": "gelu", "bias": "y", "tied": "y", "position": "learned", "seq": str(_SEQ),
-        "gpu": gpu, "num_gpus": "1", "gpus_per_node": "1", "tp": "1", "pp": "1", "dp": "1",
-        "zero": "0", "mbs": str(mbs), "gbs": str(mbs), "precision": "bf16 autocast",
-        "recompute": "none", "flash": "y", "compile": "n", "loss": "plain", "dropout": "none",
-        "optimizer": "adamw fused", "step_time_s": f"{seconds:.6g}",
-        "peak_mem_gib": f"{held / GIB:.4f}", "mem_kind": "nvidia_smi",
+    return usual_cells("gpt2") | {
+        "layers": str(layers), "hidden": str(width), "ffn": str(4 * width), "heads": str(heads),
+        "kv_heads": str(heads), "gpu": gpu, "mbs": str(mbs), "gbs": str(mbs),
+        "step_time_s": f"{seconds:.6g}", "peak_mem_gib": f"{held / GIB:.4f}",
     }  # fmt: skip
 
 

@@ -12,13 +12,13 @@ from hardware.files import shipped_toml
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.worst import term_seconds
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.profile import with_tables
 from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.techniques import Technique, decide
 from planner.job.job import SURE_TO_FIT, Job, searched_modes
 from planner.job.technique_rules import site_of
-from planner.predict.costed_plan import TIME_TERMS as TIME_COLUMNS
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, degrees_text
 from planner.predict.techniques import works_with
@@ -306,12 +306,8 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
 
 def _largest_term(prediction: Prediction, plan: Plan) -> str:
     """The term of the step time that the plan shortens most: `less pipeline bubble (12 %)`."""
-    step, seconds = prediction.step, prediction.step_time_s
-    if step is None or seconds is None:
-        return ""
-    saved = {
-        name: float(step[column]) - getattr(plan.time, name)
-        for name, column in TIME_COLUMNS.items()
-    }
-    name = max(saved, key=lambda key: saved[key])
-    return f"{TIME_TERMS[name]} {saved[name] / seconds:.0%} of the step less"
+    theirs = {words: getattr(plan.time, name) for name, words in TIME_TERMS.items()}
+    saved = {name: took - theirs[name] for name, took in term_seconds(prediction).items()}
+    name = max(saved, key=lambda key: saved[key], default="")
+    whole = prediction.step_time_s
+    return f"{name} {saved[name] / whole:.0%} of the step less" if whole and saved else ""

@@ -67,8 +67,9 @@ def _hybrid(row: MeasuredRow) -> Iterator[Default]:
     """A hybrid whose layers are not stated is the catalogue's of its depth and width."""
     if not row.says("mixer", "mamba") or row.says("mixer", "pattern"):
         return
-    depth = tuple(row.integer(name) for name in ("layers", "hidden"))
-    known = _catalogue_hybrids().get(depth)
+    depth = row.integer("layers"), row.integer("hidden")
+    hybrids = (model for model in _catalogue() if model.family == "nemotron_h")
+    known = next((one for one in hybrids if (one.layers, one.hidden) == depth), None)
     if known is None:
         return
     stated = (pair for pair in hybrid_columns(known).items() if row.text(pair[0]) is None)
@@ -106,12 +107,10 @@ def _expert_words(experts: MoeSpec) -> str:
 
 
 @cache
-def _catalogue_hybrids() -> dict[tuple[int | None, ...], ModelSpec]:
-    """Hybrids of the catalogue whose layers are mixers or blocks, by depth and width."""
+def _catalogue() -> tuple[ModelSpec, ...]:
     from planner.job.models.catalog import load_model, model_names
 
-    specs = (load_model(name).spec for name in model_names())
-    return {(m.layers, m.hidden): m for m in specs if m.family == "nemotron_h"}
+    return tuple(load_model(name).spec for name in model_names())
 
 
 def _heads(row: MeasuredRow) -> Iterator[Default]:
@@ -126,9 +125,11 @@ def _experts(row: MeasuredRow) -> Iterator[Default]:
     if text is None:
         return
     shape = tuple(row.integer(name) for name in ("hidden", "heads", "ffn"))
-    known = _catalogue_shapes().get(shape)
-    if known is not None and known.moe is not None and "expert ffn" not in text:
-        experts, dense = known.moe, sum(kind.ffn == "dense" for kind in known.layer_kinds)
+    alike = [one for one in _catalogue() if one.moe and (one.hidden, one.heads, one.ffn) == shape]
+    # Where only one model has the shape.
+    if len(alike) == 1 and alike[0].moe is not None and "expert ffn" not in text:
+        known, experts = alike[0], alike[0].moe
+        dense = sum(kind.ffn == "dense" for kind in known.layer_kinds)
         yield (
             "moe",
             f"{text}; {_expert_words(experts)}, {dense} dense",
@@ -136,24 +137,6 @@ def _experts(row: MeasuredRow) -> Iterator[Default]:
         )
     elif not re.search(r"top[-_ ]?k?\s*=?\s*\d|experts_per_tok", text):
         yield "moe", f"{text}; top{_USUAL_TOP_K}", f"top-k {_USUAL_TOP_K}"
-
-
-@cache
-def _catalogue_shapes() -> dict[tuple[int | None, ...], ModelSpec]:
-    """Mixtures of the catalogue by hidden size, heads and dense FFN, where only one has them."""
-    from planner.job.models.catalog import load_model, model_names
-
-    found: dict[tuple[int | None, ...], ModelSpec] = {}
-    repeated: set[tuple[int | None, ...]] = set()
-    for name in model_names():
-        spec = load_model(name).spec
-        shape = (spec.hidden, spec.heads, spec.ffn)
-        if spec.moe is None:
-            continue
-        if shape in found:
-            repeated.add(shape)
-        found[shape] = spec
-    return {shape: spec for shape, spec in found.items() if shape not in repeated}
 
 
 def _degrees(row: MeasuredRow) -> Iterator[Default]:

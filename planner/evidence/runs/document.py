@@ -20,51 +20,32 @@ from planner.evidence.runs.worst import missed_picks, worst_rows
 Record = dict[str, Any]
 _GIB = 2**30
 
-# Written beside a row's columns; of a refused row all but `error` are empty.
-PREDICTED_COLUMNS = (
-    "predicted_step_time_s",
-    "predicted_low_s",
-    "predicted_high_s",
-    "predicted_expected_s",
-    "predicted_tokens_per_s_per_gpu",
-    "predicted_peak_mem_gib",
-    "predicted_fits",
-    "time_ape",
-    "mem_ape",
-    "interval_family",
-    "assumed",
-    "error",
-)
-
 
 def row_record(prediction: Prediction) -> Record:
-    """A row's columns, then `PREDICTED_COLUMNS`."""
-    predicted: Record = dict.fromkeys(PREDICTED_COLUMNS)
-    predicted |= {"assumed": [], "error": prediction.error}
-    return dict(prediction.row.cells) | predicted | _predicted(prediction)
+    """A row's columns, then what was predicted; of a refused one all but `error` is empty."""
+    return {**prediction.row.cells, **_predicted(prediction), "error": prediction.error}
 
 
 def _predicted(prediction: Prediction) -> Record:
     mapped, seconds = prediction.mapped, prediction.step_time_s
-    if mapped is None or seconds is None:
-        return {}
-    job = mapped.job
-    interval = time_interval(prediction, seconds)
+    interval = rate = None
+    if mapped is not None and seconds is not None:
+        interval = time_interval(prediction, seconds)
+        sequences = mapped.degrees.gbs * mapped.batch_share
+        rate = sequences * mapped.job.seq / (seconds * mapped.job.cluster.num_gpus)
     time, memory = time_comparison(prediction), memory_comparison(prediction)
     peak = comparable_bytes(prediction)
     return {
         "predicted_step_time_s": seconds,
-        "predicted_low_s": interval.low,
-        "predicted_high_s": interval.high,
+        "predicted_low_s": interval and interval.low,
+        "predicted_high_s": interval and interval.high,
         "predicted_expected_s": prediction.expected_step_time_s,
-        "predicted_tokens_per_s_per_gpu": (
-            mapped.degrees.gbs * mapped.batch_share * job.seq / (seconds * job.cluster.num_gpus)
-        ),
+        "predicted_tokens_per_s_per_gpu": rate,
         "predicted_peak_mem_gib": None if peak is None else peak / _GIB,
         "predicted_fits": prediction.fits,
         "time_ape": None if time is None else abs(time.error),
         "mem_ape": None if memory is None else abs(memory.error),
-        "interval_family": interval.family,
+        "interval_family": interval and interval.family,
         "assumed": list(assumed(prediction)),
     }
 
@@ -94,8 +75,9 @@ def document(predictions: Sequence[Prediction], family: Callable[[Prediction], s
 
 def csv_columns(predictions: Sequence[Prediction]) -> list[str]:
     """The rows' columns in order of first appearance, then the predicted ones."""
-    fromkeys = dict.fromkeys(name for prediction in predictions for name in prediction.row.cells)
-    return [*(name for name in fromkeys if name not in PREDICTED_COLUMNS), *PREDICTED_COLUMNS]
+    added = [*_predicted(predictions[0]), "error"]
+    known = dict.fromkeys(name for prediction in predictions for name in prediction.row.cells)
+    return [*(name for name in known if name not in added), *added]
 
 
 def csv_record(prediction: Prediction) -> Record:

@@ -15,22 +15,11 @@ _COLUMNS = (
     "gpu", "framework", "model", "precision", "num_gpus", "seq", "tp", "pp", "vpp", "cp", "ep",
     "dp", "zero", "mbs", "gbs", "recompute", "flash", "kernel", "schedule", "software", "variant",
 )  # fmt: skip
-# What the planner makes of the row: empty for a refused one.
-_DERIVED: dict[str, Callable[[Prediction], str]] = {
-    "source": lambda prediction: prediction.row.source,
-    "file": lambda prediction: prediction.row.file,
-    "profile": lambda prediction: _part(prediction, "framework"),
-    "architecture": lambda prediction: _part(prediction, "architecture"),
-    "scale": lambda prediction: _part(prediction, "scale"),
-    "kind": lambda prediction: _part(prediction, "model"),
-}
-FAMILY_COLUMNS = ("source", "gpu", "framework", "model", *(*_COLUMNS[3:], *tuple(_DERIVED)[1:]))
-
-
-def _part(prediction: Prediction, name: str) -> str:
-    if prediction.mapped is None:
-        return "refused"
-    return str(getattr(family_of(prediction.mapped.job), name))
+# What the planner makes of the row, `refused` of a refused one -> the field of its family.
+_DERIVED = {
+    "profile": "framework", "architecture": "architecture", "scale": "scale", "kind": "model",
+}  # fmt: skip
+FAMILY_COLUMNS = ("source", *_COLUMNS, "file", *_DERIVED)
 
 
 def family_by(columns: str) -> Family:
@@ -46,6 +35,9 @@ _HINT = f"choose from {', '.join(FAMILY_COLUMNS)}"
 
 
 def _value(prediction: Prediction, name: str) -> str:
-    derived = _DERIVED.get(name)
-    value = derived(prediction) if derived else prediction.row.text(name)
+    row, mapped = prediction.row, prediction.mapped
+    if name in _DERIVED:
+        value = "refused" if mapped is None else getattr(family_of(mapped.job), _DERIVED[name])
+    else:
+        value = getattr(row, name) if name in ("source", "file") else row.text(name)
     return value or f"{name} unstated"

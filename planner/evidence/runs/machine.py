@@ -11,7 +11,7 @@ from hardware.load import cluster_names, gpu_names, load_cluster_shape, load_gpu
 from hardware.schema import Cluster
 from hardware.sharp import with_sharp
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.rows import MeasuredRow, named
 
 _GBIT = 1e9 / 8.0
 
@@ -39,17 +39,6 @@ class Fabric:
         return cluster.model_copy(update=changes)
 
 
-_KINDS = (
-    (r"omni-?path|\bopa\b", "omni-path"),
-    (r"\broce\b", "roce"),
-    (r"infiniband|\bib\b", "infiniband"),
-    (r"\befa-?v1\b", "efa-v1"),
-    (r"\befa\b", "efa"),
-    (r"\btcpxo\b", "tcpxo"),
-    (r"\btcpx\b", "tcpx"),
-    (r"ethernet|spectrum|gbe\b|\btcp\b", "roce"),
-    (r"slingshot|\bcxi\b", "slingshot"),
-)
 _GIGABIT = re.compile(r"\s*(Gb/s|Gbit/s|GbE|GBE|Gbits?|Gb|G)\b")
 
 # Gbit/s of a node: NICs times the rate of one, or the whole.
@@ -70,7 +59,7 @@ def fabric_of(row: MeasuredRow) -> Fabric | None:
     if cell is None:
         return None
     text = re.sub(_GIGABIT, "gbps", cell)
-    kind = next((name for pattern, name in _KINDS if re.search(pattern, cell.lower())), None)
+    kind = named("fabric", cell.lower())
     found = next((match for rate in _RATES if (match := re.search(rate, text.lower()))), None)
     # A rate of which it is not clear whose it is, a NIC's or a node's, or one in bytes.
     unread = found is None and re.search(r"\d\s*(gbps|GB)", text) is not None

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from constraints.context_kinds import ContextKind
 from constraints.rule import Layout
@@ -17,6 +18,7 @@ from planner.evidence.runs.recomputing import recompute_mode, recomputed_share
 from planner.evidence.runs.rows import (
     PLAN_COLUMN,
     MeasuredRow,
+    named,
     precision_named,
     yes_or_no,
     zero_stage_named,
@@ -196,21 +198,13 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
     return size if 0 < size < ranks and ranks % size == 0 else 0
 
 
-# First match wins: words of `cp_comm`, and the exchange of context parallelism.
-_EXCHANGES: tuple[tuple[str, ContextKind], ...] = (
-    (r"a2a\+p2p", "a2a+p2p"),
-    ("a2a|ulysses", "a2a"),
-    ("all-?gather", "all_gather"),
-    ("ring|p2p", "p2p"),
-)
-
-
 def _context_kinds(
     row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec
 ) -> tuple[ContextKind, ...]:
     """The exchange that the row states, or the framework's usual one."""
-    stated = tuple(kind for pattern, kind in _EXCHANGES if row.says("cp_comm", pattern))
-    return stated[:1] or offered_exchanges(profile, model, row.integer("seq") or 0)[:1]
+    stated = named("cp_comm", row.fact("cp_comm"))
+    usual = offered_exchanges(profile, model, row.integer("seq") or 0)
+    return (cast(ContextKind, stated),) if stated else usual[:1]
 
 
 def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
@@ -317,25 +311,13 @@ def _fused_kernel(
     return on
 
 
-# First match wins: a pattern in the row's `schedule`, and what it is here.
-_SCHEDULES = (
-    (r"zb-?2p|zb-?h2", "zb-h2"),
-    (r"zb-?1p|zb-?h1|^zero-bubble$", "zb-h1"),
-    (r"zb-?v", "zb-v"),
-    (r"dualpipe-?v", "dualpipev"),
-    (r"dualpipe", "dualpipe"),
-    (r"gpipe|afab|all.?forward", "gpipe"),
-    (r"^1f1b|interleaved|^vpp", None),
-)
-
-
 def _schedule(row: MeasuredRow, degrees: Degrees) -> str | None:
     """The row's pipeline schedule; UnpredictableRowError for one that is not modelled."""
     if degrees.pp == 1:
         return None
-    named = "dualpipe" in (row.text("framework") or "").lower()
-    text = (row.text("schedule") or ("dualpipe" if named else "1f1b")).lower()
-    for pattern, name in _SCHEDULES:
-        if re.search(pattern, text):
-            return name
-    raise UnpredictableRowError(f"schedule {text!r} is not modelled")
+    usual = "dualpipe" if "dualpipe" in (row.text("framework") or "").lower() else "1f1b"
+    text = (row.text("schedule") or usual).lower()
+    name = named("schedule", text)
+    if name is None:
+        raise UnpredictableRowError(f"schedule {text!r} is not modelled")
+    return name or None

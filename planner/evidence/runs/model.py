@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.evidence.runs.rows import MeasuredRow, yes_or_no
+from planner.evidence.runs.rows import MeasuredRow, named, words_of, yes_or_no
 from planner.job.models.layout import hybrid_kinds
 from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
 
@@ -16,14 +16,6 @@ _SMALLEST_HEAD_DIM = 8
 _USUAL_HEAD_DIM = 128
 # Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
 _COARSE_EXPERTS = 16
-
-
-# Column, words of it, and why such a row is refused.
-_UNSUPPORTED = (
-    ("tuning", "one layer", "a benchmark of one layer is not a training step"),
-    ("sequences", "padded", "how much of the padded samples is computed is not stated"),
-    ("tuning", "lora", "LoRA fine-tuning is not modelled"),
-)
 
 
 class UnpredictableRowError(ValueError):
@@ -47,12 +39,12 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     moe = _moe(row, ffn)
     text = experts_text(row) or ""
     kinds = _layer_kinds(text, layers) if moe else ()
-    window = _number(r"alternating (?:sliding-window |SWA)(\d+)", text)
+    window = _number("window", text)
     if window:
         kinds = tuple(
             LayerKind(ffn="moe", attention="full" if i % 2 else "sliding") for i in range(layers)
         )
-    samples = _number(r"attention within samples of (\d+)", row.text("sequences") or "")
+    samples = _number("samples", row.text("sequences") or "")
     if samples and not kinds:
         # Half of its sample is before a token, on average.
         window, kinds = max(1, samples // 2), (LayerKind(attention="sliding"),) * layers
@@ -65,9 +57,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         hidden=hidden,
         heads=heads,
         kv_heads=min(heads, row.integer("kv_heads") or heads),
-        head_dim=row.integer("head_dim")
-        or _number(r"head_dim\s*=?\s*(\d+)", text)
-        or hidden // heads,
+        head_dim=row.integer("head_dim") or _number("head_dim", text) or hidden // heads,
         ffn=ffn,
         vocab=row.integer("vocab") or DEFAULT_VOCABULARY,
         max_positions=seq,
@@ -107,7 +97,7 @@ def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
     row says which attend (`attention every 4`).
     """
     if row.says("mixer", "gated delta"):
-        period = _number(r"attention every (\d+)", row.text("mixer") or "")
+        period = _number("attention_every", row.text("mixer") or "")
         if not period:
             raise UnpredictableRowError("which layers are gated delta nets is not stated")
         return tuple(
@@ -130,29 +120,29 @@ def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
     for gated delta nets heads that are together as wide as the model, two a key (Qwen3-Next)."""
     text = row.text("mixer") or ""
     if row.says("mixer", "gated delta"):
-        head_dim = _number(r"head_dim (\d+)", text) or 128
-        values = _number(r"(?<!_)heads (\d+)", text) or hidden // head_dim
+        head_dim = _number("head_dim", text) or 128
+        values = _number("heads", text) or hidden // head_dim
         return StateSpaceSpec(
             kind="gated_delta",
             heads=values,
             head_dim=head_dim,
-            groups=_number(r"groups (\d+)", text) or values // 2,
-            state=_number(r"state (\d+)", text) or head_dim,
+            groups=_number("groups", text) or values // 2,
+            state=_number("state", text) or head_dim,
             conv_bias=False,
             chunk=64,
         )
-    head_dim = _number(r"head_dim (\d+)", text) or 64
+    head_dim = _number("head_dim", text) or 64
     return StateSpaceSpec(
-        heads=_number(r"(?<!_)heads (\d+)", text) or 2 * hidden // head_dim,
+        heads=_number("heads", text) or 2 * hidden // head_dim,
         head_dim=head_dim,
-        groups=_number(r"groups (\d+)", text) or 8,
-        state=_number(r"state (\d+)", text) or 128,
+        groups=_number("groups", text) or 8,
+        state=_number("state", text) or 128,
     )
 
 
 def _refuse_unsupported(row: MeasuredRow) -> None:
-    for column, pattern, reason in _UNSUPPORTED:
-        if row.says(column, pattern):
+    for column in ("sequences", "tuning"):
+        if reason := named(column, row.fact(column)):
             raise UnpredictableRowError(reason)
 
 
@@ -168,9 +158,10 @@ def _usual_ffn(hidden: int, gated: bool) -> int:
     return -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
 
 
-def _number(pattern: str, text: str) -> int | None:
-    match = re.search(pattern, text, re.IGNORECASE)
-    return int(match[1]) if match else None
+def _number(name: str, text: str) -> int | None:
+    """A number of a text, by the first pattern of that name in `words.toml` that is found."""
+    found = (re.search(pattern, text, re.IGNORECASE) for pattern in words_of("numbers")[name])
+    return next((int(match[1]) for match in found if match), None)
 
 
 def _mla(text: str) -> MlaSpec | None:
@@ -178,13 +169,11 @@ def _mla(text: str) -> MlaSpec | None:
     if not re.search("MLA|kv_lora", text):
         return None
     return MlaSpec(
-        q_lora_rank=(
-            None if "no q_lora" in text else _number(r"q_lora\s*=?\s*(\d+)", text) or 1536
-        ),
-        kv_lora_rank=_number(r"kv_lora\s*=?\s*(\d+)", text) or 512,
-        qk_nope_head_dim=_number(r"nope\s*=?\s*(\d+)", text) or 128,
-        qk_rope_head_dim=_number(r"rope\s*=?\s*(\d+)", text) or 64,
-        v_head_dim=_number(r"(?<![-\w])v\s*=?\s*(\d+)", text) or 128,
+        q_lora_rank=None if "no q_lora" in text else _number("q_lora", text) or 1536,
+        kv_lora_rank=_number("kv_lora", text) or 512,
+        qk_nope_head_dim=_number("nope", text) or 128,
+        qk_rope_head_dim=_number("rope", text) or 64,
+        v_head_dim=_number("v", text) or 128,
     )
 
 
@@ -199,26 +188,16 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
     text = experts_text(row)
     if text is None:
         return None
-    experts = (
-        _number(r"experts\s*=\s*(\d+)", text)
-        or _number(r"(\d+)\s*experts", text)
-        or _number(r"(\d+)x[\d.]+[bm]\b", text)
-    )
+    experts, top_k, width = (_number(name, text) for name in ("experts", "top_k", "width"))
     if experts is None:
         raise UnpredictableRowError(f"the number of experts is not stated in {text!r}")
-    top_k = _number(r"top[-_ ]?k?\s*=?\s*(\d+)", text) or _number(
-        r"experts_per_tok\s*=?\s*(\d+)", text
-    )
     if top_k is None:
         raise UnpredictableRowError(f"top-k is not stated in {text!r}")
-    width = _number(r"(?<!shared )expert ffn\s*(\d+)", text) or _number(
-        r"(?:moe_ffn|moe_intermediate_size)\s*=\s*(\d+)", text
-    )
     if width is None and experts > _COARSE_EXPERTS:
         raise UnpredictableRowError(f"the width of an expert is not stated in {text!r}")
-    shared = _number(r"shared expert ffn\s*(\d+)", text) or _number(r"shared\s*=\s*(\d+)", text)
+    shared = _number("shared_width", text)
     if shared is None and re.search(r"\d shared|\+ shared", text):
-        shared = (_number(r"(\d+) shared", text) or 1) * (width or ffn)
+        shared = (_number("shared", text) or 1) * (width or ffn)
     biased = row.says("bias", "experts")
     grouped = re.search(r"(\d+) of (\d+) groups", text)
     top_groups, groups = map(int, grouped.groups()) if grouped else (1, 1)
@@ -226,7 +205,7 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
         experts=experts,
         top_k=top_k,
         ffn=width or ffn,
-        latent=_number(r"latent (\d+)", text),
+        latent=_number("latent", text),
         groups=groups,
         top_groups=top_groups,
         shared_ffn=shared or 0,
@@ -239,7 +218,7 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
 def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:
     """Dense layers first (`3 dense + 58 MoE`), or alternating (`on alternate layers`)."""
     dense, moe = LayerKind(ffn="dense"), LayerKind(ffn="moe")
-    first = _number(r"(\d+) dense", text)
+    first = _number("dense", text)
     if first:
         return tuple(dense if i < first else moe for i in range(layers))
     listed = re.search(r"layer_freq=\(\[0\]\*(\d+)\+\[1\]\*(\d+)\)", text)

@@ -7,8 +7,7 @@ fit.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from constraints.rule import Layout as PlanLayout
-from hardware.schema import Cluster
 from hardware.errors import first_error
+from hardware.schema import Cluster
 from planner.cost import fields as f
 from planner.cost.layout import mirror
 from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage
@@ -25,7 +24,13 @@ from planner.cost.tables import Array
 from planner.evidence.runs.completion import complete
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, demand_measurements
+from planner.evidence.runs.rows import (
+    PLAN_COLUMN,
+    MeasuredRow,
+    demand_measurements,
+    grouped,
+    words_of,
+)
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel, Layout
@@ -153,12 +158,11 @@ def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
         if prediction.mapped is not None
         for mapped in other_micro_batches(prediction.row, prediction.mapped)
     ]
-    by_row: dict[int, list[Prediction]] = defaultdict(list)
     costed = cost_predictions([trial for _, trial in trials])
-    for (index, _), trial in zip(trials, costed, strict=True):
-        by_row[index].append(trial)
-    for index, item in by_row.items():
-        results[index] = replace(results[index], mapped=_settled_on(item).mapped)
+    pairs = zip((index for index, _ in trials), costed, strict=True)
+    for index, tried in grouped(pairs, lambda pair: pair[0]).items():
+        settled = _settled_on([trial for _, trial in tried])
+        results[index] = replace(results[index], mapped=settled.mapped)
     return results
 
 
@@ -175,11 +179,8 @@ def cost_predictions(
 ) -> list[Prediction]:
     """The same rows costed (again), by another cost model if one is given."""
     results = list(predictions)
-    groups: dict[object, list[tuple[int, MappedRow]]] = defaultdict(list)
-    for index, prediction in enumerate(results):
-        if prediction.mapped is not None:
-            groups[_group_key(prediction.mapped.job)].append((index, prediction.mapped))
-    for members in groups.values():
+    pairs = [(index, one.mapped) for index, one in enumerate(results) if one.mapped is not None]
+    for members in grouped(pairs, lambda pair: _group_key(pair[1].job)).values():
         mapped = [member for _, member in members]
         costed = _cost_members(mapped, model_of(mapped[0].job))
         for (index, _), (step, stages) in zip(members, costed, strict=True):
@@ -233,25 +234,16 @@ def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
             raise error from None
 
 
-def _group_key(job: Job) -> object:
+_OF_A_MODEL = (
+    "model", "seq", "precision", "attention", "attention_kernel", "recompute", "optimizer_offload",
+    "activation_offload", "optimizer", "dropout", "schedule", "context_kinds",
+)  # fmt: skip
+
+
+def _group_key(job: Job) -> Hashable:
     """What makes two rows share a cost model: all of the job but its batch."""
-    return (
-        job.model,
-        # One object per variant: `planner.evidence.runs.mapping` caches them.
-        id(job.cluster),
-        id(job.framework),
-        job.seq,
-        job.precision,
-        job.attention,
-        job.attention_kernel,
-        job.recompute,
-        job.optimizer_offload,
-        job.activation_offload,
-        job.optimizer,
-        job.dropout,
-        job.schedule,
-        job.context_kinds,
-    )
+    # One object per variant: `planner.evidence.runs.mapping` caches them.
+    return id(job.cluster), id(job.framework), *(getattr(job, name) for name in _OF_A_MODEL)
 
 
 def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[Array, Array]]:
@@ -347,33 +339,8 @@ def assumed(prediction: Prediction) -> tuple[str, ...]:
 
 
 def _unstated(row: MeasuredRow, mapped: MappedRow) -> Iterator[str]:
-    for column, text in (*_model(mapped), *_run(mapped)):
+    for column, text in words_of("taken").items():
         if row.text(column) is None:
-            yield text
+            yield f"{column} {text.format(mapped=mapped)}"
     if row.text("flash") is None and row.text("kernel") is None:
         yield f"attention {mapped.job.attention_kernel}"
-
-
-def _model(mapped: MappedRow) -> tuple[tuple[str, str], ...]:
-    model = mapped.job.model
-    return (
-        ("seq", f"seq {mapped.job.seq}"),
-        ("ffn", f"ffn {model.ffn:,}"),
-        ("vocab", f"vocab {model.vocab:,}"),
-        ("kv_heads", f"kv_heads {model.kv_heads}"),
-        ("act", f"act {model.activation}"),
-    )
-
-
-def _run(mapped: MappedRow) -> tuple[tuple[str, str], ...]:
-    degrees, job = mapped.degrees, mapped.job
-    return (
-        ("gpus_per_node", f"gpus_per_node {job.cluster.gpus_per_node}"),
-        ("tp", f"tp {degrees.tp}"),
-        ("pp", f"pp {degrees.pp}"),
-        ("zero", f"zero stage {degrees.zero}"),
-        ("mbs", f"mbs {degrees.mbs}"),
-        ("gbs", f"gbs {degrees.gbs}"),
-        ("precision", f"precision {job.precision}"),
-        ("recompute", f"recompute {mapped.mode.name}"),
-    )

@@ -6,15 +6,12 @@ framework, with several configurations measured: what a search would choose amon
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-import pandas as pd
-
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.rows import MeasuredRow, grouped
 
 _KEYS = ("model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
 _TITLE = ", {model}, {num_gpus}x{gpu}, seq {seq}, batch {gbs}, {precision}, {framework}"
@@ -38,6 +35,8 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
     0 where one side is constant, 1 where both are: then nothing is out of order.
     """
+    import pandas as pd
+
     ranks = [pd.Series(values, dtype=float).rank() for values in (first, second)]
     constant = [len(set(values)) <= 1 for values in (first, second)]
     return float(all(constant)) if any(constant) else float(ranks[0].corr(ranks[1]))
@@ -63,11 +62,8 @@ def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Predict
 
 def comparable_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
     """Predicted rows by group, however few."""
-    groups: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in predictions:
-        if prediction.step_time_s is not None:
-            groups[_group(prediction.row)].append(prediction)
-    return groups
+    costed = (one for one in predictions if one.step_time_s is not None)
+    return grouped(costed, lambda prediction: _group(prediction.row))
 
 
 def _group(row: MeasuredRow) -> str:

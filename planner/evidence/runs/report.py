@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.ranking import GroupRanking, rank_groups, spearman
+from planner.evidence.runs.rows import grouped
 from planner.predict.plan import Interval
 from planner.predict.uncertainty.full_memory import with_full_memory
 from planner.predict.uncertainty.intervals import peak_interval, step_time_interval
@@ -262,9 +263,7 @@ def report(
     predictions: Iterable[Prediction], family: Callable[[Prediction], str]
 ) -> list[FamilyReport]:
     """One report per family, in order of first appearance."""
-    groups: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in predictions:
-        groups[family(prediction)].append(prediction)
+    groups = grouped(predictions, family)
     return [family_report(name, members) for name, members in groups.items()]
 
 

@@ -19,13 +19,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
-from hardware.files import csv_table, read_text
+from hardware.files import csv_table, read_text, shipped_toml
 from planner.job.errors import UsageError
 
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
@@ -37,17 +41,6 @@ FIRST_SIGHT = {
     "memory": ("peak_mem_gib", "first_sight_gib"),
 }
 PLAN_COLUMN = "plan_file"
-# Words of the column `variant`, for tables without these columns: column, and what it then says.
-_VARIANTS = {
-    "compile": ("compile", "y"), "eager": ("compile", "n"), "async_tp": ("overlap", "async_tp"),
-    "moe_a2a_overlap": ("overlap", "ep"), "cuda_graph": ("cuda_graphs", "y"),
-    "deepep": ("ep_dispatch", "deepep"), "hybridep": ("ep_dispatch", "hybridep"),
-}  # fmt: skip
-# What a doubt names, and the figures that it touches; one about the configuration touches all.
-_DOUBTED = {
-    "time": ("time",), "time withdrawn": ("time",), "memory": ("memory",), "oom": ("fit",),
-    "mfu": (),
-}  # fmt: skip
 _FIGURES = ("time", "memory", "fit")
 
 # The runs that ship, a file a source.
@@ -75,7 +68,8 @@ class MeasuredRow:
     def fact(self, column: str) -> str:
         """A fact in lower case, from its own column or a word of `variant`; "" where unknown."""
         words = (self.text("variant") or "").lower().split()
-        said = (_VARIANTS[word][1] for word in words if _VARIANTS.get(word, "")[:1] == (column,))
+        known = words_of("variant")
+        said = (known[word][1] for word in words if known.get(word, [""])[0] == column)
         return (self.text(column) or " ".join(said)).lower()
 
     def says(self, column: str, pattern: str) -> bool:
@@ -115,7 +109,7 @@ class MeasuredRow:
         """Figures (`time`, `memory`, `fit`) that the row's source contradicts."""
         named = re.findall(r"(?:^|;\s*)([a-z_, ]+):", self.text("doubt") or "")
         words = {word.strip() for names in named for word in names.split(",")}
-        return frozenset(item for word in words for item in _DOUBTED.get(word, _FIGURES))
+        return frozenset(item for word in words for item in words_of("doubt").get(word, _FIGURES))
 
     @property
     def withdraws_time(self) -> bool:
@@ -155,6 +149,14 @@ class MeasuredRow:
     def source(self) -> str:
         """Which publication the row is from; the file's name when it does not say."""
         return self.text("source") or Path(self.file).stem
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by what they have in common, in the order of their first."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def demand_measurements(row: MeasuredRow) -> None:
@@ -215,32 +217,22 @@ def _demand_columns(path: Path, header: Sequence[str] | None) -> None:
         )
 
 
-# The many ways in which tables spell one setting. A text that is not known gives None: the caller
-# then takes a stated default or refuses the row, and never guesses in silence.
 _YES = frozenset({"y", "yes", "true", "on", "1", "enabled"})
 _NO = frozenset({"n", "no", "false", "off", "0", "disabled", "-", "none"})
 
-# First match wins: a pattern in the precision cell, and the arithmetic of linear layers.
-_PRECISIONS = (
-    (r"nv_?fp4", "nvfp4"),
-    (r"mxfp8", "mxfp8"),
-    (r"fp8|float8|e4m3|e5m2", "fp8"),
-    (r"tf32", "tf32"),
-    (r"bf16|bfloat16", "bf16"),
-    (r"fp16|float16|\bhalf\b|\bamp\b|\bo[12]\b", "fp16"),
-    (r"fp32|float32|\bfull\b|\b32\b", "fp32"),
-)
-
-# First match wins: a pattern in the sharding cell, and the ZeRO stage. PyTorch's names are those of
-# torch.distributed.fsdp.ShardingStrategy; HSDP shards everything inside its groups.
-_ZERO = (
-    (r"no_?shard|^ddp", 0),
-    (r"no reshard|shard_grad_op|hybrid_shard_zero2|zero[- _]?2|optim_grads$", 2),
-    (r"zero[- _]?1|dist(ributed)?[- _]?opt|overlapped-dist", 1),
-    (r"zero[- _]?3|fsdp|hsdp|full_?shard|hybrid_?shard|optim_grads_params", 3),
-    (r"zero[- _]?0", 0),
-)
 _STAGE = re.compile(r"^(?:zero|stage)?[- _=]*([0-3])$")
+
+
+@cache
+def words_of(table: str) -> Any:
+    """A table of `words.toml`."""
+    return shipped_toml("planner.evidence.runs", "words.toml")[table]
+
+
+def named(table: str, text: str) -> str | None:
+    """What a text means by the patterns of a table of `words.toml`; None where none is found."""
+    patterns = words_of(table)
+    return next((meaning for pattern, meaning in patterns if re.search(pattern, text)), None)
 
 
 def yes_or_no(text: str | None) -> bool | None:
@@ -253,18 +245,18 @@ def yes_or_no(text: str | None) -> bool | None:
 
 def precision_named(text: str) -> str | None:
     """Arithmetic that a precision cell names: `amp_bf16`, `bfloat16` and `bf16-mixed` are bf16."""
-    lower = text.lower()
-    return next((name for pattern, name in _PRECISIONS if re.search(pattern, lower)), None)
+    return named("precision", text.lower())
 
 
 def zero_stage_named(text: str) -> int | None:
     """ZeRO stage that a sharding cell names: `3`, `ZeRO-3`, `FULL_SHARD` and `HSDP` are stage 3."""
     lower = text.strip().lower()
-    if stage := _STAGE.match(lower):
-        return int(stage[1])
+    if number := _STAGE.match(lower):
+        return int(number[1])
     if lower.startswith("none") or yes_or_no(lower) is False:
         return 0
-    return next((stage for pattern, stage in _ZERO if re.search(pattern, lower)), None)
+    stage = named("zero", lower)
+    return None if stage is None else int(stage)
 
 
 def recompute_named(text: str) -> str:

@@ -16,7 +16,7 @@ from pydantic import Field
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import MeasuredRow, zero_stage_named
+from planner.evidence.runs.rows import MeasuredRow, named, zero_stage_named
 from planner.evidence.runs.stated import optimizer_share
 from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
 from planner.job.frameworks.profile import with_tables
@@ -151,48 +151,6 @@ GENERIC_3D = "generic-3d"
 _FULLY_SHARDED = 3
 _WIDE = ("fp32", "tf32")
 
-# First match wins: a pattern in the row's framework text, and the profile it runs under.
-_PROFILES = (
-    (r"nanotron \(2024", "nanotron-2024"),
-    (r"nanotron", "nanotron"),
-    (r"megatron-like", "torch-3d"),
-    (r"megatron-deepspeed", "megatron-deepspeed"),
-    (r"nemo-megatron", "nemo-2022"),
-    (r"megatron-lm \(285068c8\)", "megatron-lm-2022"),
-    (r"megatron-lm fork", "zero-bubble"),
-    (r"^megatron-lm$", "megatron-lm-2022"),
-    (r"torchtitan fsdp2", "torchtitan-2024"),
-    # Modelling code is transformers' own whoever shards it.
-    (
-        r"\b(transformers|accelerate|trl|axolotl|unsloth|verl|llama-?factory|\w*trainer)\b.*fsdp2",
-        "hf-fsdp2",
-    ),
-    (r"torchtitan|fsdp2|automodel", "torchtitan"),
-    (r"composer|llm-?foundry|mosaicml", "llm-foundry"),
-    (r"torchtune", "torchtune"),
-    (r"fsdp1|vectorlm|flash-attn", "fsdp1"),
-    (r"megatron-bridge|^nemo", "megatron-bridge"),
-    (r"deepspeed|gpt-neox", "deepspeed"),
-    (r"pax|maxtext|jax", "jax-xla"),
-    (r"hai-llm", "hai-llm"),
-    (r"megatron|megascale|metaseq|meta internal|primus", "megatron-core"),
-)
-
-# Frameworks without a profile, and the one whose mechanisms they share: Hugging Face
-# modelling code under a trainer, torch's FSDP1 around their own layers, XLA, torch with TP and PP.
-_ALIKE = (
-    (r"levanter|easylm|t5x|flax|tpu", "jax-xla"),
-    (r"nanogpt|nanochat|litgpt", "nanogpt"),
-    (r"colossal|internevo|picotron|paddle", GENERIC_3D),
-    (r"vescale", "torchtitan"),
-    (r"xtuner", "deepspeed"),
-    (
-        r"transformers|hf |hugging ?face|accelerate|axolotl|llama-?factory|lightning|trl\b"
-        r"|unsloth|swift|verl",
-        "hf-transformers",
-    ),
-    (r"fsdp|olmo|fairscale|fairseq", "fsdp1"),
-)
 _SHARDED_PROFILE = {"hf-transformers": "hf-fsdp2", "nanogpt": "fsdp1"}
 
 
@@ -213,12 +171,12 @@ def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:
     text = row.fact("framework")
     if text in framework_names():
         return text, ()
-    name = _first(_PROFILES, text)
+    name = named("framework", text)
     if name == UNFUSED_MEGATRON and not _ran_before_hopper(row):
         name = "megatron-core"
     if name is not None and (name != "megatron-core" or "megatron" in text):
         return name, ()
-    name = name or _first(_ALIKE, text)
+    name = name or named("alike", text)
     if _zero(row) == _FULLY_SHARDED:
         name = _SHARDED_PROFILE.get(name or "", name)
     name = name or by_mechanism(row)
@@ -298,10 +256,6 @@ def by_mechanism(row: MeasuredRow) -> str:
         return "megatron-bridge"
     rules, usual = (_DEGREE_RULES, GENERIC_3D) if by_degrees else (_PLAIN_RULES, "hf-transformers")
     return next((name for applies, name in (*_MEGATRON_RULES, *rules) if applies(row)), usual)
-
-
-def _first(patterns: tuple[tuple[str, str], ...], text: str) -> str | None:
-    return next((name for pattern, name in patterns if re.search(pattern, text)), None)
 
 
 def _ran_before_hopper(row: MeasuredRow) -> bool:

@@ -10,7 +10,7 @@ import re
 
 from hardware.errors import HardwareError
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.rows import MeasuredRow, words_of
 from planner.job.frameworks import FrameworkProfile
 from planner.job.job import Job
 from planner.predict.device import gpu_inputs
@@ -131,17 +131,9 @@ def _stated_types(row: MeasuredRow) -> str:
     return ",".join(f"{key}={dtype}" for key, dtype in types.items())
 
 
-# Column, and the least value that it may state.
-_LEAST = {
-    "layers": 1, "hidden": 1, "heads": 1, "kv_heads": 1, "ffn": 0, "vocab": 1, "seq": 1,
-    "num_gpus": 1, "gpus_per_node": 1, "tp": 1, "pp": 1, "vpp": 0, "cp": 1, "ep": 1,
-    "mbs": 1, "gbs": 1, "head_stage": 0,
-}  # fmt: skip
-
-
 def demand_counts(row: MeasuredRow) -> None:
     """UnpredictableRowError names a count of the row that is too small to be one."""
-    for column, least in _LEAST.items():
+    for column, least in words_of("least").items():
         value = row.integer(column)
         if value is not None and value < least:
             raise UnpredictableRowError(f"{column} is {value}, and must be {least} or more")

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, assumed
 from planner.evidence.runs.ranking import candidates_of, first_of, measured_groups, pick_share
 from planner.evidence.runs.report import time_comparison, time_error
@@ -75,22 +76,28 @@ def describe(prediction: Prediction) -> str:
         row.text("framework") or "",
     ]
     if mapped is not None:
-        degrees = mapped.degrees
-        if mapped.job.model.moe is None:
-            degrees = degrees.model_copy(update={"etp": 1})
-        words += [f"seq {mapped.job.seq:,}", degrees_text(degrees)]
-        words += [batch_text(degrees), f"recompute {mapped.mode.name}"]
+        words += [f"seq {mapped.job.seq:,}", _degrees_text(mapped)]
+        words += [batch_text(mapped.degrees), f"recompute {mapped.mode.name}"]
     return ", ".join(word for word in words if word)
+
+
+def _degrees_text(mapped: MappedRow) -> str:
+    dense = mapped.job.model.moe is None
+    return degrees_text(mapped.degrees.model_copy(update={"etp": 1}) if dense else mapped.degrees)
+
+
+def term_seconds(prediction: Prediction) -> dict[str, float]:
+    """Seconds of a predicted step by its terms, in words; empty where nothing was predicted."""
+    step = prediction.step
+    if step is None:
+        return {}
+    return {TIME_TERMS[name]: float(step[column]) for name, column in TIME_COLUMNS.items()}
 
 
 def terms(prediction: Prediction) -> tuple[tuple[str, float], ...]:
     """Shares of the predicted step, largest first; small ones are left out."""
-    if prediction.step is None or prediction.step_time_s is None:
-        return ()
-    shares = [
-        (TIME_TERMS[name], float(prediction.step[column]) / prediction.step_time_s)
-        for name, column in TIME_COLUMNS.items()
-    ]
+    whole = prediction.step_time_s or math.inf
+    shares = ((name, seconds / whole) for name, seconds in term_seconds(prediction).items())
     large = [share for share in shares if share[1] >= _SMALLEST_SHARE]
     return tuple(sorted(large, key=lambda item: -item[1]))
 
@@ -149,10 +156,8 @@ def _text(prediction: Prediction) -> str:
     mapped = prediction.mapped
     if mapped is None:
         return "refused"
-    dense = mapped.job.model.moe is None
-    degrees = mapped.degrees.model_copy(update={"etp": 1}) if dense else mapped.degrees
     kernel = prediction.row.text("kernel")
-    words = f"{degrees_text(degrees)} {batch_text(degrees)}, {mapped.mode.name}"
+    words = f"{_degrees_text(mapped)} {batch_text(mapped.degrees)}, {mapped.mode.name}"
     return f"{words}, {kernel}" if kernel else words
 
 
@@ -162,11 +167,7 @@ def _decided_by(pick: Prediction, best: Prediction, *, in_question: bool) -> str
         return OUT
     if not in_question:
         return MEMORY
-    if pick.step is None or best.step is None:
-        return ""
-    gains = {
-        TIME_TERMS[name]: float(best.step[column] - pick.step[column]) * 1e3
-        for name, column in TIME_COLUMNS.items()
-    }
+    ours = term_seconds(pick)
+    gains = {name: (seconds - ours[name]) * 1e3 for name, seconds in term_seconds(best).items()}
     name = max(gains, key=lambda term: gains[term])
     return f"{name}: {gains[name]:,.0f} ms less"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from hardware.files import shipped_toml
 from planner.evidence.traces.rank import RankTrace
 
 # Below these shares of a step a pattern is not worth a change.
@@ -15,30 +16,7 @@ _APART = 0.05
 _FIRST = 1.2
 
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
-_EXPOSED = {
-    "dp": (
-        "gradient reduction or weight gathers are not overlapped",
-        "Megatron: --overlap-grad-reduce --overlap-param-gather; FSDP2: "
-        "prefetch, or reshard_after_forward off; DDP: larger bucket_cap_mb and fewer buckets",
-    ),
-    "tp": (
-        "tensor-parallel collectives are exposed",
-        "Megatron: --sequence-parallel --tp-comm-overlap; torchtitan: async TP; or a smaller tp",
-    ),
-    "cp": ("context-parallel exchanges are exposed", "longer sequences per rank, or a smaller cp"),
-    "ep": (
-        "expert all-to-alls are exposed",
-        "Megatron: --overlap-moe-expert-parallel-comm or a DeepEP dispatcher; ep inside a node",
-    ),
-    "pp": (
-        "pipeline sends and receives wait",
-        "more micro-batches a step, interleaved stages (vpp), or more even stages",
-    ),
-    "unnamed group": (
-        "collectives are exposed",
-        "trace with torch 2.3 or newer, which names each collective's process group",
-    ),
-}
+_TEXTS = shipped_toml("planner.evidence.traces", "names.toml")["findings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +26,11 @@ class Finding:
     pattern: str
     seconds: float
     change: str
+
+
+def _found(name: str, seconds: float, **values: object) -> Finding:
+    pattern, change = _TEXTS[name]
+    return Finding(pattern.format(**values), seconds, change)
 
 
 def findings(ranks: Sequence[RankTrace]) -> list[Finding]:
@@ -65,8 +48,7 @@ def findings(ranks: Sequence[RankTrace]) -> list[Finding]:
 def _exposed(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
     for group in sorted({group for rank in ranks for group in rank.exposed}):
         seconds = median(rank.exposed.get(group, 0.0) for rank in ranks)
-        pattern, change = _EXPOSED[group]
-        yield Finding(pattern, seconds, change)
+        yield _found(group, seconds)
 
 
 def _waiting(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
@@ -74,13 +56,7 @@ def _waiting(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
     seconds = median(rank.idle_s - rank.idle_synchronised_s for rank in ranks)
     step_s = median(rank.step_s for rank in ranks)
     if seconds >= _GAPS * step_s:
-        gaps = round(median(rank.gaps for rank in ranks))
-        yield Finding(
-            f"gaps between kernels ({gaps:,} a step): the GPU waits for the CPU to issue them",
-            seconds,
-            "CUDA graphs, torch.compile, fused kernels, or a larger micro-batch; "
-            "CUDA_DEVICE_MAX_CONNECTIONS and CPU pinning; garbage collection by hand",
-        )
+        yield _found("gaps", seconds, gaps=round(median(rank.gaps for rank in ranks)))
 
 
 def _calls(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
@@ -91,26 +67,12 @@ def _calls(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
     reads = sum(calls.get(name, 0.0) for name in _READS[:1] + _READS[2:])
     named = ", ".join(f"{name} ×{count:g}" for name, count in calls.items() if count >= 1.0)
     if reads >= 1.0:
-        yield Finding(
-            f"`.item()` or alike in the step ({named})",
-            seconds,
-            "keep the loss and norms on the GPU and read them once in many steps; "
-            "torch.cuda.set_sync_debug_mode('warn') shows the lines",
-        )
+        yield _found("reads", seconds, named=named)
     elif named:
-        yield Finding(
-            f"the CPU waits for the GPU in the step ({named})",
-            seconds,
-            "non_blocking copies from pinned memory; no torch.cuda.synchronize() in the step; "
-            "timers only when asked for",
-        )
+        yield _found("waits", seconds, named=named)
     frees = sum(count for name, count in calls.items() if name.endswith("Free"))
     if frees >= 1.0:
-        yield Finding(
-            f"the allocator retries: cudaFree ×{frees:g} a step",
-            seconds,
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a plan with more free memory",
-        )
+        yield _found("frees", seconds, frees=frees)
 
 
 def _uneven(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
@@ -120,20 +82,11 @@ def _uneven(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
     middle = median(rank.compute_s for rank in ranks)
     slowest = max(ranks, key=lambda rank: rank.compute_s)
     if slowest.compute_s > (1.0 + _APART) * middle:
-        yield Finding(
-            f"rank {slowest.rank} computes {slowest.compute_s / middle - 1.0:.0%} longer than the "
-            "median rank: an uneven stage, an overloaded expert, or a slow GPU",
-            slowest.compute_s - middle,
-            "with pipelines: layers per stage (planner explain shows them); otherwise compare "
-            "clocks and temperatures (nvidia-smi -q -d PERFORMANCE) and swap the node",
-        )
+        longer = slowest.compute_s / middle - 1.0
+        yield _found("uneven", slowest.compute_s - middle, rank=slowest.rank, longer=longer)
 
 
 def _first_step(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
     known = [rank.first_over_rest for rank in ranks if rank.first_over_rest is not None]
     if known and median(known) > _FIRST:
-        yield Finding(
-            f"the first traced step takes {median(known):.1f} times as long as the others",
-            0.0,
-            "it is warm-up: profile with schedule(wait=..., warmup=2, active=...)",
-        )
+        yield _found("first", 0.0, times=median(known))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware.files import shipped_toml
 from planner.evidence.traces.events import EventStream
 from planner.job.errors import UsageError
 
@@ -272,32 +273,16 @@ def within(spans: Spans, start: float, end: float) -> Spans:
     return union(np.clip(spans[inside], start, end))
 
 
-# First match wins. Kernels of cuBLAS (nvjet, sm90_xmma, cutlass), hipBLASLt (Cijk), Triton;
-# FlashAttention and cuDNN (flash, fmha, sdpa), Triton's (attn_fwd); multi-tensor optimizers.
-_KERNELS = (
-    ("communication", r"nccl|rccl|msccl|all_?reduce_?kernel|nvshmem|deep_?ep|symm_?mem"),
-    ("copies", r"^mem(cpy|set)\b|copy_?engine"),
-    ("attention", r"flash|fmha|attn|attention|sdpa"),
-    ("optimizer", r"adam|lamb|sgd|muon|multi_tensor_apply|foreach"),
-    (
-        "matrix products",
-        r"gemm|cutlass|nvjet|xmma|cublas|wgrad|dgrad|matmul|^cijk_|_mm_|\bmm\b|wgmma",
-    ),
-)
-_COMPILED = tuple((term, re.compile(pattern, re.IGNORECASE)) for term, pattern in _KERNELS)
 OTHER = "elementwise"
 TERMS = ("matrix products", "attention", OTHER, "optimizer", "copies")
 
-# First match wins: words of a process group's description (Megatron's names, torch's meshes).
-_GROUPS = (
-    ("dp", r"data_parallel|(^|_)dp(_|$)|fsdp|dp_shard|dp_replicate|ddp"),
-    ("ep", r"expert_model|expert_tensor_and_model|(^|_)ep\b|mesh_ep"),
-    ("cp", r"context|(^|_)cp\b|mesh_cp"),
-    ("pp", r"pipeline|(^|_)pp\b|mesh_pp|embedding"),
-    ("tp", r"tensor|(^|_)tp\b|mesh_tp"),
-    ("dp", r"default_pg"),
-)
-_GROUP_PATTERNS = tuple((term, re.compile(pattern, re.IGNORECASE)) for term, pattern in _GROUPS)
+
+def _patterns(table: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    rows = shipped_toml("planner.evidence.traces", "names.toml")[table]
+    return tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in rows)
+
+
+_KERNELS, _GROUPS = _patterns("kernels"), _patterns("groups")
 
 
 @lru_cache(maxsize=10_000)
@@ -305,7 +290,7 @@ def kernel_term(name: str, category: str) -> str:
     """`communication`, `copies`, or one of `TERMS`."""
     if category in ("gpu_memcpy", "gpu_memset"):
         return "copies"
-    return next((term for term, pattern in _COMPILED if pattern.search(name)), OTHER)
+    return next((term for term, pattern in _KERNELS if pattern.search(name)), OTHER)
 
 
 def collective_group(name: str, arguments: dict[str, Any]) -> str:
@@ -313,7 +298,7 @@ def collective_group(name: str, arguments: dict[str, Any]) -> str:
     which of an all-to-all says ep and of a send or receive pp. A kernel of sends and receives
     whose collective is not named may be of either."""
     described = str(arguments.get("Process Group Description", ""))
-    for term, pattern in _GROUP_PATTERNS:
+    for term, pattern in _GROUPS:
         if described and pattern.search(described):
             return term
     collective = str(arguments.get("Collective name", "")).lower()

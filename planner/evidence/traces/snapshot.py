@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hardware.files import demand_file
+from hardware.files import demand_file, shipped_toml
 from planner.job.errors import UsageError
 
 # A snapshot with hundreds of thousands of events has some hundred MB.
@@ -22,14 +22,7 @@ MOST_BYTES = 1 << 30
 # Memory that objects take by the bytes that spell them, and what any file may take.
 _MOST_EXPANSION, _LEAST_BYTES = 64, 1 << 28
 _ALLOCATED, _FREED = "alloc", "free_completed"
-# Words of a frame's function or file that say whose memory it is; the first match counts.
-_CATEGORIES = (
-    ("optimizer", ("optim", "adam", "_init_group", "fused_adam")),
-    ("gradients", ("accumulategrad", "grad_buffer", "param_and_grad_buffer", "reduce_scatter")),
-    ("weights", ("module.py:_apply", "_apply", "load_state_dict", "init_weights", "__init__")),
-    ("backward", ("backward", "autograd/graph.py", "run_backward")),
-    ("activations", ("forward", "_call_impl", "functional.py")),
-)
+_CATEGORIES = shipped_toml("planner.evidence.traces", "names.toml")["categories"]
 OTHER = "other"
 # What damaged pickles raise; no memory, or an overflow, where a stated length is not there.
 _DAMAGED = (
@@ -242,7 +235,5 @@ def _allocation(entry: dict[str, Any]) -> Allocation:
 def _category(frames: Iterable[str]) -> str:
     """Whose memory it is, by all frames of the stack."""
     text = " ".join(frames).lower()
-    for name, words in _CATEGORIES:
-        if any(word in text for word in words):
-            return name
-    return OTHER
+    known = (name for name, words in _CATEGORIES if any(word in text for word in words))
+    return next(known, OTHER)

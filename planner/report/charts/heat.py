@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import altair as alt
@@ -26,7 +26,7 @@ _LABEL_PIXELS = 96
 
 def heat_chart(found: HeatMap, width: Width, choose: bool = True) -> Any:
     """The cells of two degrees; `choose`: lists below the picture change which."""
-    rows = list(_rows(found))
+    rows = [asdict(cell) for cell in found.cells]
     if not choose:
         rows = [row for row in rows if {row["a"], row["b"]} == set(found.first)]
     cells = (
@@ -82,11 +82,3 @@ def _degree(found: HeatMap, name: str, at: int, choose: bool) -> Any:
     titles = {"across": "Across: ", "up": "Upwards: "}
     choice = alt.binding_select(options=list(found.values), name=titles[name])
     return alt.param(name=name, value=value, bind=choice)
-
-
-def _rows(found: HeatMap) -> Iterator[dict[str, object]]:
-    for cell in found.cells:
-        yield {
-            "a": cell.names[0], "b": cell.names[1], "i": cell.places[0], "j": cell.places[1],
-            "kind": cell.kind, "speed": cell.tokens_per_s, "label": cell.label, "text": cell.text,
-        }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from planner.report.charts.drawing import BLUE, FILE_WIDTH, VERMILION, Width, colours, table
-from planner.report.figures.measured import Pair
+from planner.report.traced import Pair
 
 _BAND = 34
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
 from planner.report.charts.drawing import BLUE, GREY, PALETTE, Width, colours, table
-from planner.report.figures.measured import BAND, OTHERS, Point, largest_families, positive
 
+# Around the diagonal: predictions within this share of the measured value.
+BAND = 0.2
+OTHERS = "others"
 _SIDE = 420
 _STEPS = (range(1, 10), (1, 2, 5), (1,))
 _MOST_TICKS = 8
@@ -19,19 +22,33 @@ _MOST_TICKS = 8
 _DOTS = tuple(colour for colour in PALETTE if colour not in ("#f0e442", GREY))
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run: what was measured and predicted, in one unit; its family; a text to hover on."""
+
+    measured: float
+    predicted: float
+    family: str
+    text: str = ""
+
+
 def scatter_chart(
     points: Sequence[Point], title: str, unit: str, width: Width = _SIDE, *, hover: bool = True
 ) -> Any:
     """The drawing. With `hover` each run is a dot with its text, else all runs of a family are one
     path: many times smaller. Runs that are not positive cannot be drawn and are left out."""
-    drawn = positive(points)
+    drawn = [point for point in points if point.measured > 0.0 and point.predicted > 0.0]
     span = _span(drawn)
-    families = largest_families(drawn, len(_DOTS))
+    # Those with the most runs; the rest share one colour.
+    most = Counter(point.family for point in drawn).most_common(len(_DOTS))
+    families = [family for family, _ in most]
     counts = Counter(_shown(run.family, families) for run in drawn)
     names = {name: f"{name} ({counts[name]:,})" for name in (*families, OTHERS) if counts[name]}
     runs = [(names[_shown(run.family, families)], run) for run in drawn]
+    dots = ({"family": name, **_place(run), "text": run.text} for name, run in runs)
+    rows = dots if hover else _strokes(runs)
     palette = [*_DOTS[: len(families)], GREY]
-    base = alt.Chart(table(_dots(runs) if hover else _strokes(runs))).encode(
+    base = alt.Chart(table(rows)).encode(
         x=_axis("measured", unit, span),
         y=_axis("predicted", unit, span),
         color=alt.Color(
@@ -99,21 +116,15 @@ def _ticks(low: float, high: float) -> list[float]:
     return inside
 
 
-def _dots(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
-    for name, run in runs:
-        yield {
-            "family": name, "measured": run.measured, "predicted": run.predicted,
-            "text": run.text,
-        }  # fmt: skip
+def _place(run: Point) -> dict[str, object]:
+    return {"measured": run.measured, "predicted": run.predicted}
 
 
 def _strokes(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
     """Every run followed by a row without values, which closes its stroke: a dot of a path."""
     for index, (name, run) in enumerate(runs):
         place = 2 * index
-        yield {
-            "family": name, "place": place, "measured": run.measured, "predicted": run.predicted
-        }  # fmt: skip
+        yield {"family": name, "place": place, **_place(run)}
         yield {"family": name, "place": place + 1, "measured": "", "predicted": ""}
 
 

@@ -69,7 +69,7 @@ class Figure:
 
 def scaling_figure(scaling: Scaling) -> Figure:
     """The picture of a scaling study: days, MFU and cost against GPUs, and cost against days."""
-    days = _by_gpus(scaling, lambda run: run.days)
+    days = _series(scaling, lambda run: (run.job.num_gpus, run.days))
     first = next((line.points[0] for line in days if line.points), None)
     counts = sorted({point.num_gpus for point in scaling.points})
     ideal = () if first is None else tuple((n, first.y * first.x / n) for n in counts)
@@ -79,15 +79,18 @@ def scaling_figure(scaling: Scaling) -> Figure:
             "Days, interruptions included", "GPUs", "days", days, (True, True), ideal,
             whole_numbers=True,
         ),
-        Panel("MFU", "GPUs", "%", _by_gpus(scaling, _mfu), (True, False), whole_numbers=True),
+        Panel(
+            "MFU", "GPUs", "%", _series(scaling, lambda run: (run.job.num_gpus, _mfu(run))),
+            (True, False), whole_numbers=True,
+        ),
         Panel(
             "Cost of the run", "GPUs", cost,
-            _by_gpus(scaling, lambda run: run.cost(scaling.basis)), (True, False),
-            whole_numbers=True,
+            _series(scaling, lambda run: _at(run.job.num_gpus, run.cost(scaling.basis))),
+            (True, False), whole_numbers=True,
         ),
         Panel(
             "Cost against time", "days", cost,
-            _series(scaling, lambda run: _against_days(run, run.cost(scaling.basis))),
+            _series(scaling, lambda run: _at(run.days.value, run.cost(scaling.basis))),
         ),
     )  # fmt: skip
     return Figure(
@@ -102,12 +105,10 @@ def comparison_figure(comparison: Comparison) -> Figure:
     """Cost against time of every cluster that runs the job."""
     groups: dict[str, list[Point]] = {_FRONT: [], _DOMINATED: []}
     for row in comparison.rows:
-        found = None if row.run is None else _against_days(row.run, row.run.cost(comparison.basis))
-        if row.run is None or found is None:
+        if row.run is None or (cost := row.run.cost(comparison.basis)) is None:
             continue
-        days, cost = found
         text = f"{row.name}: {_run_text(row.run)}, {_range_text(cost)} {comparison.currency}"
-        point = Point(days, cost.value, cost.low, cost.high, text, label=row.name)
+        point = Point(row.run.days.value, cost.value, cost.low, cost.high, text, label=row.name)
         groups[_FRONT if row.on_front else _DOMINATED].append(point)
     series = tuple(
         Series(name, tuple(sorted(points, key=lambda point: point.x)), joined=name == _FRONT)
@@ -190,16 +191,8 @@ def _loss_point(found: Budget, parameters: float) -> Point:
     return Point(parameters / 1e9, loss.value, loss.low, loss.high, text, is_answer)
 
 
-def _by_gpus(scaling: Scaling, value: Callable[[Run], Range | None]) -> tuple[Series, ...]:
-    def place(run: Run) -> tuple[float, Range] | None:
-        found = value(run)
-        return None if found is None else (run.job.num_gpus, found)
-
-    return _series(scaling, place)
-
-
-def _against_days(run: Run, cost: Range | None) -> tuple[float, Range] | None:
-    return None if cost is None else (run.days.value, cost)
+def _at(x: float, value: Range | None) -> tuple[float, Range] | None:
+    return None if value is None else (x, value)
 
 
 def _series(

@@ -36,12 +36,15 @@ Kind = Literal["fits", "may fit", "too large", "forbidden", "not tried"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Two degrees with one value each; `label`: tokens/s of a GPU, GiB, or the rule's name."""
+    """Degrees `a` and `b` with their values `i` and `j`, counted from 0; `speed`: tokens/s of a
+    GPU; `label`: that, GiB, or the rule's name."""
 
-    names: tuple[str, str]
-    places: tuple[int, int]
+    a: str
+    b: str
+    i: int
+    j: int
     kind: Kind
-    tokens_per_s: float
+    speed: float
     label: str
     text: str
 
@@ -196,11 +199,11 @@ def _with_shape(pair: tuple[str, str], places: tuple[int, int], shapes: _Shapes,
     speed, size, text = float(shapes.speed[row]), float(shapes.size[row]), shapes.text(row)
     if shapes.fits[row]:
         said = f"fastest that fits: {speed:,.0f} tokens/s a GPU, {size:.1f} GiB ({text})"
-        return Cell(pair, places, "fits", speed, f"{speed:,.0f}", said)
+        return Cell(*pair, *places, "fits", speed, f"{speed:,.0f}", said)
     kind: Kind = "may fit" if size <= shapes.costed.job.hbm_limit_bytes / GIB else "too large"
     why = "may fit, but less surely than was asked" if kind == "may fit" else "too large"
     said = f"{why}, with layers spread evenly: the lightest takes {size:.1f} GiB ({text})"
-    return Cell(pair, places, kind, 0.0, f"{size:.0f} GiB", said)
+    return Cell(*pair, *places, kind, 0.0, f"{size:.0f} GiB", said)
 
 
 def _without_shape(
@@ -208,6 +211,6 @@ def _without_shape(
 ) -> Cell:
     if not rules:
         said = "not tried: of no use, as too few or too many tokens or layers are left to a GPU"
-        return Cell(pair, places, "not tried", 0.0, "", said)
+        return Cell(*pair, *places, "not tried", 0.0, "", said)
     said = "forbidden: " + "; ".join(f"{rule.explain(ctx)} [{rule.name}]" for rule in rules)
-    return Cell(pair, places, "forbidden", 0.0, " + ".join(rule.name for rule in rules), said)
+    return Cell(*pair, *places, "forbidden", 0.0, " + ".join(rule.name for rule in rules), said)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.frameworks.names import target_named
 from planner.job.job import Job
 from planner.job.pool import is_pool
-from planner.job.quantities import gib, seconds
+from planner.job.quantities import gib
 from planner.job.request import Request
 from planner.predict.command_line import search_command
 from planner.predict.decided import decided_request
@@ -22,12 +23,11 @@ from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.explain import explanation_report
 from planner.report.figures.memory import Panel, memory_panel
-from planner.report.figures.plan import cluster_of, stage_bars
-from planner.report.figures.schedule import schedule_gantt
+from planner.report.figures.plan import cluster_of
 from planner.report.pages.front import Entry, Front
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.pages.studies import memory_drawing
-from planner.report.plots import schedule_title, waterfall_of
+from planner.report.plots import pictures
 from planner.report.search import printed
 from planner.report.tables import Block, Facts, Notes
 from planner.search.explanation import explain
@@ -130,11 +130,12 @@ def _plan_sections(
     commands = _commands(path, number, entry.result.request, whole)
     yield Section(title, blocks=(commands,), plan=number)
     if not whole and number <= MOST_DRAWN:
-        yield Section("Memory and time", [_stages(number, plan), _terms(number, plan)], plan=number)
+        yield Section("Memory and time", [*islice(_drawings(number, plan), 2)], plan=number)
     if not whole:
         return
     job, reason = _job(entry)
-    drawings = [*_memory(number, entry), *_time(number, plan)]
+    stages, *rest = _drawings(number, plan)
+    drawings = [stages, *_memory(number, entry), *rest]
     if job is not None:
         drawings += _cluster(number, plan, job.cluster.gpus_per_node)
     yield Section("Memory, time and place", drawings, plan=number)
@@ -180,18 +181,20 @@ def _explanation(entry: Entry, job: Job | None, reason: str) -> tuple[Block, ...
     return missing, Facts(tuple(("assumed", text) for text in entry.plan.assumptions), "Assumed")
 
 
-def _stages(number: int, plan: Plan) -> Drawing:
-    chart = charts.stages_chart(stage_bars(plan), plan.limit_bytes, "container")
-    return Drawing(
-        f"stages-{number}",
-        "Memory of each pipeline stage at its peak",
-        specification(chart),
-        f"Dashed: HBM that may be used, {gib(plan.limit_bytes)} GiB.",
-    )
+def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
+    notes = {
+        "memory": f"Dashed: HBM that may be used, {gib(plan.limit_bytes)} GiB.",
+        "time": "On the slowest stage. Line: 80 % interval of the whole.",
+        "schedule": "Grey: bubble. What recomputes and communicates is drawn at the start and the "
+        "end of each pass, by its share of the step; then gradients are reduced and the optimizer "
+        "runs.",
+    }
+    for name, title, chart in pictures(plan, "container"):
+        called = "stages" if name == "memory" else name
+        yield Drawing(f"{called}-{number}", title, specification(chart), notes[name])
 
 
 def _memory(number: int, entry: Entry) -> Iterator[Drawing]:
-    yield _stages(number, entry.plan)
     panel = _phases(entry)
     if panel is None:
         return
@@ -218,29 +221,6 @@ def _phases(entry: Entry) -> Panel | None:
         return None
     footprint = footprint_of(configuration)
     return memory_panel(footprint, footprint.heaviest)
-
-
-def _terms(number: int, plan: Plan) -> Drawing:
-    return Drawing(
-        f"time-{number}",
-        f"Time of a step: {seconds(plan.step_time_s)}",
-        specification(waterfall_of(plan, "container")),
-        "On the slowest stage. Line: 80 % interval of the whole.",
-    )
-
-
-def _time(number: int, plan: Plan) -> Iterator[Drawing]:
-    yield _terms(number, plan)
-    gantt = schedule_gantt(plan)
-    if gantt is None:
-        return
-    yield Drawing(
-        f"schedule-{number}",
-        schedule_title(plan, gantt),
-        specification(charts.schedule_chart(gantt, "container")),
-        "Grey: bubble. What recomputes and communicates is drawn at the start and the end of each "
-        "pass, by its share of the step; then gradients are reduced and the optimizer runs.",
-    )
 
 
 def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Iterator[Drawing]:

@@ -23,10 +23,10 @@ from planner.report.figures.curves import (
     comparison_figure,
     scaling_figure,
 )
-from planner.report.figures.measured import Pair
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.scaling import scaling_report
 from planner.report.tables import Report
+from planner.report.traced import Pair
 
 _OF: dict[type, tuple[Callable[[Any], Figure], Callable[[Any], Report]]] = {
     Scaling: (scaling_figure, scaling_report),

@@ -7,8 +7,7 @@ from typing import Any
 
 from planner.evidence.runs.rows import MeasuredRow
 from planner.report.charts.drawing import specification
-from planner.report.charts.scatter import scatter_chart
-from planner.report.figures.measured import Point
+from planner.report.charts.scatter import Point, scatter_chart
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.tables import Report, TableData, table
 

@@ -33,7 +33,7 @@ def made_row(power: int, **links: float) -> Row:
 def test_a_fit_finds_the_rate_the_ramp_and_the_start_up() -> None:
     made = {"scale_up_bytes_per_s": 300e9, "scale_up_half_bytes": 2e7}
     rows = [made_row(power, **made) for power in range(0, 14, 2)]
-    fitted, start_up_s = fit_stage(Stage("made", "H200-SXM", tuple(made), lambda _: True), rows)
+    fitted, start_up_s = fit_stage(Stage("made", "H200-SXM", tuple(made)), rows)
     assert fitted["scale_up_bytes_per_s"] == pytest.approx(300e9, rel=0.02)
     assert fitted["scale_up_half_bytes"] == pytest.approx(2e7, rel=0.1)
     assert start_up_s == pytest.approx(START_UP_S, rel=0.1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.evidence.runs.document import PREDICTED_COLUMNS, csv_columns, csv_record, document
+from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.families import family_by
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.worst import terms, worst_rows
@@ -14,6 +14,12 @@ from planner.job.errors import UsageError
 from tests.evidence.runs.rows_for_tests import predicted, row
 
 BY_SOURCE = family_by("source")
+
+PREDICTED_COLUMNS = (
+    "predicted_step_time_s", "predicted_low_s", "predicted_high_s", "predicted_expected_s",
+    "predicted_tokens_per_s_per_gpu", "predicted_peak_mem_gib", "predicted_fits", "time_ape",
+    "mem_ape", "interval_family", "assumed", "error",
+)  # fmt: skip
 
 
 def test_a_record_holds_the_row_and_its_prediction() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from planner.cli.evaluate import command, given_configuration
+from planner.cli.declared import command
+from planner.cli.evaluate import given_configuration
 from planner.job.request import Request
 from planner.launch.check.assess import assess
 from planner.launch.check.changes import best_changes
@@ -81,7 +82,7 @@ def test_nothing_faster_than_the_searchs_own_plan(
 def _evaluated(request: Request, plan: Plan) -> tuple[float, float]:
     """(step time, s; peak of `planner memory`, bytes) of the command that a plan is copied as."""
     text = evaluate_command(request, plan.degrees, plan.recompute, plan.layout)
-    options = command.make_context("evaluate", shlex.split(text)[2:]).params
+    options = command("evaluate").make_context("evaluate", shlex.split(text)[2:]).params
     asked, degrees = given_configuration(options)
     layers = options["layers_per_stage"], options["recompute_layers"]
     again = evaluate(asked, degrees, options["recompute"], *layers)

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from planner.cli import evaluate, explain, memory, search
+from planner.cli.declared import command
 from planner.predict.plan import Plan
 from planner.search.result import SearchResult
 
@@ -70,9 +70,9 @@ def run(command: click.Command, words: str) -> Any:
 def test_evaluate_memory_and_explain(words: str, tmp_path: Path) -> None:
     """To the last digit: the peak, the stage, its live tensors, and the sums of its terms."""
     file = tmp_path / "plan.json"
-    (plan,) = run(evaluate.command, f"{words} -o {file}")["plans"]
-    shown = run(memory.command, words)
-    explained = run(explain.command, str(file))
+    (plan,) = run(command("evaluate"), f"{words} -o {file}")["plans"]
+    shown = run(command("memory"), words)
+    explained = run(command("explain"), str(file))
     assert shown["total_bytes"] == plan["peak_bytes"] == explained["plan"]["peak_bytes"]
     assert shown["heaviest_stage"] == plan["heaviest_stage"]
     assert shown["fit_probability"] == plan["fit_probability"]
@@ -110,12 +110,12 @@ SEARCHES = [
 @pytest.mark.parametrize("words", SEARCHES)
 def test_search_says_the_same(words: str) -> None:
     """Every plan of a front, asked for by its own words."""
-    result = SearchResult.model_validate(run(search.command, f"{words} -q"))
+    result = SearchResult.model_validate(run(command("search"), f"{words} -q"))
     assert result.plans
     for plan in result.plans:
         found = f"{words} {plan_words(plan)}"
-        (again,) = run(evaluate.command, found)["plans"]
-        shown = run(memory.command, found)
+        (again,) = run(command("evaluate"), found)["plans"]
+        shown = run(command("memory"), found)
         assert shown["total_bytes"] == again["peak_bytes"]
         assert again["peak_bytes"] == pytest.approx(plan.peak_bytes, rel=1e-12), found
         assert again["heaviest_stage"] == plan.heaviest_stage
@@ -141,8 +141,8 @@ def test_one_configuration_needs_no_compiler(command: str) -> None:
     words = "--model llama-3-8b --gpus 16xH100 --gbs 16 --tp 2 --cp 2 --pp 2"
     script = (
         "import sys\n"
-        f"from planner.cli import {command}\n"
-        f"{command}.command.main({words.split()!r} + ['-q'], standalone_mode=False)\n"
+        "from planner.cli.declared import command\n"
+        f"command({command!r}).main({words.split()!r} + ['-q'], standalone_mode=False)\n"
         "heavy = [name for name in ('numba', 'ortools', 'pandas') if name in sys.modules]\n"
         "print(heavy, file=sys.stderr)\n"
     )
