@@ -1,4 +1,4 @@
-"""Settings of a configuration with the reason for each, as Python, TOML or YAML text; and texts of
+"""Settings of a configuration with the reason for each, as Python or YAML text; and texts of
 `templates/` with a plan's values in them."""
 
 from __future__ import annotations
@@ -116,35 +116,6 @@ def python_value(value: Value) -> str:
 
 def _is_list(value: Value) -> TypeGuard[Sequence[Value]]:
     return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-# --- TOML -----------------------------------------------------------------------------------
-
-
-def toml_text(sections: Sequence[Section]) -> str:
-    """Tables in order; a setting of value None is left out (TOML has no null)."""
-    lines: list[str] = []
-    for section in sections:
-        lines += comment(section.why) if section.why else []
-        lines.append(f"[{section.title}]")
-        for setting in section.settings:
-            if setting.value is None:
-                continue
-            lines += comment(setting.why) if setting.why else []
-            lines.append(f"{setting.key} = {toml_value(setting.value)}")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def toml_value(value: Value) -> str:
-    """A TOML value: text, number, boolean, or a list of them, broken over lines where long."""
-    if _is_list(value):
-        items = [toml_value(item) for item in value]
-        short = "[" + ", ".join(items) + "]"
-        if len(short) <= LINE_WIDTH:
-            return short
-        return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
-    return json.dumps(value)
 
 
 # --- YAML -----------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def _preset(
     if source.path not in read:
         settings = read[source.path] = {}  # what extends itself ends here
         document = yaml_document(source.as_text(), source.path, files)
-        bases = document.content.get("extends") or document.content.get("bases")
+        bases = document.get("extends") or document.get("bases")
         for base in bases if isinstance(bases, list) else ():
             below = _preset(f"{Path(name).parent}/{base}", source.path, files, read)
             settings |= below or {}
@@ -262,7 +262,7 @@ def _primus_torchtitan(
     from planner.launch.read.torchtitan_keys import unknown_keys
 
     plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
-    inner = Document(document.path, {}, plain)
+    inner = Document(document.path, plain)
     reader = TorchtitanReader(inner, None, files, hints)
     # Old names are read under the new ones; Primus has keys of its own besides.
     reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]

@@ -206,7 +206,7 @@ class _Walk:
         self.starts = starts
 
     def document(self) -> Document:
-        document = Document(self.path, {})
+        document = Document(self.path)
         for key, node, whole in self._keys():
             document.settings[key] = self._setting(key, node, whole)
         return document
