@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -223,6 +223,17 @@ def written(node: ast.AST) -> str:
         return ast.unparse(node)
     except RecursionError:
         return "an expression that is nested too deep"
+
+
+def assigned(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
+    """Values by the names that they are given to."""
+    return {
+        target.id: item.value
+        for item in statements
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def last_name(node: ast.expr) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
 from planner.launch.read.python_records import (
+    assigned,
     bound_name,
     chosen_words,
     last_name,
@@ -179,17 +180,6 @@ def _called(function: ast.FunctionDef, name: str) -> bool:
     )
 
 
-def _assigned(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
-    """Values by the names that they are given to."""
-    return {
-        target.id: item.value
-        for item in statements
-        if isinstance(item, ast.Assign)
-        for target in item.targets
-        if isinstance(target, ast.Name)
-    }
-
-
 class _Walk:
     """One function's calls and assignments as settings."""
 
@@ -199,7 +189,7 @@ class _Walk:
         self.function, self.text, self.path, self.files = function, text, path, files
         self.module = module
         self.values = Reader().module(module, path)
-        self.constants = _assigned((*module.body, *function.body))
+        self.constants = assigned((*module.body, *function.body))
         starts = [0]
         for line in text.value.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
@@ -230,7 +220,7 @@ class _Walk:
         functions = {
             item.name: item for item in self.module.body if isinstance(item, ast.FunctionDef)
         }
-        known: dict[str, ast.AST] = {**_assigned(self.module.body), **functions}
+        known: dict[str, ast.AST] = {**assigned(self.module.body), **functions}
         found: list[ast.AST] = []
         ahead: list[ast.AST] = [self.function]
         while ahead:
