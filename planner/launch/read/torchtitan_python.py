@@ -19,6 +19,7 @@ from planner.launch.read.beside import text_of
 from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.hf_arguments import given_arguments
 from planner.launch.read.python_records import (
     assigned,
     bound_name,
@@ -65,7 +66,7 @@ def read_torchtitan_python(
     module = python_module(text, path)
     if sign := _REINFORCED.search(text.value):
         refuse_unmodelled("rl", f"{path}: {sign[0]}")
-    wanted = _wanted(launch) or hints.environment.get(CHOICE)
+    wanted = _wanted(launch, files) or hints.environment.get(CHOICE)
     functions = _functions(module)
     function = _chosen(functions, wanted)
     if function is None:
@@ -88,16 +89,13 @@ def read_torchtitan_python(
     return reader.found("torchtitan-0.3")
 
 
-def _wanted(launch: LaunchCommand | None) -> str | None:
-    """Value of --config."""
+def _wanted(launch: LaunchCommand | None, files: Files) -> str | None:
+    """Value of --config, or of the variable that torchtitan's own script takes."""
     if launch is None:
         return None
-    words = [word.text.value for word in launch.arguments]
-    for at, word in enumerate(words):
-        if word == "--config" and at + 1 < len(words):
-            return words[at + 1]
-        if word.startswith("--config="):
-            return word.partition("=")[2]
+    config = given_arguments(launch.arguments, files).get("config")
+    if config is not None:
+        return str(config.value)
     given = launch.command.environment.get(CHOICE)
     return given.known if given is not None and launch.program.endswith(OF_TORCHTITAN) else None
 
