@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
-from planner.launch.read.found import SURELY_MEANT, Edit, Placed, Problem, Setting
+from planner.launch.read.found import Edit, Placed, Problem, Setting, is_slip
 from planner.launch.read.limits import MOST_SETTINGS
 from planner.launch.read.text import Files, Text
 
@@ -184,6 +183,6 @@ def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
     table, _, name = key.rpartition(".")
     place, _, meant = close.rpartition(".")
     whole = f"{table}.{meant}" if table else meant
-    alike = difflib.SequenceMatcher(None, name, meant).ratio() >= SURELY_MEANT
     taken = document.has(whole) or key not in document.settings
-    return (Edit(key, None, whole),) if alike and place in ("", table) and not taken else ()
+    sure = is_slip(name, meant) and place in ("", table) and not taken
+    return (Edit(key, None, whole),) if sure else ()
