@@ -14,8 +14,8 @@ from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run
 
 _EPILOG = """\b
-Frameworks: megatron-core, megatron-bridge, torchtitan,
-deepspeed, accelerate, nanotron; other names for them: planner frameworks.
+Frameworks: megatron-core, megatron-bridge, torchtitan, deepspeed, accelerate,
+nanotron; other names for them: planner frameworks.
 With another than the plan's, the plan is costed anew for it; what it cannot
 express is refused, with the search for plans that it can.
 
