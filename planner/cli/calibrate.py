@@ -157,7 +157,7 @@ def _told(log: TrainingLog, options: dict[str, Any]) -> MappedRow | None:
     UsageError without the machine that it ran on."""
     from planner.evidence.learn.inputs import plan_beside
     from planner.evidence.learn.logs import text_lines
-    from planner.launch.read.megatron_log import logged_arguments
+    from planner.launch.read.megatron_attributes import logged_arguments
 
     if (planned := plan_beside(log)) is not None:
         return planned

@@ -28,9 +28,9 @@ from planner.launch.read.configured import (
 )
 from planner.launch.read.detect import READABLE
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
+from planner.launch.read.megatron_attributes import is_swift_megatron, read_swift_megatron
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
-from planner.launch.read.megatron_swift import is_swift_megatron, read_swift_megatron
 from planner.launch.read.opened import Opened, open_file, read_shells
 from planner.launch.read.text import HOLE, Files, Text
 from planner.launch.read.world import accelerate_counts, stated_counts
