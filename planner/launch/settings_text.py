@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 LINE_WIDTH = 88
 
 
-class Code(str):
-    """A Python expression, written as it is."""
-
-    __slots__ = ()
-
-
 Value = str | int | float | bool | None | Sequence["Value"] | Mapping[str, "Value"]
 
 
@@ -47,7 +41,6 @@ class Section:
 
     title: str
     settings: tuple[Setting, ...]
-    why: str = ""
 
 
 def section_choices(sections: Sequence[Section]) -> Iterator[Choice]:
@@ -55,8 +48,7 @@ def section_choices(sections: Sequence[Section]) -> Iterator[Choice]:
     for section in sections:
         for setting in section.settings:
             if setting.why and setting.told:
-                value = setting.value
-                text = str(value) if isinstance(value, Code) else json.dumps(value)
+                text = json.dumps(setting.value)
                 shown = text if len(text) < 60 else f"{text[:56]} ..."
                 yield Choice(f"{section.title}.{setting.key} = {shown}", setting.why)
 
@@ -105,8 +97,6 @@ def _wrap_list(line: str, indent: int) -> list[str]:
 
 def python_value(value: Value) -> str:
     """A Python literal; double quotes."""
-    if isinstance(value, Code):
-        return str(value)
     if isinstance(value, str):
         return json.dumps(value)
     if _is_list(value):
@@ -127,7 +117,6 @@ def yaml_text(sections: Sequence[Section]) -> str:
 
 
 def _yaml_section(section: Section) -> Iterator[str]:
-    yield from comment(section.why) if section.why else []
     indent = 0
     if section.title:
         yield f"{section.title}:"

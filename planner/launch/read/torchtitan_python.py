@@ -118,17 +118,17 @@ def _functions(module: ast.Module) -> list[ast.FunctionDef]:
     found = [item for item in module.body if isinstance(item, ast.FunctionDef)]
     makers = {item.name for item in found if _called(item, "Config")}
     makers |= {item.name for item in found if _called(item, "ParallelismConfig")}
-    makers |= _imported(module).keys()
+    makers |= _imported(module)
     return [
         item for item in found
         if item.name in makers or any(_called(item, maker) for maker in makers)
     ]  # fmt: skip
 
 
-def _imported(module: ast.Module) -> dict[str, str]:
-    """Functions of other registries that are imported, and where each stands."""
+def _imported(module: ast.Module) -> set[str]:
+    """Functions of other registries that are imported."""
     return {
-        bound_name(alias): f"{'.' * node.level}{node.module}"
+        bound_name(alias)
         for node in module.body
         if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("config_registry")
         for alias in node.names
