@@ -184,9 +184,10 @@ def _first_code(source: SourceFile) -> int:
 
 
 def _sibling(found: Found, table: str) -> Span | None:
-    """First entry of a table that a file has in one place."""
-    entries = (item for item in found.settings if item.key.rpartition(".")[0] == table)
-    return next((item.whole for item in entries if item.whole), None)
+    """First entry of a table in the configuration's file, or in what holds it."""
+    inside = (one.whole for one in found.settings if one.key.rpartition(".")[0] == table)
+    embedded = found.main_file not in found.files
+    return next((one for one in inside if one and (embedded or one.file == found.main_file)), None)
 
 
 def _line_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:
