@@ -24,7 +24,7 @@ class Launch:
     """One plan to be written for one framework.
 
     `job` is `request` resolved; `plan` was costed under `job.framework`, whose name is the
-    profile's, while `target` names the writer ("torchtitan-0.2").
+    profile's, while `target` names the writer ("accelerate").
     """
 
     plan: Plan

@@ -9,14 +9,13 @@ from planner.launch.architecture import Table
 from planner.launch.hf_files import HF
 from planner.launch.megatron_table import BRIDGE, FLAGS
 from planner.launch.nanotron import NANOTRON
-from planner.launch.titan_table import titan_table, titan_table_0_2
+from planner.launch.titan_table import titan_table
 
 # Target -> the table of a model.
 DIALECTS: Mapping[str, Callable[[ModelSpec], Table]] = {
     "megatron-core": lambda _: FLAGS,
     "megatron-bridge": lambda _: BRIDGE,
     "torchtitan": titan_table,
-    "torchtitan-0.2": titan_table_0_2,
     "deepspeed": lambda _: HF,
     "accelerate": lambda _: HF,
     "nanotron": lambda _: NANOTRON,

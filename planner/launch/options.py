@@ -107,7 +107,6 @@ OPTIONS: Mapping[str, Options] = {
     "megatron-core": _MEGATRON,
     "megatron-bridge": _MEGATRON,
     "torchtitan": TORCHTITAN,
-    "torchtitan-0.2": TORCHTITAN,
     "deepspeed": DEEPSPEED,
     "accelerate": ACCELERATE,
     "nanotron": NANOTRON,

@@ -201,7 +201,7 @@ def _of_the_plan(launch: Launch) -> dict[str, object]:
         "modes": _modes(launch),
         "measured": MEASURED_FILE,
         "plan": PLAN_FILE,
-        "from_plan": " and the model" if launch.target.startswith("torchtitan") else "",
+        "from_plan": " and the model" if launch.target == "torchtitan" else "",
         "alone": [words, ""] if alone else [],
         "ramp": " The batch ramp starts below it, as said above." if plan.ramp else "",
         "more_steps": [f"{at}. {text}" for at, text in enumerate(_more_steps(launch), start=6)],
@@ -299,7 +299,7 @@ def _time(launch: Launch, expected: Expectations) -> dict[str, object]:
 
 def _reports(launch: Launch) -> dict[str, str]:
     reports: dict[str, dict[str, str]] = _words()["reports"]
-    return reports.get(launch.target.split("-0.")[0], reports["usual"])
+    return reports.get(launch.target, reports["usual"])
 
 
 def _more_steps(launch: Launch) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Settings of a configuration with the reason for each, as Python, TOML or YAML text; and texts of
+"""Settings of a configuration with the reason for each, as Python or YAML text; and texts of
 `templates/` with a plan's values in them."""
 
 from __future__ import annotations
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 LINE_WIDTH = 88
 
 
-class Code(str):
-    """A Python expression, written as it is."""
-
-    __slots__ = ()
-
-
 Value = str | int | float | bool | None | Sequence["Value"] | Mapping[str, "Value"]
 
 
@@ -47,7 +41,6 @@ class Section:
 
     title: str
     settings: tuple[Setting, ...]
-    why: str = ""
 
 
 def section_choices(sections: Sequence[Section]) -> Iterator[Choice]:
@@ -55,8 +48,7 @@ def section_choices(sections: Sequence[Section]) -> Iterator[Choice]:
     for section in sections:
         for setting in section.settings:
             if setting.why and setting.told:
-                value = setting.value
-                text = str(value) if isinstance(value, Code) else json.dumps(value)
+                text = json.dumps(setting.value)
                 shown = text if len(text) < 60 else f"{text[:56]} ..."
                 yield Choice(f"{section.title}.{setting.key} = {shown}", setting.why)
 
@@ -105,8 +97,6 @@ def _wrap_list(line: str, indent: int) -> list[str]:
 
 def python_value(value: Value) -> str:
     """A Python literal; double quotes."""
-    if isinstance(value, Code):
-        return str(value)
     if isinstance(value, str):
         return json.dumps(value)
     if _is_list(value):
@@ -118,35 +108,6 @@ def _is_list(value: Value) -> TypeGuard[Sequence[Value]]:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-# --- TOML -----------------------------------------------------------------------------------
-
-
-def toml_text(sections: Sequence[Section]) -> str:
-    """Tables in order; a setting of value None is left out (TOML has no null)."""
-    lines: list[str] = []
-    for section in sections:
-        lines += comment(section.why) if section.why else []
-        lines.append(f"[{section.title}]")
-        for setting in section.settings:
-            if setting.value is None:
-                continue
-            lines += comment(setting.why) if setting.why else []
-            lines.append(f"{setting.key} = {toml_value(setting.value)}")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def toml_value(value: Value) -> str:
-    """A TOML value: text, number, boolean, or a list of them, broken over lines where long."""
-    if _is_list(value):
-        items = [toml_value(item) for item in value]
-        short = "[" + ", ".join(items) + "]"
-        if len(short) <= LINE_WIDTH:
-            return short
-        return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
-    return json.dumps(value)
-
-
 # --- YAML -----------------------------------------------------------------------------------
 
 
@@ -156,7 +117,6 @@ def yaml_text(sections: Sequence[Section]) -> str:
 
 
 def _yaml_section(section: Section) -> Iterator[str]:
-    yield from comment(section.why) if section.why else []
     indent = 0
     if section.title:
         yield f"{section.title}:"

@@ -14,7 +14,7 @@ from planner.job.specs import ModelSpec
 from planner.launch.architecture import all_settings, moe_indices, refusals, scaling_kind
 from planner.launch.contract import Launch, Refusal
 from planner.launch.settings_text import Value, filled, python_value
-from planner.launch.titan_table import FLAVORS, Flavor, flavor_of, titan_table
+from planner.launch.titan_table import Flavor, flavor_of, titan_table
 
 # Linear layers that stay in bf16: output projection and router.
 HIGH_PRECISION = ["lm_head", "router.gate"]
@@ -37,7 +37,7 @@ def model_refusals(job: Job) -> Iterator[Refusal]:
 
 def registry_size(launch: Launch) -> Flavor | None:
     """The registry's size that the plan's model is, if its rotary cache is long enough."""
-    size = flavor_of(launch.job.model, FLAVORS)
+    size = flavor_of(launch.job.model)
     return size if size and launch.plan.seq <= size.longest else None
 
 

@@ -1,8 +1,8 @@
-"""A plan in torchtitan's terms, in 0.3 and in 0.2: mesh degrees, pipeline parts, batch; what none
-of them can say; the sections with the reason for each setting; data and checkpoints.
+"""A plan in torchtitan's terms: mesh degrees, pipeline parts, batch; what it cannot say; sections
+with the reason for each setting; data and checkpoints.
 
-Read in torchtitan 0.3.0 and 0.2.2 (distributed/parallel_dims.py, pipeline_parallel.py, fsdp.py,
-trainer.py) and torch 2.13 (distributed/pipelining/schedules.py).
+Read in torchtitan 0.3.0 (distributed/parallel_dims.py, pipeline_parallel.py, fsdp.py, trainer.py)
+and torch 2.13 (distributed/pipelining/schedules.py).
 """
 
 from __future__ import annotations
@@ -61,23 +61,20 @@ def mesh_of(degrees: Degrees) -> TitanMesh:
     return TitanMesh(degrees.dp // shard, shard, "always" if degrees.pp > 1 else "default")
 
 
-def parts_of(launch: Launch, head: str) -> list[list[str]]:
-    """Module names of every model part in pipeline order.
-
-    `head`: name of the output projection (`lm_head` in 0.3, `output` in 0.2).
-    """
+def parts_of(launch: Launch) -> list[list[str]]:
+    """Module names of every model part in pipeline order."""
     parts: list[list[str]] = []
     first = 0
     for count in launch.plan.layout.block_layers:
         parts.append([f"layers.{index}" for index in range(first, first + count)])
         first += count
     parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", head]
+    parts[-1] += ["norm", "lm_head"]
     return parts
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What neither version of torchtitan can express of a plan, its model apart."""
+    """What torchtitan cannot express of a plan, its model apart."""
     schedule = launch.plan.schedule
     if launch.plan.degrees.pp > 1 and schedule not in SCHEDULE_NAMES:
         yield Refusal(
@@ -88,7 +85,7 @@ def plan_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def run_refusals(job: Job) -> Iterator[Refusal]:
-    """What neither version of torchtitan has, whatever the plan."""
+    """What torchtitan has not, whatever the plan."""
     if job.attention == "eager":
         yield Refusal("torchtitan has no eager attention", "--attention flash")
     if job.dropout:
@@ -112,20 +109,9 @@ BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
 KERNELS = {"fused": "fused", "foreach": "foreach", "forloop": "for-loop"}
 
 
-TRIAL = Setting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False)
-COMPILE = Section(
-    "compile",
-    (
-        Setting("enable", True, "the plan counts on compiled blocks"),
-        Setting("components", ["model", "loss"]),
-    ),
-)
-
-
 def sections(launch: Launch) -> tuple[Section, ...]:
     """Arguments of the configuration's parts, in the order of the file."""
-    compiled = Section(COMPILE.title, (*COMPILE.settings, *async_tensor(launch)))
-    return parallelism(launch), training(launch), _optimizer(launch), compiled
+    return parallelism(launch), training(launch), _optimizer(launch), _compiled(launch)
 
 
 def parallelism(launch: Launch) -> Section:
@@ -134,11 +120,6 @@ def parallelism(launch: Launch) -> Section:
     if launch.plan.degrees.cp > 1:
         why = "balances the causal mask over the ranks, for FlexAttention"
         more.append(Setting("context_parallel_load_balancer", "ptrr", why))
-    return shared_parallelism(launch, "lm_head", *more)
-
-
-def shared_parallelism(launch: Launch, head: str, *more: Setting) -> Section:
-    """Degrees and the pipeline, in 0.3 and in 0.2; `head`: name of the output projection."""
     degrees, mesh = launch.plan.degrees, mesh_of(launch.plan.degrees)
     shards = "FSDP2 shards parameters, gradients and optimizer state over this times cp"
     split = f"with{'' if launch.splits_sequence else 'out'} sequence parallelism"
@@ -153,17 +134,21 @@ def shared_parallelism(launch: Launch, head: str, *more: Setting) -> Section:
             Setting(last(TORCHTITAN["ep"]), degrees.ep, _expert_reason(launch)),
             *more,
             Setting(last(TORCHTITAN["pp"]), degrees.pp),
-            *_pipeline(launch, head),
+            *_pipeline(launch),
         ),
     )
 
 
-def async_tensor(launch: Launch) -> list[Setting]:
-    """Exchanges of tensor parallelism in pieces beside the products."""
-    if "async-tp" not in launch.plan.techniques:
-        return []
-    why = "exchanges in pieces beside the products, over NVLink; needs compiled blocks"
-    return [Setting("enable_async_tensor_parallel", True, why)]
+def _compiled(launch: Launch) -> Section:
+    """CompileConfig, and exchanges of tensor parallelism in pieces beside the products."""
+    settings = [
+        Setting("enable", True, "the plan counts on compiled blocks"),
+        Setting("components", ["model", "loss"]),
+    ]
+    if "async-tp" in launch.plan.techniques:
+        why = "exchanges in pieces beside the products, over NVLink; needs compiled blocks"
+        settings.append(Setting("enable_async_tensor_parallel", True, why))
+    return Section("compile", tuple(settings))
 
 
 def _replicate_reason(launch: Launch) -> str:
@@ -191,7 +176,7 @@ def _expert_reason(launch: Launch) -> str:
     return f"experts over {degrees.ep} ranks out of dp_shard·cp·tp, sharded over the other {rest}"
 
 
-def _pipeline(launch: Launch, head: str) -> list[Setting]:
+def _pipeline(launch: Launch) -> list[Setting]:
     """Schedule, micro-batch and parts."""
     degrees = launch.plan.degrees
     if degrees.pp == 1:
@@ -208,26 +193,13 @@ def _pipeline(launch: Launch, head: str) -> list[Setting]:
             degrees.mbs,
             f"{degrees.grad_acc} micro-batches of this many sequences a step",
         ),
-        Setting("module_fqns_per_model_part", parts_of(launch, head), f"layers: {parts}"),
+        Setting("module_fqns_per_model_part", parts_of(launch), f"layers: {parts}"),
     ]
 
 
 def training(launch: Launch) -> Section:
-    """TrainingConfig."""
-    no_graphs = Setting(
-        "disable_cuda_graphs",
-        True,
-        "the prediction knows no CUDA graphs, and pipelines and all-to-all dispatch cannot be "
-        "captured",
-    )
-    return Section("training", (*shared_training(launch), no_graphs, TRIAL))
-
-
-def shared_training(launch: Launch) -> tuple[Setting, ...]:
-    """Length, batch and types: settings of TrainingConfig in 0.3 and in 0.2.
-
-    A pipeline takes its micro-batches out of one local batch, anything else accumulates.
-    """
+    """TrainingConfig. A pipeline takes its micro-batches out of one local batch, anything else
+    accumulates."""
     degrees = launch.plan.degrees
     local, accumulated, reason = degrees.mbs, degrees.grad_acc, "micro-batch of a rank"
     if degrees.pp > 1:
@@ -237,7 +209,7 @@ def shared_training(launch: Launch) -> tuple[Setting, ...]:
             "from here"
         )
     offload = launch.job.optimizer_offload > 0
-    return (
+    settings = (
         Setting(last(TORCHTITAN["seq"]), launch.plan.seq),
         Setting(last(TORCHTITAN["mbs"]), local, reason),
         Setting(
@@ -254,7 +226,15 @@ def shared_training(launch: Launch) -> tuple[Setting, ...]:
             offload,
             "parameters, gradients and optimizer state in host memory" if offload else "",
         ),
+        Setting(
+            "disable_cuda_graphs",
+            True,
+            "the prediction knows no CUDA graphs, and pipelines and all-to-all dispatch cannot be "
+            "captured",
+        ),
+        Setting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False),
     )
+    return Section("training", settings)
 
 
 def _optimizer(launch: Launch) -> Section:

@@ -1,8 +1,7 @@
-"""How torchtitan says a model: a table for each block that the writers build.
+"""How torchtitan says a model: a table for each block that the writer builds.
 
-Keys are arguments of the configurations in torchtitan 0.3.0 (`models/common`, `models/deepseek_v3`)
-and fields of the model arguments in 0.2.2 (`models/qwen3/model/args.py`,
-`models/deepseek_v3/model/args.py`, `models/moe`).
+Keys are arguments of the configurations in torchtitan 0.3.0 (`models/common`,
+`models/deepseek_v3`).
 """
 
 from __future__ import annotations
@@ -55,18 +54,16 @@ FLAVORS = {
     "gpt-oss-20b": Flavor("gpt_oss", "20b", 131072),
     "gpt-oss-120b": Flavor("gpt_oss", "120b", 131072),
 }
-# Those that torchtitan 0.2.2 has too.
-FLAVORS_0_2 = {name: flavor for name, flavor in FLAVORS.items() if flavor.module != "gpt_oss"}
 
 
-def flavor_of(model: ModelSpec, flavors: dict[str, Flavor]) -> Flavor | None:
+def flavor_of(model: ModelSpec) -> Flavor | None:
     """The registry's size of a catalogue model; None for any other, also one of the same name."""
     from planner.job.models.catalog import load_model, model_names
 
-    if model.name not in flavors or model.name not in model_names():
+    if model.name not in FLAVORS or model.name not in model_names():
         return None
     same = load_model(model.name).spec
-    return flavors[model.name] if same == model else None
+    return FLAVORS[model.name] if same == model else None
 
 
 # How far a step moves the bias of experts where a model states an auxiliary loss in its place.
@@ -81,9 +78,6 @@ _LATENT = {
     "group-max",
     "sigmoid", "unnormalised", "weight-scale", "router-fp32", "bias-update", "aux-loss",
 }  # fmt: skip
-# 0.2.2: Llama's frequencies are stretched in its own Llama 3 only.
-_GROUPED_0_2 = _GROUPED - {"qkv-bias", "rope-llama3", "router-bias", "mixed"}
-_LATENT_0_2 = _LATENT - {"tied", "mtp"}
 _STD = 0.02
 
 
@@ -262,39 +256,9 @@ LATENT: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def _whole_experts(model: ModelSpec) -> str | None:
-    moe = model.moe
-    if moe and moe.shared_ffn % moe.ffn:
-        return (
-            f"torchtitan 0.2.2 counts shared experts in widths of a routed one ({moe.ffn}), not "
-            f"{moe.shared_ffn}"
-        )
-    return None
-
-
-def _longer_only(model: ModelSpec) -> str | None:
-    if scaling_kind(model) != "yarn":
-        return None
-    return (
-        f"torchtitan 0.2.2 stretches rotary positions only where a sequence is longer than "
-        f"{scaling(model).original_positions}"
-    )
-
-
-_TRUNCATES = row(
-    "rope.scaling.truncate", when=stretched("yarn"), departs=_longer_only,
-    refuses=lambda m: None if scaling(m).truncate else "yarn that keeps fractions of rotations",
-)  # fmt: skip
-GROUPED_0_2: tuple[Row, ...] = (
-    *_TRUNK, *_GQA, *_ROUTER, row("init_std", departs=_std),
-    row("moe.shared_ffn", refuses=_whole_experts, when=has_moe), *lacking(_GROUPED_0_2),
-)  # fmt: skip
-LATENT_0_2: tuple[Row, ...] = (*_TRUNK, *_DEEPSEEK, *_ROUTER, _TRUNCATES, *lacking(_LATENT_0_2))
-
-
 def _registered(model: ModelSpec) -> str | None:
     """torchtitan builds gpt-oss in the sizes of its registry."""
-    if flavor_of(model, FLAVORS) is not None:
+    if flavor_of(model) is not None:
         return None
     return "torchtitan 0.3 builds gpt-oss in its own sizes, 20b and 120b, only"
 
@@ -310,8 +274,3 @@ def titan_table(model: ModelSpec) -> tuple[Row, ...]:
     if model.family == "gpt_oss":
         return GPT_OSS
     return LATENT if model.mla else GROUPED
-
-
-def titan_table_0_2(model: ModelSpec) -> tuple[Row, ...]:
-    """The table of torchtitan 0.2.2's block for a model."""
-    return LATENT_0_2 if model.mla else GROUPED_0_2

@@ -51,7 +51,7 @@ def refusals(launch: Launch) -> Iterator[Refusal]:
     if recompute_kind(launch) == "every":
         yield Refusal(
             f"torchtitan 0.3 no longer checkpoints every k-th layer ({launch.plan.recompute})",
-            "--recompute selective, or --framework torchtitan-0.2",
+            "--recompute selective",
         )
 
 

@@ -34,7 +34,7 @@ ASKING = {
 }
 # These make the same request of the name, and search for longer.
 BY_REQUEST = {"budget", "buy", "fit"}
-SAMPLE = ("megatron", "accelerate", "megatron-deepspeed", "hf", "Torchtitan_0.2")
+SAMPLE = ("megatron", "accelerate", "megatron-deepspeed", "hf", "Torchtitan_0.3")
 
 
 @pytest.fixture(scope="module")

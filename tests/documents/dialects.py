@@ -25,7 +25,6 @@ _BLOCKS = {
     "megatron-core": ("llama-3-8b",),
     "megatron-bridge": ("llama-3-8b",),
     "torchtitan": ("llama-3-8b", "deepseek-v3"),
-    "torchtitan-0.2": ("llama-3-8b", "deepseek-v3"),
     "accelerate": ("llama-3-8b",),
     "nanotron": ("llama-3-8b",),
 }

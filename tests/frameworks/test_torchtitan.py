@@ -1,11 +1,7 @@
-"""torchtitan 0.3.0 and 0.2.2 read, check and shard what their writers write."""
+"""torchtitan 0.3.0 reads, checks and shards what its writer writes."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -15,13 +11,12 @@ import pytest
 
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
-from planner.launch import torchtitan, torchtitan_toml
+from planner.launch import torchtitan
 from planner.launch.read.torchtitan_keys import SCHEDULES
 from planner.launch.titan_table import FLAVORS
 from planner.predict.ops import parameter_count
 from tests.frameworks import titan_probe as probe
-from tests.frameworks.conftest import INSTALL
-from tests.launch.titan_cases import DENSE, EVERY_SECOND, MATRIX, SINKS
+from tests.launch.titan_cases import DENSE, MATRIX, SINKS
 from tests.launch.torch_plans import Case, launch_of
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
@@ -139,86 +134,3 @@ def test_wrong_files_fail(given: str, wrong: str, says: str, folder: Write) -> N
     expected = (AssertionError, TypeError, ValueError)
     with pytest.raises(expected, match=says or "CUDA graphs do not support pipeline"):
         probe.parallel_dims(probe.load_config(folder(files)), launch.plan.degrees.gpus)
-
-
-# --- 0.2.2, in a process of its own ---------------------------------------------------------
-
-_OLD = Path(os.environ.get("TORCHTITAN_0_2", ".frameworks/torchtitan-0.2")).resolve()
-_OLD_PROBE = """
-import dataclasses, json, sys
-from torchtitan.config import ConfigManager
-from torchtitan.distributed import ParallelDims
-c = ConfigManager().parse_args(["--job.config_file", "torchtitan.toml"])
-if c.experimental.custom_import:
-    import importlib
-    importlib.import_module(c.experimental.custom_import)
-p = c.parallelism
-dims = ParallelDims(
-    dp_replicate=p.data_parallel_replicate_degree, dp_shard=p.data_parallel_shard_degree,
-    cp=p.context_parallel_degree, tp=p.tensor_parallel_degree, pp=p.pipeline_parallel_degree,
-    ep=p.expert_parallel_degree, etp=p.expert_tensor_parallel_degree, world_size=int(sys.argv[1]))
-import torchtitan.protocols.train_spec as t
-spec = t.get_train_spec(c.model.name)
-import torch
-args = spec.model_args[c.model.flavor]
-args.update_from_config(c)
-with torch.device("meta"):
-    model = spec.model_cls(args)
-print(json.dumps({"parameters": sum(q.numel() for q in dict.fromkeys(model.parameters())),
-                  "local": c.training.local_batch_size, "gbs": c.training.global_batch_size,
-                  "dp": dims.dp_replicate * dims.dp_shard}))
-"""
-
-
-def _old(folder: Path, world: int) -> subprocess.CompletedProcess[str]:
-    if not (_OLD / "torchtitan").is_dir():
-        pytest.fail(f"torchtitan 0.2.2 is not in {_OLD}; install the frameworks with: {INSTALL}")
-    return subprocess.run(
-        [sys.executable, "-c", _OLD_PROBE, str(world)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{_OLD}:{folder}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def _old_cases() -> list[Case]:
-    cases = (*MATRIX, EVERY_SECOND)
-    fine = [c for c in cases if not list(torchtitan_toml.refusals(_old_launch(c)))]
-    assert len(fine) > 20
-    return fine
-
-
-def _old_launch(case: Case) -> Any:
-    return launch_of(case, "torchtitan", "torchtitan-0.2")
-
-
-def test_0_2_reads_every_plan(folder: Write) -> None:
-    for old_case in _old_cases():
-        launch = _old_launch(old_case)
-        done = _old(folder(torchtitan_toml.files(launch)), launch.plan.degrees.gpus)
-        assert done.returncode == 0, f"{old_case.name}: {done.stderr[-2000:]}"
-        read = json.loads(done.stdout.splitlines()[-1])
-        assert read["parameters"] == parameter_count(launch.job.model).total, old_case.name
-        assert read["gbs"] == launch.plan.gbs
-        assert read["dp"] == launch.plan.degrees.dp
-
-
-@pytest.mark.parametrize(
-    ("given", "wrong", "says"),
-    [
-        ("tensor_parallel_degree = 1", "tensor_parallel_degree = 3", "Invalid parallel dims"),
-        ("seq_len = 4096", "sequence = 4096", "Invalid field names"),
-        ('flavor = "8B"', 'flavor = "9B"', "KeyError"),
-    ],
-)
-def test_0_2_wrong_files_fail(given: str, wrong: str, says: str, folder: Write) -> None:
-    launch = _old_launch(DENSE[0])
-    files = dict(torchtitan_toml.files(launch))
-    text = files["torchtitan.toml"]
-    assert given in text
-    files["torchtitan.toml"] = text.replace(given, wrong)
-    done = _old(folder(files), launch.plan.degrees.gpus)
-    assert done.returncode != 0
-    assert says in done.stderr + done.stdout

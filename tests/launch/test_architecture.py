@@ -83,7 +83,6 @@ KNOWN = {
     ("megatron-bridge", "max_positions"),
     # Always computed in fp32.
     ("torchtitan", "moe.router_fp32"),
-    ("torchtitan-0.2", "moe.router_fp32"),
 }
 
 

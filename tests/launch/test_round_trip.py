@@ -26,7 +26,6 @@ from tests.launch.torch_plans import Case, launch_of
 # Writer -> its profile and plans.
 TORCH = {
     "torchtitan": ("torchtitan", (*titan_cases.MATRIX, titan_cases.SINKS)),
-    "torchtitan-0.2": ("torchtitan", (*titan_cases.MATRIX, titan_cases.EVERY_SECOND)),
     "deepspeed": ("deepspeed", deepspeed_cases.MATRIX),
     "accelerate": ("hf-fsdp2", accelerate_cases.MATRIX),
     "nanotron": ("nanotron", nanotron_cases.MATRIX),
@@ -37,7 +36,6 @@ EXAMPLES = {
     "megatron-core": "pipeline",
     "megatron-bridge": "pipeline",
     "torchtitan": "four-dimensions",
-    "torchtitan-0.2": "ep-tp",
     "deepspeed": "zero2-tp",
     "accelerate": "hsdp",
     "nanotron": "base",
@@ -78,19 +76,11 @@ def test_megatron_bridge(name: str, tmp_path: Path) -> None:
 )
 def test_torch_frameworks(target: str, item: Case, tmp_path: Path) -> None:
     launch = expressible(target, item)
-    if launch is None:
-        # Refused by the older torchtitan alone, which the newer one replaces.
-        assert target == "torchtitan-0.2"
-        return
+    assert launch is not None
     back = read_back(launch, tmp_path / "run")
     assert_same(launch, back)
     assert back.assessment.found.unknown == ()
     assert back.assessment.found.unmodelled == ()
-
-
-def test_few_plans_are_refused() -> None:
-    refused = [case.name for target, case in CASES if expressible(target, case) is None]
-    assert sorted(refused) == ["bf16-states", "qkv-bias", "replicated"]
 
 
 @pytest.mark.parametrize("nodes_as", get_args(NodesAs))

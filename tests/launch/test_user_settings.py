@@ -150,9 +150,8 @@ def test_scripts_of_the_folder_are_python(target: str) -> None:
             ast.parse(text)
 
 
-@pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.2"])
-def test_torchtitan_reads_nothing_from_the_internet(target: str) -> None:
-    files = launch_folder(example(target)).files
+def test_torchtitan_reads_nothing_from_the_internet() -> None:
+    files = launch_folder(example("torchtitan")).files
     assert "sample_data/samples.jsonl" in files
     assert not any('"c4"' in text for text in files.values())
 
@@ -170,7 +169,6 @@ def test_a_config_json_comes_out_as_it_is_in_every_dialect() -> None:
         "megatron-core": ("--rotary-base 1000000", "--norm-epsilon 1e-06", "-std 0.01"),
         "megatron-bridge": ("rotary_base=1000000", "epsilon=1.0e-06", "std=0.01"),
         "torchtitan": ("ROPE_THETA, NORM_EPS = 1000000.0, 1e-06", "std=0.01"),
-        "torchtitan-0.2": ("rope_theta=1000000.0", "norm_eps=1e-06"),
         "deepspeed": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "accelerate": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
         "nanotron": ("rope_theta: 1000000.0", "rms_norm_eps: 1.0e-06", "std: 0.01"),

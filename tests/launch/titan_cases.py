@@ -43,6 +43,4 @@ EXPERTS = (
     case("mla-unregistered", "moonlight-16b-a3b", "16xH100", zero=3, ep=8, recompute="full"),
 )  # fmt: skip
 MATRIX: tuple[Case, ...] = (*DENSE, *EXPERTS)
-# Of torchtitan 0.3 alone.
 SINKS = case("sinks", "gpt-oss-20b", "16xH100", zero=3, ep=8, recompute="full")
-EVERY_SECOND = case("every-second", LLAMA, "8xH100", zero=3, recompute="full/2")

@@ -38,7 +38,6 @@ TARGETS = {
             "Megatron-Bridge 0.6, recipe and overrides",
         ),
         Target("torchtitan", "torchtitan", "torchtitan", "torchtitan 0.3, Python configuration"),
-        Target("torchtitan-0.2", "torchtitan_toml", "torchtitan", "torchtitan 0.2.2, TOML"),
         Target("deepspeed", "deepspeed", "deepspeed", "DeepSpeed JSON, Hugging Face Trainer"),
         Target("accelerate", "accelerate", "hf-fsdp2", "accelerate with FSDP2, YAML"),
         Target("nanotron", "nanotron", "nanotron", "nanotron, YAML"),

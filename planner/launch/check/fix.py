@@ -7,24 +7,19 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.changes import Change, Watch, best_changes
-from planner.launch.check.documents import (
-    Replacement,
-    applied,
-    document_edits,
-    is_document,
-    without_line,
-)
+from planner.launch.check.replaced import Replacement, applied, without_line
 from planner.launch.check.request import as_request
 from planner.launch.check.spelling import NotInFileError, edits_for
 from planner.launch.megatron_bridge_schema import fields_of
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Found, Problem, Setting
-from planner.launch.read.text import SourceFile, Span
+from planner.launch.read.text import SourceFile, Span, Text
 from planner.predict.memory.advice import Setup
 
 
@@ -35,23 +30,34 @@ def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict
     """
     replacements: list[Replacement] = []
     fresh: list[Edit] = []
-    inside: list[Edit] = []
     for edit in edits:
         setting = found.setting(edit.key)
         if edit.rename:
             replacements.append(_renaming(found, setting, edit))
         elif _says_so(setting, edit.value):
             continue
-        elif not edit.key.startswith("$") and is_document(found, setting):
-            inside.append(edit)
         elif setting is None or not (setting.spans or setting.whole):
+            if setting is not None and _form(found) in ("toml", "yaml"):
+                raise NotInFileError(f"{edit.key} is not written in the file as one value")
             fresh.append(edit)
         elif edit.value is None:
             replacements.append(_removal(found, setting))
         elif edit.value != "":
             replacements.append(_replacement(found, setting, edit.value, at_use=at_use))
-    replacements += document_edits(found, inside) + _insertions(found, fresh)
-    return applied(found, replacements)
+    return applied(found, replacements + _insertions(found, fresh))
+
+
+def _form(found: Found) -> Literal["options", "python", "json", "toml", "yaml"]:
+    """How the launch's settings are written."""
+    if found.format.startswith("megatron"):
+        return "options"
+    if found.format == "torchtitan-0.3":
+        return "python"
+    if found.format == "torchtitan-0.2":
+        return "toml"
+    text = "" if found.document is None else found.document.value
+    is_json = found.format == "deepspeed" or text.lstrip().startswith("{")
+    return "json" if is_json else "yaml"
 
 
 def _says_so(setting: Setting | None, new: str | None) -> bool:
@@ -85,21 +91,18 @@ def _renaming(found: Found, setting: Setting | None, edit: Edit) -> Replacement:
 
 def _literal(found: Found, value: str, *, quoted: bool) -> str:
     """A value as the file's format writes it."""
-    form, number = found.format, re.fullmatch(r"-?\d+(\.\d+)?", value)
-    if form.startswith("megatron") or value.startswith('"'):
+    form, number = _form(found), re.fullmatch(r"-?\d+(\.\d+)?", value)
+    if form == "options" or value.startswith('"'):
         return value
-    if form == "torchtitan-0.3" and value in ("true", "false"):
+    if form == "python" and value in ("true", "false"):
         return value.capitalize()
-    if (number and not quoted) or value in ("true", "false"):
-        return value
-    if form in ("accelerate", "nanotron") and not quoted:
-        return value
-    return json.dumps(value)
+    plain = number or form == "yaml"
+    return value if (plain and not quoted) or value in ("true", "false") else json.dumps(value)
 
 
 def _removal(found: Found, setting: Setting) -> Replacement:
     whole = setting.whole
-    if whole is None or found.format not in ("megatron",):
+    if whole is None or not (found.format == "megatron" or _form(found) in ("toml", "yaml")):
         raise NotInFileError(f"{setting.key} cannot be taken out in place")
     return without_line(found.files[whole.file].text, whole)
 
@@ -111,9 +114,10 @@ def _insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]:
     edits = [edit for edit in edits if edit.value is not None]
     if not edits:
         return []
-    if found.format.startswith("megatron"):
+    form = _form(found)
+    if form == "options":
         return _megatron_insertions(found, edits)
-    insertion = _json_insertion if found.format == "deepspeed" else _python_insertion
+    insertion = {"json": _json_insertion, "python": _python_insertion}.get(form, _line_insertion)
     tables: dict[str, list[Edit]] = {}
     for edit in edits:
         tables.setdefault(edit.key.rpartition(".")[0], []).append(edit)
@@ -180,14 +184,43 @@ def _first_code(source: SourceFile) -> int:
 
 
 def _sibling(found: Found, table: str) -> Span | None:
-    """First entry of a table."""
-    prefix = f"{table}." if table else ""
-    inside = (
-        setting.whole
-        for setting in found.settings
-        if setting.key.startswith(prefix) and setting.whole
-    )
-    return next((item for item in inside if item.file == found.main_file), None)
+    """First entry of a table in the configuration's file, or in what holds it."""
+    inside = (one.whole for one in found.settings if one.key.rpartition(".")[0] == table)
+    embedded = found.main_file not in found.files
+    return next((one for one in inside if one and (embedded or one.file == found.main_file)), None)
+
+
+def _line_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:
+    """More lines of a TOML or YAML table: behind its first, else a table at the end."""
+    toml, sibling = _form(found) == "toml", _sibling(found, table)
+    lines = [
+        edit.key.rpartition(".")[2]
+        + (" = " if toml else ": ")
+        + _literal(found, edit.value or "", quoted=False)
+        for edit in edits
+    ]
+    places = [item for item in (found.document or Text("")).origin if isinstance(item, tuple)]
+    if not places:
+        raise NotInFileError("the configuration stands in no file")
+    file, first = places[0]
+    at = places[-1][1] + 1
+    text = found.files[file].text
+    if sibling is not None:
+        file, first = sibling.file, sibling.start
+        text = found.files[file].text
+        at = text.find("\n", sibling.end)
+        at = len(text) if at < 0 else at
+    elif toml:
+        lines = ["", f"[{table}]", *lines]
+    else:
+        for name in reversed(table.split(".")):
+            lines = [f"{name}:", *(f"  {line}" for line in lines)]
+    indent = text[text.rfind("\n", 0, first) + 1 : first]
+    if indent.strip():
+        raise NotInFileError("the table stands in one line")
+    written = "\n".join(indent + line if line else line for line in lines)
+    before, after = ("", "\n") if text[at - 1 : at] == "\n" else ("\n", "")
+    return Replacement(Span(file, at, at), f"{before}{written}{after}")
 
 
 def _python_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:

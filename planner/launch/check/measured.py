@@ -15,10 +15,9 @@ from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from planner.job.errors import UsageError
-from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.job import Job
-from planner.launch.check.request import LaunchRequest, nothing_overlapped
+from planner.launch.check.request import nothing_overlapped
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Interval, Plan
 
@@ -136,24 +135,6 @@ _GPU_RATES = (0.9, 0.75, 0.6)
 _ISSUE_FACTORS = (2.0, 4.0)
 
 
-class _HypothesisRequest(LaunchRequest):
-    """A request under a hypothesis about profile or links."""
-
-    hypothesis_profile: FrameworkProfile | None = None
-    hypothesis_links: float = 1.0
-
-    def resolve(self) -> Job:
-        """The job with the hypothesis in place."""
-        job = super().resolve()
-        rate = job.cluster.scale_out_bytes_per_s_per_gpu_per_direction * self.hypothesis_links
-        update = {"scale_out_bytes_per_s_per_gpu_per_direction": rate}
-        return replace(job, cluster=job.cluster.model_copy(update=update))
-
-    def find_framework(self) -> FrameworkProfile:
-        """The profile under the hypothesis."""
-        return self.hypothesis_profile or super().find_framework()
-
-
 def compare(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
     """Each measurement against the prediction, with explanations where it disagrees."""
     comparisons = list(_comparisons(plan, measured))
@@ -240,12 +221,8 @@ def _changed(setup: Setup, hypothesis: _Hypothesis) -> Setup:
     if hypothesis.exposed:
         profile = nothing_overlapped(profile)
     profile = with_tables(profile, hypothesis.tables)
-    fields = {name: getattr(setup.request, name) for name in type(setup.request).model_fields}
-    request = _HypothesisRequest(
-        **(fields | dict(hypothesis.request)),
-        hypothesis_profile=profile,
-        hypothesis_links=hypothesis.links,
-    )
+    hypothesis_fields = {**hypothesis.request, "profile": profile, "links": hypothesis.links}
+    request = setup.request.model_copy(update=hypothesis_fields)
     changed = replace(setup, request=request)
     if hypothesis.zero is not None:
         changed = replace(

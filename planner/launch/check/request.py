@@ -4,9 +4,11 @@ change it, degrees, recompute, layers."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+
+from pydantic import Field
 
 from constraints.context_kinds import ContextKind
 from hardware.errors import HardwareError
@@ -19,6 +21,7 @@ from planner.job.frameworks.execution import Overlap
 from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.frameworks.techniques import Decision
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
+from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.offload import has_module
 from planner.job.recompute import MODULES
@@ -35,12 +38,15 @@ IN_FILES = "from the files"
 class LaunchRequest(Request):
     """A request whose model may be described by the files and whose profile by their settings.
 
-    `shape`: the model, None where `model` names it; `variations`:
-    `planner.launch.check.request`.
+    `shape`: the model, None where `model` names it; `variations`: of `variations.toml`. What a
+    hypothesis about a measurement has in their place: `profile`, and `links`, the rate between
+    nodes over that of the machine.
     """
 
     shape: ModelSpec | None = None
     variations: tuple[str, ...] = ()
+    profile: FrameworkProfile | None = Field(default=None, exclude=True)
+    links: float = Field(default=1.0, exclude=True)
 
     def find_model(self) -> ResolvedModel:
         """The shape of the files, else the model by name."""
@@ -81,7 +87,15 @@ class LaunchRequest(Request):
 
     def find_framework(self) -> FrameworkProfile:
         """The profile as the settings change it."""
-        return varied_framework(self.framework, self.variations)
+        return self.profile or varied_framework(self.framework, self.variations)
+
+    def resolve(self) -> Job:
+        """The job, its links as a hypothesis has them."""
+        job, name = super().resolve(), "scale_out_bytes_per_s_per_gpu_per_direction"
+        if self.links == 1.0:
+            return job
+        rate = getattr(job.cluster, name) * self.links
+        return replace(job, cluster=job.cluster.model_copy(update={name: rate}))
 
     def techniques(
         self,

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from planner.launch.options import ACCELERATE
 from planner.launch.read.beside import source_beside
@@ -205,11 +204,7 @@ def deepspeed_in(document: Document, files: Files) -> Document | None:
     if precision in ("bf16", "fp16"):
         key = f"{precision}.enabled"
         settings[key] = replace(document.settings["mixed_precision"], key=key, value=True)
-    content: dict[str, Any] = {}
-    for key, setting in settings.items():
-        first, _, rest = key.partition(".")
-        content.setdefault(first, {} if rest else setting.value)
-    return Document(document.path, content, settings)
+    return Document(document.path, settings)
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import OF_TORCHTITAN, TRAINER_COMMANDS, LaunchCommand
 from planner.launch.read.megatron_arguments import options, other_options
-from planner.launch.read.megatron_swift import is_swift_megatron
+from planner.launch.read.megatron_attributes import is_swift_megatron
 from planner.launch.read.text import HOLE, Text
 
 _REGISTRY = "torchtitan/{}/{}/config_registry.py"

@@ -31,7 +31,7 @@ from planner.launch.read.hf_training import (
     read_hf_training,
     refusals_of,
 )
-from planner.launch.read.megatron_yaml import read_model_config, read_primus
+from planner.launch.read.megatron_attributes import read_model_config, read_primus
 from planner.launch.read.nanotron import read_nanotron
 from planner.launch.read.recipe import read_recipe
 from planner.launch.read.text import Files, Text, digits

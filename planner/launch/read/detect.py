@@ -184,7 +184,7 @@ def _mapping_kind(text: str) -> Kind | None:
 
 def _kind_of_table(content: dict[str, object]) -> Kind | None:
     """Whose settings a table holds."""
-    from planner.launch.read.megatron_yaml import is_model_config, is_primus
+    from planner.launch.read.megatron_attributes import is_model_config, is_primus
 
     if is_model_config(content):
         return "model-config"

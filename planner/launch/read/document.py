@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
-from planner.launch.read.found import SURELY_MEANT, Edit, Placed, Problem, Setting
+from planner.launch.read.found import Edit, Placed, Problem, Setting, is_slip
 from planner.launch.read.limits import MOST_SETTINGS
 from planner.launch.read.text import Files, Text
 
@@ -19,18 +18,16 @@ _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 # (start and end of the value, start and end of the entry)
 _Places = tuple[int, int, int, int]
 _ENTRY = re.compile(r"^(\s*)([A-Za-z0-9_.\"'-]+)(\s*=\s*)")
+# A value that begins and ends in its line, without the comment behind it.
+_VALUE = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|[^\s#"'\[{][^#]*?(?=\s*(?:#|$))""")
 
 
 @dataclass
 class Document(Placed):
-    """A configuration file.
-
-    `content`: as its format's parser reads it; `settings`: every scalar and list in it by dotted
-    key, in order; `path`: the file.
-    """
+    """A configuration file. `settings`: every scalar and list in it by dotted key, in order;
+    `path`: the file."""
 
     path: str
-    content: dict[str, Any]
     settings: dict[str, Setting] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
@@ -59,10 +56,9 @@ class Document(Placed):
 
     def names(self, table: str = "") -> list[str]:
         """Names directly in a table (or at the top)."""
-        content: Any = self.content
-        for part in filter(None, table.split(".")):
-            content = content.get(part, {}) if isinstance(content, Mapping) else {}
-        return list(content) if isinstance(content, Mapping) else []
+        prefix = f"{table}." if table else ""
+        inside = (key.removeprefix(prefix) for key in self.settings if key.startswith(prefix))
+        return list(dict.fromkeys(key.partition(".")[0] for key in inside))
 
     def override(self, setting: Setting, key: str) -> None:
         """A value from a command line in place of the file's."""
@@ -109,7 +105,7 @@ def _marked(
     if len(found) > MOST_SETTINGS:
         raise UsageError(f"{path}: more than {MOST_SETTINGS:,} settings: no launch has as many")
     settings = {key: _setting(key, value, places.get(key), text, files) for key, value in found}
-    return Document(path, content, settings)
+    return Document(path, settings)
 
 
 def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -159,15 +155,16 @@ def _yaml_places(node: Any, prefix: str) -> Iterator[tuple[str, _Places]]:
 
 
 def _toml_places(text: Text) -> Iterator[tuple[str, _Places]]:
-    """Offsets of `key = value` lines under their tables, to the line's end; tomlkit edits them."""
+    """Offsets of `key = value` lines under their tables, the whole to the line's end."""
     table, at = "", 0
     for line in text.value.splitlines(keepends=True):
         if header := _TABLE.match(line.rstrip("\n")):
             table = re.sub(r"\s|[\"']", "", header[1]) + "."
         elif entry := _ENTRY.match(line):
             key = table + re.sub(r"[\"']", "", entry[2])
-            end = at + len(line.rstrip())
-            yield key, (at + entry.end(), end, at, end)
+            start, end = at + entry.end(), at + len(line.rstrip())
+            value = _VALUE.match(line.rstrip(), entry.end())
+            yield key, (start, at + value.end() if value else end, at, end)
         at += len(line)
 
 
@@ -186,6 +183,6 @@ def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
     table, _, name = key.rpartition(".")
     place, _, meant = close.rpartition(".")
     whole = f"{table}.{meant}" if table else meant
-    alike = difflib.SequenceMatcher(None, name, meant).ratio() >= SURELY_MEANT
     taken = document.has(whole) or key not in document.settings
-    return (Edit(key, None, whole),) if alike and place in ("", table) and not taken else ()
+    sure = is_slip(name, meant) and place in ("", table) and not taken
+    return (Edit(key, None, whole),) if sure else ()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 from planner.launch.read.text import Text, join, spaced
-
-if TYPE_CHECKING:
-    from yaml.nodes import Node, ScalarNode
 
 _JOBS = (
     "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",
@@ -27,6 +24,17 @@ class Embedded:
 
     name: str
     text: Text
+
+
+def pairs(node: Any) -> Iterator[tuple[str, Any]]:
+    """The entries of a table whose keys are scalars; none of another node."""
+    if node.id == "mapping":
+        yield from ((key.value, value) for key, value in node.value if key.id == "scalar")
+
+
+def items(node: Any) -> Sequence[Any]:
+    """The items of a list; none of another node."""
+    return node.value if node.id == "sequence" else []
 
 
 def is_embedding(text: str) -> bool:
@@ -48,9 +56,9 @@ def embedded_texts(source: Text) -> Iterator[Embedded]:
 
     documents = read_yaml(source.value).nodes
     for document in documents:
-        for key, node in _pairs(document):
+        for key, node in pairs(document):
             if key == "data":
-                for name, value in _pairs(node):
+                for name, value in pairs(node):
                     blocks = (item for item in _scalars(value) if item.style == "|")
                     yield from (Embedded(name, _block(item, source)) for item in blocks)
     for document in documents:
@@ -68,66 +76,50 @@ def embedded_environment(source: Text) -> dict[str, Text]:
     return found
 
 
-def _variables(node: Node, source: Text) -> Iterator[tuple[str, Text]]:
-    from yaml.nodes import ScalarNode, SequenceNode
-
-    items = node.value if isinstance(node, SequenceNode) else []
-    for item in items:
+def _variables(node: Any, source: Text) -> Iterator[tuple[str, Text]]:
+    for item in items(node):
         yield from _variables(item, source)
-    for key, value in _pairs(node):
-        if key == "env" and isinstance(value, SequenceNode):
-            entries = (dict(_pairs(item)) for item in value.value)
-            named = ((entry.get("name"), entry.get("value")) for entry in entries)
+    for key, value in pairs(node):
+        if key == "env" and items(value):
+            entries = [dict(pairs(item)) for item in items(value)]
+            whole = [entry for entry in entries if {"name", "value"} <= entry.keys()]
+            named = [(e["name"].value, e["value"]) for e in whole if e["name"].id == "scalar"]
         elif key == "envs":
-            named = ((ScalarNode("", name), inner) for name, inner in _pairs(value))
+            named = list(pairs(value))
         else:
             yield from _variables(value, source)
             continue
-        for name, inner in named:
-            if isinstance(name, ScalarNode) and isinstance(inner, ScalarNode):
-                yield name.value, _word(inner, source)
+        yield from ((name, _word(inner, source)) for name, inner in named if inner.id == "scalar")
 
 
-def _pairs(node: Node) -> Iterator[tuple[str, Node]]:
-    from yaml.nodes import MappingNode, ScalarNode
-
-    if isinstance(node, MappingNode):
-        yield from ((key.value, value) for key, value in node.value if isinstance(key, ScalarNode))
-
-
-def _scalars(node: Node) -> list[ScalarNode]:
+def _scalars(node: Any) -> list[Any]:
     """The node, or the items of a list, that are scalars."""
-    from yaml.nodes import ScalarNode, SequenceNode
-
-    items = node.value if isinstance(node, SequenceNode) else [node]
-    return [item for item in items if isinstance(item, ScalarNode)]
+    return [item for item in (items(node) or [node]) if item.id == "scalar"]
 
 
-def _scripts(node: Node, source: Text) -> Iterator[Text]:
+def _scripts(node: Any, source: Text) -> Iterator[Text]:
     """What `command`, `args` and `run` say: literal blocks, what a shell is given, else words."""
-    from yaml.nodes import SequenceNode
-
-    for item in node.value if isinstance(node, SequenceNode) else ():
+    for item in items(node):
         yield from _scripts(item, source)
-    pairs = dict(_pairs(node))
-    said = [item for name in _RUN if name in pairs for item in _scalars(pairs[name])]
+    table = dict(pairs(node))
+    said = [item for name in _RUN if name in table for item in _scalars(table[name])]
     blocks = [_block(item, source) for item in said if item.style == "|"]
     words = [_word(item, source) for item in said]
     given = [after for flag, after in pairwise(words) if re.fullmatch(r"-\w*c", flag.value)]
     yield from blocks or given or ([spaced(words)] if words else [])
-    for name, value in pairs.items():
+    for name, value in table.items():
         if name not in _RUN:
             yield from _scripts(value, source)
 
 
-def _word(node: ScalarNode, source: Text) -> Text:
+def _word(node: Any, source: Text) -> Text:
     """A scalar as it stands in its file, without its quotes; made where it is written otherwise."""
     written = source[node.start_mark.index : node.end_mark.index]
     plain = written[1:-1] if node.style else written
     return plain if plain.value == node.value else Text.made(node.value)
 
 
-def _block(node: ScalarNode, source: Text) -> Text:
+def _block(node: Any, source: Text) -> Text:
     """A literal block without its indentation, every character with its place."""
     lines = node.value.split("\n")
     at = source.value.index("\n", node.start_mark.index) + 1

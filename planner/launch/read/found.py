@@ -125,6 +125,11 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
 
 
+def is_slip(name: str, meant: str) -> bool:
+    """Whether a name is so near to another that it can only be a slip."""
+    return difflib.SequenceMatcher(None, name, meant).ratio() >= SURELY_MEANT
+
+
 def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model NAME") -> Problem:
     """The files do not say which model it is; `fix`: the option that does."""
     return Problem("model-unknown", text, "missing", places, fix)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from planner.launch.read.accelerate import read_accelerate
 from planner.launch.read.beside import beside, text_of
@@ -336,10 +336,7 @@ def _deepspeed(named: Mapping[str, Setting], path: str, files: Files) -> Documen
         inside = {key: item for key, item in named.items() if key.startswith("deepspeed.")}
         if not inside:
             return _zero_stage(named, path)
-        return Document(
-            path, _nested(inside, "deepspeed."),
-            {key.removeprefix("deepspeed."): item for key, item in inside.items()},
-        )  # fmt: skip
+        return Document(path, {key.removeprefix("deepspeed."): one for key, one in inside.items()})
     if isinstance(setting.value, str):
         found = beside(setting.value, Path(path).parent)
         text = text_of(found) if found is not None else None
@@ -373,19 +370,7 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
     if device is not None:
         inner = "zero_optimization.offload_optimizer.device"
         settings[inner] = replace(device, key=inner, value="cpu")
-    return Document(path, {"zero_optimization": {"stage": stage}}, settings)
-
-
-def _nested(settings: Mapping[str, Setting], prefix: str) -> dict[str, Any]:
-    """Tables of dotted keys."""
-    content: dict[str, Any] = {}
-    for key, setting in settings.items():
-        *tables, name = key.removeprefix(prefix).split(".")
-        table = content
-        for part in tables:
-            table = table.setdefault(part, {})
-        table[name] = setting.value
-    return content
+    return Document(path, settings)
 
 
 def _sharded(named: Mapping[str, Setting], path: str, *, bf16: bool) -> Document:
@@ -418,7 +403,7 @@ def _sharded(named: Mapping[str, Setting], path: str, *, bf16: bool) -> Document
             _put(settings, "mixed_precision", "bf16", Setting("", "", path))
         elif "mixed_precision" in named:
             settings["mixed_precision"] = named["mixed_precision"]
-    return Document(path, _nested(settings, ""), settings)
+    return Document(path, settings)
 
 
 def _words(value: object) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -14,12 +13,12 @@ from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import setting_of
 from planner.launch.read.found import (
-    SURELY_MEANT,
     Edit,
     Placed,
     Problem,
     Setting,
     Severity,
+    is_slip,
     nearest,
 )
 from planner.launch.read.text import Files, Span, Text, Word
@@ -278,11 +277,6 @@ def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> 
     return tuple(setting for setting in given if setting in choices)
 
 
-def _is_misspelt(given: str, meant: str) -> bool:
-    """Whether a name is so near to another that it can only be a slip."""
-    return difflib.SequenceMatcher(None, given, meant).ratio() >= SURELY_MEANT
-
-
 @cache
 def _of_the_model() -> frozenset[str]:
     """Options that say which model it is."""
@@ -313,7 +307,7 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
         if not setting.key.startswith("--"):
             text = f"{setting.key!r} stands where an option should"
             close = ""
-        sure = close and close not in arguments.given and _is_misspelt(_plain(setting), close)
+        sure = close and close not in arguments.given and is_slip(_plain(setting), close)
         yield Problem(
             "unknown-option",
             text,

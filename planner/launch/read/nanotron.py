@@ -141,16 +141,18 @@ class _Reader(DocumentReader):
             name: value for name, value in values.items() if value is not None
         }
         self.document.has(f"{_M}.moe_config")
-        table = self.document.content.get("model", {}).get("model_config")
-        if not isinstance(table, Mapping):
+        table = {
+            name: self.document.settings.get(f"{_M}.{name}") for name in self.document.names(_M)
+        }
+        if not table:
             self.problems.append(model_unknown("the file has no model.model_config"))
             return None
-        kinds = [name for name in table if re.fullmatch(r"is_\w+_config", name) and table[name]]
+        stated = [name for name, one in table.items() if one is not None and one.value]
+        kinds = [name for name in stated if re.fullmatch(r"is_\w+_config", name)]
         self.document.used.update(f"{_M}.{name}" for name in kinds)
         # Without a flag a GPT is told from a Llama by this key.
         kinds += ["activation_function"] if not kinds and "activation_function" in table else []
-        nested = [name for name, value in table.items()
-                  if isinstance(value, Mapping) and name.endswith("_config")]  # fmt: skip
+        nested = [name for name, one in table.items() if one is None and name.endswith("_config")]
         if nested or set(kinds) - _KINDS.keys():
             what = "experts" if nested == ["moe_config"] else ", ".join([*nested, *kinds])
             text = f"{what} of nanotron's own model are not read"

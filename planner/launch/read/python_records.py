@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ class Record:
     """An object by the name of what made it, with the fields that are known.
 
     `of`: the object whose method or field it is; `given`: positional arguments. `made`: whether
-    a call made it; else it stands for a name or field that is not known.
+    a call made it; else it stands for a name or field that is not known. `at`: the module and the
+    call that made it; `places`: those of the keyword, or the value, that set a field.
     """
 
     name: str
@@ -32,6 +33,8 @@ class Record:
     given: tuple[Any, ...] = ()
     of: Any = None
     made: bool = True
+    at: Any = None
+    places: dict[str, Any] = field(default_factory=dict)
 
     def get(self, path: str, default: Any = None) -> Any:
         """A known field by its dotted path; `default` where it is not known."""
@@ -223,6 +226,17 @@ def written(node: ast.AST) -> str:
         return ast.unparse(node)
     except RecursionError:
         return "an expression that is nested too deep"
+
+
+def assigned(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
+    """Values by the names that they are given to."""
+    return {
+        target.id: item.value
+        for item in statements
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def last_name(node: ast.expr) -> str:

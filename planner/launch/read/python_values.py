@@ -16,6 +16,7 @@ from typing import Any
 
 from planner.launch.read.beside import text_of
 from planner.launch.read.limits import Limits
+from planner.launch.read.python_expressions import Expressions
 from planner.launch.read.python_records import (
     ASKED,
     BUILTINS,
@@ -26,10 +27,7 @@ from planner.launch.read.python_records import (
     binds,
     bound_name,
     calculated,
-    compared,
-    is_key,
     is_short,
-    item_of,
     method_of,
     module_file,
     parsed,
@@ -99,10 +97,13 @@ class Module:
 
 
 class Reader:
-    """Modules that are read for one configuration. `special`: functions that stand for others."""
+    """Modules that are read for one configuration. `special`: functions that stand for others;
+    `only`: how the modules are called that are followed."""
 
-    def __init__(self, special: Mapping[str, Callable[..., Any]] | None = None) -> None:
-        self.limits = Limits()
+    def __init__(
+        self, special: Mapping[str, Callable[..., Any]] | None = None, only: str = ""
+    ) -> None:
+        self.limits, self.only = Limits(), only
         self.modules: dict[str, Module | None] = {}
         self.special = dict(special or {})
 
@@ -134,7 +135,7 @@ class Reader:
 
     def _file(self, package: str, near: str) -> Module | None:
         """A module's file beside the one that imports it."""
-        path = module_file(package, near)
+        path = module_file(package, near) if package.endswith(self.only) else None
         return None if path is None else self._open(path)
 
     def _open(self, path: Path) -> Module | None:
@@ -157,7 +158,7 @@ class _Returned(Exception):  # noqa: N818 - it carries a value, nothing is wrong
         self.value = value
 
 
-class Frame:
+class Frame(Expressions):
     """One call's names, and the statements that change them."""
 
     def __init__(self, module: Module, names: dict[str, Any]) -> None:
@@ -177,12 +178,12 @@ class Frame:
             case ast.Assign(targets=targets, value=value):
                 result = self.value(value)
                 for target in targets:
-                    self._assign(target, result)
+                    self.assign(target, result, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self._assign(target, self.value(value))
+                self.assign(target, self.value(value))
             case ast.AugAssign(target=target, op=op, value=value):
                 old, new = self.value(target), self.value(value)
-                self._assign(target, calculated(type(op), old, new))
+                self.assign(target, calculated(type(op), old, new))
             case ast.Expr(value=value):
                 self.value(value)
             case ast.Return(value=value):
@@ -212,10 +213,11 @@ class Frame:
         if not is_short(listed):
             return
         for item in list(listed):
-            self._assign(target, item)
+            self.assign(target, item)
             self.run(body)
 
-    def _assign(self, target: ast.expr, value: Any) -> None:
+    def assign(self, target: ast.expr, value: Any, written: ast.expr | None = None) -> None:
+        """Give a value to a name, a field or an entry."""
         match target:
             case ast.Name(id=name):
                 self.names[name] = value
@@ -223,6 +225,7 @@ class Frame:
                 record = self.value(owner)
                 if isinstance(record, Record):
                     record.fields[name] = value
+                    record.places[name] = (self.module, written)
             case ast.Subscript(value=owner, slice=key):
                 held, at = self.value(owner), self.value(key)
                 if isinstance(held, dict) and isinstance(at, str | int):
@@ -230,106 +233,19 @@ class Frame:
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 values = value if isinstance(value, list | tuple) else [UNKNOWN] * len(parts)
                 for part, item in zip(parts, values, strict=False):
-                    self._assign(part, item)
+                    self.assign(part, item)
 
-    # --- expressions ------------------------------------------------------------------------------
+    # --- names, fields and calls ------------------------------------------------------------------
 
-    def value(self, node: ast.expr) -> Any:
-        """The value of an expression; a Record where it is not known."""
-        self.limits.step()
-        with self.limits.deeper():
-            return self._value(node)
-
-    def _value(self, node: ast.expr) -> Any:
-        handler = getattr(self, f"_of_{type(node).__name__.lower()}", None)
-        return UNKNOWN if handler is None else handler(node)
-
-    def _of_constant(self, node: ast.Constant) -> Any:
-        return node.value
+    def inner(self) -> Frame:
+        """The same names, for others within."""
+        return Frame(self.module, dict(self.names))
 
     def _of_name(self, node: ast.Name) -> Any:
         return self.names[node.id] if node.id in self.names else self.module.lookup(node.id)
 
     def _of_attribute(self, node: ast.Attribute) -> Any:
         return self._attribute(self.value(node.value), node.attr)
-
-    def _of_list(self, node: ast.List | ast.Tuple | ast.Set) -> Any:
-        return [self.value(part) for part in node.elts if not isinstance(part, ast.Starred)]
-
-    _of_set = _of_list
-
-    def _of_tuple(self, node: ast.Tuple) -> Any:
-        return tuple(self._of_list(node))
-
-    def _of_dict(self, node: ast.Dict) -> Any:
-        return self._table(node.keys, node.values)
-
-    def _of_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:
-        one = len(node.generators) == 1
-        return self._listed(node.elt, node.generators[0]) if one else UNKNOWN
-
-    _of_generatorexp = _of_listcomp
-
-    def _of_ifexp(self, node: ast.IfExp) -> Any:
-        met = truth(self.value(node.test))
-        return UNKNOWN if met is None else self.value(node.body if met else node.orelse)
-
-    def _of_subscript(self, node: ast.Subscript) -> Any:
-        return item_of(self.value(node.value), self.value(node.slice))
-
-    def _of_binop(self, node: ast.BinOp) -> Any:
-        return calculated(type(node.op), self.value(node.left), self.value(node.right))
-
-    def _of_unaryop(self, node: ast.UnaryOp) -> Any:
-        value = self.value(node.operand)
-        if isinstance(node.op, ast.Not):
-            met = truth(value)
-            return UNKNOWN if met is None else not met
-        is_number = isinstance(value, int | float) and isinstance(node.op, ast.USub)
-        return -value if is_number else UNKNOWN
-
-    def _of_compare(self, node: ast.Compare) -> Any:
-        if len(node.ops) > 1:
-            return UNKNOWN
-        right = self.value(node.comparators[0])
-        return compared(type(node.ops[0]), self.value(node.left), right)
-
-    def _of_boolop(self, node: ast.BoolOp) -> Any:
-        is_or = isinstance(node.op, ast.Or)
-        result: Any = UNKNOWN
-        for part in node.values:
-            result = self.value(part)
-            met = truth(result)
-            if met is None or met == is_or:
-                return result
-        return result
-
-    def _listed(self, element: ast.expr, made: ast.comprehension) -> Any:
-        """`[f(x) for x in listed if test]`."""
-        source = self.value(made.iter)
-        if not is_short(source):
-            return UNKNOWN
-        inner, found = Frame(self.module, dict(self.names)), []
-        for item in source:
-            inner._assign(made.target, item)
-            met = [truth(inner.value(test)) for test in made.ifs]
-            if None in met:
-                return UNKNOWN
-            if all(met):
-                found.append(inner.value(element))
-        return found
-
-    def _table(self, keys: list[ast.expr | None], values: list[ast.expr]) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        for key, value in zip(keys, values, strict=True):
-            result = self.value(value)
-            if key is None:
-                found |= result if isinstance(result, dict) else {}
-                continue
-            name = self.value(key)
-            if isinstance(name, str | int) or is_key(name):
-                found[name] = result
-        return found
 
     def _attribute(self, owner: Any, name: str, *, is_method: bool = False) -> Any:
         if isinstance(owner, Module):
@@ -342,8 +258,6 @@ class Frame:
                 owner.fields[name] = inner
             return owner.fields[name]
         return Record(f"?.{name}", of=owner, made=False)
-
-    # --- calls ------------------------------------------------------------------------------------
 
     def _of_call(self, node: ast.Call) -> Any:
         given = [self.value(arg) for arg in node.args if not isinstance(arg, ast.Starred)]
@@ -358,8 +272,14 @@ class Frame:
             owner = self.value(node.func.value)
             if isinstance(owner, list | dict | str):
                 return method_of(owner, node.func.attr, given)
-            return self.call(self._attribute(owner, node.func.attr, is_method=True), given, named)
-        return self.call(self.value(node.func), given, named)
+            called = self._attribute(owner, node.func.attr, is_method=True)
+        else:
+            called = self.value(node.func)
+        result = self.call(called, given, named)
+        if isinstance(result, Record) and result.made and result.at is None:
+            result.at = (self.module, node)
+            result.places |= {word.arg: (self.module, word) for word in node.keywords if word.arg}
+        return result
 
     def call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
         """What a call comes to: of a function or class that is there, else a Record of it."""
@@ -444,6 +364,12 @@ def _made(value: Any) -> Any:
             return construct(factory, {})
         return Record(_name_of(factory), made=True)
     return value
+
+
+def dotted_name(record: Record) -> str:
+    """`FullAC.Config` of what a class that is there has inside."""
+    inner = record.name.startswith("?.") and isinstance(record.of, Class)
+    return f"{_name_of(record.of)}{record.name[1:]}" if inner else record.name
 
 
 def _name_of(value: Any) -> str:

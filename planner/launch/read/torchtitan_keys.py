@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.document import Document, unknown_key
-from planner.launch.read.found import SURELY_MEANT, Problem, nearest
+from planner.launch.read.found import Problem, is_slip, nearest
 from planner.launch.read.names import known_names
 
 KEYS = known_names("torchtitan")
@@ -82,7 +82,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
 def _is_misspelt(key: str, close: str) -> bool:
     """Whether a key, and the name in its table, are so near to another's that it is a slip."""
     names = (key.rpartition(".")[2], close.rpartition(".")[2])
-    return all(nearest(one, [other], SURELY_MEANT) for one, other in ((key, close), names))
+    return is_slip(close, key) and is_slip(*reversed(names))
 
 
 def _new_name(key: str) -> str | None:

@@ -8,31 +8,37 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.job.errors import UsageError
+from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.beside import text_of
 from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.hf_arguments import given_arguments
 from planner.launch.read.python_records import (
+    Record,
+    assigned,
     bound_name,
     chosen_words,
     last_name,
-    module_file,
     python_module,
     written,
 )
-from planner.launch.read.python_values import Frame, Reader
+from planner.launch.read.python_values import (
+    Function,
+    Module,
+    Reader,
+    call_function,
+    dotted_name,
+)
 from planner.launch.read.text import Files, Span, Text
 from planner.launch.read.torchtitan import TorchtitanReader, override
 
-# Registries that call each other's functions.
-_DEEPEST = 3
 # The variable that names one of several functions, where no command does.
 CHOICE = "CONFIG"
 # Class called -> table whose fields its arguments are.
@@ -45,6 +51,7 @@ _TABLES: Mapping[str, str] = {
 # Class called -> mode of activation checkpointing.
 _CHECKPOINTING: Mapping[str, str] = {
     "SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget",
+    "ActivationCheckpointConfig": "selective",
 }  # fmt: skip
 # What configures torchtitan's experiment with reinforcement learning.
 _REINFORCED = re.compile(r"\bRLTrainer\b|\bexperiments\.rl\b")
@@ -64,13 +71,21 @@ def read_torchtitan_python(
     module = python_module(text, path)
     if sign := _REINFORCED.search(text.value):
         refuse_unmodelled("rl", f"{path}: {sign[0]}")
-    wanted = _wanted(launch) or hints.environment.get(CHOICE)
+    wanted = _wanted(launch, files) or hints.environment.get(CHOICE)
     functions = _functions(module)
     function = _chosen(functions, wanted)
     if function is None:
         asked = f" named {wanted}" if wanted else ""
         raise UsageError(f"{path}: holds no function{asked} that returns a Trainer.Config")
-    document = _document(module, function, text, path, files)
+    model = {"model_registry": lambda *given, **named: Record("model_registry", named, given)}
+    reader = Reader(model, only="config_registry")
+    source = reader.module(module, path)
+    settings = _Settings(function, text, path, files)
+    try:
+        settings.visit(call_function(Function(function, source, {}), [], {}))
+    except RecursionError:
+        raise CannotTellError(f"{path}: nested too deep to be read") from None
+    document = Document(path, settings.found)
     override(document, launch, files)
     _in_tokens(document)
     document.settings.setdefault(
@@ -79,24 +94,21 @@ def read_torchtitan_python(
     if "model.flavor" not in document.settings:
         for key, value in (("model.name", "that the file builds"), ("model.flavor", "")):
             document.settings[key] = Setting(key, value, path, function.lineno)
-    reader = TorchtitanReader(document, launch, files, hints)
-    reader.problems += list(_unread(document))
+    titan = TorchtitanReader(document, launch, files, hints)
+    titan.problems += list(_unread(document))
     others = [item.name for item in functions if item is not function]
     if others and wanted is None:
-        reader.assumed.append(chosen_words(function.name, others, "configurations", CHOICE))
-    return reader.found("torchtitan-0.3")
+        titan.assumed.append(chosen_words(function.name, others, "configurations", CHOICE))
+    return titan.found("torchtitan-0.3")
 
 
-def _wanted(launch: LaunchCommand | None) -> str | None:
-    """Value of --config."""
+def _wanted(launch: LaunchCommand | None, files: Files) -> str | None:
+    """Value of --config, or of the variable that torchtitan's own script takes."""
     if launch is None:
         return None
-    words = [word.text.value for word in launch.arguments]
-    for at, word in enumerate(words):
-        if word == "--config" and at + 1 < len(words):
-            return words[at + 1]
-        if word.startswith("--config="):
-            return word.partition("=")[2]
+    config = given_arguments(launch.arguments, files).get("config")
+    if config is not None:
+        return str(config.value)
     given = launch.command.environment.get(CHOICE)
     return given.known if given is not None and launch.program.endswith(OF_TORCHTITAN) else None
 
@@ -106,45 +118,21 @@ def _functions(module: ast.Module) -> list[ast.FunctionDef]:
     found = [item for item in module.body if isinstance(item, ast.FunctionDef)]
     makers = {item.name for item in found if _called(item, "Config")}
     makers |= {item.name for item in found if _called(item, "ParallelismConfig")}
-    makers |= _imported(module).keys()
+    makers |= _imported(module)
     return [
         item for item in found
         if item.name in makers or any(_called(item, maker) for maker in makers)
     ]  # fmt: skip
 
 
-def _imported(module: ast.Module) -> dict[str, str]:
-    """Functions of other registries that are imported, and where each stands."""
+def _imported(module: ast.Module) -> set[str]:
+    """Functions of other registries that are imported."""
     return {
-        bound_name(alias): f"{'.' * node.level}{node.module}"
+        bound_name(alias)
         for node in module.body
         if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("config_registry")
         for alias in node.names
     }
-
-
-def _document(
-    module: ast.Module,
-    function: ast.FunctionDef,
-    text: Text,
-    path: str,
-    files: Files,
-    depth: int = 0,
-) -> Document:
-    """A function's settings, over those of the function of another registry that it calls."""
-    document = _Walk(module, function, text, path, files).document()
-    for name, package in _imported(module).items():
-        found = module_file(package, path) if depth < _DEEPEST and _called(function, name) else None
-        below = None if found is None else text_of(found)
-        if found is None or below is None:
-            continue
-        other = files.add(str(found), below).as_text()
-        tree = python_module(other, str(found))
-        base = _chosen(_functions(tree), name)
-        if base is not None:
-            settings = _document(tree, base, other, str(found), files, depth + 1).settings
-            document.settings = settings | document.settings
-    return document
 
 
 def _chosen(functions: list[ast.FunctionDef], wanted: str | None) -> ast.FunctionDef | None:
@@ -179,146 +167,102 @@ def _called(function: ast.FunctionDef, name: str) -> bool:
     )
 
 
-def _assigned(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
-    """Values by the names that they are given to."""
-    return {
-        target.id: item.value
-        for item in statements
-        if isinstance(item, ast.Assign)
-        for target in item.targets
-        if isinstance(target, ast.Name)
-    }
+class _Settings:
+    """What a function's configuration says, with the place of each value."""
 
+    def __init__(self, function: ast.FunctionDef, text: Text, path: str, files: Files) -> None:
+        self.function, self.path, self.files = function, path, files
+        self.texts = {path: text}
+        self.found: dict[str, Setting] = {}
+        self.seen: set[int] = set()
 
-class _Walk:
-    """One function's calls and assignments as settings."""
-
-    def __init__(
-        self, module: ast.Module, function: ast.FunctionDef, text: Text, path: str, files: Files
-    ) -> None:
-        self.function, self.text, self.path, self.files = function, text, path, files
-        self.module = module
-        self.values = Reader().module(module, path)
-        self.constants = _assigned((*module.body, *function.body))
-        starts = [0]
-        for line in text.value.splitlines(keepends=True):
-            starts.append(starts[-1] + len(line))
-        self.starts = starts
-
-    def document(self) -> Document:
-        document = Document(self.path, {})
-        for key, node, whole in self._keys():
-            document.settings[key] = self._setting(key, node, whole)
-        return document
-
-    def _keys(self) -> Iterator[tuple[str, ast.expr, ast.keyword | None]]:
-        for node in self._reached():
-            if isinstance(node, ast.Call):
-                yield from self._call(node)
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-                names = written(node.targets[0]).split(".")
-                if names[0] == "optimizer" and len(names) == 2:
-                    yield ".".join(names), node.value, None
-                elif names[1:] and names[1] in _TABLES.values():
-                    yield ".".join(names[1:]), node.value, None
-
-    def _reached(self) -> Iterator[ast.AST]:
-        """Everything in the function, in the functions that it calls, in the constants they name.
-
-        What it only reaches stands first: the function's own settings win.
-        """
-        functions = {
-            item.name: item for item in self.module.body if isinstance(item, ast.FunctionDef)
-        }
-        known: dict[str, ast.AST] = {**_assigned(self.module.body), **functions}
-        found: list[ast.AST] = []
-        ahead: list[ast.AST] = [self.function]
-        while ahead:
-            node = ahead.pop()
-            if node in found:
-                continue
-            found.append(node)
-            names = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
-            ahead += [known[name] for name in sorted(names & known.keys())]
-        for node in reversed(found):
-            yield from ast.walk(node)
-
-    def _call(self, node: ast.Call) -> Iterator[tuple[str, ast.expr, ast.keyword | None]]:
-        name = last_name(node.func)
-        owner = last_name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-        table = _TABLES.get(name)
-        if table == "activation_checkpoint":  # its own default, and each op by itself
-            yield "activation_checkpoint.mode", ast.Constant("selective"), None
-            yield "activation_checkpoint.selective_ac_option", ast.Constant("op"), None
-        if table is not None:
-            yield from (
-                (f"{table}.{keyword.arg}", keyword.value, keyword)
-                for keyword in node.keywords
-                if keyword.arg
-            )
+    def visit(self, value: Any, field: str = "") -> None:
+        """Everything in a value; `field`: of the object that holds it."""
+        if id(value) in self.seen or not isinstance(value, Record | list | tuple | dict):
+            return
+        self.seen.add(id(value))
+        if isinstance(value, list | tuple | dict):
+            for item in value.values() if isinstance(value, dict) else value:
+                self.visit(item)
+        if not isinstance(value, Record):
+            return
+        for item in value.given:
+            self.visit(item)
+        for name, item in value.fields.items():
+            self.visit(item, name)
+        *_, owner, name = ("", *dotted_name(value).split("."))
+        if name == "model_registry" and value.given:
+            module, call = value.at
+            self._add("model.flavor", value.given[0], (module, call.args[0]))
+            self._state("model.name", _model_package(module))
+        if owner in _CONVERTERS:
+            self._state("model.converters", [_CONVERTERS[owner]])
         mode = _CHECKPOINTING.get(owner) or _CHECKPOINTING.get(name)
         if mode is not None:
-            yield "activation_checkpoint.mode", ast.Constant(mode), None
-            if mode == "selective":
-                yield "activation_checkpoint.selective_ac_option", ast.Constant("op"), None
-            for keyword in node.keywords:
-                if keyword.arg:
-                    yield f"activation_checkpoint.{keyword.arg}", keyword.value, keyword
-        converter = _CONVERTERS.get(owner)
-        if converter is not None:
-            yield "model.converters", ast.List([ast.Constant(converter)]), None
-        if name == "model_registry" and node.args:
-            yield "model.flavor", node.args[0], None
-            yield "model.name", ast.Constant(self._model_package()), None
+            self._state("activation_checkpoint.mode", mode)
+        if mode == "selective":  # each op by itself
+            self._state("activation_checkpoint.selective_ac_option", "op")
+        table = _TABLES.get(name) or ("activation_checkpoint" if mode else field)
+        for name, at in value.places.items():
+            # Of the optimizer what is set on it.
+            set_on = field == "optimizer" and not isinstance(at[1], ast.keyword)
+            if table in _TABLES.values() or set_on:
+                self._add(f"{table}.{name}", value.fields.get(name), at)
 
-    def _model_package(self) -> str:
-        """`llama3` of `from torchtitan.models.llama3 import model_registry`."""
-        for item in ast.walk(self.module):
-            if isinstance(item, ast.ImportFrom) and any(
-                n.name == "model_registry" for n in item.names
-            ):
-                parts = (item.module or "").split(".")
-                if item.level == 1 and not item.module:
-                    return Path(self.path).absolute().parent.name
-                if "models" in parts[:-1]:
-                    return parts[parts.index("models") + 1]
-        return ""
+    def _state(self, key: str, value: object) -> None:
+        self.found[key] = Setting(key, value, self.path, self.function.lineno)
 
-    def _setting(self, key: str, node: ast.expr, keyword: ast.keyword | None) -> Setting:
-        value, node = self._value(node)
-        line = getattr(node, "lineno", 0)
-        if not line:
-            return Setting(key, value, self.path, self.function.lineno)
-        span = self._span(node)
-        whole = self._span(keyword) if keyword is not None else None
-        unknown = f"{written(node)}, which is no literal" if value is ... else ""
-        none = None if value is ... else value
-        return Setting(key, none, self.path, line, (span,) if span else (), whole, unknown)
+    def _add(self, key: str, value: Any, at: tuple[Module, ast.keyword | ast.expr]) -> None:
+        module, whole = at
+        node = whole.value if isinstance(whole, ast.keyword) else whole
+        if isinstance(node, ast.Name):
+            local = self.function.body if module.path == self.path else []
+            node = assigned((*module.tree.body, *local)).get(node.id, node)
+        spans = [span for span in (self._span(module.path, node),) if span]
+        key_too = self._span(module.path, whole) if whole is not node and node else None
+        unknown = "" if _is_literal(value) else f"{written(node)}, which is no literal"
+        self.found[key] = Setting(
+            key,
+            None if unknown else value,
+            module.path,
+            node.lineno,
+            tuple(spans),
+            key_too,
+            unknown,
+        )
 
-    def _span(self, node: ast.expr | ast.keyword) -> Span | None:
-        """Where a node stands."""
-        start = self._offset(node.lineno, node.col_offset)
-        return self.text[start : self._offset(node.end_lineno, node.end_col_offset)].span()
+    def _span(self, path: str, node: ast.expr | ast.keyword) -> Span | None:
+        """Where a node stands; columns of ast are bytes of UTF-8."""
+        if path not in self.texts:
+            self.texts[path] = self.files.add(path, text_of(Path(path)) or "").as_text()
+        lines = self.texts[path].value.splitlines(keepends=True)
+        start, end = (
+            sum(map(len, lines[: line - 1]))
+            + len(lines[line - 1].encode()[:column].decode(errors="ignore"))
+            for line, column in (
+                (node.lineno, node.col_offset),
+                (node.end_lineno or 0, node.end_col_offset or 0),
+            )
+        )
+        return self.texts[path][start:end].span()
 
-    def _offset(self, line: int | None, column: int | None) -> int:
-        """Offset in characters; columns of ast are bytes of UTF-8."""
-        start = self.starts[(line or 1) - 1]
-        before = self.text.value[start:].split("\n", 1)[0].encode()[: column or 0]
-        return start + len(before.decode(errors="ignore"))
 
-    def _value(self, node: ast.expr) -> tuple[Any, ast.expr]:
-        """A literal, through names that stand for one; `...` for anything else."""
-        if isinstance(node, ast.Name) and node.id in self.constants:
-            node = self.constants[node.id]
-        try:
-            return ast.literal_eval(node), node
-        except (ValueError, TypeError, SyntaxError):
-            return self._calculated(node), node
+def _is_literal(value: Any) -> bool:
+    if isinstance(value, list | tuple | dict):
+        return all(map(_is_literal, value.values() if isinstance(value, dict) else value))
+    return value is None or isinstance(value, str | int | float)
 
-    def _calculated(self, node: ast.expr) -> Any:
-        """`8 * 2048`: a number or text that literals make; `...` for anything else."""
-        value = Frame(self.values, {}).value(node)
-        return value if isinstance(value, str | int | float) else ...
+
+def _model_package(module: Module) -> str:
+    """`llama3` of `from torchtitan.models.llama3 import model_registry`."""
+    for item in ast.walk(module.tree):
+        if isinstance(item, ast.ImportFrom) and any(n.name == "model_registry" for n in item.names):
+            parts = (item.module or "").split(".")
+            if item.level == 1 and not item.module:
+                return Path(module.path).absolute().parent.name
+            if "models" in parts[:-1]:
+                return parts[parts.index("models") + 1]
+    return ""
 
 
 def _unread(document: Document) -> Iterator[Problem]:

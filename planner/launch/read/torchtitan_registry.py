@@ -17,8 +17,8 @@ from typing import Any
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.specs import ModelSpec
 from planner.launch.read.beside import beside, text_of
-from planner.launch.read.python_records import Record, are_plain, last_name, python_module, written
-from planner.launch.read.python_values import Reader, call_function
+from planner.launch.read.python_records import Record, are_plain, assigned, python_module
+from planner.launch.read.python_values import Function, Reader, call_function
 from planner.launch.read.text import Text
 
 _PLACES = ("models", "experiments", "torchtitan/models", "torchtitan/experiments")
@@ -84,54 +84,34 @@ def _registry(name: str, folder: Path) -> Path | None:
 
 
 def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
-    """Literal arguments of the entry of a flavor."""
-    try:
-        module = python_module(Text.made(text_of(path) or ""), str(path))
-    except UsageError:
-        return None
-    named = [
-        node.value
-        for node in module.body
-        if isinstance(node, ast.Assign) and written(node.targets[0]) == f"{name}_configs"
-    ]
-    for table in (node for root in named or [module] for node in ast.walk(root)):
-        if not isinstance(table, ast.Dict):
-            continue
-        for key, value in zip(table.keys, table.values, strict=True):
-            if not (isinstance(key, ast.Constant) and key.value == flavor):
-                continue
-            if isinstance(value, ast.Call) and last_name(value.func).endswith("Args"):
-                return {item.arg or "**": _literal(item.value) for item in value.keywords}
-            if isinstance(value, ast.Name):
-                return _built(module, path, value.id)
-    return None
-
-
-def _built(tree: ast.Module, path: Path, name: str) -> dict[str, Any] | None:
-    """Arguments of the model that a function makes, and of its `_build_..._layers`."""
+    """Arguments of the entry of a flavor: of the model's sizes, or of the model that a function
+    makes and of the `_build_..._layers` that it calls."""
     layers: dict[str, Any] = {}
 
     def build(**named: Any) -> None:
         layers.update(named)
 
-    builders = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-    reader = Reader({one: build for one in builders if _BUILDER.fullmatch(one)})
-    function = reader.module(tree, str(path)).functions().get(name)
-    try:
-        model = None if function is None else call_function(function, [], {})
-    except (CannotTellError, RecursionError):
-        return None
-    if not isinstance(model, Record) or not layers:
-        return None
-    stated = {name: value for name, value in model.fields.items() if are_plain([value])}
-    return layers | stated
+    def size(**named: Any) -> dict[str, Any]:
+        return {name: one if are_plain([one]) else None for name, one in named.items()}
 
-
-def _literal(node: ast.expr) -> Any:
     try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        tree = python_module(Text.made(text_of(path) or ""), str(path))
+        called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        special: dict[str, Any] = {one: size for one in called if one.endswith("Args")}
+        special |= {one: build for one in called if _BUILDER.fullmatch(one)}
+        module = Reader(special).module(tree, str(path))
+        every = assigned(tree.body)
+        named = [one for one in every if one == f"{name}_configs"]
+        tables = (module.lookup(one) for one in named or every)
+        entry = next(
+            (one[flavor] for one in tables if isinstance(one, dict) and flavor in one), None
+        )
+        model = call_function(entry, [], {}) if isinstance(entry, Function) else None
+    except (CannotTellError, UsageError, RecursionError):
         return None
+    if isinstance(model, Record) and layers:
+        return layers | {name: one for name, one in model.fields.items() if are_plain([one])}
+    return entry if isinstance(entry, dict) else None
 
 
 def _llama(values: Mapping[str, Any]) -> dict[str, object]:

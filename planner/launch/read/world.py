@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hardware.files import shipped_toml
 from planner.launch.read.arithmetic import evaluate_arithmetic
@@ -16,12 +16,9 @@ from planner.launch.read.command import (
     setting_of,
     whole_number,
 )
+from planner.launch.read.embedded import items, pairs
 from planner.launch.read.found import Count, CountKind, Found, Setting
 from planner.launch.read.text import Files, Text, Word
-
-if TYPE_CHECKING:
-    from yaml.nodes import Node, ScalarNode
-
 
 _LINE = re.compile(r"(?m)^[ \t]*#SBATCH[ \t]+([^#\n]*)")
 # `-l select=2:ncpus=36:ngpus=8`, `-l nodes=2:ppn=8`; ABCI's Grid Engine: `#$ -l rt_AF=2`.
@@ -246,7 +243,7 @@ def _of_job(text: Text, files: Files) -> Iterator[Count]:
         )
 
 
-def _yaml_count(path: str, node: ScalarNode, text: Text, files: Files) -> Iterator[Count]:
+def _yaml_count(path: str, node: Any, text: Text, files: Files) -> Iterator[Count]:
     kind = next((kind for ending, kind in _YAML.items() if re.search(ending + "$", path)), None)
     value = text[node.start_mark.index : node.end_mark.index]
     digits = re.search(r"\d{1,9}(?=[\"']?$)", value.value)
@@ -255,15 +252,9 @@ def _yaml_count(path: str, node: ScalarNode, text: Text, files: Files) -> Iterat
         yield from _count(kind, who, value[digits.start() : digits.end()], None, files)
 
 
-def _leaves(node: Node, path: str) -> Iterator[tuple[str, ScalarNode]]:
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Scalars of a document by dotted path, list items by their index."""
-    from yaml.nodes import MappingNode, ScalarNode, SequenceNode
-
-    if isinstance(node, ScalarNode):
+    if node.id == "scalar":
         yield path.removeprefix("."), node
-    elif isinstance(node, SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _leaves(item, f"{path}.{index}")
-    elif isinstance(node, MappingNode):
-        for name, value in node.value:
-            yield from _leaves(value, f"{path}.{name.value}")
+    for name, value in (*enumerate(items(node)), *pairs(node)):
+        yield from _leaves(value, f"{path}.{name}")

@@ -1,13 +1,14 @@
-"""Readers of YAML files whose settings are Megatron's arguments.
+"""Readers of settings that are Megatron's arguments, or attributes that its parser makes of them.
 
-`model_config.yaml` of Megatron-LM's tests (MODEL_ARGS, ENV_VARS), and Primus' experiments, whose
-fields are the attributes that Megatron's parser makes of its options.
+`model_config.yaml` of Megatron-LM's tests (MODEL_ARGS, ENV_VARS), Primus' experiments, ms-swift's
+`megatron sft` and `megatron pt`, and what a Megatron log says that its run had.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
+from planner.launch.read.hf_arguments import HfArguments, given_arguments, hf_arguments
+from planner.launch.read.hf_training import refusals_of
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_dialects import CORE, Dialect, other_model
 from planner.launch.read.names import meanings
 from planner.launch.read.shell_state import Command
-from planner.launch.read.text import HOLE, Files, Hole, Text, Word
+from planner.launch.read.text import HOLE, Files, Hole, Text, Word, digits
 
 _ARGS, _ENV = "MODEL_ARGS", "ENV_VARS"
 _WITHOUT = meanings("megatron-without")
@@ -184,7 +187,7 @@ def _preset(
     if source.path not in read:
         settings = read[source.path] = {}  # what extends itself ends here
         document = yaml_document(source.as_text(), source.path, files)
-        bases = document.content.get("extends") or document.content.get("bases")
+        bases = document.get("extends") or document.get("bases")
         for base in bases if isinstance(bases, list) else ():
             below = _preset(f"{Path(name).parent}/{base}", source.path, files, read)
             settings |= below or {}
@@ -262,8 +265,129 @@ def _primus_torchtitan(
     from planner.launch.read.torchtitan_keys import unknown_keys
 
     plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
-    inner = Document(document.path, {}, plain)
+    inner = Document(document.path, plain)
     reader = TorchtitanReader(inner, None, files, hints)
     # Old names are read under the new ones; Primus has keys of its own besides.
     reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]
     return replace(reader.found("torchtitan-0.2"), format="settings")
+
+
+# --- ms-swift -------------------------------------------------------------------------------------
+
+# Its options are Megatron's attributes, switches with `true` or `false`; the model is a
+# checkpoint's. Defaults: ms-swift 3.9, swift/megatron/argument.
+_SWIFT_DEFAULTS: Mapping[str, object] = {
+    "micro_batch_size": 1, "global_batch_size": 16, "recompute_granularity": "selective",
+    "use_distributed_optimizer": True, "moe_grouped_gemm": True, "bf16": True,
+    "attention_backend": "flash", "hidden_dropout": 0, "attention_dropout": 0,
+    "expert_tensor_parallel_size": 1,
+}  # fmt: skip
+# Where the model may be named, the likeliest first.
+_CHECKPOINTS = ("model", "mcore_model", "load")
+# Degrees of Megatron mean something else to Trainer scripts.
+_DEGREE = re.compile(r"_parallel_size$")
+
+
+def is_swift_megatron(launch: LaunchCommand) -> bool:
+    """Whether a command is ms-swift's own, or torchrun's with its program."""
+    return launch.program.rpartition("/")[2] == "megatron" or "/_megatron/" in launch.program
+
+
+def read_swift_megatron(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
+    """The launch as its arguments describe it."""
+    given = given_arguments(launch.arguments, files)
+    named = {"model": next((given[name] for name in _CHECKPOINTS if name in given), None)}
+    length = given.get("seq_length") or given.get("max_length")
+    if length is not None:
+        given["seq_length"] = length
+    stated = {name: item for name, item in {**given, **named}.items() if item is not None}
+    script = hf_arguments(stated, Path(launch.command.file).parent, hints)
+    found = _SwiftReader(launch, given, script, files).found()
+    others = {name: item for name, item in given.items() if not _DEGREE.search(name)}
+    refusals = refusals_of({"tuner_type": Setting("", "full"), **others}, None)
+    packed = str(given["packing"].value).lower() == "true" if "packing" in given else False
+    assumed = () if packed else ("every sequence as long as the longest allowed",)
+    return replace(
+        found,
+        format="settings",
+        problems=(*refusals, *found.problems),
+        assumed=(*found.assumed, *script.assumed, *assumed),
+    )
+
+
+class _SwiftReader(SettingsReader):
+    """Megatron's reader with ms-swift's defaults and a checkpoint's model."""
+
+    def __init__(
+        self,
+        launch: LaunchCommand,
+        given: Mapping[str, Setting],
+        script: HfArguments,
+        files: Files,
+    ) -> None:
+        self.script = script
+        settings = {name: Setting(name, value) for name, value in _SWIFT_DEFAULTS.items()}
+        settings |= {name: replace(item, value=_typed(item.value)) for name, item in given.items()}
+        words = tuple(words_of(dict(flags_of(settings)), files))
+        super().__init__(replace(launch, arguments=words), files, script.hints)
+
+    def _dialect(self) -> Dialect:
+        return replace(CORE, name="program", words="ms-swift", core=False)
+
+    def _shape(self) -> Any:
+        if self.hints.model:
+            return super()._shape()
+        self.problems.append(self.script.model_unknown("the file does not name the model"))
+        return None
+
+
+def _typed(value: object) -> object:
+    """`true` and `false` as what they mean."""
+    return {"true": True, "false": False}.get(str(value).lower(), value)
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+# Megatron prints every argument between two lines, `  tensor_model_parallel_size ...... 2`, and the
+# vocabulary later on (megatron/training/arguments.py, _print_args; tokenizer/tokenizer.py).
+_BEGIN, _END = "- arguments -", "- end of arguments -"
+_ARGUMENT = re.compile(r"\s(\w+) \.{2,} ?(.*)$")
+_VOCABULARY = re.compile(r"padded vocab \(size: (\d+)\)")
+# Values that Python prints as it has them.
+_PRINTED = {
+    "True": True, "False": False, "[]": None, "torch.float32": "fp32", "torch.bfloat16": "bf16",
+    "torch.float16": "fp16",
+}  # fmt: skip
+_ENUM = re.compile(r"^[A-Z]\w+\.(?=\w+$)")
+# Arguments that repeat others under an old name.
+_REPEATED = ("encoder_num_layers", "encoder_seq_length")
+
+
+def logged_arguments(lines: Iterable[str]) -> tuple[str, int] | None:
+    """A list of options that differ from the parser's defaults, and the number of GPUs; None where
+    the log has none."""
+    found: dict[str, str] = {}
+    inside = False
+    for line in lines:
+        if inside and (match := _ARGUMENT.search(line)):
+            found[match[1]] = match[2].strip()
+        elif match := _VOCABULARY.search(line):
+            found["vocab_size"] = match[1]
+            break
+        inside = (inside or _BEGIN in line) and _END not in line
+    world = digits(found.get("world_size", ""))
+    if world is None:
+        return None
+    settings = {
+        name: Setting(name, _PRINTED.get(text, _ENUM.sub("", text)))
+        for name, text in found.items()
+        if name not in _REPEATED
+    }
+    chosen = {name: one for name, one in flags_of(settings) if not _is_default(name, one)}
+    words = [word.text.value for word in words_of(chosen, Files())]
+    return shlex.join(words), world
+
+
+def _is_default(name: str, setting: Setting) -> bool:
+    option = options().get(name)
+    return option is not None and option.default == str(setting.value)
