@@ -7,13 +7,7 @@ from dataclasses import dataclass, field
 
 from constraints.condition import UserCondition
 from constraints.context_kinds import ContextKind
-from constraints.numbers import (
-    BatchGoal,
-    Capabilities,
-    ClusterNumbers,
-    DegreeLimit,
-    ModelNumbers,
-)
+from constraints.numbers import BatchGoal, Capabilities, ClusterNumbers, DegreeLimit, ModelNumbers
 
 
 @dataclass(frozen=True)

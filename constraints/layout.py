@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
-from constraints.layout_context import (
-    LayoutContext,
-    block_taken,
-)
+from constraints.layout_context import LayoutContext, block_taken
 from constraints.layout_variables import LayoutVariables
 from constraints.memory import StageMemory
 from constraints.offload import ONE_LAYER, SEVERAL_MODULES

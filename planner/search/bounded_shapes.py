@@ -26,13 +26,7 @@ from planner.search.block_holdings import StagesThatHold
 from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST
-from planner.search.terms import (
-    ShapeTerms,
-    layout_context,
-    recompute_code,
-    shape_terms,
-    within,
-)
+from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms, within
 
 # Shapes whose bounds are worked out between two looks at the clock.
 _CHUNK = 4096

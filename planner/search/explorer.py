@@ -25,14 +25,7 @@ from planner.predict.mixture import cost_layout
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.layout_model import GAP_LIMIT, LayoutSolution, first_layout, solve_layout
-from planner.search.limit_results import (
-    Effort,
-    LimitResult,
-    Point,
-    Spent,
-    Stopped,
-    seconds_left,
-)
+from planner.search.limit_results import Effort, LimitResult, Point, Spent, Stopped, seconds_left
 from planner.search.result import SolverBound
 
 # Rounding of floats: bounds that differ by less are the same.

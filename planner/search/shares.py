@@ -23,13 +23,7 @@ from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.space import LegalityReport
 from planner.search.costed import CostedJob, cost_candidates, cost_job
 from planner.search.explorer import Explorer
-from planner.search.limit_results import (
-    Effort,
-    LimitResult,
-    LimitSearch,
-    Point,
-    Progress,
-)
+from planner.search.limit_results import Effort, LimitResult, LimitSearch, Point, Progress
 
 # None: what is costed is beside the point.
 Cost = Callable[[Job], CostedJob | None]

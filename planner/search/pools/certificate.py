@@ -17,14 +17,7 @@ from planner.search.pools.explorer import Parts, PoolExplorer
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.search import pool_shapes
 from planner.search.pools.terms import pool_terms
-from planner.search.proofs import (
-    SAME,
-    Verdict,
-    find_row,
-    missing_problems,
-    same,
-    status_problems,
-)
+from planner.search.proofs import SAME, Verdict, find_row, missing_problems, same, status_problems
 from planner.search.result import LimitBound, Proof, SearchResult
 
 

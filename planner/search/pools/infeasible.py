@@ -14,12 +14,7 @@ from planner.job.errors import UsageError
 from planner.job.pool import parse_pool
 from planner.job.request import Request
 from planner.predict.plan import Plan
-from planner.search.infeasibility import (
-    GIB,
-    ConflictingRule,
-    DoesNotFitError,
-    WhyNothingFits,
-)
+from planner.search.infeasibility import GIB, ConflictingRule, DoesNotFitError, WhyNothingFits
 from planner.search.limit_results import Effort, LimitResult, Until
 from planner.search.pools.explorer import PoolExplorer
 from planner.search.relaxations import (
