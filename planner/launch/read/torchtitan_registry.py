@@ -89,7 +89,7 @@ def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
         module = python_module(Text.made(text_of(path) or ""), str(path))
     except UsageError:
         return None
-    named = [
+    named: list[ast.AST] = [
         node.value
         for node in module.body
         if isinstance(node, ast.Assign) and written(node.targets[0]) == f"{name}_configs"
