@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
+from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, MeasuredRow, read_rows
 from planner.job.markdown import markdown_table
 from planner.predict.uncertainty.families import Family
 from planner.predict.uncertainty.intervals import log_bounds, widened
@@ -120,19 +122,67 @@ def constants() -> str:
     return markdown_table(titles, rows) + "\n"
 
 
-def _totals(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Sources, then all rows, then all rows in two parts."""
-    return [*content["source"], content, content["stated"], content["unstated"]]
+def first_sight() -> str:
+    """Median errors of sources when the model met them first, and now; a draw's by their means."""
+    now = {source["family"]: source for source in _shipped()["source"]}
+    rows = []
+    for path in sorted(PUBLISHED.glob("*.csv")):
+        errors = _first_errors(read_rows(path))
+        rows += [
+            (source, *_first_cells({source: figures}, now)) for source, figures in errors.items()
+        ]
+        if len(errors) > 1:
+            name = f"**{path.stem}**: mean of {len(errors)} sources"
+            rows.append((name, *_first_cells(errors, now)))
+    titles = ("source", "runs", "time at first", "now", "memory at first", "now")
+    return markdown_table(titles, rows) + "\n"
+
+
+_FirstErrors = dict[str, dict[str, list[float]]]
+
+
+def _first_errors(rows: Iterable[MeasuredRow]) -> _FirstErrors:
+    """By source and figure, how far off what was first predicted is, where nothing is in doubt."""
+    found: _FirstErrors = {}
+    for row in rows:
+        for figure, (measured, first) in FIRST_SIGHT.items():
+            at, seen = row.number(measured), row.number(first)
+            if at and seen and figure not in row.doubted:
+                figures = found.setdefault(row.source, {name: [] for name in FIRST_SIGHT})
+                figures[figure].append(abs(seen / at - 1.0))
+    return found
+
+
+def _first_cells(errors: _FirstErrors, now: Mapping[str, Any]) -> Iterator[str]:
+    """Runs, then of each figure the mean over sources of their medians, at first and now."""
+    yield f"{sum(max(map(len, figures.values())) for figures in errors.values()):,}"
+    for figure in FIRST_SIGHT:
+        medians = {one: median(of[figure]) for one, of in errors.items() if of[figure]}
+        today = [now[one][figure]["median"] for one in medians if figure in now.get(one, {})]
+        yield _percent(fmean(medians.values())) if medians else ""
+        yield _percent(fmean(today)) if today else ""
+
+
+def _totals(content: Mapping[str, Any], figure: str) -> list[Mapping[str, Any]]:
+    """Sources that have the figure, worst first; then all rows, then all rows in two parts."""
+    sources = [source for source in content["source"] if figure in source]
+    sources.sort(key=lambda source: _goodness(source[figure]))
+    parts = (content, content["stated"], content["unstated"])
+    return [*sources, *(part for part in parts if figure in part)]
+
+
+def _goodness(figures: Mapping[str, Any]) -> float:
+    """Greater is better: of picks their mean, of errors less of their median."""
+    return -figures["median"] if "median" in figures else figures["mean"]
 
 
 def _error_table(content: Mapping[str, Any], figure: str, title: str) -> str:
     left_out = figure == "time" and "held_out_mean_of_sources" in content
     titles = [title, "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval"]
     rows = []
-    for total in _totals(content):
-        if figure in total:
-            held_out = (_percent(total.get("held_out", {}).get("median")),) if left_out else ()
-            rows.append((total["family"], *_error_cells(total[figure]), *held_out))
+    for total in _totals(content, figure):
+        held_out = (_percent(total.get("held_out", {}).get("median")),) if left_out else ()
+        rows.append((total["family"], *_error_cells(total[figure]), *held_out))
     means = content["mean_of_sources"]
     middle, mean, coverage = (
         _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
@@ -178,8 +228,8 @@ def _pick_table(content: Mapping[str, Any]) -> str:
             _percent(picks["worst"]),
             f"{picks['rank_correlation']:.2f}",
         )
-        for total in _totals(content)
-        if (picks := total.get("picks"))
+        for total in _totals(content, "picks")
+        if (picks := total["picks"])
     )
     return markdown_table(("picks", "groups", "mean", "worst", "rank"), rows)
 

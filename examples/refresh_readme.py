@@ -30,7 +30,14 @@ from click.testing import CliRunner
 from planner.cli import cli
 
 from page_references import command_reference, docstrings
-from page_tables import accuracy, constants, errors_by_family, headline, memory_accuracy
+from page_tables import (
+    accuracy,
+    constants,
+    errors_by_family,
+    first_sight,
+    headline,
+    memory_accuracy,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -119,6 +126,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "memory": memory_accuracy,
     "constants": constants,
+    "first-sight": first_sight,
 }
 
 

@@ -140,16 +140,18 @@ class Cluster(Frozen):
         last = self.num_gpus % self.gpus_per_node
         partial = f" (the last has {last})" if last else ""
         calibrated = f", calibrated {self.calibration.date}" if self.calibration else ""
+        host = f"{self.gpu.host_link_bytes_per_s_per_direction / 1e9:g} GB/s"
+        if self.num_gpus == 1:  # its network and its neighbours are nothing to it
+            return f"1×{self.gpu.name}, host link {host}{calibrated}"
         return (
             f"{nodes} of {self.gpus_per_node}×{self.gpu.name}{partial}, "
-            f"{self._scale_up_phrase()}, {self._scale_out_phrase()}{calibrated}"
+            f"{self._scale_up_phrase(host)}, {self._scale_out_phrase()}{calibrated}"
         )
 
-    def _scale_up_phrase(self) -> str:
+    def _scale_up_phrase(self, host_link: str) -> str:
         domain = self.scale_up_domain_gpus
         if domain == 1:
-            host = self.gpu.host_link_bytes_per_s_per_direction / 1e9
-            return f"PCIe {host:g} GB/s" if self.node_gpus > 1 else f"host link {host:g} GB/s"
+            return f"PCIe {host_link}" if self.node_gpus > 1 else f"host link {host_link}"
         link = "NVLink" if self.gpu.vendor == "nvidia" else "xGMI"
         rate = self.scale_up_bytes_per_s_per_gpu_per_direction / 1e9
         scope = "" if domain == self.node_gpus else f" in domains of {domain}"

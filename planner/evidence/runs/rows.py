@@ -5,8 +5,8 @@ tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision, recompute, fla
 describe the run; `step_time_s, peak_mem_gib, oom` were measured (`mem_kind`, `mem_scope` say what
 was read, on which stage); `schedule, kernel, software, layers_per_stage, head_stage` and the
 facts of `docs/measured_runs.md` state what the rest cannot; what is empty is unknown. `doubt` says
-which figures the row's source contradicts (`time: ...`, `layout: ...`); a time that is
-withdrawn (`time withdrawn: ...`) is not compared at all.
+which figures the row's source contradicts (`time: ...`, `time, memory: ...`, `layout: ...`); a time
+that is withdrawn (`time withdrawn: ...`) is not compared at all.
 
 `source, source_ref, model, notes` say where a row is from. No prediction depends on them: they
 group and label. `first_sight_s`, `first_sight_gib` are what was predicted before the row had taught
@@ -104,8 +104,9 @@ class MeasuredRow:
     @property
     def doubted(self) -> frozenset[str]:
         """Figures (`time`, `memory`, `fit`) that the row's source contradicts."""
-        named = re.findall(r"(?:^|;\s*)([a-z_ ]+):", self.text("doubt") or "")
-        return frozenset(item for name in named for item in _DOUBTED.get(name, _FIGURES))
+        named = re.findall(r"(?:^|;\s*)([a-z_, ]+):", self.text("doubt") or "")
+        words = {word.strip() for names in named for word in names.split(",")}
+        return frozenset(item for word in words for item in _DOUBTED.get(word, _FIGURES))
 
     @property
     def withdraws_time(self) -> bool:

@@ -73,6 +73,7 @@ def test_a_measurement_must_be_positive() -> None:
         ("memory: a breakdown, probably estimated", {"memory"}),
         ("oom: one run of three", {"fit"}),
         ("mfu: counts recompute", set()),
+        ("time, memory: no table says how many sequences", {"time", "memory"}),
         ("num_gpus: assumed", {"time", "memory", "fit"}),
         ("time: columns swapped; software: another branch", {"time", "memory", "fit"}),
     ],
