@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -134,20 +135,35 @@ def parse_shell(text: str) -> Node:
     # A last command that goes on on no line: bash runs it, the grammar knows no end of it.
     end = len(plain.rstrip(" \t\n\\"))
     plain = plain[:end] + plain[end:].replace("\\", " ")
-    plain = _HERE.sub(_with_a_mark_of_its_own, plain)
+    plain = _with_other_marks(plain)
     return parser.parse(plain.encode()).root_node
 
 
-_HERE = re.compile(r"(?s)(<<-?[ \t]*[\"']?)([A-Za-z_]\w*)(\b[^\n]*\n.*?^\t*)(\2)$", re.MULTILINE)
+_HERE = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1")
 
 
-def _with_a_mark_of_its_own(here: re.Match[str]) -> str:
-    """A here-document whose body has a line that begins with its mark, which the grammar takes for
-    its end: with a mark as long that no line begins with."""
-    start, mark, body, _ = here.groups()
-    other = "Z" * len(mark)
-    begins = re.search(rf"(?m)^\t*{mark}", body) and not re.search(rf"(?m)^\t*{other}", body)
-    return f"{start}{other}{body}{other}" if begins else here[0]
+def _with_other_marks(text: str) -> str:
+    """Here-documents in whose body a line begins with their mark, which the grammar takes for
+    their end: with marks as long that no line of the body begins with."""
+    lines = text.split("\n")
+    places: dict[str, list[int]] = {}
+    for at, line in enumerate(lines):
+        places.setdefault(line.lstrip("\t"), []).append(at)
+    at = 0
+    while at < len(lines):
+        here = _HERE.search(lines[at])
+        ends = places.get(here[2], []) if here else []
+        after = bisect.bisect_right(ends, at)
+        if here is None or after == len(ends):
+            at += 1
+            continue
+        end, other = ends[after], "Z" * len(here[2])
+        body = "\n".join(line.lstrip("\t") for line in lines[at:end])
+        if f"\n{here[2]}" in body and f"\n{other}" not in body:
+            lines[at] = lines[at][: here.start(2)] + other + lines[at][here.end(2) :]
+            lines[end] = lines[end].replace(here[2], other)
+        at = end + 1
+    return "\n".join(lines)
 
 
 def first_of(node: Node | None, kind: str) -> Node | None:

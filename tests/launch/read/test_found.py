@@ -125,8 +125,7 @@ def test_accelerates_file_and_a_trainers_are_one_launch(tmp_path: Path) -> None:
          "grpo_clamp_eps_lower: 0.01\n", "this YAML lists Megatron-LM's options, and none"),
         ("a.sh", "python3 -m MaxText.train MaxText/configs/base.yml run_name=x\n",
          "runs MaxText.train, which is no framework"),
-        ("a.yaml", "kind: RayJob\nspec:\n  entrypoint: python /app/train.py\n",
-         "runs /app/train.py"),
+        ("a.yaml", "kind: RayJob\nspec:\n  entrypoint: python /app/train.py\n", "/app/train.py"),
         ("a.yaml", "kind: Job\nspec:\n  command:\n  - bash\n  - -xc\n  - |-\n    cd /app\n"
          "    torchrun --nproc_per_node=1 mnist.py\n", "line 8 runs mnist.py"),
         ("a.toml", '[model]\nname = "llama3"\n[training]\nmlm_probability = 0.3\n',
