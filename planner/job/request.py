@@ -117,7 +117,7 @@ class Request(Frozen):
     optimizer: str = "adamw"
     attention: Literal["flash", "eager"] | None = None
     schedule: str | None = None
-    recompute: tuple[str, ...] | None = None
+    recompute: tuple[str, ...] | None = Field(default=None, min_length=1)
     hbm_reserve: str = "0"
     fit_probability: float = Field(default=SURE_TO_FIT, gt=0.0, lt=1.0)
     limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -194,6 +195,36 @@ def test_plan_files_with_something_out_of_place(
     text = json.dumps(change(json.loads(plan_file("one cluster"))))
     arguments = (command, *POSITIONAL[command].values(), *BASES[command])
     assert tried(tmp_path, *arguments, plans_json=text).status == ExitStatus.WRONG_INPUT
+
+
+def _with_no_modes(document: dict[str, Any]) -> dict[str, Any]:
+    document["request"]["recompute"] = []
+    return document
+
+
+def _with_a_plan_before_the_first(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"recommended": -1}
+
+
+@pytest.mark.parametrize("change", [_with_no_modes, _with_a_plan_before_the_first])
+def test_reports_of_such_plan_files(
+    tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    text = json.dumps(change(json.loads(plan_file("one cluster"))))
+    arguments = ("report", *POSITIONAL["report"].values(), *BASES["report"])
+    assert tried(tmp_path, *arguments, plans_json=text).status == ExitStatus.WRONG_INPUT
+
+
+def test_a_trace_whose_steps_take_no_time(tmp_path: Path) -> None:
+    text = re.sub(r"(?<![\w.])\d+(\.\d+)?", "0", TEXTS["trace.json"][0])
+    found = tried(tmp_path, *TEXTS["trace.json"][1], trace_json=text)
+    assert found.status == ExitStatus.WRONG_INPUT, found.describe()
+
+
+def test_a_model_of_more_layers_than_there_is_memory_for(tmp_path: Path) -> None:
+    text = TEXTS["nanotron.yaml"][0].replace("num_hidden_layers: 4", f"num_hidden_layers: {10**15}")
+    found = tried(tmp_path, *TEXTS["nanotron.yaml"][1], nanotron_yaml=text)
+    assert (found.status, "10,000 layers" in found.stdout) == (ExitStatus.NOTHING_FITS, True)
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,8 @@ def _spans(values: array[float]) -> Spans:
 
 def _summary(path: Path, rank: int, found: Collected) -> RankTrace:
     bounds = _bounds(found)
+    if not bounds[-1][1] > bounds[0][0]:
+        raise UsageError(f"{path}: its steps take no time; give a trace as the profiler wrote it")
     events = sum(map(len, (*found.kernels.values(), *found.groups.values())))
     pieces = 1 + events // (_AT_ONCE * len(bounds))
     waits = union(_spans(found.waits))

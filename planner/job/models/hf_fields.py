@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from planner.job.bounds import MOST_LAYERS
 from planner.job.models.errors import ModelError
 
 # Canonical key -> every key under which some family writes it, preferred first.
@@ -61,7 +62,10 @@ class Fields:
         found, value = self._find(key)
         if value is _MISSING:
             raise self.error(f"{found} is missing; expected a positive integer")
-        return self._integer(found, value, minimum=1)
+        number = self._integer(found, value, minimum=1)
+        if key == "num_hidden_layers" and number > MOST_LAYERS:
+            raise self._wrong(found, value, f"at most {MOST_LAYERS:,} layers")
+        return number
 
     def optional_positive(self, key: str) -> int | None:
         """A positive integer, or None where it is null or absent without default."""
