@@ -34,13 +34,13 @@ def option_rows() -> Mapping[str, Mapping[str, Any]]:
 def command(name: str) -> click.Command:
     """A command; what it does is imported when it is called."""
     row = commands()[name]
-    own = [parameter(spelled, **more) for spelled, more in row.get("options", {}).items()]
+    listed = [parameter(spelled, **more) for spelled, more in row.get("options", {}).items()]
     shared = (one for group in row.get("groups", ()) for one in options_of(group))
     made = (
         partial(GroupedCommand, first=row.get("first", ())) if "grouped" in row else click.Command
     )
     return made(
-        name, callback=partial(_run, name), params=[*own, *shared],
+        name, callback=partial(_run, name), params=[*listed, *shared],
         help=row["text"], epilog=row["epilog"],
     )  # fmt: skip
 
