@@ -35,8 +35,8 @@ sure to fit as the recipe (at most 80 %, what a search demands by default); *gai
 the recipe's predicted time; a technique that no published recipe of the job has is marked *unused*.
 Whether a gain of more than 10 % by other degrees alone is one cannot be told where the recipe's own
 prediction is more than 10 % off all that was published of the same configuration: the row then
-names the run that would tell, the recipe with the one change of degrees by which it would save most
-by prediction."""
+names the run that would tell: the recipe with the one change that brings at least half of the gain
+by prediction, or the plan itself."""
 
 
 def _summary(comparisons: Sequence[Comparison]) -> str:
