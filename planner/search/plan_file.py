@@ -138,9 +138,8 @@ def _result(path: Path, document: Any) -> SearchResult:
 
 def demand_whole(path: Path, result: SearchResult) -> None:
     """UsageError for a plan whose parts contradict each other, as no command writes it."""
-    count = len(result.plans)
-    if not all(0 <= number <= count for number in (result.recommended, *result.shown)):
-        raise UsageError(f"{path}: 'recommended' or 'shown' is no plan of {count}; {_MADE_BY}")
+    if not 0 <= result.recommended <= len(result.plans):
+        raise UsageError(f"{path}: field 'recommended' is no plan of the file; {_MADE_BY}")
     for number, plan in enumerate(result.plans):
         if plan.schedule not in SCHEDULES:
             raise UsageError(

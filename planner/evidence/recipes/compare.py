@@ -268,21 +268,24 @@ def _changed_degrees(mapped: MappedRow, plan: Plan, names: Iterable[str]) -> lis
     return [f"{name} {before}→{after}" for name, before, after in pairs if before != after]
 
 
+# Of a gain, what a change brings that stands for the plan.
+_MOST_OF_IT = 0.5
 # Degrees that change together.
 _TOGETHER = (("tp", "etp"), ("pp", "vpp"), ("cp",), ("ep",), ("zero", "shard"), ("mbs",))
 
 
 def _telling_run(prediction: Prediction, mapped: MappedRow, plan: Plan) -> str:
     """The measurement that is missing: the recipe with that one of the plan's changes by which it
-    would save most; the plan itself where no such change is legal alone."""
+    would save most; the plan itself where no change alone brings half of the gain."""
     trials = list(_single_changes(mapped, plan))
     costed = cost_predictions([replace(prediction, mapped=trial) for _, trial in trials])
     times_s = [
         (one.step_time_s or inf, text) for (text, _), one in zip(trials, costed, strict=True)
     ]
-    if not times_s:
+    seconds, text = min(times_s, default=(inf, ""))
+    before_s = prediction.step_time_s or 0.0
+    if before_s - seconds < _MOST_OF_IT * (before_s - plan.step_time_s):
         return "; a run of this plan would tell"
-    seconds, text = min(times_s)
     return f"; a run of the recipe with {text} alone would tell, predicted {seconds:.3g} s"
 
 
@@ -302,6 +305,12 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
         if mode.name == plan.recompute != mapped.mode.name:
             job = replace(mapped.job, recompute=(mode,))
             yield f"recompute {mode.name}", replace(mapped, job=job, mode=mode)
+    profile = mapped.job.framework
+    for name in plan.techniques:
+        technique = profile.technique(name)
+        if technique and not _has(profile, technique) and works_with(mapped.job, degrees, name):
+            used = replace(mapped.job, framework=with_techniques(profile, (name,)))
+            yield name, replace(mapped, job=used)
 
 
 def _largest_term(prediction: Prediction, plan: Plan) -> str:

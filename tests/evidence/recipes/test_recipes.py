@@ -14,6 +14,8 @@ from planner.evidence.recipes.__main__ import main
 from planner.evidence.recipes.compare import (
     NOTABLE,
     Comparison,
+    _single_changes,
+    _telling_run,
     _verdict,
     compare,
     published,
@@ -72,6 +74,29 @@ def test_gains_are_named(comparisons: list[Comparison]) -> None:
         if one.gain is not None and one.gain > NOTABLE:
             assert one.verdict in ("gain", "within the error bar", "cannot tell")
             assert one.reason
+
+
+def test_the_run_that_would_tell_is_named(recipes: list[MeasuredRow]) -> None:
+    """Changes alone: degrees of as many GPUs and the same batch, recomputation, techniques."""
+    small = [row for row in recipes if row.says("model", "grok1") and row.says("precision", "fp8")]
+    found = predict_rows(small)
+    compared = [compare(prediction, [], published(found)) for prediction in found[:1]]
+    assert all(one is not None for one in compared)
+    (comparison,) = [one for one in compared if one is not None]
+    told = "would tell" in comparison.reason
+    assert told == (comparison.verdict == "cannot tell")
+    mapped = found[0].mapped
+    assert mapped is not None
+    degrees = mapped.degrees.model_copy(update={"tp": 1, "etp": 1, "dp": 16, "ep": 8})
+    plan: Any = SimpleNamespace(
+        degrees=degrees, recompute="full", techniques=("fused-dispatch",), step_time_s=1.0
+    )
+    changes = dict(_single_changes(mapped, plan))
+    assert set(changes) == {"tp 4→1, etp 4→1", "recompute full", "fused-dispatch"}
+    for changed in changes.values():
+        assert changed.degrees.gpus == mapped.degrees.gpus
+        assert changed.degrees.gbs == mapped.degrees.gbs
+    assert _telling_run(found[0], mapped, plan) == "; a run of this plan would tell"
 
 
 def test_a_search_keeps_what_a_recipe_states(predictions: list[Prediction]) -> None:
