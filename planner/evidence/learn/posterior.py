@@ -210,7 +210,7 @@ def trust(before: Array, left_out: Array) -> float:
         return 0.0
     gains = np.append(np.log((errors + _SMALL) / (rest + _SMALL)), _GAINS)
     sure = _SURE * float(gains.std(ddof=1)) / math.sqrt(len(gains))
-    # What runs show each other far more exactly than that is no noise: a slow link of a few of them.
+    # What runs show each other far more exactly than repeats agree is no noise.
     scatter = min(_SCATTER, 2.0 * float(rest.mean()) + _NOTHING)
     real = min(1.0, max(_LEAST, float(np.median(errors)) / scatter))
     return real * min(1.0, max(0.0, float(gains.mean())) / sure)
