@@ -49,7 +49,7 @@ _GAINS, _SMALL, _SUM, _SURE = (0.0, 0.6), 0.02, 0.04, 2.0
 # Repeats of one configuration scatter by 4 % (standard deviation, median of 11 published clusters):
 # of runs that are nearer to their predictions a share is taken by how far they are off, at least
 # `_LEAST`.
-_SCATTER, _LEAST = 0.04, 0.1
+_SCATTER, _LEAST, _NOTHING = 0.04, 0.5, 1e-9
 # A single run is doubted, so that it does not mislead, more than it scatters: it does by this share
 # of the variance, chosen by the runs that 80 % intervals hold.
 _EXPECTED_OF_ONE = 0.4
@@ -210,7 +210,9 @@ def trust(before: Array, left_out: Array) -> float:
         return 0.0
     gains = np.append(np.log((errors + _SMALL) / (rest + _SMALL)), _GAINS)
     sure = _SURE * float(gains.std(ddof=1)) / math.sqrt(len(gains))
-    real = min(1.0, max(_LEAST, float(np.median(errors)) / _SCATTER))
+    # What runs show each other far more exactly than repeats agree is no noise.
+    scatter = min(_SCATTER, 2.0 * float(rest.mean()) + _NOTHING)
+    real = min(1.0, max(_LEAST, float(np.median(errors)) / scatter))
     return real * min(1.0, max(0.0, float(gains.mean())) / sure)
 
 
