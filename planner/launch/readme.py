@@ -1,5 +1,5 @@
 """The README of a launch folder: what was chosen, what to expect, when to worry; and the CSV of one
-row in which measurements go back to `planner validate`.
+row in which measurements go back to `planner validate` and `calibrate`.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def _files(written: Files) -> list[str]:
         "README.md": "this page",
         PREFLIGHT: "what `--preflight` runs",
         PLAN_FILE: "the plan with every prediction; `planner explain plan.json` shows it",
-        MEASURED_FILE: "where your measurement goes, for `planner validate`",
+        MEASURED_FILE: "where your measurement goes, for `planner validate` and `planner calibrate`",
     }
     for name in written:
         starts = name.startswith(("launch.", "sky.", "jobset.", "trainjob."))

@@ -89,20 +89,25 @@ class _Reader(ScriptedReader):
             optimizer_offload=self._offload(),
             precision="fp16" if self._on("fp16.enabled") else "bf16",
             unmodelled=tuple(
-                (self.document.settings[key], why)
+                (self.document.settings[at], why)
                 for key, why in left_out("deepspeed").items()
-                if self._is_unmodelled(key)
+                if (at := self._asked_for(key))
             ),
             **batch,
         )
 
-    def _is_unmodelled(self, key: str) -> bool:
-        """Whether a setting asks for something that the prediction leaves out."""
+    def _asked_for(self, key: str) -> str | None:
+        """The setting, or the first of a table, by which something is asked for that the prediction
+        leaves out; None where nothing is."""
+        settings = self.document.settings
+        below = [name for name in settings if name.startswith(f"{key}.")]
+        switches = [name for name in below if name.endswith(".enabled")]
+        if below:
+            return next(filter(self._on, switches), None) if switches else below[0]
         value = self.document.get(key)
-        if key not in self.document.settings or value in _OFF:
-            return False
         names = _PRECISION_NAMES["fp16" if self._on("fp16.enabled") else "bf16"]
-        return not (key in _SAME_TYPE and str(value).lower() in names)
+        same = key in _SAME_TYPE and str(value).lower() in names
+        return None if key not in settings or value in _OFF or same else key
 
     # --- values ---------------------------------------------------------------------------------
 

@@ -135,6 +135,17 @@ def test_deepspeed_optimizers(read: Read, optimizer: str, more: str, expected: s
     assert rules(found, "error") == expected
 
 
+def test_deepspeed_names_what_a_table_asks_for(read: Read) -> None:
+    on = '"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}'
+    found = read(deepspeed('"zenflow": {"topk_ratio": 0.1}', on), "ds.json", model="8b", gpus=8)
+    why = {setting.key: why for setting, why in found.unmodelled}
+    assert why["zero_optimization.zenflow.topk_ratio"] == "asynchronous updates"
+    assert "compressed training" in why.values()
+    off = '"progressive_layer_drop": {"enabled": false, "theta": 0.5}'
+    found = read(deepspeed("", off), "ds.json", model="8b", gpus=8)
+    assert "layers dropped" not in [why for _, why in found.unmodelled]
+
+
 def test_deepspeed_tables(read: Read) -> None:
     found = read('{"zero_optimization": 3, "bf16": {}}', "ds.json", model="llama-3.1-8b")
     assert rules(found) == {"option-value"}
