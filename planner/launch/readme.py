@@ -230,7 +230,7 @@ def _files(written: Files) -> list[str]:
         "README.md": "this page",
         PREFLIGHT: "what `--preflight` runs",
         PLAN_FILE: "the plan with every prediction; `planner explain plan.json` shows it",
-        MEASURED_FILE: "where your measurement goes, for `planner validate` and `planner calibrate`",
+        MEASURED_FILE: "where your measurement goes, for `planner validate` and `calibrate`",
     }
     for name in written:
         starts = name.startswith(("launch.", "sky.", "jobset.", "trainjob."))
