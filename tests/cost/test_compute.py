@@ -318,8 +318,10 @@ def test_every_gpu_of_the_catalogue_has_curves(name: str) -> None:
     gpu = load_gpu(name)
     for precision in set(gpu.peak_flop_per_s) & {"bf16", "fp16", "fp8", "mxfp8", "nvfp4"}:
         inputs = gpu_inputs(gpu, precision, "auto")
-        assert 0.3 < inputs.gemm_max_efficiency <= 1.0
-        assert inputs.gemm_max_efficiency * inputs.gemm_clock_gain < 1.0
+        # GeForce boards clock beyond the boost that their peak is printed for.
+        most = 1.15 if name.startswith("RTX") else 1.0
+        assert 0.3 < inputs.gemm_max_efficiency <= most
+        assert inputs.gemm_max_efficiency * inputs.gemm_clock_gain < most
     assert load_compute_curves(gpu).provenance
 
 

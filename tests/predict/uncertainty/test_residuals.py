@@ -11,7 +11,7 @@ import pytest
 from planner.evidence.fit.judging import (
     HeldOut,
     Residual,
-    held_out,
+    judge,
     strangers,
     summarised,
     without_unmeasured_errors,
@@ -37,6 +37,11 @@ from tests.evidence.runs.rows_for_tests import predicted
 NEAR = Family("nanotron", "hopper", "one domain", "dense")
 FAR = Family("megatron-core", "hopper", "one domain", "dense")
 ELSEWHERE = Family("fsdp1", "ampere", "one domain", "dense")
+
+
+def held_out(table: ResidualTable, found: list[Residual]) -> HeldOut:
+    """Coverage of the intervals that leave each run's source out."""
+    return judge(table, found).coverage(table.inflation)
 
 
 def runs(source: str, family: Family, *values: float) -> list[Residual]:
