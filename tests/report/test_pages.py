@@ -185,7 +185,9 @@ def test_bad_files_are_refused_with_what_is_wrong(
 
 def test_a_search_without_plans_has_no_page(result: SearchResult, tmp_path: Path) -> None:
     path = tmp_path / "none.json"
-    path.write_text(to_json(result.model_copy(update={"plans": (), "recommended": 0})), encoding="utf-8")
+    path.write_text(
+        to_json(result.model_copy(update={"plans": (), "recommended": 0})), encoding="utf-8"
+    )
     with pytest.raises(UsageError, match="holds no plan"):
         page_of_file(path)
 
