@@ -33,7 +33,7 @@ def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict
     for edit in edits:
         setting = found.setting(edit.key)
         if edit.rename:
-            replacements.append(_renaming(found, setting, edit))
+            replacements.append(_renaming(setting, edit))
         elif _says_so(setting, edit.value):
             continue
         elif setting is None or not (setting.spans or setting.whole):
@@ -74,17 +74,17 @@ def _replacement(found: Found, setting: Setting, value: str, *, at_use: bool) ->
     if not setting.spans:
         raise NotInFileError(f"{setting.key} has no place of its own in the file")
     span = setting.spans[-1 if at_use else 0]
-    quoted = found.files[span.file].text[span.start : span.start + 1] in ("'", '"')
+    quoted = span.written[:1] in ("'", '"')
     return Replacement(span, _literal(found, value, quoted=quoted))
 
 
-def _renaming(found: Found, setting: Setting | None, edit: Edit) -> Replacement:
+def _renaming(setting: Setting | None, edit: Edit) -> Replacement:
     """The key of a setting, spelt as it should be."""
     whole = setting.whole if setting else None
     if whole is None:
         raise NotInFileError(f"{edit.key} has no place of its own in the file")
     name = edit.key.rpartition(".")[2]
-    start = found.files[whole.file].text.index(name, whole.start)
+    start = whole.file.text.index(name, whole.start)
     new = edit.rename.rpartition(".")[2]
     return Replacement(Span(whole.file, start, start + len(name)), new)
 
@@ -104,7 +104,7 @@ def _removal(found: Found, setting: Setting) -> Replacement:
     whole = setting.whole
     if whole is None or not (found.format == "megatron" or _form(found) in ("toml", "yaml")):
         raise NotInFileError(f"{setting.key} cannot be taken out in place")
-    return without_line(found.files[whole.file].text, whole)
+    return without_line(whole)
 
 
 # --- new keys -------------------------------------------------------------------------------------
@@ -165,12 +165,12 @@ def _export(found: Found, edit: Edit) -> Replacement:
     name, source = edit.key[1:], found.files[found.main_file]
     match = re.search(rf"(?m)^\s*(?:export\s+)?{name}=(\S*)", source.text)
     if match:
-        return Replacement(Span(source.path, match.start(1), match.end(1)), edit.value or "")
+        return Replacement(Span(source, match.start(1), match.end(1)), edit.value or "")
     has_batch = any(found.setting(anchor) is not None for anchor in _ANCHORS)
     if source.text.lstrip().startswith("--") or not has_batch:
         raise NotInFileError(f"{edit.key[1:]} belongs into the environment")
     at = _first_code(source)
-    return Replacement(Span(source.path, at, at), f"export {name}={edit.value}\n")
+    return Replacement(Span(source, at, at), f"export {name}={edit.value}\n")
 
 
 def _first_code(source: SourceFile) -> int:
@@ -186,8 +186,8 @@ def _first_code(source: SourceFile) -> int:
 def _sibling(found: Found, table: str) -> Span | None:
     """First entry of a table in the configuration's file, or in what holds it."""
     inside = (one.whole for one in found.settings if one.key.rpartition(".")[0] == table)
-    embedded = found.main_file not in found.files
-    return next((one for one in inside if one and (embedded or one.file == found.main_file)), None)
+    files = (found.main_file,) if found.main_file in found.files else (*found.files,)
+    return next((one for one in inside if one and one.file.path in files), None)
 
 
 def _line_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:
@@ -203,11 +203,9 @@ def _line_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:
     if not places:
         raise NotInFileError("the configuration stands in no file")
     file, first = places[0]
-    at = places[-1][1] + 1
-    text = found.files[file].text
+    at, text = places[-1][1] + 1, file.text
     if sibling is not None:
-        file, first = sibling.file, sibling.start
-        text = found.files[file].text
+        file, first, text = sibling.file, sibling.start, sibling.file.text
         at = text.find("\n", sibling.end)
         at = len(text) if at < 0 else at
     elif toml:
@@ -245,12 +243,12 @@ def _json_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:
         items = [f'"{k}": {_literal(found, v, quoted=False)}' for k, v in entries.items()]
     if sibling is None:
         raise NotInFileError("the file is empty")
-    text = found.files[found.main_file].text
+    text = sibling.file.text
     start = text.rfind("\n", 0, sibling.start) + 1
     indent = text[start : sibling.start]
     gap = f"\n{indent}" if not indent.strip() else " "
     whole = "".join(f"{item},{gap}" for item in items)
-    return Replacement(Span(found.main_file, sibling.start, sibling.start), whole)
+    return Replacement(Span(sibling.file, sibling.start, sibling.start), whole)
 
 
 # Mended files may have problems that the first ones hid.

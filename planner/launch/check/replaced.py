@@ -27,14 +27,14 @@ def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]
     texts: dict[str, str] = {}
     ordered = sorted(
         dict.fromkeys(replacements),
-        key=lambda replacement: (replacement.span.file, -replacement.span.start),
+        key=lambda replacement: (replacement.span.file.path, -replacement.span.start),
     )
     last: dict[str, int] = {}
     for item in ordered:
-        file, span = item.span.file, item.span
-        if span.end > last.get(file, len(found.files[file].text) + 1):
+        file, span = item.span.file.path, item.span
+        if span.end > last.get(file, len(span.file.text) + 1):
             raise NotInFileError("two settings share one value in the file")
-        text = texts.get(file, found.files[file].text)
+        text = texts.get(file, span.file.text)
         texts[file] = text[: span.start] + item.text + text[span.end :]
         last[file] = span.start
     for file, text in texts.items():
@@ -44,8 +44,9 @@ def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]
     return texts
 
 
-def without_line(text: str, span: Span) -> Replacement:
+def without_line(span: Span) -> Replacement:
     """A span taken out: with its line, if nothing else but a backslash stands there."""
+    text = span.file.text
     start = text.rfind("\n", 0, span.start) + 1
     end = text.find("\n", span.end)
     end = len(text) if end < 0 else end

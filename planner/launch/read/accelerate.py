@@ -12,13 +12,10 @@ from pathlib import Path
 
 from planner.launch.options import ACCELERATE
 from planner.launch.read.beside import source_beside
-from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document, json_document, unknown_key
+from planner.launch.read.document import Document, Source, json_document, unknown_key
 from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Problem, Setting, nearest
-from planner.launch.read.hf_arguments import HfArguments
 from planner.launch.read.names import is_known, known_names
-from planner.launch.read.text import Files
 
 TOP_KEYS = known_names("accelerate")
 FSDP_KEYS = known_names("accelerate-fsdp")
@@ -40,13 +37,6 @@ _DEEPSPEED = {
 }
 
 
-def read_accelerate(
-    document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
-) -> Found:
-    """The launch that an accelerate file describes."""
-    return _Reader(document, launch, files, script).found()
-
-
 _KEYS = {
     "world": "num_processes", "tp": f"{_P}tp_size", "cp": f"{_P}cp_size",
     "zero": ACCELERATE["zero"].key, "shard": f"{_P}dp_replicate_size",
@@ -54,10 +44,13 @@ _KEYS = {
 }  # fmt: skip
 
 
-class _Reader(ScriptedReader):
+class AccelerateReader(ScriptedReader):
+    """The launch that an accelerate file describes."""
+
     quoted_numbers = True
 
     def found(self) -> Found:
+        """Everything that was read."""
         self.problems += unknown_keys(self.document)
         world = self.world or self.whole("num_processes", 0, 0)
         framework, zero = self._sharding()
@@ -186,15 +179,16 @@ class _Reader(ScriptedReader):
             self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
 
 
-def deepspeed_in(document: Document, files: Files) -> Document | None:
+def deepspeed_in(document: Document, source: Source) -> Document | None:
     """DeepSpeed's settings as an accelerate file has them: its own names, or a file beside it."""
     if str(document.get("distributed_type")) != "DEEPSPEED":
         return None
     table = "deepspeed_config."
     named = document.get(f"{table}deepspeed_config_file")
-    source = source_beside(str(named), Path(document.path).parent, files) if named else None
-    if source is not None:
-        return json_document(source.as_text(), source.path, files)
+    folder = Path(document.path).parent
+    file = source_beside(str(named), folder, source.files) if named else None
+    if file is not None:
+        return json_document(file.as_text(), file.path)
     settings: dict[str, Setting] = {}
     for name, key in _DEEPSPEED.items():
         setting = document.settings.get(table + name)

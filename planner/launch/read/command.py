@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
 
 from planner.launch.read.found import Setting
 from planner.launch.read.shell_state import Command
-from planner.launch.read.text import Files, Span, Text, Word, digits
+from planner.launch.read.text import Span, Text, Word, digits
 
 # Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
 _NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")
@@ -53,6 +56,51 @@ class LaunchCommand:
     total: Setting | None = None
 
     @property
+    def folder(self) -> Path:
+        """Where the script stands."""
+        return Path(self.command.file).parent
+
+    @property
+    def place(self) -> str:
+        """`train.sh:12`."""
+        return f"{self.command.file}:{self.command.line}"
+
+    @property
+    def name(self) -> str:
+        """The program without its folders."""
+        return self.program.rpartition("/")[2]
+
+    @cached_property
+    def given(self) -> dict[str, Setting]:
+        """`--name value`, `--name=value` and switches of the program."""
+        words, found = self.arguments, dict[str, Setting]()
+        for at, word in enumerate(words):
+            text = word.text.value
+            if not text.startswith("--"):
+                continue
+            name, equals, _ = text[2:].partition("=")
+            name = name.replace("-", "_")
+            following = words[at + 1] if at + 1 < len(words) else None
+            if equals:
+                found[name] = setting_of(name, word.text[len(name) + 3 :])
+            elif following is not None and not following.text.value.startswith("--"):
+                found[name] = setting_of(name, following.text, following.used)
+            else:
+                found[name] = switch_of(name, word)
+        return found
+
+    @property
+    def overrides(self) -> dict[str, Setting]:
+        """What a command says in place of its YAML file, LLaMA-Factory's `name=value` too."""
+        found = dict(self.given)
+        for word in self.arguments:
+            if given := re.match(r"([A-Za-z_]\w*)=", word.text.value):
+                value = word.text[given.end() :]
+                setting = setting_of(given[1], value)
+                found[given[1]] = replace(setting, value=None) if value.value == "null" else setting
+        return found
+
+    @property
     def world(self) -> int | None:
         """Processes in all; None where the command does not say."""
         total = whole_number(self.total)
@@ -72,26 +120,26 @@ def whole_number(setting: Setting | None) -> int | None:
     return digits(match[1]) if match else None
 
 
-def split_command(command: Command, files: Files) -> LaunchCommand | None:
+def split_command(command: Command) -> LaunchCommand | None:
     """The launch that a command is; None if it starts no Python program."""
     words = command.words
-    spelled = [_spelled(word, files) for word in words]
+    spelled = [word.text.known or word.written for word in words]
     at = _program_index(spelled)
     if at is None:
         return None
     before = words[:at]
     program = spelled[at]
-    options = tuple(_options(before, files))
+    options = tuple(_options(before))
     launcher = _launcher(before)
     found = {
         what: _last(options, names)
         for what, names in (("nodes", _NODES), ("per_node", _PER_NODE), ("total", _TOTAL))
     }
     if not launcher and _is_trainer_command(spelled, at):
-        found |= _of_environment(command, files, program)
+        found |= _of_environment(command, program)
     gpus = command.environment.get(_OF_TORCHTITAN_GPUS)
     if program.endswith(OF_TORCHTITAN) and gpus is not None:
-        each = setting_of(_OF_TORCHTITAN_GPUS, gpus, None, files)
+        each = setting_of(_OF_TORCHTITAN_GPUS, gpus)
         found |= {"per_node": each, "nodes": replace(each, value="1", spans=())}
     if launcher in _PER_GPU_LAUNCHERS:
         # srun's tasks are nodes here.
@@ -118,12 +166,11 @@ def included_gpus(hosts: str) -> int | None:
     return sum(part[1].count(",") + 1 for part in parts if part is not None)
 
 
-def _of_environment(command: Command, files: Files, program: str) -> dict[str, Setting | None]:
+def _of_environment(command: Command, program: str) -> dict[str, Setting | None]:
     """Nodes and processes where a trainer's own command starts torchrun."""
     texts = {name: command.environment.get(name) for name in _OF_TRAINERS}
     nodes, per_node, visible = (
-        None if text is None else setting_of(name, text, None, files)
-        for name, text in texts.items()
+        None if text is None else setting_of(name, text) for name, text in texts.items()
     )
     if per_node is None and visible is not None and visible.value:
         count = str(visible.value).count(",") + 1
@@ -142,18 +189,15 @@ def hidden_program(command: Command) -> str:
     return ""
 
 
-def arguments_as_command(arguments: Text) -> Command:
-    """A list of arguments without the command, one a line or many."""
-    words = tuple(Word(text, text.span()) for text in arguments.split())
-    place = arguments.first()
-    return Command(words, {}, place[0] if place else "", 1)
-
-
-def _spelled(word: Word, files: Files) -> str:
-    """A word's value; as it is written, where all of it is not known."""
-    if word.text.known or word.used is None:
-        return word.text.known
-    return files.by_path[word.used.file].text[word.used.start : word.used.end].strip("\"'")
+def made_launch(
+    words: Sequence[Word],
+    path: str,
+    program: str = "",
+    environment: Mapping[str, Text] = MappingProxyType({}),
+) -> LaunchCommand:
+    """A launch of arguments that stand in a file, without a launcher."""
+    command = Command(tuple(words), environment, path, 1)
+    return LaunchCommand("", program, command.words, (), command)
 
 
 def _program_index(words: Sequence[str]) -> int | None:
@@ -199,41 +243,45 @@ def _is_runner(before: Sequence[str]) -> bool:
 
 
 def _launcher(before: Sequence[Word]) -> str:
-    names = [word.text.value.rsplit("/", 1)[-1] for word in before]
+    names = [word.base for word in before]
     for name in names:
         if name in _PER_GPU_LAUNCHERS:
             return "torchrun" if name.startswith("torch") else name.split(".")[0]
     return next((name for name in names if name in ("srun", "mpirun")), "")
 
 
-def _options(words: Sequence[Word], files: Files) -> Iterator[Setting]:
+def _options(words: Sequence[Word]) -> Iterator[Setting]:
     """`--name value` and `--name=value` of the launcher's part."""
     for at, word in enumerate(words):
         match = re.match(r"^--?([A-Za-z][\w-]*)(=?)", word.text.value)
         if not match:
             continue
         if match[2]:
-            yield setting_of(match[1], word.text[match.end() :], None, files)
+            yield setting_of(match[1], word.text[match.end() :])
         elif at + 1 < len(words) and not words[at + 1].text.value.startswith("-"):
-            yield setting_of(match[1], words[at + 1].text, words[at + 1].used, files)
+            yield setting_of(match[1], words[at + 1].text, words[at + 1].used)
 
 
 def setting_of(
-    key: str, value: Text, used: Span | None, files: Files, whole: Span | None = None
+    key: str, value: Text, used: Span | None = None, whole: Span | None = None
 ) -> Setting:
     """A setting from a word, with where its value is defined and used."""
-    defined = value.span()
-    place = value.first() or ((used.file, used.start) if used else None)
-    spans = tuple(dict.fromkeys(item for item in (defined, used) if item is not None))
+    place = value.first() or used
+    spans = tuple(dict.fromkeys(item for item in (value.span(), used) if item is not None))
     return Setting(
         key,
         "" if value.unknown else value.value,
-        place[0] if place else "",
-        files.line(place),
+        place.file.path if place else "",
+        place.line if place else 0,
         spans,
         whole,
         value.unknown,
     )
+
+
+def switch_of(key: str, word: Word, whole: Span | None = None) -> Setting:
+    """A switch, which has no value that could be replaced."""
+    return replace(setting_of(key, word.text, word.used, whole), value=True, spans=(), unknown="")
 
 
 def _last(options: Sequence[Setting], names: Sequence[str]) -> Setting | None:

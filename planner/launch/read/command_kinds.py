@@ -28,7 +28,7 @@ def is_megatron(launch: LaunchCommand) -> bool:
     """Whether a command has Megatron's options, by its program's name or by theirs."""
     words = [word.text.value.partition("=")[0] for word in launch.arguments]
     # A file by its name, a module by all of it: folders may be called anything.
-    name = launch.program.rpartition("/")[2]
+    name = launch.name
     if is_swift_megatron(launch):
         return False
     named = "pretrain_" in name or "megatron" in name
@@ -75,7 +75,7 @@ def named_configs(launch: LaunchCommand) -> Iterator[Text]:
             yield from _registries(value)
         if name in _CONFIG_OPTIONS and value.value:
             yield value
-    by_name = launch.program.rpartition("/")[2] in TRAINER_COMMANDS
+    by_name = launch.name in TRAINER_COMMANDS
     for word in launch.arguments[:2]:
         is_hidden = by_name and bool(word.text.unknown) and not word.text.value.startswith("-")
         if is_hidden or re.fullmatch(r"[^-=].*\.ya?ml", word.text.value):

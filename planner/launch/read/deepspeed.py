@@ -11,13 +11,10 @@ from functools import partial
 from typing import Any
 
 from planner.launch.options import DEEPSPEED
-from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Problem, nearest
-from planner.launch.read.hf_arguments import HfArguments
 from planner.launch.read.names import is_known, known_names, left_out
-from planner.launch.read.text import Files
 
 TOP_KEYS = known_names("deepspeed")
 ZERO_KEYS = known_names("deepspeed-zero")
@@ -34,17 +31,13 @@ _OPTIMIZERS = {
 _OFF = (None, False, "none", "auto")
 
 
-def read_deepspeed(
-    document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
-) -> Found:
+class DeepspeedReader(ScriptedReader):
     """The launch that a DeepSpeed file describes, completed from the command or the caller."""
-    return _Reader(document, launch, files, script).found()
 
-
-class _Reader(ScriptedReader):
     called, plain_floats, open_value = "DeepSpeed", True, "auto"
 
     def found(self) -> Found:
+        """Everything that was read."""
         self.problems += [*self._unknown(), *self._zero_values()]
         tp = self.whole(DEEPSPEED["tp"].key, 1)
         stage = self._stage()

@@ -13,7 +13,7 @@ from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.document import yaml_document
 from planner.launch.read.embedded import is_embedding
 from planner.launch.read.names import known_names
-from planner.launch.read.text import Files, Text
+from planner.launch.read.text import Text
 
 Kind = Literal[
     "shell", "arguments", "torchtitan", "torchtitan-python", "deepspeed", "accelerate",
@@ -139,7 +139,7 @@ def _yaml_kind(name: str, text: str) -> Kind:
             "way that is read; give the script that it starts"
         )
     # With its message with the line, if it is no YAML.
-    settings = yaml_document(Text.made(text), name, Files()).settings
+    settings = yaml_document(Text.made(text), name).settings
     off = tuple(
         key.rpartition(".")[0] + "."
         for key, setting in settings.items()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
-from planner.launch.read.found import Edit, Placed, Problem, Setting, is_slip
+from planner.launch.read.command import LaunchCommand, setting_of
+from planner.launch.read.found import Edit, Hints, Placed, Problem, Setting, is_slip
 from planner.launch.read.limits import MOST_SETTINGS
 from planner.launch.read.text import Files, Text
 
@@ -20,6 +22,32 @@ _Places = tuple[int, int, int, int]
 _ENTRY = re.compile(r"^(\s*)([A-Za-z0-9_.\"'-]+)(\s*=\s*)")
 # A value that begins and ends in its line, without the comment behind it.
 _VALUE = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|[^\s#"'\[{][^#]*?(?=\s*(?:#|$))""")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A configuration as a reader is given it: its text and path, the command that names it, files
+    that were opened, and what the caller knows."""
+
+    text: Text
+    path: str
+    launch: LaunchCommand | None
+    files: Files
+    hints: Hints
+
+    @property
+    def given(self) -> dict[str, Setting]:
+        """Arguments of the command, if there is one."""
+        return {} if self.launch is None else self.launch.given
+
+    @property
+    def folder(self) -> Path:
+        """Where the command stands, else the file."""
+        return Path(self.path).parent if self.launch is None else self.launch.folder
+
+    def yaml(self) -> Document:
+        """The text as YAML. UsageError."""
+        return yaml_document(self.text, self.path)
 
 
 @dataclass
@@ -65,12 +93,12 @@ class Document(Placed):
         self.settings[key] = setting
 
 
-def toml_document(text: Text, path: str, files: Files) -> Document:
+def toml_document(text: Text, path: str) -> Document:
     """A TOML file. UsageError with the line that is wrong."""
-    return _marked(toml_content(text.value, path), dict(_toml_places(text)), text, path, files)
+    return _marked(toml_content(text.value, path), dict(_toml_places(text)), text, path)
 
 
-def yaml_document(text: Text, path: str, files: Files) -> Document:
+def yaml_document(text: Text, path: str) -> Document:
     """A YAML file. UsageError with line and column of what is wrong."""
     from planner.launch.read.yaml_text import YamlError, read_yaml
 
@@ -79,33 +107,28 @@ def yaml_document(text: Text, path: str, files: Files) -> Document:
         content = read.content
     except YamlError as error:
         raise UsageError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise UsageError(f"{path}: holds no table of settings")
-    return _marked(content, dict(_yaml_places(read.nodes[0], "")), text, path, files)
+    return _marked(content, dict(_yaml_places(read.nodes[:1])), text, path)
 
 
-def json_document(text: Text, path: str, files: Files) -> Document:
+def json_document(text: Text, path: str) -> Document:
     """A JSON file. UsageError with the line that is wrong."""
     from planner.launch.read.yaml_text import documents_of
 
-    content = json_content(text.value, path)
+    # JSON is YAML but for tabs; the places are the same.
+    nodes = documents_of(text.value.replace("\t", " ")).nodes[:1]
+    return _marked(json_content(text.value, path), dict(_yaml_places(nodes)), text, path)
+
+
+def _marked(content: Any, places: Mapping[str, _Places], text: Text, path: str) -> Document:
+    """The settings of a file, each with its place where that is known. UsageError for too many."""
     if not isinstance(content, dict):
         raise UsageError(f"{path}: holds no table of settings")
-    # JSON is YAML but for tabs; the places are the same.
-    nodes = documents_of(text.value.replace("\t", " ")).nodes
-    places = dict(_yaml_places(nodes[0], "")) if nodes else {}
-    return _marked(content, places, text, path, files)
-
-
-def _marked(
-    content: dict[str, Any], places: Mapping[str, _Places], text: Text, path: str, files: Files
-) -> Document:
-    """The settings of a file, each with its place where that is known. UsageError for too many."""
     found = list(islice(leaves(content), MOST_SETTINGS + 1))
     if len(found) > MOST_SETTINGS:
         raise UsageError(f"{path}: more than {MOST_SETTINGS:,} settings: no launch has as many")
-    settings = {key: _setting(key, value, places.get(key), text, files) for key, value in found}
-    return Document(path, settings)
+    return Document(
+        path, {key: _setting(key, value, places.get(key), text, path) for key, value in found}
+    )
 
 
 def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -118,40 +141,28 @@ def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield key, value
 
 
-def _setting(key: str, value: object, places: _Places | None, text: Text, files: Files) -> Setting:
+def _setting(key: str, value: object, places: _Places | None, text: Text, path: str) -> Setting:
     if places is None:
-        return Setting(key, value, (files.by_path and next(iter(files.by_path))) or "")
+        top = text.first()
+        return Setting(key, value, top.file.path if top else path)
     start, end, first, last = places
-    one_text = text[start:end]
-    place = one_text.first() or text[first:last].first()
-    span = one_text.span()
-    return Setting(
-        key,
-        value,
-        place[0] if place else "",
-        files.line(place),
-        (span,) if span else (),
-        text[first:last].span(),
-        one_text.unknown,
-    )
+    entry = text[first:last]
+    setting = setting_of(key, text[start:end], None, entry.span())
+    at = entry.first()
+    if not setting.file and at is not None:
+        setting = replace(setting, file=at.file.path, line=at.line)
+    return replace(setting, value=value)
 
 
-def _yaml_places(node: Any, prefix: str) -> Iterator[tuple[str, _Places]]:
-    """Offsets of every leaf of a mapping node."""
-    for name, value in node.value:
+def _yaml_places(nodes: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, _Places]]:
+    """Offsets of every leaf of mapping nodes."""
+    for name, value in (pair for node in nodes if node.id == "mapping" for pair in node.value):
         key = f"{prefix}{name.value}"
         if value.id == "mapping" and value.value:
-            yield from _yaml_places(value, f"{key}.")
-            continue
-        yield (
-            key,
-            (
-                value.start_mark.index,
-                value.end_mark.index,
-                name.start_mark.index,
-                value.end_mark.index,
-            ),
-        )
+            yield from _yaml_places([value], f"{key}.")
+        else:
+            start, end = value.start_mark.index, value.end_mark.index
+            yield key, (start, end, name.start_mark.index, end)
 
 
 def _toml_places(text: Text) -> Iterator[tuple[str, _Places]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document
-from planner.launch.read.found import Found, Hints, Problem, Setting, nearest, unresolved
+from planner.launch.read.document import Document, Source
+from planner.launch.read.found import Found, Problem, Setting, nearest, unresolved
 from planner.launch.read.hf_arguments import HfArguments
-from planner.launch.read.text import Files, digits
+from planner.launch.read.text import digits
 
 # Options by which programs of one's own may call the micro-batch.
 _BATCH = re.compile(r"--(?!\w*(eval|val|test|infer|global|total))\w*(batch|bsz)\w*")
@@ -28,10 +28,8 @@ class DocumentReader:
     called = ""
     open_value: str | None = None
 
-    def __init__(
-        self, document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
-    ) -> None:
-        self.document, self.launch, self.files, self.hints = document, launch, files, hints
+    def __init__(self, document: Document, source: Source) -> None:
+        self.document, self.launch, self.hints = document, source.launch, source.hints
         self.problems: list[Problem] = []
         self.assumed: list[str] = []
         # As `Found` has them.
@@ -99,7 +97,6 @@ class DocumentReader:
         self.problems += [unresolved(setting) for setting in asked if setting.unknown]
         stated = {name: settings[key] for name, key in keys.items() if key in settings}
         return Found(
-            files=self.files.by_path,
             main_file=self.document.path,
             where={**(script or {}), **stated},
             settings=tuple(settings.values()),
@@ -115,10 +112,8 @@ class DocumentReader:
 class ScriptedReader(DocumentReader):
     """A file that a Trainer script's arguments complete."""
 
-    def __init__(
-        self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
-    ) -> None:
-        super().__init__(document, launch, files, script.hints)
+    def __init__(self, document: Document, source: Source, script: HfArguments) -> None:
+        super().__init__(document, replace(source, hints=script.hints))
         self.script, self.assumed = script, list(script.assumed)
         self.problems += script.unresolved
         if script.hints.seq is None:

@@ -205,8 +205,8 @@ class Found:
     """
 
     format: Format
-    files: Mapping[str, SourceFile]
     framework: str
+    files: Mapping[str, SourceFile] = field(default_factory=dict)
     variations: tuple[str, ...] = ()
     shape: ModelSpec | None = None
     model: str | None = None

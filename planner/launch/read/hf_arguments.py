@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -11,10 +11,9 @@ from typing import Literal
 from planner.job.frameworks import load_framework
 from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.hf_files import LIGER
-from planner.launch.read.command import setting_of
 from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings
-from planner.launch.read.text import Files, Word, digits
+from planner.launch.read.text import digits
 
 _NAMES = meanings("trainer-names")
 # Switches of Liger's kernels: those that mean all of them, axolotl's, which mean one each.
@@ -36,7 +35,7 @@ class HfArguments:
     """
 
     hints: Hints = field(default_factory=Hints)
-    given: dict[str, Setting] = field(default_factory=dict)
+    given: Mapping[str, Setting] = field(default_factory=dict)
     optimizer: str | None = None
     kernel: str | None = None
     attention: Literal["flash", "eager"] = "flash"
@@ -74,7 +73,7 @@ class HfArguments:
         return {_NAMES[name]: setting for name, setting in self.given.items() if name in _NAMES}
 
 
-def hf_arguments(given: dict[str, Setting], folder: Path, hints: Hints) -> HfArguments:
+def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> HfArguments:
     """What named settings of a Trainer say, wherever they stand; `folder`: of the file."""
     values: dict[str, object] = {}
     unknown_model, assumed = "", []
@@ -190,36 +189,6 @@ def known_model(name: str) -> str | None:
     while (known := catalog_name(plain)) is None and (match := _TUNED.search(plain)) is not None:
         plain = plain[: match.start()]
     return known
-
-
-def given_arguments(words: Sequence[Word], files: Files) -> dict[str, Setting]:
-    """`--name value`, `--name=value` and switches."""
-    found: dict[str, Setting] = {}
-    for at, word in enumerate(words):
-        text = word.text.value
-        if not text.startswith("--"):
-            continue
-        name, equals, _ = text[2:].partition("=")
-        name = name.replace("-", "_")
-        following = words[at + 1] if at + 1 < len(words) else None
-        if equals:
-            found[name] = setting_of(name, word.text[len(name) + 3 :], None, files)
-        elif following is not None and not following.text.value.startswith("--"):
-            found[name] = setting_of(name, following.text, following.used, files)
-        else:
-            one_setting_of = setting_of(name, word.text, word.used, files)
-            found[name] = Setting(name, True, one_setting_of.file, one_setting_of.line)
-    return found
-
-
-def overrides(words: Sequence[Word], files: Files) -> dict[str, Setting]:
-    """What a command says in place of its YAML file, LLaMA-Factory's `name=value` too."""
-    found = given_arguments(words, files)
-    for word in words:
-        if given := re.match(r"([A-Za-z_]\w*)=", word.text.value):
-            setting = setting_of(given[1], word.text[given.end() :], None, files)
-            found[given[1]] = replace(setting, value=None) if setting.value == "null" else setting
-    return found
 
 
 def _is_on(setting: Setting | None) -> bool:

@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from planner.launch.read.accelerate import read_accelerate
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.accelerate import AccelerateReader
+from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.deepspeed import read_deepspeed
-from planner.launch.read.document import Document, json_document
-from planner.launch.read.found import Found, Hints, Problem, Setting, unresolved
+from planner.launch.read.deepspeed import DeepspeedReader
+from planner.launch.read.document import Document, Source, json_document
+from planner.launch.read.found import Found, Problem, Setting, unresolved
 from planner.launch.read.hf_arguments import OPTIMIZERS, HfArguments, hf_arguments, optim_of
 from planner.launch.read.names import left_out
-from planner.launch.read.text import Files, digits
+from planner.launch.read.text import digits
 
 Program = Literal["llamafactory", "axolotl", "swift", "trainer"]
 # TrainingArguments' own micro-batch, and those of programs that have another.
@@ -71,27 +71,22 @@ _FSDP_WORDS: Mapping[str, tuple[str, object]] = {
 
 
 def read_hf_training(
-    given: Mapping[str, Setting],
-    path: str,
-    files: Files,
-    hints: Hints,
-    launch: LaunchCommand | None = None,
-    program: Program = "trainer",
+    given: Mapping[str, Setting], source: Source, program: Program = "trainer"
 ) -> Found:
-    """The launch that named settings describe; `path`: the file in which they stand."""
-    named = dict(given)
+    """The launch that named settings describe; `source`: the file in which they stand."""
+    named, path, launch = dict(given), source.path, source.launch
     program = program_of(program, named, launch)
     if program == "swift":
         named = {_SWIFT_2.get(name, name): setting for name, setting in named.items()}
-    script = hf_arguments(named, Path(path).parent, hints)
+    script = hf_arguments(named, Path(path).parent, source.hints)
     elsewhere = _batch_elsewhere(named, script.hints.mbs)
     script = _completed(script, named, program, launch)
-    document = _deepspeed(named, path, files)
+    document = _deepspeed(named, source)
     if document is not None:
-        found = read_deepspeed(document, launch, files, script)
+        found = DeepspeedReader(document, source, script).found()
     else:
         sharded = _sharded(named, path, bf16=script.bf16_weights)
-        found = read_accelerate(sharded, launch, files, script)
+        found = AccelerateReader(sharded, source, script).found()
     refusals = refusals_of(named, launch, program)
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
     left = tuple(
@@ -143,7 +138,7 @@ def refusals_of(
 
 def _other_program(launch: LaunchCommand) -> str:
     """Why a program's name says that it does not train by next-token prediction."""
-    name = launch.program.rpartition("/")[2].lower()
+    name = launch.name.lower()
     match = _OTHER_PROGRAMS.search(name)
     return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
 
@@ -324,8 +319,9 @@ def _configuration(named: Mapping[str, Setting]) -> Setting | None:
     return next((named[name] for name in options if name in named), None)
 
 
-def _deepspeed(named: Mapping[str, Setting], path: str, files: Files) -> Document | None:
+def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
     """DeepSpeed's configuration: named and beside the file, or written in it."""
+    path = source.path
     setting = _configuration(named)
     preset = re.fullmatch(r"(?:default-)?zero([0-3])(_offload)?", _value(named, "deepspeed"))
     if setting is not None and preset is not None:
@@ -338,11 +334,9 @@ def _deepspeed(named: Mapping[str, Setting], path: str, files: Files) -> Documen
             return _zero_stage(named, path)
         return Document(path, {key.removeprefix("deepspeed."): one for key, one in inside.items()})
     if isinstance(setting.value, str):
-        found = beside(setting.value, Path(path).parent)
-        text = text_of(found) if found is not None else None
-        if found is not None and text is not None:
-            source = files.add(str(found), text)
-            return json_document(source.as_text(), str(found), files)
+        file = source_beside(setting.value, Path(path).parent, source.files)
+        if file is not None:
+            return json_document(file.as_text(), file.path)
         if (stage := _stage_of_name(setting.value)) is not None:
             return _zero_stage({**named, "zero_stage": replace(setting, value=stage)}, path)
     return _zero_stage(named, path)

@@ -11,9 +11,7 @@ from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.megatron_table import option
 from planner.launch.read.beside import beside, text_of
-from planner.launch.read.command import (
-    LaunchCommand,
-)
+from planner.launch.read.command import LaunchCommand
 from planner.launch.read.command_kinds import (
     MEGATRON_SIGNS,
     is_megatron,
@@ -27,6 +25,7 @@ from planner.launch.read.configured import (
     read_trainer,
 )
 from planner.launch.read.detect import READABLE
+from planner.launch.read.document import Source
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.megatron_attributes import is_swift_megatron, read_swift_megatron
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
@@ -58,9 +57,9 @@ def read_launch(
         open_file(Path(path).expanduser(), read)
     plans = read.of_kind("plan")
     if plans:
-        return _plan(read, plans[0], hints, plan)
+        return replace(_plan(read, plans[0], hints, plan), files=read.files.by_path)
     read_shells(read, hints)
-    found = _found(read, hints)
+    found = replace(_found(read, hints), files=read.files.by_path)
     if found.format in READ_ONLY:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         return replace(found, problems=(*read.problems, *plain))
@@ -84,11 +83,11 @@ def _as_environment_may(read: Opened, problems: Sequence[Problem]) -> Iterator[P
 
 def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
     """What the files state of nodes, GPUs and processes."""
-    submitted = {place[0]: text for text in read.submitted if (place := text.first())}
+    submitted = {place.file.path: text for text in read.submitted if (place := text.first())}
     scripts = [*submitted.values()]
     scripts += [read.texts[path] for path in read.of_kind("shell") if path not in submitted]
     jobs = [read.texts[path] for path in read.of_kind("job")]
-    counts = stated_counts(scripts, jobs, read.launch, read.files)
+    counts = stated_counts(scripts, jobs, read.launch)
     return (*counts, *accelerate_counts(found, counts))
 
 
@@ -99,7 +98,7 @@ def _plan(read: Opened, path: str, hints: Hints, number: int | None) -> Found:
     if len(read.kinds) > 1:
         others = ", ".join(other for other in read.kinds if other != path)
         raise UsageError(f"{path} is a plan file: give it alone, without {others}")
-    return read_plan(Path(path), read.files, hints, number)
+    return read_plan(Path(path), hints, number)
 
 
 # --- the launch -----------------------------------------------------------------------------------
@@ -109,24 +108,23 @@ def _found(read: Opened, hints: Hints) -> Found:
     """The reader that the files call for."""
     launch = read.launch = _choose_command(read)
     if launch is not None and is_bridge(launch):
-        return read_megatron_bridge(launch, _program_text(read, launch), read.files, hints)
+        return read_megatron_bridge(launch, _program_text(read, launch), hints)
     if launch is not None and is_swift_megatron(launch):
-        return read_swift_megatron(launch, read.files, hints)
+        return read_swift_megatron(launch, hints)
     config = _config_path(read, launch)
     of_megatron = launch is not None and is_megatron(launch)
     if config is not None and not (of_megatron and read.kinds[config] == "deepspeed"):
-        found = read_configured(
-            read.kinds[config], read.texts[config], config, launch, read.files, hints
-        )
+        source = Source(read.texts[config], config, launch, read.files, hints)
+        found = read_configured(read.kinds[config], source)
         if launch is not None and found.framework in _PRETRAINERS and other_model(launch):
-            why = f"{launch.program.rpartition('/')[2]} trains nothing, by its name"
+            why = f"{launch.name} trains nothing, by its name"
             found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
         return replace(found, document=read.texts[config])
     if launch is not None and of_megatron:
-        from planner.launch.read.megatron import read_megatron
+        from planner.launch.read.megatron import MegatronReader
 
-        return read_megatron(launch, read.files, hints)
-    if launch is not None and is_trainer(launch, read.files):
+        return MegatronReader(launch, hints).found()
+    if launch is not None and is_trainer(launch):
         return read_trainer(launch, read.files, hints)
     raise CannotTellError(_no_launch(read, launch))
 
@@ -136,7 +134,7 @@ def _program_text(read: Opened, launch: LaunchCommand) -> str | None:
     name = Path(launch.program).name
     if name in read.programs:
         return read.programs[name]
-    path = beside(name, Path(launch.command.file).parent) if name.endswith(".py") else None
+    path = beside(name, launch.folder) if name.endswith(".py") else None
     return None if path is None else text_of(path)
 
 
@@ -158,9 +156,8 @@ def _choose_command(read: Opened) -> LaunchCommand | None:
     # What a launcher starts trains rather than what runs before or after it.
     chosen = (trains or [command for command in others if command.launcher] or others)[-1]
     if len(trains) > 1:
-        place = f"{chosen.command.file}:{chosen.command.line}"
         text = f"{len(trains)} commands that train; the last one is read"
-        read.problems.append(Problem("several-commands", text, "warning", (place,)))
+        read.problems.append(Problem("several-commands", text, "warning", (chosen.place,)))
     return chosen
 
 
@@ -189,9 +186,8 @@ def _config_path(read: Opened, launch: LaunchCommand | None) -> str | None:
 
 def _open_named(read: Opened, launch: LaunchCommand, named: list[str]) -> str | None:
     """A configuration beside the script, or where the script names it."""
-    folder = Path(launch.command.file).parent
     for name in named:
-        path = beside(name, folder)
+        path = beside(name, launch.folder)
         if path is not None and path.suffix in (".toml", ".json", ".yaml", ".yml", ".py"):
             open_file(path, read)
             return str(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from planner.job.bounds import MOST_LAYERS
@@ -46,7 +45,6 @@ from planner.launch.read.megatron_run import (
     read_sharp,
 )
 from planner.launch.read.names import left_out
-from planner.launch.read.text import Files
 
 # Fusions that the profile without Transformer Engine does not count on.
 _UNFUSED = (
@@ -85,17 +83,12 @@ _DEGREES = {
 }
 
 
-def read_megatron(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
-    """The launch as its arguments describe it."""
-    return MegatronReader(launch, files, hints).found()
-
-
 class MegatronReader:
     """One command's arguments, and what is gathered from them."""
 
-    def __init__(self, launch: LaunchCommand, files: Files, hints: Hints) -> None:
-        self.launch, self.files, self.hints = launch, files, hints
-        self.arguments = parse_arguments(launch.arguments, files)
+    def __init__(self, launch: LaunchCommand, hints: Hints) -> None:
+        self.launch, self.hints = launch, hints
+        self.arguments = parse_arguments(launch.arguments)
         self.dialect = self._dialect()
         translate(self.arguments, self.dialect)
         self.assumed: list[str] = []
@@ -125,7 +118,7 @@ class MegatronReader:
         ]
         environment = self._environment()
         dp = self._data_parallel(degrees)
-        place = f"{self.launch.command.file}:{self.launch.command.line}"
+        place = self.launch.place
         sizes = {name: degrees[name] for name in ("tp", "pp", "cp")} | {"vpp": split.vpp}
         facts = Facts(self.arguments, sizes, environment, place, bool(self.launch.program))
         self.problems += eased(option_problems(facts), self.dialect)
@@ -151,7 +144,6 @@ class MegatronReader:
             self.problems = [Problem("not-predictable", f"{why}: not modelled", "warning")]
         return Found(
             format="megatron",
-            files=self.files.by_path,
             shape=None if self.hints.model else shape,
             model=self.hints.model,
             vpp=split.vpp,
@@ -321,7 +313,7 @@ class MegatronReader:
 
     def _stage_in(self, setting: Setting) -> int:
         """The ZeRO stage of DeepSpeed's file, which says it where no option does."""
-        path = beside(str(setting.value), Path(self.launch.command.file).parent)
+        path = beside(str(setting.value), self.launch.folder)
         found = re.search(r'"stage"\s*:\s*([0-3])\b', (path and text_of(path)) or "")
         if found is not None:
             return int(found[1])

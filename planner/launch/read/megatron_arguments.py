@@ -11,7 +11,7 @@ from typing import Any
 from hardware.files import shipped_text
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.options import MEGATRON
-from planner.launch.read.command import setting_of
+from planner.launch.read.command import setting_of, switch_of
 from planner.launch.read.found import (
     Edit,
     Placed,
@@ -21,7 +21,7 @@ from planner.launch.read.found import (
     is_slip,
     nearest,
 )
-from planner.launch.read.text import Files, Span, Text, Word
+from planner.launch.read.text import Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
 # Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
@@ -142,27 +142,27 @@ class Arguments(Placed):
         return (setting for name, setting in self.given.items() if name not in self.used)
 
 
-def parse_arguments(words: Sequence[Word], files: Files) -> Arguments:
+def parse_arguments(words: Sequence[Word]) -> Arguments:
     """Options of a command, as argparse without abbreviations reads them."""
     arguments = Arguments()
     at = 0
     while at < len(words):
-        at = _read_one(words, at, arguments, files)
+        at = _read_one(words, at, arguments)
     return arguments
 
 
-def _read_one(words: Sequence[Word], at: int, arguments: Arguments, files: Files) -> int:
+def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     """Read the option at an index; the index of the next one."""
     word = words[at]
     text = word.text.value
     if not text.startswith("--"):
         if word.text.unknown:
-            arguments.problems.append(_unknown_word(word, files))
+            arguments.problems.append(_unknown_word(word))
         elif text:
-            arguments.unknown.append(setting_of(text, Text(""), word.used, files, word.used))
+            arguments.unknown.append(setting_of(text, Text(""), word.used, word.used))
         return at + 1
     name, equals, _ = text[2:].partition("=")
-    place = f"{word.used.file}: " if word.used else ""
+    place = f"{word.used.file.path}: " if word.used else ""
     refuse_unmodelled(name, f"{place}--{name}")
     option = options().get(name)
     if option is None and name in other_options():
@@ -177,9 +177,9 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments, files: Files
             values.append(words[end])
             end += 1
     if option is None:
-        arguments.unknown.append(_setting(f"--{name}", word, values, files))
+        arguments.unknown.append(_setting(f"--{name}", word, values))
         return end
-    arguments.given[option.name] = _setting(f"--{name}", word, values, files)
+    arguments.given[option.name] = _setting(f"--{name}", word, values)
     _check_values(option, arguments)
     return end
 
@@ -196,24 +196,23 @@ def _is_option(word: Word) -> bool:
     return word.text.value.startswith("--")
 
 
-def _setting(key: str, word: Word, values: Sequence[Word], files: Files) -> Setting:
-    whole = _with_quote(_whole([word, *values]), files)
+def _setting(key: str, word: Word, values: Sequence[Word]) -> Setting:
+    whole = _with_quote(_whole([word, *values]))
     if not values:
-        one_setting_of = setting_of(key, word.text, word.used, files, whole)
-        return Setting(key, True, one_setting_of.file, one_setting_of.line, (), whole)
+        return switch_of(key, word, whole)
+    first = setting_of(key, values[0].text, values[0].used, whole)
     if len(values) == 1:
-        return setting_of(key, values[0].text, values[0].used, files, whole)
-    first = setting_of(key, values[0].text, values[0].used, files, whole)
+        return first
     span = _whole(values)
     texts = tuple(value.text.value for value in values)
-    return Setting(key, texts, first.file, first.line, (span,) if span else (), whole)
+    return replace(first, value=texts, spans=(span,) if span else (), unknown="")
 
 
-def _with_quote(span: Span | None, files: Files) -> Span | None:
+def _with_quote(span: Span | None) -> Span | None:
     """A span with the quote that closes one within: an array's element stands without it."""
     if span is None:
         return None
-    text = files.by_path[span.file].text
+    text = span.file.text
     closing = text[span.end : span.end + 1]
     is_open = closing in ("'", '"') and text.count(closing, span.start, span.end) % 2
     return replace(span, end=span.end + 1) if closing and is_open else span
@@ -231,16 +230,10 @@ def _whole(words: Sequence[Word]) -> Span | None:
     return Span(known[0].file, known[0].start, known[-1].end)
 
 
-def _unknown_word(word: Word, files: Files) -> Problem:
-    place = files.line((word.used.file, word.used.start)) if word.used else 0
-    where = (f"{word.used.file}:{place}",) if word.used else ()
-    return Problem(
-        "unresolved",
-        f"{word.text.unknown}: taken as no arguments",
-        "warning",
-        where,
-        "--env NAME=VALUE sets a variable",
-    )
+def _unknown_word(word: Word) -> Problem:
+    text = f"{word.text.unknown}: taken as no arguments"
+    where = (word.used.place,) if word.used else ()
+    return Problem("unresolved", text, "warning", where, "--env NAME=VALUE sets a variable")
 
 
 def _check_values(option: Option, arguments: Arguments) -> None:

@@ -17,19 +17,18 @@ from planner.job.errors import UsageError
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.beside import source_beside
-from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document, yaml_document
+from planner.launch.read.command import LaunchCommand, made_launch
+from planner.launch.read.document import Document, Source, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
-from planner.launch.read.hf_arguments import HfArguments, given_arguments, hf_arguments
+from planner.launch.read.hf_arguments import HfArguments, hf_arguments
 from planner.launch.read.hf_training import refusals_of
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_dialects import CORE, Dialect, other_model
 from planner.launch.read.names import meanings
-from planner.launch.read.shell_state import Command
 from planner.launch.read.text import HOLE, Files, Hole, Text, Word, digits
 
-_ARGS, _ENV = "MODEL_ARGS", "ENV_VARS"
+_ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
 _WITHOUT = meanings("megatron-without")
 # Attribute -> the option that sets it, where its name is another.
 _NAMES = {name: MEGATRON[name].name for name in ("fp8", "fp4")}
@@ -39,7 +38,7 @@ _MOST_PRESETS = 32
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-?([^}]*))?\}")
 
 
-def words_of(values: Mapping[str, Setting], files: Files) -> Iterator[Word]:
+def words_of(values: Mapping[str, Setting]) -> Iterator[Word]:
     """Options with their values: `true` is a switch, `false` and nothing leave it out."""
     for name, setting in values.items():
         if setting.value in (None, False, "null", "None"):
@@ -51,20 +50,18 @@ def words_of(values: Mapping[str, Setting], files: Files) -> Iterator[Word]:
         if setting.value is True or (is_switch and str(setting.value).lower() in ("true", "1")):
             continue
         takes_many = option is not None and option.values == "many"
-        yield from _values(setting, files, takes_many=takes_many)
+        yield from _values(setting, takes_many=takes_many)
 
 
-def _values(setting: Setting, files: Files, *, takes_many: bool) -> Iterator[Word]:
+def _values(setting: Setting, *, takes_many: bool) -> Iterator[Word]:
     """A setting's value as words: lists, also as `[a b]` and `a b`, have several."""
     place = setting.spans[0] if setting.spans else None
     if isinstance(setting.value, list):
         yield from (Word(_text(str(item)), place) for item in setting.value)
         return
     text = str(setting.value)
-    if place is not None and files.by_path[place.file].text[place.start : place.end] == text:
-        written = Text(text, tuple((place.file, at) for at in range(place.start, place.end)))
-    else:
-        written = _text(text)
+    in_place = place is not None and place.written == text
+    written = place.as_text() if place is not None and in_place else _text(text)
     match = re.fullmatch(r"\[([\w\s.]+)\]", text)
     if match is not None:
         parts = written[1 : len(text) - 1] if len(written.value) == len(text) else _text(match[1])
@@ -83,11 +80,6 @@ def _text(written: str) -> Text:
     return Text(value, tuple(why if letter == HOLE else None for letter in value))
 
 
-def _launch(words: list[Word], environment: Mapping[str, Text], path: str) -> LaunchCommand:
-    command = Command(tuple(words), environment, path, 1)
-    return LaunchCommand("", "pretrain_gpt.py", tuple(words), (), command)
-
-
 # --- model_config.yaml ----------------------------------------------------------------------------
 
 
@@ -103,8 +95,9 @@ def is_model_config(content: object) -> bool:
     return isinstance(content, dict) and isinstance(content.get(_ARGS), dict)
 
 
-def read_model_config(document: Document, files: Files, hints: Hints) -> Found:
+def read_model_config(source: Source) -> Found:
     """The launch that MODEL_ARGS describes."""
+    document = source.yaml()
     flags = {
         key.partition(".")[2].removeprefix("--"): setting
         for key, setting in document.settings.items()
@@ -117,11 +110,11 @@ def read_model_config(document: Document, files: Files, hints: Hints) -> Found:
         for key, setting in document.settings.items()
         if key.startswith(f"{_ENV}.")
     }
-    reader = SettingsReader(
-        _launch(list(words_of(flags, files)), environment, document.path), files, hints
-    )
+    words = list(words_of(flags))
+    launch = made_launch(words, document.path, _PROGRAM, environment)
+    reader = SettingsReader(launch, source.hints)
     # Tests stand in folders by what they train.
-    tested = replace(reader.launch, program="/".join(Path(document.path).parts[-3:-1]))
+    tested = replace(launch, program="/".join(Path(document.path).parts[-3:-1]))
     if why := other_model(tested):
         reader.problems.append(Problem("not-predictable", f"{why}: not modelled", "warning"))
     if str(document.get("TEST_TYPE", "")).startswith(("inference", "release-inference")) or any(
@@ -143,15 +136,16 @@ def is_primus(content: object) -> bool:
     return any(isinstance(module, dict) and "framework" in module for module in modules)
 
 
-def read_primus(document: Document, files: Files, hints: Hints) -> Found:
+def read_primus(source: Source) -> Found:
     """The experiment's trainer: presets of model and trainer, then its overrides."""
+    document = source.yaml()
     name = next(iter(document.names("modules")))
     prefix = f"modules.{name}."
     framework = str(document.get(f"{prefix}framework"))
-    settings, missing = _merged(document, prefix, framework, files)
+    settings, missing = _merged(document, prefix, framework, source.files)
     if framework == "torchtitan":
-        return _primus_torchtitan(document, settings, files, hints)
-    found = _PrimusReader(document, framework, settings, missing, files, hints).found()
+        return _primus_torchtitan(settings, source)
+    found = _PrimusReader(source, framework, settings, missing).found()
     return replace(found, format="settings")
 
 
@@ -186,7 +180,7 @@ def _preset(
         return None
     if source.path not in read:
         settings = read[source.path] = {}  # what extends itself ends here
-        document = yaml_document(source.as_text(), source.path, files)
+        document = yaml_document(source.as_text(), source.path)
         bases = document.get("extends") or document.get("bases")
         for base in bases if isinstance(bases, list) else ():
             below = _preset(f"{Path(name).parent}/{base}", source.path, files, read)
@@ -199,16 +193,10 @@ class _PrimusReader(SettingsReader):
     """Megatron's reader under Primus' profile."""
 
     def __init__(
-        self,
-        document: Document,
-        framework: str,
-        settings: dict[str, Setting],
-        missing: list[str],
-        files: Files,
-        hints: Hints,
+        self, source: Source, framework: str, settings: dict[str, Setting], missing: list[str]
     ) -> None:
-        flags = dict(flags_of(settings))
-        super().__init__(_launch(list(words_of(flags, files)), {}, document.path), files, hints)
+        words = list(words_of(dict(flags_of(settings))))
+        super().__init__(made_launch(words, source.path, _PROGRAM), source.hints)
         self.missing = missing
         if framework != "megatron":
             text = f"Primus with {framework} is not modelled"
@@ -258,15 +246,13 @@ def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
             yield name, setting
 
 
-def _primus_torchtitan(
-    document: Document, settings: dict[str, Setting], files: Files, hints: Hints
-) -> Found:
+def _primus_torchtitan(settings: dict[str, Setting], source: Source) -> Found:
     from planner.launch.read.torchtitan import TorchtitanReader
     from planner.launch.read.torchtitan_keys import unknown_keys
 
     plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
-    inner = Document(document.path, plain)
-    reader = TorchtitanReader(inner, None, files, hints)
+    inner = Document(source.path, plain)
+    reader = TorchtitanReader(inner, replace(source, launch=None))
     # Old names are read under the new ones; Primus has keys of its own besides.
     reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]
     return replace(reader.found("torchtitan-0.2"), format="settings")
@@ -290,19 +276,19 @@ _DEGREE = re.compile(r"_parallel_size$")
 
 def is_swift_megatron(launch: LaunchCommand) -> bool:
     """Whether a command is ms-swift's own, or torchrun's with its program."""
-    return launch.program.rpartition("/")[2] == "megatron" or "/_megatron/" in launch.program
+    return launch.name == "megatron" or "/_megatron/" in launch.program
 
 
-def read_swift_megatron(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
+def read_swift_megatron(launch: LaunchCommand, hints: Hints) -> Found:
     """The launch as its arguments describe it."""
-    given = given_arguments(launch.arguments, files)
+    given = dict(launch.given)
     named = {"model": next((given[name] for name in _CHECKPOINTS if name in given), None)}
     length = given.get("seq_length") or given.get("max_length")
     if length is not None:
         given["seq_length"] = length
     stated = {name: item for name, item in {**given, **named}.items() if item is not None}
-    script = hf_arguments(stated, Path(launch.command.file).parent, hints)
-    found = _SwiftReader(launch, given, script, files).found()
+    script = hf_arguments(stated, launch.folder, hints)
+    found = _SwiftReader(launch, given, script).found()
     others = {name: item for name, item in given.items() if not _DEGREE.search(name)}
     refusals = refusals_of({"tuner_type": Setting("", "full"), **others}, None)
     packed = str(given["packing"].value).lower() == "true" if "packing" in given else False
@@ -319,17 +305,13 @@ class _SwiftReader(SettingsReader):
     """Megatron's reader with ms-swift's defaults and a checkpoint's model."""
 
     def __init__(
-        self,
-        launch: LaunchCommand,
-        given: Mapping[str, Setting],
-        script: HfArguments,
-        files: Files,
+        self, launch: LaunchCommand, given: Mapping[str, Setting], script: HfArguments
     ) -> None:
         self.script = script
         settings = {name: Setting(name, value) for name, value in _SWIFT_DEFAULTS.items()}
         settings |= {name: replace(item, value=_typed(item.value)) for name, item in given.items()}
-        words = tuple(words_of(dict(flags_of(settings)), files))
-        super().__init__(replace(launch, arguments=words), files, script.hints)
+        words = tuple(words_of(dict(flags_of(settings))))
+        super().__init__(replace(launch, arguments=words), script.hints)
 
     def _dialect(self) -> Dialect:
         return replace(CORE, name="program", words="ms-swift", core=False)
@@ -384,7 +366,7 @@ def logged_arguments(lines: Iterable[str]) -> tuple[str, int] | None:
         if name not in _REPEATED
     }
     chosen = {name: one for name, one in flags_of(settings) if not _is_default(name, one)}
-    words = [word.text.value for word in words_of(chosen, Files())]
+    words = [word.text.value for word in words_of(chosen)]
     return shlex.join(words), world
 
 

@@ -24,7 +24,7 @@ from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options
 from planner.launch.read.megatron_dialects import CORE, Dialect
-from planner.launch.read.text import Files, Text, Word
+from planner.launch.read.text import Text, Word
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
 _FEWEST = 2
@@ -68,20 +68,18 @@ def is_bridge(launch: LaunchCommand) -> bool:
     return sum(key in schema() for key in keys) >= _FEWEST
 
 
-def read_megatron_bridge(
-    launch: LaunchCommand, program: str | None, files: Files, hints: Hints
-) -> Found:
+def read_megatron_bridge(launch: LaunchCommand, program: str | None, hints: Hints) -> Found:
     """The launch that overrides describe; `program`: the start script's text, if it is known."""
-    overrides = _Overrides(launch, program, files)
+    overrides = _Overrides(launch, program)
     translated = replace(launch, arguments=tuple(overrides.words()))
-    found = _Reader(translated, files, hints, overrides).found()
+    found = _Reader(translated, hints, overrides).found()
     return overrides.renamed(found)
 
 
 class _Overrides:
     """Overrides by field, and as Megatron's options."""
 
-    def __init__(self, launch: LaunchCommand, program: str | None, files: Files) -> None:
+    def __init__(self, launch: LaunchCommand, program: str | None) -> None:
         self.given: dict[str, Word] = {}
         self.others: list[Word] = []
         self.settings: dict[str, Setting] = {}
@@ -97,7 +95,7 @@ class _Overrides:
                 value = Text(_PYTHON_WORDS[value.value], value.origin[: len(value.value)])
             self.given[match[1]] = Word(value, word.used or word.text.span())
             whole = word.used or word.text.span()
-            self.settings[match[1]] = setting_of(match[1], value, word.used, files, whole)
+            self.settings[match[1]] = setting_of(match[1], value, word.used, whole)
         recipe = _RECIPE.search(program or "")
         self.recipe = recipe[1] if recipe else None
         # A start script around the bare recipe, as ours: the overrides say everything.
@@ -247,10 +245,8 @@ def _made(text: str, place: Word | None = None) -> Word:
 class _Reader(MegatronReader):
     """Megatron's reader under Bridge's profile."""
 
-    def __init__(
-        self, launch: LaunchCommand, files: Files, hints: Hints, overrides: _Overrides
-    ) -> None:
-        super().__init__(launch, files, hints)
+    def __init__(self, launch: LaunchCommand, hints: Hints, overrides: _Overrides) -> None:
+        super().__init__(launch, hints)
         self.overrides = overrides
         self.problems += _unknown_fields(overrides)
         if not overrides.is_bare:

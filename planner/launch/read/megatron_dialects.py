@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON_RECOMPUTE
@@ -115,7 +115,7 @@ def _quotes(source: str, word: str) -> bool:
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
     """The first of some files of a fork's source, where the script stands in its repository."""
-    folder = Path(launch.command.file).parent
+    folder = launch.folder
     found = (beside(name, folder, whole=True) for name in names)
     return next((text_of(path) or "" for path in found if path is not None), "")
 

@@ -11,20 +11,17 @@ from planner.job.specs import ModelSpec
 from planner.launch.nanotron import NANOTRON as MODEL
 from planner.launch.options import NANOTRON
 from planner.launch.read.beside import beside, text_of
-from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import (
     SURELY_MEANT,
     Found,
-    Hints,
     Problem,
     Severity,
     model_unknown,
     nearest,
 )
 from planner.launch.read.names import is_known, known_names
-from planner.launch.read.text import Files
 
 _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
     table: known_names(f"nanotron-{table}")
@@ -55,17 +52,13 @@ _KINDS = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
 _MODEL_KEYS = ("head_dim", *(entry.key for entry in MODEL if entry.key and "." not in entry.key))
 
 
-def read_nanotron(
-    document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
-) -> Found:
+class NanotronReader(DocumentReader):
     """The launch that a nanotron file describes."""
-    return _Reader(document, launch, files, hints).found()
 
-
-class _Reader(DocumentReader):
     called = "nanotron"
 
     def found(self) -> Found:
+        """Everything that was read."""
         self.problems += [*unknown_keys(self.document), *absent_keys(self.document)]
         keys = {name: option.key for name, option in NANOTRON.items()}
         dp, pp, tp, cp, ep = (self.whole(keys[it], 1) for it in ("dp", "pp", "tp", "cp", "ep"))

@@ -13,8 +13,8 @@ from planner.job.errors import UsageError
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
     LaunchCommand,
-    arguments_as_command,
     hidden_program,
+    made_launch,
     split_command,
 )
 from planner.launch.read.detect import READABLE, Kind, file_kind
@@ -94,14 +94,13 @@ def read_shells(read: Opened, hints: Hints) -> None:
     """Commands of all scripts, in one shell; files that they would write join the others."""
     for path in read.of_kind("arguments"):
         text = _blank_comments(read.texts[path])
-        command = arguments_as_command(text)
-        read.commands.append(LaunchCommand("", "", command.words, (), command))
+        read.commands.append(made_launch([Word(word, word.span()) for word in text.split()], path))
     shell = _walked(read, hints)
-    if not any(split_command(command, read.files) for command in shell.commands):
+    if not any(split_command(command) for command in shell.commands):
         again = _walked(read, hints, hopeful=True)
         shell = again if len(again.commands) > len(shell.commands) else shell
     for command in shell.commands:
-        found = split_command(command, read.files)
+        found = split_command(command)
         if found is not None:
             read.commands.append(found)
         elif why := hidden_program(command):
@@ -111,9 +110,9 @@ def read_shells(read: Opened, hints: Hints) -> None:
     read.submitted = shell.submitted
     for path, text in shell.written.items():
         _add_written(path, text, read)
-    for file, line, what in shell.errors:
-        words = f"syntax: {what}; bash may read it otherwise"
-        read.problems.append(Problem("shell-syntax", words, "warning", (f"{file}:{line}",)))
+    for place, what in shell.errors:
+        said = f"syntax: {what}; bash may read it otherwise"
+        read.problems.append(Problem("shell-syntax", said, "warning", (place,)))
     for note in _noted_once(shell.notes):
         read.problems.append(Problem("shell-not-followed", note, "note"))
 
@@ -124,7 +123,7 @@ def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
     if len(sharding) == len(settings) == 1:
         words = ("accelerate", "launch", "--config_file", sharding[0], "train.py", settings[0])
         command = Command(tuple(Word(Text.made(word)) for word in words), {}, sharding[0], 1)
-        found = split_command(command, read.files)
+        found = split_command(command)
         yield from () if found is None else (found,)
 
 

@@ -16,14 +16,14 @@ from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.megatron_bridge_schema import field_of, schema
 from planner.launch.options import MEGATRON
-from planner.launch.read.command import LaunchCommand
+from planner.launch.read.command import made_launch
+from planner.launch.read.document import Source
 from planner.launch.read.found import Found, Hints, Problem, model_unknown
 from planner.launch.read.hf_arguments import known_model
 from planner.launch.read.megatron_bridge import read_megatron_bridge
 from planner.launch.read.python_records import UNKNOWN, Record, chosen_words, python_module
 from planner.launch.read.python_values import Function, Reader, call_function
-from planner.launch.read.shell_state import Command
-from planner.launch.read.text import Files, Text, Word
+from planner.launch.read.text import Text, Word
 
 # The environment variable of the reading that names one of several recipes in a file.
 CHOICE = "RECIPE"
@@ -57,23 +57,21 @@ def is_recipe(text: str) -> bool:
     return bool(bridge or nemo)
 
 
-def read_recipe(
-    text: Text, path: str, launch: LaunchCommand | None, files: Files, hints: Hints
-) -> Found:
+def read_recipe(source: Source) -> Found:
     """The launch that one recipe of a file describes; the first, or the one that is named.
 
     `--env RECIPE=name` names it. UsageError for a slip in the file, CannotTellError where it
     holds no recipe, or reading goes beyond its limits.
     """
-    module = python_module(text, path)
+    path, hints = source.path, source.hints
     reader = Reader({**_SPECIAL, **_variables(hints.environment)})
-    source = reader.module(module, path)
+    module = reader.module(python_module(source.text, path), path)
     try:
-        name, result, others = _chosen(source.functions(), hints, path)
-        fields = _Fields(name, result)
+        name, result, others = _chosen(module.functions(), hints, path)
+        recipe = _Recipe(name, others, result, source)
     except RecursionError:
         raise CannotTellError(f"{path}: nested too deep to be read") from None
-    return _Recipe(name, others, fields, path, launch, files, hints).found()
+    return recipe.found()
 
 
 def _chosen(
@@ -162,11 +160,12 @@ def _variables(environment: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
     return dict.fromkeys(("getenv", "os.environ.get", "environ.get"), read)
 
 
-class _Fields:
-    """A recipe's result as Megatron-Bridge's fields."""
+class _Recipe:
+    """A recipe's result as Megatron-Bridge's fields, read as the overrides of a bare recipe."""
 
-    def __init__(self, name: str, result: Record) -> None:
-        self.name, self.result = name, result
+    def __init__(self, name: str, others: list[str], result: Record, source: Source) -> None:
+        self.name, self.others, self.result, self.source = name, others, result, source
+        self.path, self.unseen = source.path, _unseen(result)
         self.values: dict[str, Any] = {}
         # Fields that are set to what is not known.
         self.unknown: set[str] = set()
@@ -182,6 +181,8 @@ class _Fields:
         gpus = re.search(r"_(\d+)gpus?(_|$)", name)
         self.world = self._world() if is_nemo else int(gpus[1]) if gpus else None
         self.precision = _precision(self._precision_of(is_nemo))
+        # The fields themselves describe the model where its class is there.
+        self.missing = [field for field in _SIZES if field not in self.values]
 
     def _precision_of(self, is_nemo: bool) -> Any:
         if is_nemo:
@@ -207,7 +208,7 @@ class _Fields:
         self._take("train.micro_batch_size", self.result.get("data.micro_batch_size"))
         self._take("model.seq_length", self.result.get("data.seq_length"))
         self._overlap()
-        if _unseen(self.result):
+        if self.unseen:
             self.values = _NEMO_USUAL | self.values
 
     def _overlap(self) -> None:
@@ -228,6 +229,79 @@ class _Fields:
     def _world(self) -> int | None:
         nodes, devices = (self.result.get(f"trainer.{name}") for name in ("num_nodes", "devices"))
         return nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None
+
+    def _predictors(self, known: str) -> None:
+        """Multi-token prediction is the model's, where only a layout names it."""
+        layers = load_model(known).spec.mtp_layers
+        if layers and "m" in self.values.get("model.pipeline_model_parallel_layout", ""):
+            self.values.setdefault("model.mtp_num_layers", str(layers))
+
+    def found(self) -> Found:
+        """Everything that was read."""
+        hints, launch = self.source.hints, self.source.launch
+        known = _catalogued(self.model_name)
+        if not hints.model and known is not None and self.missing:
+            hints = replace(hints, model=known)
+            self._predictors(known)
+        words = [Word(Text.made(f"{field}={value}")) for field, value in self.values.items()]
+        program = f'vanilla_gpt_pretrain_config() get_mixed_precision_config("{self.precision}")'
+        found = read_megatron_bridge(made_launch(words, self.path, self.path), program, hints)
+        if found.shape is None and not found.model:
+            name = self.model_name
+            text = f"the catalogue does not know the model {name}"
+            if _WITHOUT_SIZES.search(name) and self.missing:
+                sizes = ", ".join(self.missing)
+                text = f"{name} has no sizes of its own, and the recipe leaves {sizes} to overrides"
+            found = replace(found, problems=(*found.problems, model_unknown(text, (self.path,))))
+        return replace(
+            found,
+            format="recipe",
+            world=(launch.world if launch else None) or self.world,
+            main_file=self.path,
+            unseen=self.unseen,
+            problems=(*self._problems(), *self._eased(found)),
+            assumed=(*self._assumed(), *found.assumed),
+        )
+
+    def _problems(self) -> Iterator[Problem]:
+        for field in sorted(self.unknown & _DEGREES):
+            text = f"{field} is worked out by code that is not read"
+            yield Problem("unresolved", text, "missing", (self.path,), "a file with its value")
+        if self.unseen and "train.global_batch_size" not in self.values:
+            text = f"the recipe {self.unseen} is not beside the file: its settings are not seen"
+            yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
+        if _HYBRIDS.search(f"{self.name} {self.model_name}"):
+            text = f"{self.model_name}: Megatron-Bridge's provider of hybrids is not read"
+            yield Problem("not-predictable", text, "warning", (self.path,))
+        made_by = self.result.name.rpartition(".")[2]
+        tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)
+        if tuned is not None:
+            text = f"{tuned}: adapters are not modelled; pretraining and full fine-tuning are"
+            yield Problem("not-predictable", text, "warning", (self.path,))
+
+    def _eased(self, found: Found) -> Iterator[Problem]:
+        """Without what only a command of overrides would get wrong."""
+        for problem in found.problems:
+            if problem.rule in _OF_COMMANDS:
+                continue
+            if problem.severity == "error" and self.unseen:
+                problem = replace(problem, severity="missing")  # noqa: PLW2901
+            shapes = ("layers-by", "layout", "vpp", "model-shape")
+            if problem.severity == "error" and not problem.rule.startswith(shapes):
+                problem = replace(problem, severity="warning")  # noqa: PLW2901
+            if problem.rule == "model-unknown" and problem.severity != "missing":
+                continue
+            open_layout = "model.pipeline_model_parallel_layout" in self.unknown
+            is_missing = problem.rule == "micro-batch" or (
+                open_layout and problem.rule.startswith("layers-by")
+            )
+            yield replace(problem, severity="missing") if is_missing else problem
+
+    def _assumed(self) -> Iterator[str]:
+        if self.others:
+            yield chosen_words(self.name, self.others, "recipes", CHOICE)
+        if self.unseen:
+            yield f"what {self.unseen} sets besides is not beside the file: NeMo's usual settings"
 
 
 def _written(value: Any) -> str | None:
@@ -309,105 +383,6 @@ def _catalogued(name: str) -> str | None:
             if (known := catalog_name(candidate)) is not None and len(candidate) > len("gpt2"):
                 return known
     return None
-
-
-class _Recipe:
-    """The recipe's fields, read as the overrides of a bare recipe."""
-
-    def __init__(
-        self,
-        name: str,
-        others: list[str],
-        fields: _Fields,
-        path: str,
-        launch: LaunchCommand | None,
-        files: Files,
-        hints: Hints,
-    ) -> None:
-        self.name, self.others, self.fields = name, others, fields
-        self.path, self.launch, self.files = path, launch, files
-        known = _catalogued(fields.model_name)
-        # The fields themselves describe the model where its class is there.
-        self.missing = [field for field in _SIZES if field not in fields.values]
-        if not hints.model and known is not None and self.missing:
-            hints = replace(hints, model=known)
-            self._predictors(known)
-        self.hints = hints
-
-    def _predictors(self, known: str) -> None:
-        """Multi-token prediction is the model's, where only a layout names it."""
-        layers = load_model(known).spec.mtp_layers
-        if layers and "m" in self.fields.values.get("model.pipeline_model_parallel_layout", ""):
-            self.fields.values.setdefault("model.mtp_num_layers", str(layers))
-
-    def found(self) -> Found:
-        """Everything that was read."""
-        words = tuple(
-            Word(Text.made(f"{field}={value}")) for field, value in self.fields.values.items()
-        )
-        command = Command(words, {}, self.path, 1)
-        launch = LaunchCommand("", self.path, words, (), command)
-        program = (
-            f'vanilla_gpt_pretrain_config() get_mixed_precision_config("{self.fields.precision}")'
-        )
-        found = read_megatron_bridge(launch, program, self.files, self.hints)
-        if found.shape is None and not found.model:
-            name = self.fields.model_name
-            text = f"the catalogue does not know the model {name}"
-            if _WITHOUT_SIZES.search(name) and self.missing:
-                sizes = ", ".join(self.missing)
-                text = f"{name} has no sizes of its own, and the recipe leaves {sizes} to overrides"
-            found = replace(found, problems=(*found.problems, model_unknown(text, (self.path,))))
-        return replace(
-            found,
-            format="recipe",
-            world=(self.launch.world if self.launch else None) or self.fields.world,
-            main_file=self.path,
-            unseen=_unseen(self.fields.result),
-            problems=(*self._problems(), *self._eased(found)),
-            assumed=(*self._assumed(), *found.assumed),
-        )
-
-    def _problems(self) -> Iterator[Problem]:
-        for field in sorted(self.fields.unknown & _DEGREES):
-            text = f"{field} is worked out by code that is not read"
-            yield Problem("unresolved", text, "missing", (self.path,), "a file with its value")
-        unseen = _unseen(self.fields.result)
-        if unseen and "train.global_batch_size" not in self.fields.values:
-            text = f"the recipe {unseen} is not beside the file: its settings are not seen"
-            yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
-        if _HYBRIDS.search(f"{self.name} {self.fields.model_name}"):
-            text = f"{self.fields.model_name}: Megatron-Bridge's provider of hybrids is not read"
-            yield Problem("not-predictable", text, "warning", (self.path,))
-        made_by = self.fields.result.name.rpartition(".")[2]
-        tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)
-        if tuned is not None:
-            text = f"{tuned}: adapters are not modelled; pretraining and full fine-tuning are"
-            yield Problem("not-predictable", text, "warning", (self.path,))
-
-    def _eased(self, found: Found) -> Iterator[Problem]:
-        """Without what only a command of overrides would get wrong."""
-        for problem in found.problems:
-            if problem.rule in _OF_COMMANDS:
-                continue
-            if problem.severity == "error" and _unseen(self.fields.result):
-                problem = replace(problem, severity="missing")  # noqa: PLW2901
-            shapes = ("layers-by", "layout", "vpp", "model-shape")
-            if problem.severity == "error" and not problem.rule.startswith(shapes):
-                problem = replace(problem, severity="warning")  # noqa: PLW2901
-            if problem.rule == "model-unknown" and problem.severity != "missing":
-                continue
-            open_layout = "model.pipeline_model_parallel_layout" in self.fields.unknown
-            is_missing = problem.rule == "micro-batch" or (
-                open_layout and problem.rule.startswith("layers-by")
-            )
-            yield replace(problem, severity="missing") if is_missing else problem
-
-    def _assumed(self) -> Iterator[str]:
-        if self.others:
-            yield chosen_words(self.name, self.others, "recipes", CHOICE)
-        if unseen := _unseen(self.fields.result):
-            yield f"what {unseen} sets besides is not beside the file: NeMo's usual settings"
 
 
 def _unseen(result: Record) -> str:

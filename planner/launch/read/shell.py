@@ -61,7 +61,7 @@ def _note_errors(shell: Shell, source: Text, tree: Node) -> None:
         place = source[max(0, node.start_byte - 1) : node.end_byte + 1].first()
         words = source.value[node.start_byte : node.end_byte].split("\n")[0].strip()
         missing = f"{node.type} missing" if node.is_missing else f"cannot read {words!r}"
-        shell.errors.append((place[0] if place else "", shell.files.line(place), missing))
+        shell.errors.append((place.place if place else ":0", missing))
 
 
 class _ReturnedError(Exception):
@@ -175,8 +175,8 @@ class _Walk(Statements):
         elif (call := script_call(words)) is None or not self._read_file(call, node):
             environment = environment | carried_variables(words)
             at = self.piece(node).first()
-            file = at[0] if at else ""
-            shell.commands.append(Command(tuple(words), environment, file, shell.files.line(at)))
+            file, line = (at.file.path, at.line) if at else ("", 0)
+            shell.commands.append(Command(tuple(words), environment, file, line))
 
     @contextmanager
     def _started_by(self, before: Sequence[Word]) -> Iterator[None]:
@@ -207,7 +207,7 @@ class _Walk(Statements):
         """Read another file in this shell; whether it was there."""
         shell, name = self.shell, call.name.value
         place = self.piece(node).first()
-        text = shell.written.get(name) or shell.open_file(name, place[0] if place else "")
+        text = shell.written.get(name) or shell.open_file(name, place.file.path if place else "")
         if text is None:
             return False
         file = f"the script {name.replace(HOLE, '')}"
@@ -225,12 +225,11 @@ class _Walk(Statements):
         """`source config.sh`; one that is not where it is named may have been given, and read."""
         if not words:
             return
-        named, written = words[0].text, self._as_written(words[0])
+        named, written = words[0].text, words[0].written
         shown = (written if named.unknown else "") or named.known or written
         name = shown.rsplit("/", 1)[-1]
-        origin = words[0].text.first()
-        script = words[0].used.file if words[0].used else origin[0] if origin else ""
-        text = self.shell.open_file(words[0].text.value, script)
+        place = words[0].used or named.first()
+        text = self.shell.open_file(named.value, place.file.path if place else "")
         file = f"the script {shown}"
         if text is None:
             given = (path.rsplit("/", 1)[-1] for path in self.shell.files.by_path)
@@ -240,10 +239,3 @@ class _Walk(Statements):
         elif file not in self.shell.active:
             with self.shell.reading(file, file):
                 read_script(self.shell, text)
-
-    def _as_written(self, word: Word) -> str:
-        """A word as its script spells it."""
-        if word.used is None:
-            return ""
-        text = self.shell.files.by_path[word.used.file].text
-        return text[word.used.start : word.used.end].strip("\"'")

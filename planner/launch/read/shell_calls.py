@@ -43,7 +43,7 @@ def carried_variables(words: Sequence[Word]) -> dict[str, Text]:
     in_env = False
     for before, word in pairwise([Word(Text("")), *words]):
         given, option = word.text, _CARRYING.match(word.text.value)
-        in_env = _base(before) == "env" or (in_env and "=" in before.text.value)
+        in_env = before.base == "env" or (in_env and "=" in before.text.value)
         if option is not None:
             given = given[option.end() :]
         if option is not None or in_env or before.text.value in _CARRIES:
@@ -60,12 +60,12 @@ def _assignments(text: Text) -> Iterator[tuple[str, Text]]:
 def inline_script(words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:
     """What `bash -c "..."` runs, and the srun before it; None for another command."""
     for at, word in enumerate(words):
-        if _base(word) == "bcprun":  # NVIDIA Base Command: a launcher around `-c "..."`
+        if word.base == "bcprun":  # NVIDIA Base Command: a launcher around `-c "..."`
             given = (two.text for one, two in pairwise(words[at:]) if one.text.value == "-c")
             return next((((), text) for text in given), None)
-        if _base(word) in _REMOTE:
+        if word.base in _REMOTE:
             return (), spaced(item.text for item in _remote_words(words[at + 1 :]))
-        if _base(word) not in _SHELLS:
+        if word.base not in _SHELLS:
             continue
         after = at + 1
         while after < len(words) and re.match(r"-|\+|pipefail$", words[after].text.value):
@@ -92,7 +92,7 @@ def _remote_words(words: Sequence[Word]) -> Sequence[Word]:
 def script_call(words: Sequence[Word]) -> ScriptCall | None:
     """The script that a command starts; None where it starts a Python program, or none."""
     values = [word.text.value for word in words]
-    if not values or _base(words[0]) in _LOOK_ON:
+    if not values or words[0].base in _LOOK_ON:
         return None
     if any(value.endswith(".py") or value == "-m" for value in values):
         return None
@@ -102,7 +102,7 @@ def script_call(words: Sequence[Word]) -> ScriptCall | None:
         # The value of an option of a launcher: `--prolog x.sh`.
         if at and values[at - 1].startswith("--") and "=" not in values[at - 1]:
             continue
-        first = next((i for i in range(at) if _base(words[i]) in _SHELLS), at)
+        first = next((i for i in range(at) if words[i].base in _SHELLS), at)
         arguments = tuple(word.text for word in words[at + 1 :])
         return ScriptCall(words[at].text, arguments, tuple(words[:first]))
     return None
@@ -110,13 +110,13 @@ def script_call(words: Sequence[Word]) -> ScriptCall | None:
 
 def counts_processes(words: Sequence[Word]) -> bool:
     """Whether what stands before a script starts it several times, and says how often."""
-    return any(_base(word) in ("srun", "mpirun", "mpiexec") for word in words)
+    return any(word.base in ("srun", "mpirun", "mpiexec") for word in words)
 
 
 def as_submitted(call: ScriptCall, script: Text) -> Text | None:
     """A script with the options of the `sbatch --nodes=8` that submits it, which go before those of
     its own directives; None for one that is started otherwise."""
-    at = next((at for at, word in enumerate(call.before) if _base(word) == "sbatch"), None)
+    at = next((at for at, word in enumerate(call.before) if word.base == "sbatch"), None)
     if at is None:
         return None
     options = spaced(word.text for word in call.before[at + 1 :])
@@ -125,11 +125,7 @@ def as_submitted(call: ScriptCall, script: Text) -> Text | None:
 
 def reads_a_script(words: Sequence[Word]) -> bool:
     """Whether a command runs what it is given as its input: `bash <<EOF`, `sbatch <<EOF`."""
-    return bool(words) and any(_base(word) in (*_SHELLS, "sbatch") for word in words)
-
-
-def _base(word: Word) -> str:
-    return word.text.value.rsplit("/", 1)[-1]
+    return bool(words) and any(word.base in (*_SHELLS, "sbatch") for word in words)
 
 
 FILLING = ("read", "mapfile", "readarray", "printf")

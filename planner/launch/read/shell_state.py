@@ -48,7 +48,7 @@ class Shell:
     # Scripts given to sbatch, with the options of its command as directives.
     submitted: list[Text] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    errors: list[tuple[str, int, str]] = field(default_factory=list)
+    errors: list[tuple[str, str]] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
     # Functions and scripts that are being read.
     active: set[str] = field(default_factory=set)

@@ -179,7 +179,7 @@ class Statements(Tests):
     def _skip_loop(self, node: Node) -> None:
         """What is assigned in a loop that is not followed is not known after it."""
         self._note(node, "a loop is not followed")
-        line = self.shell.files.line(self.piece(node).first())
+        line = self._line(node)
         below = [node]
         while below:
             self.shell.limits.step()
@@ -191,8 +191,11 @@ class Statements(Tests):
                 self.shell.variables[name] = Text.not_known(why)
 
     def _note(self, node: Node, what: str) -> None:
+        self.shell.note(f"line {self._line(node)}: {what}")
+
+    def _line(self, node: Node) -> int:
         place = self.piece(node).first()
-        self.shell.note(f"line {self.shell.files.line(place)}: {what}")
+        return place.line if place else 0
 
     def _run_list(self, node: Node) -> None:
         """`a && b`, `a || b`: b only where a's outcome, if known, lets it run."""

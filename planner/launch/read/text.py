@@ -25,24 +25,18 @@ class Hole:
 
 
 # File and offset of a character; None: made, not written (the result of arithmetic).
-Origin = tuple[str, int] | Hole | None
+Origin = tuple["SourceFile", int] | Hole | None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Characters `start` to `end` of a file."""
-
-    file: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SourceFile:
     """A file's content, and the line of each offset."""
 
     path: str
-    text: str
+    text: str = field(compare=False)
+
+    def __repr__(self) -> str:
+        return repr(self.path)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -54,7 +48,35 @@ class SourceFile:
 
     def as_text(self) -> Text:
         """The whole content, every character with its place."""
-        return Text(self.text, tuple((self.path, at) for at in range(len(self.text))))
+        return Span(self, 0, len(self.text)).as_text()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters `start` to `end` of a file."""
+
+    file: SourceFile
+    start: int
+    end: int
+
+    @property
+    def line(self) -> int:
+        """Line of the first character."""
+        return self.file.line(self.start)
+
+    @property
+    def place(self) -> str:
+        """`train.sh:12`."""
+        return f"{self.file.path}:{self.line}"
+
+    @property
+    def written(self) -> str:
+        """What stands there."""
+        return self.file.text[self.start : self.end]
+
+    def as_text(self) -> Text:
+        """The same, every character with its place."""
+        return Text(self.written, tuple((self.file, at) for at in range(self.start, self.end)))
 
 
 @dataclass(frozen=True)
@@ -102,9 +124,10 @@ class Text:
         in_place = all(item == (file, start + at) for at, item in enumerate(known))
         return Span(file, start, end) if in_place else None
 
-    def first(self) -> tuple[str, int] | None:
+    def first(self) -> Span | None:
         """Place of the first character that stands in a file."""
-        return next((item for item in self.origin if isinstance(item, tuple)), None)
+        found = next((item for item in self.origin if isinstance(item, tuple)), None)
+        return None if found is None else Span(*found, found[1] + 1)
 
     def split(self) -> Iterator[Text]:
         """Words apart by white space."""
@@ -136,6 +159,16 @@ class Word:
     text: Text
     used: Span | None = None
 
+    @property
+    def base(self) -> str:
+        """The value without folders before it."""
+        return self.text.value.rsplit("/", 1)[-1]
+
+    @property
+    def written(self) -> str:
+        """The word as its script spells it."""
+        return "" if self.used is None else self.used.written.strip("\"'")
+
 
 @dataclass
 class Files:
@@ -147,10 +180,6 @@ class Files:
         """Remember a file."""
         self.by_path[path] = SourceFile(path, text)
         return self.by_path[path]
-
-    def line(self, origin: tuple[str, int] | None) -> int:
-        """Line of a place; 0 for none."""
-        return self.by_path[origin[0]].line(origin[1]) if origin else 0
 
 
 def spaced(words: Iterable[Text]) -> Text:

@@ -15,13 +15,11 @@ from typing import Any
 from constraints.context_kinds import ContextKind
 from planner.job.specs import ModelSpec
 from planner.launch.options import TORCHTITAN
-from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document
+from planner.launch.read.document import Document, Source, toml_document
 from planner.launch.read.document_reader import DocumentReader
-from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown, nearest
-from planner.launch.read.hf_arguments import given_arguments
+from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
 from planner.launch.read.names import left_out, meanings
-from planner.launch.read.text import Files, digits
+from planner.launch.read.text import digits
 from planner.launch.read.torchtitan_keys import (
     SCHEDULES,
     is_known,
@@ -51,11 +49,11 @@ _KERNELS = {
 }  # fmt: skip
 
 
-def read_torchtitan(
-    document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
-) -> Found:
+def read_torchtitan(source: Source) -> Found:
     """The launch that a TOML file describes, with a command's world size if there is one."""
-    reader = TorchtitanReader(document, launch, files, hints)
+    document = toml_document(source.text, source.path)
+    override(document, source.given)
+    reader = TorchtitanReader(document, source)
     reader.problems += list(unknown_keys(document))
     return reader.found("torchtitan-0.2")
 
@@ -372,9 +370,9 @@ def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
     return document.problem("unknown-schedule", text, key, edits=edits, late=True)
 
 
-def override(document: Document, launch: LaunchCommand | None, files: Files) -> None:
+def override(document: Document, given: Mapping[str, Setting]) -> None:
     """`--training.local_batch_size 4` on the command line wins over the file."""
-    for key, setting in given_arguments(launch.arguments if launch else (), files).items():
+    for key, setting in given.items():
         if not re.match(r"[a-z_]+\.\w", key) or key.startswith("job."):
             continue
         table, _, name = key.rpartition(".")

@@ -17,9 +17,8 @@ from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.beside import text_of
 from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
-from planner.launch.read.document import Document
-from planner.launch.read.found import Found, Hints, Problem, Setting
-from planner.launch.read.hf_arguments import given_arguments
+from planner.launch.read.document import Document, Source
+from planner.launch.read.found import Found, Problem, Setting
 from planner.launch.read.python_records import (
     Record,
     assigned,
@@ -36,7 +35,7 @@ from planner.launch.read.python_values import (
     call_function,
     dotted_name,
 )
-from planner.launch.read.text import Files, Span, Text
+from planner.launch.read.text import Span
 from planner.launch.read.torchtitan import TorchtitanReader, override
 
 # The variable that names one of several functions, where no command does.
@@ -64,14 +63,13 @@ def is_torchtitan_python(text: str) -> bool:
     return "torchtitan" in text and any(sign in text for sign in signs)
 
 
-def read_torchtitan_python(
-    text: Text, path: str, launch: LaunchCommand | None, files: Files, hints: Hints
-) -> Found:
+def read_torchtitan_python(source: Source) -> Found:
     """The launch that a configuration function describes. UsageError with the line of a slip."""
-    module = python_module(text, path)
-    if sign := _REINFORCED.search(text.value):
+    path, launch = source.path, source.launch
+    module = python_module(source.text, path)
+    if sign := _REINFORCED.search(source.text.value):
         refuse_unmodelled("rl", f"{path}: {sign[0]}")
-    wanted = _wanted(launch, files) or hints.environment.get(CHOICE)
+    wanted = _wanted(launch) or source.hints.environment.get(CHOICE)
     functions = _functions(module)
     function = _chosen(functions, wanted)
     if function is None:
@@ -79,14 +77,13 @@ def read_torchtitan_python(
         raise UsageError(f"{path}: holds no function{asked} that returns a Trainer.Config")
     model = {"model_registry": lambda *given, **named: Record("model_registry", named, given)}
     reader = Reader(model, only="config_registry")
-    source = reader.module(module, path)
-    settings = _Settings(function, text, path, files)
+    settings = _Settings(function, source)
     try:
-        settings.visit(call_function(Function(function, source, {}), [], {}))
+        settings.visit(call_function(Function(function, reader.module(module, path), {}), [], {}))
     except RecursionError:
         raise CannotTellError(f"{path}: nested too deep to be read") from None
     document = Document(path, settings.found)
-    override(document, launch, files)
+    override(document, source.given)
     _in_tokens(document)
     document.settings.setdefault(
         "activation_checkpoint.mode", Setting("activation_checkpoint.mode", "none", path)
@@ -94,7 +91,7 @@ def read_torchtitan_python(
     if "model.flavor" not in document.settings:
         for key, value in (("model.name", "that the file builds"), ("model.flavor", "")):
             document.settings[key] = Setting(key, value, path, function.lineno)
-    titan = TorchtitanReader(document, launch, files, hints)
+    titan = TorchtitanReader(document, source)
     titan.problems += list(_unread(document))
     others = [item.name for item in functions if item is not function]
     if others and wanted is None:
@@ -102,11 +99,11 @@ def read_torchtitan_python(
     return titan.found("torchtitan-0.3")
 
 
-def _wanted(launch: LaunchCommand | None, files: Files) -> str | None:
+def _wanted(launch: LaunchCommand | None) -> str | None:
     """Value of --config, or of the variable that torchtitan's own script takes."""
     if launch is None:
         return None
-    config = given_arguments(launch.arguments, files).get("config")
+    config = launch.given.get("config")
     if config is not None:
         return str(config.value)
     given = launch.command.environment.get(CHOICE)
@@ -170,9 +167,9 @@ def _called(function: ast.FunctionDef, name: str) -> bool:
 class _Settings:
     """What a function's configuration says, with the place of each value."""
 
-    def __init__(self, function: ast.FunctionDef, text: Text, path: str, files: Files) -> None:
-        self.function, self.path, self.files = function, path, files
-        self.texts = {path: text}
+    def __init__(self, function: ast.FunctionDef, source: Source) -> None:
+        self.function, self.path, self.files = function, source.path, source.files
+        self.texts = {source.path: source.text}
         self.found: dict[str, Setting] = {}
         self.seen: set[int] = set()
 

@@ -18,7 +18,7 @@ from planner.launch.read.command import (
 )
 from planner.launch.read.embedded import items, pairs
 from planner.launch.read.found import Count, CountKind, Found, Setting
-from planner.launch.read.text import Files, Text, Word
+from planner.launch.read.text import Text, Word
 
 _LINE = re.compile(r"(?m)^[ \t]*#SBATCH[ \t]+([^#\n]*)")
 # `-l select=2:ncpus=36:ngpus=8`, `-l nodes=2:ppn=8`; ABCI's Grid Engine: `#$ -l rt_AF=2`.
@@ -105,31 +105,31 @@ _PARTS = re.compile(r"replicatedJobs\.1\.|pytorchReplicaSpecs")
 
 
 def stated_counts(
-    texts: Sequence[Text], jobs: Sequence[Text], launch: LaunchCommand | None, files: Files
+    texts: Sequence[Text], jobs: Sequence[Text], launch: LaunchCommand | None
 ) -> tuple[Count, ...]:
     """The counts of scripts, jobs and the command that trains, in that order."""
-    found = [count for text in texts for count in _directives(text, files)]
-    found += [count for text in jobs for count in _of_job(text, files)]
+    found = [count for text in texts for count in _directives(text)]
+    found += [count for text in jobs for count in _of_job(text)]
     if launch is not None:
         # Nobody but srun starts the tasks that a directive counts.
         if launch.launcher not in ("srun", "mpirun"):
             found = [count for count in found if not count.kind.startswith("tasks")]
         words = launch.command.words[: len(launch.command.words) - len(launch.arguments)]
-        found += _of_words(words, files)
+        found += _of_words(words)
         if _starts_processes(words):
             found = [count for count in found if not count.kind.startswith("tasks")]
-        found += _of_trainer(launch, files)
+        found += _of_trainer(launch)
     return tuple(found)
 
 
 def _starts_processes(words: Sequence[Word]) -> bool:
     """Whether a task of srun or mpirun is a launcher, of as many processes as it may say elsewhere:
     in a variable, or in accelerate's YAML."""
-    names = {word.text.value.rsplit("/", 1)[-1] for word in words}
+    names = {word.base for word in words}
     return any(_SAME.get(name, name) in _LAUNCHERS.keys() - {"srun", "mpirun"} for name in names)
 
 
-def _of_trainer(launch: LaunchCommand, files: Files) -> Iterator[Count]:
+def _of_trainer(launch: LaunchCommand) -> Iterator[Count]:
     """Those that a trainer's own command takes from the environment."""
     stated: tuple[tuple[CountKind, Setting | None], ...] = (
         ("nodes", launch.nodes), ("processes a node", launch.per_node),
@@ -137,7 +137,7 @@ def _of_trainer(launch: LaunchCommand, files: Files) -> Iterator[Count]:
     for kind, setting in stated:
         number = whole_number(setting)
         if setting is not None and setting.key in IN_ENVIRONMENT and number is not None:
-            yield Count(kind, number, setting.key, setting, _is_default(setting, files))
+            yield Count(kind, number, setting.key, setting, _is_default(setting))
 
 
 def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:
@@ -150,29 +150,28 @@ def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:
             yield Count(kind, setting.value, key, setting)
 
 
-def _directives(text: Text, files: Files) -> Iterator[Count]:
+def _directives(text: Text) -> Iterator[Count]:
     """`#SBATCH --nodes=8`, `#PBS -l select=8`."""
     for option, value in slurm_options(text).items():
         kind = _SLURM.get(option)
         if kind is not None:
-            yield from _count(kind, f"#SBATCH {option}", value, None, files)
+            yield from _count(kind, f"#SBATCH {option}", value)
     for resource, value in pbs_resources(text):
         kind = _PBS.get(resource)
         if kind is not None:
             sign = "#$" if resource.startswith("rt_") else "#PBS"
-            yield from _count(kind, f"{sign} -l {resource}", value, None, files)
+            yield from _count(kind, f"{sign} -l {resource}", value)
 
 
-def _of_words(words: Sequence[Word], files: Files) -> Iterator[Count]:
+def _of_words(words: Sequence[Word]) -> Iterator[Count]:
     """Options of each launcher in a command, up to the next launcher."""
     launcher = ""
     for at, word in enumerate(words):
-        name = word.text.value.rsplit("/", 1)[-1]
-        name = _SAME.get(name, name)
+        name = _SAME.get(word.base, word.base)
         if name in _LAUNCHERS:
             launcher = name
         if launcher == "torchrun" and word.text.value == "--standalone":
-            yield Count("nodes", 1, ALONE, setting_of(ALONE, Text.made("1"), word.used, files))
+            yield Count("nodes", 1, ALONE, setting_of(ALONE, Text.made("1"), word.used))
         key, equals, _ = word.text.value.partition("=")
         kind = _kind(launcher, key)
         value = word if equals else words[at + 1] if at + 1 < len(words) else None
@@ -182,10 +181,10 @@ def _of_words(words: Sequence[Word], files: Files) -> Iterator[Count]:
         if launcher == "deepspeed" and key in ("--include", "-i"):
             number = included_gpus(text.value)
             if number is not None:
-                setting = setting_of(key, Text.made(str(number)), value.used, files)
+                setting = setting_of(key, Text.made(str(number)), value.used)
                 yield Count("processes", number, f"deepspeed {key}", setting)
         elif kind is not None:
-            yield from _count(kind, f"{launcher} {key}", text, value, files)
+            yield from _count(kind, f"{launcher} {key}", text, value)
 
 
 def _kind(launcher: str, key: str) -> CountKind | None:
@@ -195,9 +194,7 @@ def _kind(launcher: str, key: str) -> CountKind | None:
     return options.get(key) or options.get(plain)
 
 
-def _count(
-    kind: CountKind, who: str, value: Text, word: Word | None, files: Files
-) -> Iterator[Count]:
+def _count(kind: CountKind, who: str, value: Text, word: Word | None = None) -> Iterator[Count]:
     """A count, if its value is a number: `8`, `h100:8`, `gpu:h100:8`, of nodes `1:8` the most."""
     if value.unknown:
         return
@@ -205,15 +202,15 @@ def _count(
     if match is None:
         return
     digits = value[match.start(1) : match.end(1)]
-    setting = setting_of(who, digits, word.used if word else None, files)
-    yield Count(kind, int(match[1]), who, setting, _is_default(setting, files))
+    setting = setting_of(who, digits, word.used if word else None)
+    yield Count(kind, int(match[1]), who, setting, _is_default(setting))
 
 
-def _is_default(setting: Setting, files: Files) -> bool:
+def _is_default(setting: Setting) -> bool:
     """Whether a value stands as the default of a variable that the environment may set:
     `${N:-1}`, or `N=1` where `[ -z "$N" ]`."""
     for span in setting.spans:
-        text = files.by_path[span.file].text[: span.start]
+        text = span.file.text[: span.start]
         if text.endswith((":-", ":=")) or re.search(r"\w-$", text[-2:]):
             return True
         assigned = re.search(r"(\w+)=[\"']?$", text[-_LONGEST_NAME:])
@@ -225,7 +222,7 @@ def _is_default(setting: Setting, files: Files) -> bool:
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def _of_job(text: Text, files: Files) -> Iterator[Count]:
+def _of_job(text: Text) -> Iterator[Count]:
     """Nodes and GPUs of a Kubernetes job or a SkyPilot task."""
     from planner.launch.read.yaml_text import documents_of
 
@@ -233,7 +230,7 @@ def _of_job(text: Text, files: Files) -> Iterator[Count]:
         leaves = list(_leaves(document, ""))
         if any(_PARTS.search(path) for path, _ in leaves):
             continue
-        counts = [count for path, node in leaves for count in _yaml_count(path, node, text, files)]
+        counts = [count for path, node in leaves for count in _yaml_count(path, node, text)]
         # A JobSet has replicas of pods that run in parallel: one of the numbers is 1.
         several = any(count.kind == "nodes" and count.number > 1 for count in counts)
         yield from (
@@ -243,13 +240,13 @@ def _of_job(text: Text, files: Files) -> Iterator[Count]:
         )
 
 
-def _yaml_count(path: str, node: Any, text: Text, files: Files) -> Iterator[Count]:
+def _yaml_count(path: str, node: Any, text: Text) -> Iterator[Count]:
     kind = next((kind for ending, kind in _YAML.items() if re.search(ending + "$", path)), None)
     value = text[node.start_mark.index : node.end_mark.index]
     digits = re.search(r"\d{1,9}(?=[\"']?$)", value.value)
     if kind is not None and digits is not None:
         who = path.rpartition("spec.")[2] or path
-        yield from _count(kind, who, value[digits.start() : digits.end()], None, files)
+        yield from _count(kind, who, value[digits.start() : digits.end()])
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
