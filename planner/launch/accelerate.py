@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.job import Job
-from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, save_steps
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal, save_steps
 from planner.launch.hf_files import (
-    ENVIRONMENT,
     FILES,
     LIGER,
     MODEL_FOLDER,
-    VARIABLES,
     attention,
-    config_text,
+    hf_command,
     hf_config,
     hf_job_refusals,
+    hf_program,
     hf_refusals,
     layer_class,
-    training_script,
 )
 from planner.launch.options import ACCELERATE, last
 from planner.launch.settings_text import Section, Setting, filled, section_choices, yaml_text
 
-CONFIG, SCRIPT = "accelerate.yaml", "train.py"
+CONFIG = "accelerate.yaml"
 _TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
 _MOMENTUM = 0.9
 
@@ -57,19 +55,16 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 def files(launch: Launch) -> Files:
     """accelerate.yaml, train.py and the model's config.json."""
     model, degrees = launch.job.model, launch.plan.degrees
+    text = filled(
+        f"{CONFIG}.txt",
+        model=model.name,
+        gpus=degrees.gpus,
+        nodes=launch.nodes,
+        dp=degrees.dp,
+        sections=yaml_text(sections(launch)),
+    )
     title = f"{model.name} with accelerate and FSDP2."
-    return {
-        CONFIG: filled(
-            f"{CONFIG}.txt",
-            model=model.name,
-            gpus=degrees.gpus,
-            nodes=launch.nodes,
-            dp=degrees.dp,
-            sections=yaml_text(sections(launch)),
-        ),
-        SCRIPT: training_script("accelerate.py.txt", title),
-        f"{MODEL_FOLDER}/config.json": config_text(hf_config(model) or {}),
-    }
+    return {CONFIG: text, **hf_program(model, "accelerate.py.txt", title)}
 
 
 def sections(launch: Launch) -> tuple[Section, ...]:
@@ -127,25 +122,14 @@ def _mesh(launch: Launch) -> Iterator[Setting]:
 
 def command(launch: Launch) -> Command:
     """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
-    return Command(
-        argv=(SCRIPT, *_arguments(launch)),
-        variables=VARIABLES,
-        branches=(
-            Branch("DATASET", ("--dataset", "${DATASET}")),
-            Branch(
-                "CHECKPOINTS",
-                ("--checkpoints", "${CHECKPOINTS}", "--save-steps", str(save_steps(launch))),
-            ),
-        ),
-        launcher="accelerate",
-        launcher_arguments=("--config_file", CONFIG),
-        environment=ENVIRONMENT,
-    )
+    saving = ("--checkpoints", "${CHECKPOINTS}", "--save-steps", str(save_steps(launch)))
+    starts = {"launcher": "accelerate", "launcher_arguments": ("--config_file", CONFIG)}
+    return hf_command(_arguments(launch), saving, **starts)
 
 
-def _arguments(launch: Launch) -> tuple[str, ...]:
+def _arguments(launch: Launch) -> dict[str, object]:
     degrees, family = launch.plan.degrees, launch.job.optimizer.family
-    values = {
+    values: dict[str, object] = {
         "model-folder": MODEL_FOLDER,
         "seq-length": launch.plan.seq,
         "micro-batch-size": degrees.mbs,
@@ -162,7 +146,7 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
         values["sgd-momentum"] = 0.0 if plain else _MOMENTUM
     if LIGER in launch.plan.techniques:
         values["use-liger-kernel"] = "true"
-    return tuple(word for key, value in values.items() for word in (f"--{key}", str(value)))
+    return values
 
 
 def choices(launch: Launch) -> Iterator[Choice]:

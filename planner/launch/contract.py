@@ -148,6 +148,13 @@ def ramp_refusals(job: Job, name: str, why: str = "has no batch ramp") -> Iterat
         yield Refusal(f"{name} {why}", "--framework megatron-core, or no --batch-ramp")
 
 
+def length_refusals(job: Job) -> Iterator[Refusal]:
+    """A sequence beyond the model's positions."""
+    if job.seq > (most := job.model.max_positions):
+        text = f"a sequence of {job.seq:,} is longer than the {most:,} positions of the model"
+        yield Refusal(text, f"--seq {most}")
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One setting of the written configuration and what it is for (README of the folder)."""

@@ -7,25 +7,22 @@ from collections.abc import Iterator
 
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
-from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, save_steps
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal, save_steps
 from planner.launch.hf_files import (
-    ENVIRONMENT,
     FILES,
     LIGER,
     MODEL_FOLDER,
-    VARIABLES,
     attention,
-    config_text,
-    hf_config,
+    hf_command,
     hf_job_refusals,
+    hf_program,
     hf_refusals,
-    training_script,
 )
 from planner.launch.options import DEEPSPEED, last
 from planner.predict.ops import pieces
 from planner.predict.ops.context import OpContext
 
-CONFIG, SCRIPT = "ds_config.json", "train.py"
+CONFIG = "ds_config.json"
 # Elements in a bucket of gradients that are reduced together, DeepSpeed's default.
 BUCKET_ELEMENTS = 500_000_000
 # Optimizers of DeepSpeed's own, with what they need beside lr and weight decay.
@@ -75,15 +72,9 @@ def files(launch: Launch) -> Files:
     """ds_config.json, train.py and the model's config.json."""
     model = launch.job.model
     title = f"{model.name} with DeepSpeed ZeRO-{launch.plan.degrees.zero} under the Trainer."
-    return {
-        CONFIG: json.dumps(ds_config(launch), indent=2) + "\n",
-        SCRIPT: training_script(
-            "hf_trainer.py.txt",
-            title,
-            dtype={"fp16": "float16"}.get(launch.job.precision, "bfloat16"),
-        ),
-        f"{MODEL_FOLDER}/config.json": config_text(hf_config(model) or {}),
-    }
+    dtype = {"fp16": "float16"}.get(launch.job.precision, "bfloat16")
+    text = json.dumps(ds_config(launch), indent=2) + "\n"
+    return {CONFIG: text, **hf_program(model, "hf_trainer.py.txt", title, dtype=dtype)}
 
 
 def ds_config(launch: Launch) -> dict[str, object]:
@@ -169,37 +160,20 @@ def _config_optimizer(launch: Launch) -> dict[str, object]:
 
 def command(launch: Launch) -> Command:
     """train.py with the Trainer's arguments."""
-    return Command(
-        argv=(SCRIPT, *_arguments(launch)),
-        variables=VARIABLES,
-        branches=(
-            Branch("DATASET", ("--dataset", "${DATASET}")),
-            Branch(
-                "CHECKPOINTS",
-                (
-                    "--save_strategy",
-                    "steps",
-                    "--save_steps",
-                    str(save_steps(launch)),
-                    "--output_dir",
-                    "${CHECKPOINTS}",
-                ),
-                ("--save_strategy", "no", "--output_dir", "outputs"),
-            ),
-        ),
-        environment=ENVIRONMENT,
-    )
+    every = f"--save_strategy steps --save_steps {save_steps(launch)} --output_dir ${{CHECKPOINTS}}"
+    none = "--save_strategy no --output_dir outputs"
+    return hf_command(_arguments(launch), every.split(), none.split())
 
 
-def _arguments(launch: Launch) -> tuple[str, ...]:
+def _arguments(launch: Launch) -> dict[str, object]:
     degrees = launch.plan.degrees
-    values = {
+    values: dict[str, object] = {
         "deepspeed": CONFIG,
         "model_folder": MODEL_FOLDER,
-        "seq_length": str(launch.plan.seq),
+        "seq_length": launch.plan.seq,
         "attn_implementation": attention(launch),
-        "per_device_train_batch_size": str(degrees.mbs),
-        "gradient_accumulation_steps": str(degrees.grad_acc),
+        "per_device_train_batch_size": degrees.mbs,
+        "gradient_accumulation_steps": degrees.grad_acc,
         "max_steps": "${TRAIN_STEPS}",
         "logging_steps": "1",
         "report_to": "none",
@@ -216,7 +190,7 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
             "activation_checkpointing": "true",
             "activation_checkpointing_kwargs": json.dumps({"use_reentrant": False}),
         }
-    return tuple(word for key, value in values.items() for word in (f"--{key}", value))
+    return values
 
 
 def _optimizer_arguments(launch: Launch) -> dict[str, str]:

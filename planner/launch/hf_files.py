@@ -1,34 +1,232 @@
 """What training on transformers models has in common, whoever shards them: the model's config.json
-out of its shape, `train.py` around it, two loops, and what they cannot express.
+out of its shape (one table for all model types, hf_table.toml), `train.py` around it, two loops,
+and what they cannot express.
 
-The config is the way back of `planner.job.models.hf_config`: what is written is read again by that
-reader, and a config that does not give the same shape is none.
+Rows ask the model for its family: that is the type that is written. What a type's config or its
+modelling file has no key for is not written. The config is the way back of
+`planner.job.models.hf_config`: what is written is read again by that reader, and a config that does
+not give the same shape is none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any
 
 from hardware.files import shipped_toml
 from planner.job.job import Job
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.models.hf_families import READERS
+from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
+from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import Row, fields_of, settings, value_of
+from planner.launch.architecture import (
+    Row,
+    experts,
+    fields_of,
+    has_mla,
+    has_moe,
+    has_rope,
+    leading_dense,
+    moe_indices,
+    row,
+    settings,
+    value_of,
+)
 from planner.launch.contract import (
     TRAIN_STEPS,
+    Branch,
     Choice,
+    Command,
+    Files,
     Launch,
     Refusal,
     Variable,
     folder_variable,
+    length_refusals,
     ramp_refusals,
 )
-from planner.launch.hf_table import KEYS, hf_table
-from planner.launch.settings_text import filled
+from planner.launch.settings_text import Value, filled
+
+_TABLE = shipped_toml("planner.launch", "hf_table.toml")
+_LAYER_TYPES = {
+    "full": "full_attention", "sliding": "sliding_attention", "state": "linear_attention",
+}  # fmt: skip
+
+
+@cache
+def _types(text: str) -> frozenset[str]:
+    """Model types by name, those of a group by `@name`."""
+    groups: Mapping[str, str] = _TABLE["types"]
+    named = (_types(groups[word[1:]]) if word[0] == "@" else {word} for word in text.split())
+    return frozenset().union(*named)
+
+
+_LOSS_TYPES, _ROPE_BY_KIND = _types("@losses"), _types("@rope-by-kind")
+
+
+def _rope(model: ModelSpec) -> dict[str, Value]:
+    """`rope_parameters`; Gemma 3's by kind of layer."""
+    rope = model.rope
+    table: dict[str, Value] = {"rope_type": "default", "rope_theta": rope.theta}
+    if rope.scaling is not None:
+        stated = rope.scaling.model_dump(exclude_none=True)
+        table["rope_type"] = stated["kind"]
+        table |= {
+            key: list(value) if isinstance(value := stated[name], tuple) else value
+            for key, name in SCALING_KEYS.items()
+            if name in stated and name in _SAID_BY[stated["kind"]] and stated[name] != ()
+        }
+    if model.rotary_share < 1.0:
+        table["partial_rotary_factor"] = model.rotary_share
+    if model.family in _ROPE_BY_KIND:
+        local = rope.local_theta or rope.theta
+        return {FULL: table, SLIDING: {"rope_type": "default", "rope_theta": local}}
+    return table
+
+
+_LENGTH = ("factor", "original_positions")
+# Kind -> what transformers allows in its table.
+_SAID_BY = {
+    "linear": ("factor",),
+    "dynamic": _LENGTH,
+    "llama3": (*_LENGTH, "low_frequency", "high_frequency"),
+    "yarn": (*_LENGTH, "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim",
+             "attention_factor"),
+    "longrope": (*_LENGTH, "long_factor", "short_factor", "attention_factor"),
+}  # fmt: skip
+
+
+def _no_balance(model: ModelSpec) -> str | None:
+    moe = experts(model)
+    if moe.score_correction_bias and moe.bias_update_rate:
+        return (
+            f"transformers never moves the router's correction bias (by {moe.bias_update_rate:g} a "
+            "step): nothing of it balances the experts"
+        )
+    return None
+
+
+def _no_loss(model: ModelSpec) -> str | None:
+    moe = experts(model)
+    if not moe.aux_loss:
+        return None
+    if model.family not in _LOSS_TYPES:
+        return f"transformers adds no auxiliary loss of the router ({moe.aux_loss:g} is left out)"
+    if moe.aux_loss_over == "sequence":
+        return "transformers takes the router's auxiliary loss over a batch, not over a sequence"
+    return None
+
+
+def _scalar(model: ModelSpec) -> int:
+    """Gemma's: one over the square of the scale."""
+    scale = model.attention_scale
+    return model.head_dim if scale is None else round(scale**-2)
+
+
+def _block_width(model: ModelSpec) -> int:
+    """Width of a dense block, or of the experts where a type has no other name for that."""
+    if model.moe and model.family in _types("@mixtrals"):
+        return model.moe.ffn
+    return model.ffn or (model.moe.ffn if model.moe and model.family == "nemotron_h" else 0)
+
+
+def _shared_experts(model: ModelSpec) -> int:
+    moe = experts(model)
+    return min(moe.shared_ffn, 1) if model.family == "nemotron_h" else moe.shared_ffn // moe.ffn
+
+
+def _sliding(model: ModelSpec) -> list[int]:
+    """Layers with a window."""
+    return [i for i, kind in enumerate(model.kind_sequence) if kind.attention == "sliding"]
+
+
+def _layer_types(model: ModelSpec) -> list[str]:
+    return [_LAYER_TYPES.get(kind.attention, "") for kind in model.kind_sequence]
+
+
+# By the names that the table has for them.
+_VALUES: Mapping[str, Callable[[ModelSpec], Any]] = {
+    "alibi": lambda m: m.position == "alibi",
+    "block_width": _block_width,
+    "chunked_layers": lambda m: [int(kind.attention == "sliding") for kind in m.kind_sequence],
+    "dense_first": lambda m: leading_dense(m) or 0,
+    "dense_layers": lambda m: sorted(set(range(m.layers)) - set(moe_indices(m))),
+    "expansion": lambda m:
+        max(1, m.state_space.inner // m.hidden) if m.state_space else None,
+    "expert_layers": lambda m: list(moe_indices(m)),
+    "first_window": lambda m: next(iter(_sliding(m)), m.layers),
+    "has_loss": lambda m: experts(m).aux_loss > 0,
+    "layer_types": _layer_types,
+    "multi_query": lambda m: m.kv_heads == 1,
+    "new_falcon": lambda m: m.block == "parallel" or m.kv_heads not in (1, m.heads),
+    "norms_heads": lambda m: m.qk_norm == "head",
+    "norms_of_falcon": lambda m: 2 if m.block == "parallel" else 1,
+    "over_sequences": lambda m: experts(m).aux_loss_over == "sequence",
+    "parallel": lambda m: m.block != "pre",
+    "parallel_falcon": lambda m: m.block in ("single", "parallel"),
+    "pattern": layer_pattern,
+    "positions_of_opt": lambda m: m.max_positions - 2,
+    "rope": _rope,
+    "scalar": _scalar,
+    "shared_experts": _shared_experts,
+    "shared_width": lambda m: experts(m).shared_ffn or experts(m).ffn,
+    "slides": lambda m: bool(_sliding(m)),
+    "sparse_or_dense": lambda m:
+        ["sparse" if kind.ffn == "moe" else "dense" for kind in m.kind_sequence],
+    "top_method": lambda m: "greedy" if experts(m).groups == 1 else "group_limited_greedy",
+}  # fmt: skip
+# What holds of a model, its type among those that a row names or not.
+_CONDITIONS: Mapping[str, Callable[[ModelSpec, bool], object]] = {
+    "": lambda _, named: named,
+    "not": lambda _, named: not named,
+    "experts": lambda m, named: named and has_moe(m),
+    "latent": lambda m, named: named and has_mla(m),
+    "states": lambda m, named: named and m.state_space is not None,
+    "windowed": lambda m, named: named and has_moe(m) and m.sliding_window,
+    "own-heads": lambda m, named: not named and not has_mla(m),
+    "rotary": lambda m, _: has_rope(m),
+}
+
+
+def _when(models: str) -> Callable[[ModelSpec], bool]:
+    """The models of a row."""
+    condition, _, types = models.rpartition(":")
+    named, holds = _types(types), _CONDITIONS[condition]
+    return lambda model: bool(holds(model, model.family in named))
+
+
+def _row(entry: Sequence[Any]) -> Row:
+    entry = [*entry, *("", "", "", "", ...)[len(entry) :]]
+    fields, key, models, named, default = entry
+    if fields.endswith("*"):
+        fields = " ".join(name for name in fields_of() if name.startswith(fields[:-1]))
+    value = _VALUES.get(named) if named in ("", *_VALUES) else lambda _: named
+    if not models:
+        return row(fields, key, value, default)
+    return row(fields, key, value, default, when=_when(models))
+
+
+KEYS: tuple[Row, ...] = (
+    *(_row(entry) for rows in _TABLE["rows"].values() for entry in rows),
+    row("moe.aux_loss", when=_when("experts: @losses llama4_text @grouped"), departs=_no_loss),
+    row("moe.bias_update_rate", when=has_moe, departs=_no_balance),
+    row("mtp_layers", departs=lambda m:
+        "transformers trains without multi-token prediction" if m.mtp_layers else None),
+)  # fmt: skip
+
+
+def hf_table(differences: Callable[[ModelSpec], Collection[str]]) -> tuple[Row, ...]:
+    """The whole table. `differences`: fields in which the file, read again, is another model."""
+
+    def refuses(name: str) -> Callable[[ModelSpec], str | None]:
+        return lambda model: name if name in differences(model) else None
+
+    return (*KEYS, *(row(name, refuses=refuses(name)) for name in fields_of()))
+
 
 Config = dict[str, object]
 # Types tried for a shape whose family transformers does not have.
@@ -56,11 +254,6 @@ def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
 
 
 HF: tuple[Row, ...] = hf_table(differences)
-
-
-def config_text(config: Config) -> str:
-    """A config as the text of its file."""
-    return json.dumps(config, indent=2) + "\n"
 
 
 def layer_class(config: Config) -> str:
@@ -97,7 +290,7 @@ def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
 _DEPARTS = ("moe.bias_update_rate", "moe.aux_loss", "moe.aux_loss_over")
 
 
-MODEL_FOLDER = "model"
+MODEL_FOLDER, SCRIPT = "model", "train.py"
 
 VARIABLES = (
     Variable("DATASET", "", "folder of datasets.save_to_disk (input_ids); empty: random tokens"),
@@ -111,7 +304,7 @@ FILES = (
         f"{MODEL_FOLDER}/config.json",
         "the model, shape to router; token ids take the class's defaults",
     ),
-    Choice("train.py", "random tokens unless --dataset names a datasets.save_to_disk folder"),
+    Choice(SCRIPT, "random tokens unless --dataset names a datasets.save_to_disk folder"),
 )
 LIGER = "liger-kernels"
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
@@ -122,9 +315,33 @@ def attention(launch: Launch) -> str:
     return "eager" if launch.job.attention == "eager" else "sdpa"
 
 
-def training_script(template: str, title: str, **more: object) -> str:
-    """train.py: every value of the plan is an argument that the launcher gives."""
-    return filled(template, title=title, data=filled("hf_data.py.txt"), **more)
+def hf_program(model: ModelSpec, template: str, title: str, **more: object) -> Files:
+    """train.py, whose every value of the plan is an argument that the launcher gives, and the
+    model's config.json."""
+    return {
+        SCRIPT: filled(template, title=title, data=filled("hf_data.py.txt"), **more),
+        f"{MODEL_FOLDER}/config.json": json.dumps(hf_config(model) or {}, indent=2) + "\n",
+    }
+
+
+def hf_command(
+    arguments: Mapping[str, object],
+    saving: Sequence[str],
+    otherwise: Sequence[str] = (),
+    **more: Any,
+) -> Command:
+    """train.py with its arguments; those that save checkpoints, where the user wants any."""
+    words = (word for name, value in arguments.items() for word in (f"--{name}", str(value)))
+    return Command(
+        argv=(SCRIPT, *words),
+        variables=VARIABLES,
+        branches=(
+            Branch("DATASET", ("--dataset", "${DATASET}")),
+            Branch("CHECKPOINTS", tuple(saving), tuple(otherwise)),
+        ),
+        environment=ENVIRONMENT,
+        **more,
+    )
 
 
 def hf_refusals(launch: Launch) -> Iterator[Refusal]:
@@ -149,9 +366,4 @@ def hf_job_refusals(job: Job) -> Iterator[Refusal]:
     yield from ramp_refusals(job, "the training loop on transformers")
     if job.dropout:
         yield Refusal("dropout has another key in every model's config.json", "no --dropout")
-    if job.seq > job.model.max_positions:
-        yield Refusal(
-            f"a sequence of {job.seq:,} is longer than the {job.model.max_positions:,} "
-            "positions of the model",
-            f"--seq {job.model.max_positions}",
-        )
+    yield from length_refusals(job)

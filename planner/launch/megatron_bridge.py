@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
+from hardware.files import shipped_toml
 from planner.job.job import Job
 from planner.launch import megatron
 from planner.launch.contract import (
@@ -22,7 +24,6 @@ from planner.launch.contract import (
     ramp_refusals,
     save_steps,
 )
-from planner.launch.megatron_bridge_schema import fields_of, schema, wrong_overrides
 from planner.launch.megatron_flags import Flag, from_text, layout_text
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
@@ -44,6 +45,59 @@ from planner.launch.megatron_run import (
 from planner.launch.megatron_table import linear_bias
 from planner.launch.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 from planner.launch.settings_text import filled
+
+_KINDS = {
+    "int": r"\d+|\$\{[A-Z_]+\}",
+    "number": r"\d+(\.\d+)?(e-?\d+)?",
+    "bool": r"true|false",
+    "list": r"\[[\w,]+\]",
+    "layout": r'"[Etm*()|\dL]+"',
+    "path": r"\S+",
+    "null": r"null",
+}
+
+
+@cache
+def schema() -> Mapping[str, str]:
+    """`section.field` -> pattern of its values, of all that is ever written."""
+    return {
+        f"{section}.{field}": _pattern(kind)
+        for section, fields in shipped_toml("planner.launch", "megatron_bridge.toml").items()
+        for field, kind in fields.items()
+    }
+
+
+# Where a field stands that several sections have; the others say the same.
+_FIRST_SECTIONS = ("model", "ddp")
+
+
+def fields_of(flag: str) -> list[str]:
+    """The fields of the name of one of Megatron's flags, in every section that has one."""
+    name = flag.removeprefix("--").replace("-", "_")
+    return [key for key in schema() if key.partition(".")[2] == name]
+
+
+def field_of(flag: str) -> str:
+    """The field that says what a flag says; empty if there is none."""
+    fields = fields_of(flag)
+    return min(fields, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS, default="")
+
+
+def _pattern(kind: str | Sequence[str]) -> str:
+    if isinstance(kind, str):
+        return "|".join(_KINDS[name] for name in kind.split(" or "))
+    return "|".join(re.escape(word) for word in kind)
+
+
+def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each override whose name or value Megatron-Bridge does not have."""
+    known = schema()
+    for key, value in overrides.items():
+        if key not in known:
+            yield f"Megatron-Bridge has no setting {key}"
+        elif not re.fullmatch(known[key], value):
+            yield f"{key}={value}: not a value that Megatron-Bridge takes"
+
 
 SCRIPT = "bridge_pretrain.py"
 

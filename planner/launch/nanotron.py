@@ -205,7 +205,7 @@ def _optimizer(launch: Launch) -> Iterator[Setting]:
     zero = launch.plan.degrees.zero
     reasons = {0: "every data-parallel rank holds it", 1: "sharded over the data-parallel ranks"}
     yield Setting(last(OPTIONS["zero"]), zero, f"optimizer state: {reasons[zero]}")
-    yield Setting("accumulate_grad_in_fp32", True)
+    yield Setting(last(OPTIONS["bf16-gradients"]), True)
     yield Setting("clip_grad", 1.0)
     yield Setting("weight_decay", 0.1)
     fused = launch.job.optimizer_setting.kernel == "fused"

@@ -23,16 +23,12 @@ from planner.launch.contract import (
     folder_variable,
     ramp_refusals,
 )
-from planner.launch.options import TORCHTITAN, last
+from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN, last
 from planner.launch.settings_text import Section, Setting
 from planner.predict.plan import Degrees
 
-# planner.job.schedules -> torch.distributed.pipelining.schedules.get_schedule_class
-SCHEDULE_NAMES = {
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved1F1B",
-    "gpipe": "GPipe",
-}
+# Those that run a backward pass of compiled blocks in one piece.
+_WHOLE = ("1f1b", "interleaved", "gpipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ def parts_of(launch: Launch) -> list[list[str]]:
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """What torchtitan cannot express of a plan, its model apart."""
     schedule = launch.plan.schedule
-    if launch.plan.degrees.pp > 1 and schedule not in SCHEDULE_NAMES:
+    if launch.plan.degrees.pp > 1 and schedule not in _WHOLE:
         yield Refusal(
             f"schedule {schedule} splits the backward pass, and that of the compiled blocks which "
             "this plan was costed with is one piece: torch.distributed.pipelining runs it twice",
@@ -105,8 +101,8 @@ def recompute_kind(launch: Launch) -> str:
     return "selective" if Module.SELECTIVE_OP in mode.mask else "full"
 
 
+HALF_STATES = "fused_opt_states_bf16"
 BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
-KERNELS = {"fused": "fused", "foreach": "foreach", "forloop": "for-loop"}
 
 
 def sections(launch: Launch) -> tuple[Section, ...]:
@@ -142,12 +138,12 @@ def parallelism(launch: Launch) -> Section:
 def _compiled(launch: Launch) -> Section:
     """CompileConfig, and exchanges of tensor parallelism in pieces beside the products."""
     settings = [
-        Setting("enable", True, "the plan counts on compiled blocks"),
+        Setting(last(TORCHTITAN["eager-blocks"]), True, "the plan counts on compiled blocks"),
         Setting("components", ["model", "loss"]),
     ]
     if "async-tp" in launch.plan.techniques:
         why = "exchanges in pieces beside the products, over NVLink; needs compiled blocks"
-        settings.append(Setting("enable_async_tensor_parallel", True, why))
+        settings.append(Setting(last(ASYNC_TP_0_3), True, why))
     return Section("compile", tuple(settings))
 
 
@@ -185,7 +181,7 @@ def _pipeline(launch: Launch) -> list[Setting]:
     return [
         Setting(
             last(TORCHTITAN["schedule"]),
-            SCHEDULE_NAMES[launch.plan.schedule],
+            TORCHTITAN["schedule"].text(launch.plan.schedule),
             f"{degrees.vpp} model parts a stage" if degrees.vpp > 1 else "",
         ),
         Setting(
@@ -239,13 +235,13 @@ def training(launch: Launch) -> Section:
 
 def _optimizer(launch: Launch) -> Section:
     half = dict(launch.job.optimizer.states) == BF16_STATES
-    kernel = KERNELS[launch.job.optimizer_setting.kernel]
+    kernel = TORCHTITAN["kernel"].text(launch.job.optimizer_setting.kernel)
     return Section(
         "optimizer",
         (
             Setting(
-                "implementation",
-                "fused_opt_states_bf16" if half else kernel,
+                last(TORCHTITAN["kernel"]),
+                HALF_STATES if half else kernel,
                 "AdamW with bf16 moments" if half else "AdamW, fp32 moments",
             ),
         ),

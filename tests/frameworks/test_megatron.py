@@ -21,7 +21,7 @@ import pytest
 
 from planner.launch import megatron
 from planner.launch.contract import Launch
-from planner.launch.megatron_bridge_schema import schema
+from planner.launch.megatron_bridge import schema
 from tests.launch.plans import MEGATRON, default_argv, sharded
 from tests.launch.plans import megatron as case
 

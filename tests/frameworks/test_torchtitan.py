@@ -12,7 +12,7 @@ import pytest
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.launch import torchtitan
-from planner.launch.read.torchtitan_keys import SCHEDULES
+from planner.launch.read.torchtitan_sources import SCHEDULES
 from planner.launch.titan_table import FLAVORS
 from planner.predict.ops import parameter_count
 from tests.frameworks import titan_probe as probe

@@ -12,7 +12,6 @@ from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.request import Request
 from planner.launch.read.configured import read_plan
 from planner.launch.read.found import Hints
-from planner.launch.read.text import Files
 from planner.predict.configuration import evaluate
 from planner.predict.device import gpu_inputs
 from planner.predict.memory.footprint import memory_footprint
@@ -128,7 +127,7 @@ def test_a_plan_file_keeps_them(tmp_path: Any) -> None:
     asked = asked.model_copy(update={"cublas_workspace_config": ":4096:8"})
     path = tmp_path / "plan.json"
     path.write_text(to_json(as_result(asked, evaluate(asked, Degrees(dp=8, zero=0)))))
-    found = read_plan(path, Files({}), Hints())
+    found = read_plan(path, Hints())
     read = as_request(found).request
     for name in ("set_to_none", "bias", "cublas_workspace_config", "sequence_parallel"):
         assert getattr(read, name) == getattr(asked, name)

@@ -9,7 +9,7 @@ import pytest
 
 from planner.launch import megatron_bridge
 from planner.launch.contract import Launch
-from planner.launch.megatron_bridge_schema import schema, wrong_overrides
+from planner.launch.megatron_bridge import schema, wrong_overrides
 from tests.launch.plans import BRIDGE, bridge, costed, default_argv
 
 

@@ -27,7 +27,7 @@ from planner.launch.read.found import Hints
 from planner.launch.read.megatron_arguments import parse_arguments
 from planner.launch.read.megatron_model import read_model
 from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files, Text
+from planner.launch.read.text import Text
 from tests.frameworks.test_architecture import at_random, models
 from tests.launch.test_architecture import _speaks
 
@@ -60,7 +60,7 @@ def megatron_read(model: ModelSpec) -> ModelSpec:
     if is_hybrid(model):
         words += ("--hybrid-layer-pattern", layer_pattern(model))
     text = [Word(Text.made(word.strip("'"))) for word in (*words, "--seq-length", str(SEQ))]
-    read, problems = read_model(parse_arguments(text, Files()), Hints(), [])
+    read, problems = read_model(parse_arguments(text), Hints(), [])
     assert problems == []
     assert read is not None
     return read

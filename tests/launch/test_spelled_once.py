@@ -5,10 +5,19 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import planner.launch
 from planner.launch.megatron_table import MEGATRON
+from planner.launch.options import (
+    DEEPSPEED,
+    MEGATRON_LAYOUT,
+    MEGATRON_RECOMPUTE,
+    NANOTRON,
+    TORCHTITAN,
+    Options,
+)
 from planner.launch.options import MEGATRON as SETTINGS
-from planner.launch.options import MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 
 FOLDER = Path(planner.launch.__file__).parent
 TABLES = ("megatron_table.py", "megatron_positions.py", "megatron_states.py", "options.py")
@@ -35,3 +44,19 @@ def test_no_reader_and_no_writer_spells_an_option_again() -> None:
         and node.value.removeprefix("--") in names - OURS
     ]
     assert len(files) > 20 and not again
+
+
+@pytest.mark.parametrize(
+    ("dialect", "options"),
+    [("nanotron", NANOTRON), ("t*itan", TORCHTITAN), ("deepspeed", DEEPSPEED)],
+)
+def test_nor_a_key_of_another_framework(dialect: str, options: Options) -> None:
+    keys = {option.key for option in options.values() if "." in option.key}
+    files = [*FOLDER.glob(f"{dialect}*.py"), *FOLDER.glob(f"read/{dialect}*.py")]
+    assert len(files) > 1
+    assert not [
+        f"{file.name}:{node.lineno}: {node.value}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and node.value in keys
+    ]

@@ -19,7 +19,7 @@ from planner.launch.contract import NodesAs
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.read.document import yaml_document
 from planner.launch.read.nanotron import unknown_keys
-from planner.launch.read.text import Files, Text
+from planner.launch.read.text import Text
 from tests.launch.test_round_trip import EXAMPLES, example
 
 # The process launchers print what they are called with; scontrol prints more than a pipe holds.
@@ -110,7 +110,7 @@ def test_nanotron_s_variables(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = yaml.safe_load(said.read_text())
-        assert [*unknown_keys(yaml_document(Text.made(said.read_text()), "said", Files()))] == []
+        assert [*unknown_keys(yaml_document(Text.made(said.read_text()), "said"))] == []
         return found
 
     trial = config(TRAIN_STEPS="50")

@@ -14,7 +14,7 @@ from planner.job.technique_rules import site_of, technique_refusal
 from planner.launch.check.assess import Assessment
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found
-from planner.launch.read.torchtitan_keys import stage_layers
+from planner.launch.read.torchtitan_sources import stage_layers
 from planner.predict.memory.advice import Over, Setup
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
@@ -39,32 +39,24 @@ _REMOVABLE = {
 _EMBEDDING_AND_HEAD = (1, 1)
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A configuration one change away. `change`: that change in words."""
-
-    change: str
-    setup: Setup
+# A configuration one change away, and that change in words.
+Candidate = tuple[str, Setup]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A candidate that is worth making.
+    """A candidate that is worth making. `change`: what changes, in words.
 
     `faster`: tokens/s over those of the launch, minus one; None where the launch does not run.
     `saved_bytes`: less at the peak; `sufficient`: fits with the probability that a recommendation
     needs.
     """
 
-    candidate: Candidate
+    change: str
+    setup: Setup
     plan: Plan
     faster: float | None
     saved_bytes: float | None
-
-    @property
-    def change(self) -> str:
-        """What changes, in words."""
-        return self.candidate.change
 
     @property
     def sufficient(self) -> bool:
@@ -84,17 +76,17 @@ def best_changes(
         return ()
     candidates, base = list(_candidates(assessment, setup, job)), assessment.plan
     found = []
-    for index, candidate in enumerate(candidates):
-        if over(candidate.change):
+    for index, (change, changed) in enumerate(candidates):
+        if over(change):
             continue
         watch("changes", index, len(candidates))
         try:
-            plan = candidate.setup.plan()
+            plan = changed.plan()
         except (UsageError, HardwareError, ConstraintError):
             continue  # it breaks a rule
         faster = None if base is None else plan.tokens_per_s / base.tokens_per_s - 1.0
         saved = None if base is None else base.peak_bytes - plan.peak_bytes
-        found.append(Change(candidate, plan, faster, saved))
+        found.append(Change(change, changed, plan, faster, saved))
     return _best(found, base)
 
 
@@ -117,12 +109,12 @@ def _best(changes: list[Change], base: Plan | None) -> tuple[Change, ...]:
 def _candidates(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
     """Every change, without duplicates."""
     seen: set[object] = {_key(setup)}
-    for candidate in _all(assessment, setup, job):
-        completed = _completed(candidate, setup, job, assessment.found)
-        key = _key(completed.setup)
+    for change, changed in _all(assessment, setup, job):
+        completed = _completed(changed, setup, job, assessment.found)
+        key = _key(completed)
         if key not in seen:
             seen.add(key)
-            yield completed
+            yield change, completed
 
 
 def _key(setup: Setup) -> object:
@@ -135,21 +127,18 @@ def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
     gbs = round(job.batch.sequences)
     for neighbour in neighbours(Configured(setup.degrees, gbs, setup.recompute), job):
         if neighbour.degrees.mbs * neighbour.degrees.grad_acc * neighbour.degrees.dp == gbs:
-            yield Candidate(
-                neighbour.change,
-                replace(setup, degrees=neighbour.degrees, recompute=neighbour.recompute),
-            )
+            there = replace(setup, degrees=neighbour.degrees, recompute=neighbour.recompute)
+            yield neighbour.change, there
     yield from _jumps(setup, job, gbs)
     if assessment.plan is None:
         yield from _batches(setup, job, gbs)
     for mode in searched_modes(job.model, job.framework):
         if mode.name != setup.recompute:
-            again = replace(setup, recompute=mode.name, recomputed=None)
-            yield Candidate(f"recompute {mode.name}", again)
+            yield f"recompute {mode.name}", replace(setup, recompute=mode.name, recomputed=None)
     yield from _switches(setup, job)
     if job.attention == "eager" and job.framework.attention == "flash":
         request = setup.request.model_copy(update={"attention": "flash"})
-        yield Candidate("flash attention", replace(setup, request=request))
+        yield "flash attention", replace(setup, request=request)
 
 
 def _jumps(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
@@ -167,8 +156,7 @@ def _jumps(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
     for changes in wanted:
         completed = _filled(before.model_copy(update=changes), before, gpus, gbs)
         if completed is not None and completed != before:
-            words = _words(completed, before, changes)
-            yield Candidate(words, replace(setup, degrees=completed))
+            yield _words(completed, before, changes), replace(setup, degrees=completed)
 
 
 def _batches(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
@@ -183,8 +171,7 @@ def _batches(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
             request = setup.request.model_copy(update={"gbs": size})
             accumulation = size // (before.mbs * before.dp)
             degrees = before.model_copy(update={"grad_acc": accumulation})
-            changed = replace(setup, request=request, degrees=degrees)
-            yield Candidate(f"global batch {size:,}", changed)
+            yield f"global batch {size:,}", replace(setup, request=request, degrees=degrees)
 
 
 def _filled(degrees: Degrees, before: Degrees, gpus: int, gbs: int) -> Degrees | None:
@@ -224,13 +211,13 @@ def _switches(setup: Setup, job: Job) -> Iterator[Candidate]:
         if name in request.variations:
             gone = {name, "uncompiled-loss"} if name == "eager-blocks" else {name}
             left = tuple(other for other in request.variations if other not in gone)
-            yield Candidate(words, _with_variations(setup, request, left))
+            yield words, _with_variations(setup, request, left)
     compiled = "eager-blocks" not in request.variations
     for technique in _untried(setup, job) if compiled else ():
         kept = (name for name in request.variations if name != f"no-{technique.name}")
         more = (*kept, technique.name)
         flags = "" if "{" in technique.flags else f", {technique.flags}"
-        yield Candidate(f"use {technique.name}{flags}", _with_variations(setup, request, more))
+        yield f"use {technique.name}{flags}", _with_variations(setup, request, more)
 
 
 def _untried(setup: Setup, job: Job) -> Iterator[Technique]:
@@ -250,9 +237,8 @@ def _with_variations(setup: Setup, request: LaunchRequest, names: tuple[str, ...
     return replace(setup, request=request.model_copy(update={"variations": names}))
 
 
-def _completed(candidate: Candidate, base: Setup, job: Job, found: Found) -> Candidate:
+def _completed(setup: Setup, base: Setup, job: Job, found: Found) -> Setup:
     """Layers as the file's framework splits them, and shards as the file has them."""
-    setup = candidate.setup
     if setup.recompute != base.recompute:
         setup = replace(setup, recomputed=None)
     degrees, before = setup.degrees, base.degrees
@@ -265,7 +251,7 @@ def _completed(candidate: Candidate, base: Setup, job: Job, found: Found) -> Can
             parts = degrees.pp * degrees.vpp
             blocks = stage_layers(job.model.layers, parts, _EMBEDDING_AND_HEAD)
         setup = replace(setup, block_layers=blocks, recomputed=None, mtp_standalone=False)
-    return replace(candidate, setup=setup)
+    return setup
 
 
 def _replicas(degrees: Degrees) -> int:

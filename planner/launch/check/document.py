@@ -55,7 +55,7 @@ def as_csv(assessment: Assessment, changes: Sequence[Change]) -> str:
     rows[0] |= _degrees(assessment.setup)
     for change in changes:
         record = {"change": change.change, "broken_rules": ""} | _plan_record(change.plan)
-        rows.append(record | _degrees(change.candidate.setup))
+        rows.append(record | _degrees(change.setup))
     return csv_text(rows[0], rows)
 
 
@@ -95,7 +95,7 @@ def _setting(setting: Setting) -> Record:
 def _change(change: Change) -> Record:
     return {
         "change": change.change,
-        "configuration": _configuration(change.candidate.setup),
+        "configuration": _configuration(change.setup),
         **picked(change, "faster saved_bytes sufficient"),
         "plan": change.plan.model_dump(mode="json"),
     }

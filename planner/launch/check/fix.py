@@ -12,15 +12,63 @@ from typing import Literal
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.changes import Change, Watch, best_changes
-from planner.launch.check.replaced import Replacement, applied, without_line
 from planner.launch.check.request import as_request
 from planner.launch.check.spelling import NotInFileError, edits_for
-from planner.launch.megatron_bridge_schema import fields_of
+from planner.launch.megatron_bridge import fields_of
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Found, Problem, Setting
 from planner.launch.read.text import SourceFile, Span, Text
 from planner.predict.memory.advice import Setup
+
+# A line that goes on into an empty one.
+_DANGLING = re.compile(r"[ \t]*\\\n[ \t]*(?=\n|\Z)")
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """`text` in place of a span."""
+
+    span: Span
+    text: str
+
+
+def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]:
+    """Texts with replacements made, from the end backwards. NotInFileError if two overlap."""
+    texts: dict[str, str] = {}
+    ordered = sorted(
+        dict.fromkeys(replacements),
+        key=lambda replacement: (replacement.span.file.path, -replacement.span.start),
+    )
+    last: dict[str, int] = {}
+    for item in ordered:
+        file, span = item.span.file.path, item.span
+        if span.end > last.get(file, len(span.file.text) + 1):
+            raise NotInFileError("two settings share one value in the file")
+        text = texts.get(file, span.file.text)
+        texts[file] = text[: span.start] + item.text + text[span.end :]
+        last[file] = span.start
+    for file, text in texts.items():
+        # Where the last option went, the backslash that led to it goes too.
+        if not _DANGLING.search(found.files[file].text):
+            texts[file] = _DANGLING.sub("", text)
+    return texts
+
+
+def without_line(span: Span) -> Replacement:
+    """A span taken out: with its line, if nothing else but a backslash stands there."""
+    text = span.file.text
+    start = text.rfind("\n", 0, span.start) + 1
+    end = text.find("\n", span.end)
+    end = len(text) if end < 0 else end
+    if not text[start : span.start].strip() and text[span.end : end].strip() in ("", "\\"):
+        last = not text[span.end : end].strip()
+        # The line's end stays behind a backslash on the line above: the command ends there.
+        return Replacement(Span(span.file, start, end if last else end + 1), "")
+    before = span.start
+    while before > start and text[before - 1] in " \t":
+        before -= 1
+    return Replacement(Span(span.file, before, span.end), "")
 
 
 def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict[str, str]:
@@ -118,9 +166,11 @@ def _insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]:
     if form == "options":
         return _megatron_insertions(found, edits)
     insertion = {"json": _json_insertion, "python": _python_insertion}.get(form, _line_insertion)
-    tables: dict[str, list[Edit]] = {}
+    tables: dict[str, dict[str, str]] = {}
     for edit in edits:
-        tables.setdefault(edit.key.rpartition(".")[0], []).append(edit)
+        table, _, name = edit.key.rpartition(".")
+        written = _literal(found, edit.value or "", quoted=False)
+        tables.setdefault(table, {})[name] = written
     return [insertion(found, table, item) for table, item in tables.items()]
 
 
@@ -190,15 +240,10 @@ def _sibling(found: Found, table: str) -> Span | None:
     return next((one for one in inside if one and one.file.path in files), None)
 
 
-def _line_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:
+def _line_insertion(found: Found, table: str, entries: dict[str, str]) -> Replacement:
     """More lines of a TOML or YAML table: behind its first, else a table at the end."""
     toml, sibling = _form(found) == "toml", _sibling(found, table)
-    lines = [
-        edit.key.rpartition(".")[2]
-        + (" = " if toml else ": ")
-        + _literal(found, edit.value or "", quoted=False)
-        for edit in edits
-    ]
+    lines = [f"{name}{' = ' if toml else ': '}{value}" for name, value in entries.items()]
     places = [item for item in (found.document or Text("")).origin if isinstance(item, tuple)]
     if not places:
         raise NotInFileError("the configuration stands in no file")
@@ -221,26 +266,20 @@ def _line_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:
     return Replacement(Span(file, at, at), f"{before}{written}{after}")
 
 
-def _python_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:
+def _python_insertion(found: Found, table: str, entries: dict[str, str]) -> Replacement:
     """More arguments behind one of the call that configures a table."""
     sibling = _sibling(found, table)
     if sibling is None:
-        raise NotInFileError(f"{edits[0].key} is not in the file; add it by hand")
-    text = "".join(
-        f", {edit.key.rpartition('.')[2]}={_literal(found, edit.value or '', quoted=False)}"
-        for edit in edits
-    )
+        key = f"{table}.{next(iter(entries))}"
+        raise NotInFileError(f"{key} is not in the file; add it by hand")
+    text = "".join(f", {name}={value}" for name, value in entries.items())
     return Replacement(Span(sibling.file, sibling.end, sibling.end), text)
 
 
-def _json_insertion(found: Found, table: str, edits: list[Edit]) -> Replacement:
-    sibling = _sibling(found, table)
-    entries = {edit.key.rpartition(".")[2]: edit.value or "" for edit in edits}
+def _json_insertion(found: Found, table: str, entries: dict[str, str]) -> Replacement:
+    sibling, items = _sibling(found, table), [f'"{k}": {v}' for k, v in entries.items()]
     if sibling is None:
-        inner = ", ".join(f'"{k}": {_literal(found, v, quoted=False)}' for k, v in entries.items())
-        sibling, items = _sibling(found, ""), [f'"{table}": {{{inner}}}']
-    else:
-        items = [f'"{k}": {_literal(found, v, quoted=False)}' for k, v in entries.items()]
+        sibling, items = _sibling(found, ""), [f'"{table}": {{{", ".join(items)}}}']
     if sibling is None:
         raise NotInFileError("the file is empty")
     text = sibling.file.text
@@ -352,7 +391,7 @@ def _mend(files: _Files, problem: Problem) -> None:
 
 def _with_change(files: _Files, change: Change) -> dict[str, str]:
     """New texts, edited where values are defined or, failing that, where they are used."""
-    found, setup, wanted = files.assessment.found, files.assessment.setup, change.candidate.setup
+    found, setup, wanted = files.assessment.found, files.assessment.setup, change.setup
     if setup is None:
         raise NotInFileError("the configuration is not known")
     edits = edits_for(found, setup, wanted)

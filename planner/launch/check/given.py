@@ -19,9 +19,8 @@ from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import leaves
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Found, Hints, Problem
-from planner.launch.read.launch import read_launch
+from planner.launch.read.launch import read_launch, starting_scripts
 from planner.launch.read.limits import MOST_BYTES
-from planner.launch.read.opened import starting_scripts
 from planner.launch.read.text import SourceFile
 from planner.predict.memory.advice import Setup
 from planner.search.plan_file import read_plan_file

@@ -117,7 +117,7 @@ def _titan(found: Found, setup: Setup) -> dict[str, Any]:
         layers = setup.request.find_model().spec.layers + 2
         said["layers"] = -(-layers // (degrees.pp * degrees.vpp))
         if setup.request.schedule is None:
-            said["schedule"] = "Interleaved1F1B" if degrees.vpp > 1 else "1F1B"
+            said["schedule"] = "interleaved" if degrees.vpp > 1 else "1f1b"
     # In 0.3 it is a class.
     if found.format == "torchtitan-0.2":
         mode = setup.request.find_framework().recompute_mode(setup.recompute)

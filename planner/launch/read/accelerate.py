@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from planner.launch.options import ACCELERATE
+from planner.launch.options import ACCELERATE, DEEPSPEED
 from planner.launch.read.beside import source_beside
 from planner.launch.read.document import Document, Source, json_document, unknown_key
 from planner.launch.read.document_reader import ScriptedReader
@@ -29,10 +29,10 @@ _STRATEGIES = {
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
 # accelerate's name -> DeepSpeed's.
 _DEEPSPEED = {
-    "zero_stage": "zero_optimization.stage",
+    "zero_stage": DEEPSPEED["zero"].key,
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "offload_param_device": "zero_optimization.offload_param.device",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_accumulation_steps": DEEPSPEED["grad_acc"].key,
     "gradient_clipping": "gradient_clipping",
 }
 
@@ -56,16 +56,17 @@ class AccelerateReader(ScriptedReader):
         framework, zero = self._sharding()
         tp, cp = self.whole(f"{_P}tp_size", 1), self.whole(f"{_P}cp_size", 1)
         shard = self._parallelism(self.hints.gpus or world or 1, tp, cp)
-        self._complete()
+        self.demand_model()
+        if self.hints.mbs is None:
+            self.no_micro_batch()
+        if self.hints.gbs is None and self.hints.grad_acc is None:
+            self.no_accumulation()
         precision, dtype = self._precision(framework)
-        return self.gathered(
+        return self.scripted(
             partial(is_known, _TABLES),
             _KEYS,
-            self.script.where,
+            framework,
             format="accelerate",
-            framework=framework,
-            variations=self.script.variations(framework),
-            model=self.hints.model,
             tp=tp,
             cp=cp,
             zero=zero,
@@ -74,11 +75,9 @@ class AccelerateReader(ScriptedReader):
             mbs=self.hints.mbs or 1,
             gbs=self.hints.gbs,
             grad_acc=None if self.hints.gbs else self.hints.grad_acc or 1,
-            seq=self.hints.seq,
             recompute=self._recompute(),
             optimizer=self.script.optimizer or "adamw",
             optimizer_kernel=self.script.kernel,
-            attention=self.script.attention,
             optimizer_offload=float(self._on(f"{_F}offload_params")),
             precision=precision,
             dtype=dtype,
@@ -168,15 +167,6 @@ class AccelerateReader(ScriptedReader):
             self.unpredictable(text, "mixed_precision")
             return "bf16", None
         return precision, None
-
-    def _complete(self) -> None:
-        """What such a file never says."""
-        if not self.hints.model:
-            self.problems.append(self.script.model_unknown("the file does not name the model"))
-        if self.hints.mbs is None:
-            self.no_micro_batch()
-        if self.hints.gbs is None and self.hints.grad_acc is None:
-            self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
 
 
 def deepspeed_in(document: Document, source: Source) -> Document | None:

@@ -60,31 +60,29 @@ def _wrapped(number: int) -> int:
 
 
 def _number(node: ast.expr, values: Mapping[str, str]) -> int:
+    """The value of an expression whose operators are of the whitelist."""
     match node:
         case ast.Constant(value=int(number)):
-            return _wrapped(int(number))
+            found = int(number)
         case ast.Name(id=name):
-            return _wrapped(int(values.get(name) or 0))
+            found = int(values.get(name) or 0)
         case ast.UnaryOp(op=operator, operand=operand):
             number = _number(operand, values)
-            return -number if isinstance(operator, ast.USub) else int(not number)
+            found = -number if isinstance(operator, ast.USub) else int(not number)
         case ast.BoolOp(op=operator, values=parts):
             every = all if isinstance(operator, ast.And) else any
-            return int(every(_number(part, values) for part in parts))
-    return _binary(node, values)
-
-
-def _binary(node: ast.expr, values: Mapping[str, str]) -> int:
-    """Two operands and an operator of the whitelist."""
-    match node:
-        case ast.BinOp(left=left, op=operator, right=right):
+            found = int(every(_number(part, values) for part in parts))
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
             one, two = _number(left, values), _number(right, values)
-            if isinstance(operator, ast.Pow) and two >= 0:
-                return _wrapped(pow(one, two, 1 << _BITS))
-            if type(operator) in _BINARY:
-                return _wrapped(_BINARY[type(operator)](one, two))
+            if two < 0:
+                raise _UnreadableError
+            found = pow(one, two, 1 << _BITS)
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _BINARY:
+            found = _BINARY[type(operator)](_number(left, values), _number(right, values))
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if (
             type(operator) in _COMPARISONS
         ):
-            return int(_COMPARISONS[type(operator)](_number(left, values), _number(right, values)))
-    raise _UnreadableError
+            found = _COMPARISONS[type(operator)](_number(left, values), _number(right, values))
+        case _:
+            raise _UnreadableError
+    return _wrapped(found)

@@ -63,6 +63,12 @@ def source_beside(name: str, folder: Path, files: Files) -> SourceFile | None:
     return None if path is None or text is None else files.add(str(path), text)
 
 
+def text_beside(name: str, folder: Path, *, whole: bool = False) -> str:
+    """The text of the file that a launch file in a folder names; empty where there is none."""
+    path = beside(name, folder, whole=whole)
+    return "" if path is None else text_of(path) or ""
+
+
 def text_of(path: Path) -> str | None:
     """A file's text; None for one that is none, or too large."""
     try:

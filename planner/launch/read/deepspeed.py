@@ -46,8 +46,7 @@ class DeepspeedReader(ScriptedReader):
         self.problems += optimizer_problems(self.document, stage)
         if self.hints.recompute is None:
             self.assumed.append("no recomputation (not in this file; give --recompute full)")
-        if not self.hints.model:
-            self.problems.append(self.script.model_unknown("the file does not name the model"))
+        self.demand_model()
         sequences = self.whole("sequence_parallel_size", 1)
         if sequences > 1:
             self._unmodelled("Ulysses sequence parallelism", "sequence_parallel_size")
@@ -62,23 +61,18 @@ class DeepspeedReader(ScriptedReader):
         mics = self.document.get(f"{_Z}.mics_shard_size", -1)
         if stage == 3 and mics != -1:
             self._unmodelled("MiCS (replicas of shards)", f"{_Z}.mics_shard_size")
-        return self.gathered(
+        return self.scripted(
             partial(is_known, {"": TOP_KEYS, _Z: ZERO_KEYS}),
-            {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": f"{_Z}.stage"},
-            self.script.where,
+            {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": DEEPSPEED["zero"].key},
+            "deepspeed",
             format="deepspeed",
-            framework="deepspeed",
-            variations=self.script.variations("deepspeed"),
-            model=self.hints.model,
             tp=tp,
             zero=stage,
             shard=self._hpz(stage),
             world=self.world,
-            seq=self.hints.seq,
             recompute=self.hints.recompute or "none",
             optimizer=self._optimizer(),
             optimizer_kernel=None if self._config_optimizer() else self.script.kernel,
-            attention=self.script.attention,
             optimizer_offload=self._offload(),
             precision="fp16" if self._on("fp16.enabled") else "bf16",
             unmodelled=tuple(
@@ -108,7 +102,7 @@ class DeepspeedReader(ScriptedReader):
         return self.document.get(key) is True
 
     def _stage(self) -> int:
-        key = f"{_Z}.stage"
+        key = DEEPSPEED["zero"].key
         value = self.document.get(key, 0)
         if isinstance(value, list):
             self.unpredictable("stages that DeepSpeed's autotuner tries are not modelled", key)
@@ -141,7 +135,7 @@ class DeepspeedReader(ScriptedReader):
         if mbs is None:
             self.no_micro_batch()
         if acc is None and gbs is None:
-            self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
+            self.no_accumulation()
             acc = 1
         return {"mbs": mbs or 1, "grad_acc": None if gbs else acc, "gbs": gbs}
 

@@ -87,6 +87,7 @@ class DocumentReader:
         known: Callable[[str], bool],
         keys: Mapping[str, str],
         script: Mapping[str, Setting] | None = None,
+        /,
         **fields: Any,
     ) -> Found:
         """What was found. `known`: whether the format has a key; `keys`: those of `Found`'s
@@ -120,6 +121,31 @@ class ScriptedReader(DocumentReader):
             self.assumed.append("sequences as long as the model was pretrained with (give --seq)")
             why = "shorter sequences than the model was pretrained with: less memory than predicted"
             self.unmodelled += ((Setting(NO_LENGTH, None, document.path), why),)
+
+    def scripted(
+        self, known: Callable[[str], bool], keys: Mapping[str, str], framework: str, **fields: Any
+    ) -> Found:
+        """What was found, with what the script and the caller say."""
+        return self.gathered(
+            known,
+            keys,
+            self.script.where,
+            framework=framework,
+            variations=self.script.variations(framework),
+            model=self.hints.model,
+            seq=self.hints.seq,
+            attention=self.script.attention,
+            **fields,
+        )
+
+    def demand_model(self) -> None:
+        """Note that nobody names the model, where that is so."""
+        if not self.hints.model:
+            self.problems.append(self.script.model_unknown("the file does not name the model"))
+
+    def no_accumulation(self) -> None:
+        """Nothing is said of several micro-batches: 1."""
+        self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
 
     def no_micro_batch(self) -> None:
         """No micro-batch is stated: 1, unless the program has an option that may say it."""

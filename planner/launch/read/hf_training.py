@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from planner.launch.options import DEEPSPEED
 from planner.launch.read.accelerate import AccelerateReader
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
@@ -174,18 +175,20 @@ def _value(named: Mapping[str, Setting], name: str) -> str:
     setting = named.get(name)
     if setting is None:
         return "table" if any(key.startswith(f"{name}.") for key in named) else ""
-    return "" if setting.value is None or setting.unknown else str(setting.value)
+    return "" if setting.value is None or setting.unknown else str(setting.value).lower()
+
+
+_OFF = ("", "false", "0", "none", "no", "{}")
 
 
 def _is_on(named: Mapping[str, Setting], name: str) -> bool:
-    return _value(named, name).lower() not in ("", "false", "0", "none", "no", "{}", "1.0", "1")
+    return _value(named, name) not in (*_OFF, "1.0", "1")
 
 
 def _switched(named: Mapping[str, Setting], name: str) -> bool:
     """Whether a switch is on: `1` counts, and so does a value that only running tells."""
-    if name in named and named[name].unknown:
-        return True
-    return _value(named, name).lower() not in ("", "false", "0", "none", "no", "{}", "-1")
+    hidden = name in named and bool(named[name].unknown)
+    return hidden or _value(named, name) not in (*_OFF, "-1")
 
 
 def _completed(
@@ -214,7 +217,7 @@ def checkpointed(
     """With the recomputation of programs that checkpoint unless told otherwise."""
     stays = {
         "llamafactory": not _is_on(named, "disable_gradient_checkpointing"),
-        "swift": _value(named, "gradient_checkpointing").lower() != "false",
+        "swift": _value(named, "gradient_checkpointing") != "false",
     }
     if script.hints.recompute is not None or not stays.get(program):
         return script
@@ -228,7 +231,7 @@ def _loads_bf16(named: Mapping[str, Setting], program: Program) -> bool:
     them so for `pure_bf16` alone, a Trainer's script where it is told the dtype; ms-swift takes the
     checkpoint's unless told otherwise, which is bf16 of nearly every model since 2023.
     """
-    stated = [_value(named, name).lower() for name in ("dtype", "torch_dtype")]
+    stated = [_value(named, name) for name in ("dtype", "torch_dtype")]
     if program == "swift":
         return any(s in _BF16 for s in stated) or not (any(stated) or _is_on(named, "fp16"))
     if program == "axolotl":
@@ -270,10 +273,10 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
         "rlhf_type": ("",), "task_type": ("causal_lm", "pretrain", "sft", ""),
     }  # fmt: skip
     for name, allowed in kinds.items():
-        value = _value(named, name).lower()
+        value = _value(named, name)
         if value and value not in allowed:
             yield _refusal(_place(named, name), f"{name}: {value}")
-    if (mode := _value(named, "train_mode").lower()) in ("lora", "qlora"):
+    if (mode := _value(named, "train_mode")) in ("lora", "qlora"):
         yield _refusal(_place(named, "train_mode"), f"train_mode: {mode}")
     optimizer = optim_of(named)
     if optimizer not in ("", "none", *OPTIMIZERS) and (program == "axolotl" or "optim" in named):
@@ -321,25 +324,24 @@ def _configuration(named: Mapping[str, Setting]) -> Setting | None:
 
 def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
     """DeepSpeed's configuration: named and beside the file, or written in it."""
-    path = source.path
-    setting = _configuration(named)
+    path, setting = source.path, _configuration(named)
     preset = re.fullmatch(r"(?:default-)?zero([0-3])(_offload)?", _value(named, "deepspeed"))
+    staged: dict[str, Setting] = {}
     if setting is not None and preset is not None:
-        staged = {**named, "zero_stage": replace(setting, value=int(preset[1]))}
+        staged = {"zero_stage": replace(setting, value=int(preset[1]))}
         staged |= {"offload": setting} if preset[2] else {}
-        return _zero_stage(staged, path)
-    if setting is None or setting.unknown:
-        inside = {key: item for key, item in named.items() if key.startswith("deepspeed.")}
-        if not inside:
-            return _zero_stage(named, path)
-        return Document(path, {key.removeprefix("deepspeed."): one for key, one in inside.items()})
-    if isinstance(setting.value, str):
+    elif setting is None or setting.unknown:
+        table = "deepspeed."
+        inside = {key: item for key, item in named.items() if key.startswith(table)}
+        if inside:
+            return Document(path, {key.removeprefix(table): one for key, one in inside.items()})
+    elif isinstance(setting.value, str):
         file = source_beside(setting.value, Path(path).parent, source.files)
         if file is not None:
             return json_document(file.as_text(), file.path)
         if (stage := _stage_of_name(setting.value)) is not None:
-            return _zero_stage({**named, "zero_stage": replace(setting, value=stage)}, path)
-    return _zero_stage(named, path)
+            staged = {"zero_stage": replace(setting, value=stage)}
+    return _zero_stage({**named, **staged}, path)
 
 
 def _stage_of_name(path: str) -> int | None:
@@ -358,7 +360,7 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
         return None
     number = digits(str(setting.value))
     stage = setting.value if number is None else number
-    key = "zero_optimization.stage"
+    key = DEEPSPEED["zero"].key
     settings = {key: replace(setting, key=key, value=stage)}
     device = named.get("offload")
     if device is not None:
@@ -389,7 +391,7 @@ def _sharded(named: Mapping[str, Setting], path: str, *, bf16: bool) -> Document
     elif "distributed_type" not in settings:
         _put(settings, "distributed_type", "MULTI_GPU", Setting("", "", path))
     for name in ("bf16", "fp16", "fp8"):
-        if _value(named, name).lower() in ("true", "auto", "full"):
+        if _value(named, name) in ("true", "auto", "full"):
             _put(settings, "mixed_precision", name, named[name])
             break
     else:

@@ -12,7 +12,7 @@ from planner.job.specs import ModelSpec
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON, SWITCH
 from planner.launch.options import MEGATRON_RECOMPUTE as _RECOMPUTE
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
 from planner.launch.read.megatron_arguments import (
@@ -36,9 +36,10 @@ from planner.launch.read.megatron_layout import (
     unusual_splits,
 )
 from planner.launch.read.megatron_model import read_model
-from planner.launch.read.megatron_rules import Facts, option_problems
-from planner.launch.read.megatron_run import (
+from planner.launch.read.megatron_rules import (
     RAMPS,
+    Facts,
+    option_problems,
     read_exchange,
     read_megatron_ramp,
     read_offload,
@@ -313,8 +314,8 @@ class MegatronReader:
 
     def _stage_in(self, setting: Setting) -> int:
         """The ZeRO stage of DeepSpeed's file, which says it where no option does."""
-        path = beside(str(setting.value), self.launch.folder)
-        found = re.search(r'"stage"\s*:\s*([0-3])\b', (path and text_of(path)) or "")
+        text = text_beside(str(setting.value), self.launch.folder)
+        found = re.search(r'"stage"\s*:\s*([0-3])\b', text)
         if found is not None:
             return int(found[1])
         text = f"{setting.value or setting.key} says the ZeRO stage, and is not there to read"

@@ -248,7 +248,7 @@ def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
 
 def _primus_torchtitan(settings: dict[str, Setting], source: Source) -> Found:
     from planner.launch.read.torchtitan import TorchtitanReader
-    from planner.launch.read.torchtitan_keys import unknown_keys
+    from planner.launch.read.torchtitan_sources import unknown_keys
 
     plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
     inner = Document(source.path, plain)

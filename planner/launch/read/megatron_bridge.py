@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.launch import megatron_table as table
-from planner.launch.megatron_bridge import RECIPES
-from planner.launch.megatron_bridge_schema import field_of, fields_of, schema
+from planner.launch.megatron_bridge import RECIPES, field_of, fields_of, schema
 from planner.launch.megatron_table import MEGATRON, option
 from planner.launch.options import MEGATRON as OPTIONS
 from planner.launch.options import MEGATRON_LAYOUT, MEGATRON_PRECISIONS

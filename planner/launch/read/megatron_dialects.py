@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON_RECOMPUTE
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
 from planner.launch.read.megatron_arguments import RELEASE, Arguments, core_like
@@ -115,9 +115,8 @@ def _quotes(source: str, word: str) -> bool:
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
     """The first of some files of a fork's source, where the script stands in its repository."""
-    folder = launch.folder
-    found = (beside(name, folder, whole=True) for name in names)
-    return next((text_of(path) or "" for path in found if path is not None), "")
+    found = (text_beside(name, launch.folder, whole=True) for name in names)
+    return next(filter(None, found), "")
 
 
 def other_model(launch: LaunchCommand) -> str:

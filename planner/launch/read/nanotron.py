@@ -10,7 +10,7 @@ from pathlib import Path
 from planner.job.specs import ModelSpec
 from planner.launch.nanotron import NANOTRON as MODEL
 from planner.launch.options import NANOTRON
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import text_beside
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import (
@@ -61,7 +61,8 @@ class NanotronReader(DocumentReader):
         """Everything that was read."""
         self.problems += [*unknown_keys(self.document), *absent_keys(self.document)]
         keys = {name: option.key for name, option in NANOTRON.items()}
-        dp, pp, tp, cp, ep = (self.whole(keys[it], 1) for it in ("dp", "pp", "tp", "cp", "ep"))
+        degrees = {name: self.whole(keys[name], 1) for name in ("dp", "pp", "tp", "cp", "ep")}
+        dp, pp, tp, cp, ep = degrees.values()
         mbs = self.hints.mbs or self.whole(keys["mbs"], 1)
         acc = self.hints.grad_acc or self.whole(keys["grad_acc"], 1)
         seq = self.hints.seq or self.whole(keys["seq"], 1)
@@ -78,12 +79,8 @@ class NanotronReader(DocumentReader):
             variations=self._variations(tp),
             shape=shape,
             model=self.hints.model,
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            ep=ep,
+            **degrees,
             etp=1 if ep > 1 else None,
-            dp=dp,
             zero=int(zero),
             world=self.world if self.launch else dp * pp * tp * cp,
             mbs=mbs,
@@ -115,12 +112,12 @@ class NanotronReader(DocumentReader):
         return "full" if self.document.get(NANOTRON["recompute"].key, False) is True else "none"
 
     def _variations(self, tp: int) -> tuple[str, ...]:
-        mode = self.choice("parallelism.tp_mode", "REDUCE_SCATTER", _TP_MODES)
+        mode = self.choice(NANOTRON["no-sequence-parallel"].key, "REDUCE_SCATTER", _TP_MODES)
         self.document.get("parallelism.tp_linear_async_communication")
         names = []
         if tp > 1 and mode == "ALL_REDUCE":
             names.append("no-sequence-parallel")
-        if not self.document.get("optimizer.accumulate_grad_in_fp32", True):
+        if not self.document.get(NANOTRON["bf16-gradients"].key, True):
             names.append("bf16-gradients")
         return tuple(names)
 
@@ -158,13 +155,8 @@ class NanotronReader(DocumentReader):
         except ModelError as error:
             self.problems.append(self._no_model(config, str(error)))
             return None
-        return spec.model_copy(
-            update={
-                "pretraining_seq": seq,
-                "name": "from model_config",
-                "source": "nanotron model_config",
-            }
-        )
+        named = {"name": "from model_config", "source": "nanotron model_config"}
+        return spec.model_copy(update={"pretraining_seq": seq, **named})
 
     def _no_model(self, config: dict[str, object], error: str) -> Problem:
         """What is missing of the model, or what is wrong with it."""
@@ -185,10 +177,10 @@ def _is_of_another_release(document: Document) -> bool:
 def _is_of_the_checkout(document: Document, table: str, key: str) -> bool:
     """Whether the nanotron around the file has a field of that name in the table's dataclass."""
     folder = Path(document.path).parent
-    files = (beside(name, folder, whole=True) for name in _DATACLASS_FILES)
+    texts = (text_beside(file, folder, whole=True) for file in _DATACLASS_FILES)
     name = f"{table.capitalize()}Args" if table else "Config"
     field = rf"(?m)^class {name}\b(?:.*\n(?!\S))*?    {re.escape(key)}\s*:"
-    return any(re.search(field, text_of(path) or "") for path in files if path is not None)
+    return any(re.search(field, text) for text in texts)
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:

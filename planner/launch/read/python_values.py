@@ -16,11 +16,11 @@ from typing import Any
 
 from planner.launch.read.beside import text_of
 from planner.launch.read.limits import Limits
-from planner.launch.read.python_expressions import Expressions
 from planner.launch.read.python_records import (
     ASKED,
     BUILTINS,
     UNKNOWN,
+    Expressions,
     Record,
     are_plain,
     asked,

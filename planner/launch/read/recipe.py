@@ -14,7 +14,7 @@ from typing import Any
 
 from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
-from planner.launch.megatron_bridge_schema import field_of, schema
+from planner.launch.megatron_bridge import field_of, schema
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import made_launch
 from planner.launch.read.document import Source

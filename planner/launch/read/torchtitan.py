@@ -14,23 +14,25 @@ from typing import Any
 
 from constraints.context_kinds import ContextKind
 from planner.job.specs import ModelSpec
-from planner.launch.options import TORCHTITAN
+from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.read.document import Document, Source, toml_document
 from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.text import digits
-from planner.launch.read.torchtitan_keys import (
+from planner.launch.read.torchtitan_sources import (
     SCHEDULES,
     is_known,
     is_known_in_0_3,
+    is_size_of,
     named_parts,
+    registered_model,
     schedule_of,
     stage_count,
     stage_layers,
     unknown_keys,
 )
-from planner.launch.read.torchtitan_registry import is_size_of, registered_model
+from planner.launch.titan_plan import HALF_STATES
 from planner.launch.titan_table import FLAVORS
 
 # (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
@@ -42,11 +44,6 @@ _P, _T, _A = "parallelism", "training", "activation_checkpoint"
 _DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 2048}
 _DEGREES = {name: TORCHTITAN[name].key for name in _DEFAULTS}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}
-# Mixed precision is what FSDP2 does; without FSDP or other splits torchtitan uses autocast.
-_HALF_STATES = "fused_opt_states_bf16"
-_KERNELS = {
-    "for-loop": "forloop", "foreach": "foreach", "fused": "fused", _HALF_STATES: "fused",
-}  # fmt: skip
 
 
 def read_torchtitan(source: Source) -> Found:
@@ -82,10 +79,7 @@ class TorchtitanReader(DocumentReader):
             variations=self._variations(degrees),
             model=model,
             shape=shape,
-            tp=degrees["tp"],
-            pp=degrees["pp"],
-            cp=degrees["cp"],
-            ep=degrees["ep"],
+            **{name: degrees[name] for name in ("tp", "pp", "cp", "ep")},
             etp=self._expert_tensor(degrees),
             dp=replicate * shard,
             shard=hybrid,
@@ -286,7 +280,7 @@ class TorchtitanReader(DocumentReader):
 
     def _optimizer(self) -> str:
         name = str(self.document.get("optimizer.name", "AdamW"))
-        if self.document.get("optimizer.implementation") == _HALF_STATES:
+        if self.document.get(TORCHTITAN["kernel"].key) == HALF_STATES:
             return "adamw-bf16"
         if name.lower() not in _OPTIMIZERS:
             text = f"optimizer {name} is not modelled; costed as AdamW"
@@ -298,7 +292,9 @@ class TorchtitanReader(DocumentReader):
         return str(self.document.get(f"{_T}.{name}", "float32")) == "bfloat16"
 
     def _kernel(self) -> str | None:
-        return _KERNELS.get(str(self.document.get("optimizer.implementation", "fused")))
+        kernel = TORCHTITAN["kernel"]
+        value = self.document.get(kernel.key, "fused")
+        return "fused" if value == HALF_STATES else kernel.read(value)
 
     def _precision(self) -> str:
         """fp8 and mxfp8 by the converters that replace linear layers."""
@@ -335,15 +331,14 @@ class TorchtitanReader(DocumentReader):
 
     def _variations(self, degrees: dict[str, int]) -> tuple[str, ...]:
         names = []
-        compiled = bool(self.document.get("compile.enable", False))
+        compiled = bool(self.document.get(TORCHTITAN["eager-blocks"].key, False))
         components = self.document.get("compile.components", ["model", "loss"])
         if not (compiled and "model" in components):
             names.append("eager-blocks")
         if not (compiled and "loss" in components):
             names.append("uncompiled-loss")
-        # The second place since 0.3.
-        places = (f"{_P}.enable_async_tensor_parallel", "compile.enable_async_tensor_parallel")
-        stated = [self.document.get(place, False) for place in places]
+        places = (TORCHTITAN["async-tp"], ASYNC_TP_0_3)
+        stated = [self.document.get(place.key, False) for place in places]
         if degrees["tp"] > 1 and any(stated):
             names.append("async-tp")
         if self.document.get(f"{_P}.expert_parallel_comm_backend", "standard") == "deepep":

@@ -15,6 +15,7 @@ from typing import Any
 
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.options import TORCHTITAN
 from planner.launch.read.beside import text_of
 from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
 from planner.launch.read.document import Document, Source
@@ -54,6 +55,7 @@ _CHECKPOINTING: Mapping[str, str] = {
 }  # fmt: skip
 # What configures torchtitan's experiment with reinforcement learning.
 _REINFORCED = re.compile(r"\bRLTrainer\b|\bexperiments\.rl\b")
+_MODE = TORCHTITAN["recompute"]
 _CONVERTERS = {"Float8LinearConverter": "float8", "MXFP8LinearConverter": "mx"}
 
 
@@ -85,9 +87,7 @@ def read_torchtitan_python(source: Source) -> Found:
     document = Document(path, settings.found)
     override(document, source.given)
     _in_tokens(document)
-    document.settings.setdefault(
-        "activation_checkpoint.mode", Setting("activation_checkpoint.mode", "none", path)
-    )
+    document.settings.setdefault(_MODE.key, Setting(_MODE.key, "none", path))
     if "model.flavor" not in document.settings:
         for key, value in (("model.name", "that the file builds"), ("model.flavor", "")):
             document.settings[key] = Setting(key, value, path, function.lineno)
@@ -142,20 +142,20 @@ def _chosen(functions: list[ast.FunctionDef], wanted: str | None) -> ast.Functio
 
 def _in_tokens(document: Document) -> None:
     """Batches in tokens, as torchtitan has them since 2026-08, in sequences."""
-    training = "training."
-    length = document.settings.get(f"{training}max_context_length")
+    length = document.settings.get("training.max_context_length")
     if length is None or not isinstance(length.value, int) or length.value < 1:
         return
-    document.settings.setdefault(f"{training}seq_len", replace(length, key=f"{training}seq_len"))
-    for tokens, key in (
-        ("num_tokens_per_microbatch_per_dp_rank", "local_batch_size"),
-        ("num_tokens_per_train_step", "global_batch_size"),
+    seq = TORCHTITAN["seq"].key
+    document.settings.setdefault(seq, replace(length, key=seq))
+    for tokens, name in (
+        ("num_tokens_per_microbatch_per_dp_rank", "mbs"),
+        ("num_tokens_per_train_step", "gbs"),
     ):
-        setting = document.settings.get(training + tokens)
+        setting, key = document.settings.get(f"training.{tokens}"), TORCHTITAN[name].key
         if setting is not None and isinstance(setting.value, int):
             sequences = max(1, setting.value // length.value)
-            same = replace(setting, key=training + key, value=sequences, spans=(), whole=None)
-            document.settings.setdefault(training + key, same)
+            same = replace(setting, key=key, value=sequences, spans=(), whole=None)
+            document.settings.setdefault(key, same)
 
 
 def _called(function: ast.FunctionDef, name: str) -> bool:
@@ -196,9 +196,9 @@ class _Settings:
             self._state("model.converters", [_CONVERTERS[owner]])
         mode = _CHECKPOINTING.get(owner) or _CHECKPOINTING.get(name)
         if mode is not None:
-            self._state("activation_checkpoint.mode", mode)
+            self._state(_MODE.key, mode)
         if mode == "selective":  # each op by itself
-            self._state("activation_checkpoint.selective_ac_option", "op")
+            self._state(TORCHTITAN["recompute-of"].key, "op")
         table = _TABLES.get(name) or ("activation_checkpoint" if mode else field)
         for name, at in value.places.items():
             # Of the optimizer what is set on it.

@@ -7,7 +7,7 @@ import pytest
 from planner.launch.read.arithmetic import evaluate_arithmetic
 from planner.launch.read.shell import read_script
 from planner.launch.read.shell_state import Shell
-from planner.launch.read.text import Files, Span
+from planner.launch.read.text import Files, SourceFile, Span
 
 
 def shell_of(text: str, **given: str) -> Shell:
@@ -101,8 +101,10 @@ def test_places_are_those_of_the_definition() -> None:
     shell = shell_of(text)
     word = shell.commands[-1].words[2]
     start = text.index("8")
-    assert word.text.span() == Span("x.sh", start, start + 1)
-    assert shell.files.line(word.text.first()) == 2
+    span = word.text.span()
+    assert span == Span(SourceFile("x.sh", text), start, start + 1)
+    assert span is not None
+    assert span.line == 2
 
 
 def test_here_document_is_a_file() -> None:

@@ -8,7 +8,7 @@ from planner.launch.check.assess import assess
 from planner.launch.check.request import as_request, varied_framework
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
-from planner.launch.read.torchtitan_keys import stage_layers
+from planner.launch.read.torchtitan_sources import stage_layers
 from tests.launch.check.conftest import Read, Write, rules
 
 TITAN = """# my run
@@ -233,7 +233,7 @@ def mine():
         ("compile", "compile.enable"),
     ],
 )
-def test_older_torchtitan_keys_have_their_new_names(old: str, new: str, read: Read) -> None:
+def test_older_torchtitan_sources_have_their_new_names(old: str, new: str, read: Read) -> None:
     text = titan().replace("[training]", f"[training]\n{old} = 1", 1)
     problems = read(text, "t.toml").problems
     assert new in {problem.fix for problem in problems if problem.rule == "unknown-option"}

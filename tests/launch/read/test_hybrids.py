@@ -12,7 +12,7 @@ from planner.launch.read.megatron_arguments import Arguments, parse_arguments
 from planner.launch.read.megatron_details import hybrid_text
 from planner.launch.read.megatron_layout import read_split
 from planner.launch.read.megatron_model import read_model
-from planner.launch.read.text import Files, Text, Word
+from planner.launch.read.text import Text, Word
 
 SMALL = (
     "--hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
@@ -21,7 +21,7 @@ SMALL = (
 
 
 def arguments(text: str) -> Arguments:
-    return parse_arguments([Word(Text.made(word)) for word in text.split()], Files())
+    return parse_arguments([Word(Text.made(word)) for word in text.split()])
 
 
 def shape(text: str) -> ModelSpec:
