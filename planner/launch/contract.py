@@ -169,8 +169,8 @@ class Writer(Protocol):
     def job_refusals(self, job: Job) -> Iterator[Refusal]:
         """What the framework cannot express of the job, whatever the plan; searches ask it."""
 
-    def refusals(self, launch: Launch) -> Iterator[Refusal]:
-        """What the framework cannot express of the plan, its job included; none if all of it."""
+    def plan_refusals(self, launch: Launch) -> Iterator[Refusal]:
+        """What the framework cannot express of the plan, its job apart."""
 
     def files(self, launch: Launch) -> Files:
         """The framework's own configuration files. Only called without refusals."""

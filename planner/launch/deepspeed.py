@@ -31,10 +31,7 @@ _LEARNING_RATE, _WEIGHT_DECAY = 3e-4, 0.1
 _BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
 
 
-def refusals(launch: Launch) -> Iterator[Refusal]:
-    """What DeepSpeed under the Trainer cannot express of the plan."""
-    yield from job_refusals(launch.job)
-    yield from hf_refusals(launch)
+plan_refusals = hf_refusals
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:

@@ -44,6 +44,7 @@ from planner.launch.megatron_states import is_hybrid
 from planner.launch.options import MEGATRON, MEGATRON_PRECISIONS
 from planner.predict.plan_text import fraction_text
 
+plan_refusals = run_refusals
 PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
 HYBRID_PROGRAM = "${MEGATRON_LM}/pretrain_hybrid.py"
 
@@ -52,12 +53,6 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     """What Megatron-LM cannot express of the job."""
     yield from model_refusals(job.model, job.seq)
     yield from attention_refusals(job)
-
-
-def refusals(launch: Launch) -> Iterator[Refusal]:
-    """What Megatron-LM cannot express of the plan."""
-    yield from job_refusals(launch.job)
-    yield from run_refusals(launch)
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)

@@ -102,10 +102,7 @@ def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
 SCRIPT = "bridge_pretrain.py"
 
 
-def refusals(launch: Launch) -> Iterator[Refusal]:
-    """What Megatron-Bridge cannot express of the plan."""
-    yield from job_refusals(launch.job)
-    yield from run_refusals(launch)
+plan_refusals = run_refusals
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:

@@ -42,10 +42,9 @@ VARIABLES = (
 CONFIG = "nanotron.yaml"
 
 
-def refusals(launch: Launch) -> Iterator[Refusal]:
+def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """What nanotron cannot express of the plan: it places the layers itself, and the plan's stages
     must be those."""
-    yield from job_refusals(launch.job)
     pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
     built = stage_split(launch.job.model, pp)
     if pp == 1 or built == planned:

@@ -4,7 +4,7 @@ a plan made ready for one framework."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +35,13 @@ def writer_of(target: Target) -> Writer:
     return cast(Writer, importlib.import_module(f"planner.launch.{target.module}"))
 
 
+def refusals_of(launch: Launch) -> Iterator[Refusal]:
+    """What a launch's framework cannot express of its job and its plan; none if all of it."""
+    writer = writer_of(TARGETS[launch.target])
+    yield from writer.job_refusals(launch.job)
+    yield from writer.plan_refusals(launch)
+
+
 def job_launch_note(job: Job) -> str | None:
     """Why the framework's writer could launch no plan of the job, and which could; None if it can.
 
@@ -63,7 +70,7 @@ def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None
     refused: dict[str, list[int]] = {}
     for number, plan in enumerate(plans, start=1):
         decided = decided_request(request, plan), decided_job(job, plan)
-        first = next(writer_of(target).refusals(Launch(plan, *decided, target.name)), None)
+        first = next(refusals_of(Launch(plan, *decided, target.name)), None)
         if first is not None:
             refused.setdefault(first.reason, []).append(number)
     if not refused:
@@ -162,7 +169,7 @@ def launch_of(
     except UsageError as error:
         refusals: tuple[Refusal, ...] = (Refusal(_sentence(error), ""),)
     else:
-        refusals = tuple(writer_of(target).refusals(launch))
+        refusals = tuple(refusals_of(launch))
         if not refusals:
             return launch
     raise CannotExpressError(target, refusals, _searched(request_for, request))

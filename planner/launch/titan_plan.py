@@ -71,13 +71,16 @@ def parts_of(launch: Launch) -> list[list[str]]:
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
     """What torchtitan cannot express of a plan, its model apart."""
-    schedule = launch.plan.schedule
+    schedule, recompute = launch.plan.schedule, launch.plan.recompute
     if launch.plan.degrees.pp > 1 and schedule not in _WHOLE:
         yield Refusal(
             f"schedule {schedule} splits the backward pass, and that of the compiled blocks which "
             "this plan was costed with is one piece: torch.distributed.pipelining runs it twice",
             "--schedule interleaved",
         )
+    if recompute_kind(launch) == "every":
+        text = f"torchtitan 0.3 no longer checkpoints every k-th layer ({recompute})"
+        yield Refusal(text, "--recompute selective")
 
 
 def run_refusals(job: Job) -> Iterator[Refusal]:

@@ -40,7 +40,6 @@ from planner.launch.titan_plan import (
     ENVIRONMENT,
     SAMPLES,
     VARIABLES,
-    plan_refusals,
     recompute_kind,
     run_refusals,
     sample_files,
@@ -227,17 +226,6 @@ def _spec(model: ModelSpec) -> str:
 VERSION = "0.3.0"
 MODULE, FUNCTION = "planned_run", "planned"
 _LOW = ("fp8", "mxfp8")
-
-
-def refusals(launch: Launch) -> Iterator[Refusal]:
-    """What torchtitan 0.3 cannot express of the plan."""
-    yield from job_refusals(launch.job)
-    yield from plan_refusals(launch)
-    if recompute_kind(launch) == "every":
-        yield Refusal(
-            f"torchtitan 0.3 no longer checkpoints every k-th layer ({launch.plan.recompute})",
-            "--recompute selective",
-        )
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:

@@ -12,6 +12,7 @@ import pytest
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.launch import torchtitan
+from planner.launch.plans import refusals_of
 from planner.launch.read.torchtitan_sources import SCHEDULES
 from planner.launch.titan_table import FLAVORS
 from planner.predict.ops import parameter_count
@@ -36,7 +37,7 @@ def installed(needs: Needs) -> None:
 
 def config_of(case: Case, folder: Write, *arguments: str) -> Any:
     launch = launch_of(case, "torchtitan", "torchtitan")
-    assert list(torchtitan.refusals(launch)) == []
+    assert list(refusals_of(launch)) == []
     return probe.load_config(folder(torchtitan.files(launch)), *arguments)
 
 

@@ -11,6 +11,7 @@ from planner.launch import megatron
 from planner.launch.contract import Launch
 from planner.launch.megatron_flags import layout_text
 from planner.launch.megatron_table import pattern
+from planner.launch.plans import refusals_of
 from tests.launch.plans import MEGATRON, changed, costed, default_argv, sharded
 from tests.launch.plans import megatron as case
 from tests.launch.unfolded_layout import unfolded_layout
@@ -45,7 +46,7 @@ def test_every_flag_exists_with_a_legal_value(name: str) -> None:
 @pytest.mark.parametrize("name", MEGATRON)
 def test_nothing_is_refused_and_degrees_are_said(name: str) -> None:
     launch = case(name)
-    assert list(megatron.refusals(launch)) == []
+    assert list(refusals_of(launch)) == []
     degree, found = launch.plan.degrees, flags(launch)
     assert found["--tensor-model-parallel-size"] == [str(degree.tp)]
     assert found["--pipeline-model-parallel-size"] == [str(degree.pp)]
@@ -178,7 +179,7 @@ def test_fsdp(zero: int, sharding: str) -> None:
     assert found["--data-parallel-sharding-strategy"] == [sharding]
     assert found["--ckpt-format"] == ["fsdp_dtensor"]
     assert megatron.command(launch).environment["CUDA_DEVICE_MAX_CONNECTIONS"][0] != "1"
-    refused = [refusal.reason for refusal in megatron.refusals(sharded(case("muon"), zero))]
+    refused = [refusal.reason for refusal in refusals_of(sharded(case("muon"), zero))]
     assert any("not muon" in reason for reason in refused)
 
 
@@ -205,10 +206,10 @@ def test_models_that_megatron_has_no_flags_for(model: str, word: str) -> None:
 
 def test_what_only_the_run_would_find_out_is_refused() -> None:
     flags_by_stage = "--recompute-granularity full (layers by stage: 5, 4, 5, 5)"
-    refused = list(megatron.refusals(changed(case("full"), recompute_flags=flags_by_stage)))
+    refused = list(refusals_of(changed(case("full"), recompute_flags=flags_by_stage)))
     assert "same number of layers" in refused[0].reason
 
-    refused = list(megatron.refusals(changed(case("pipeline"), schedule="zb-h1")))
+    refused = list(refusals_of(changed(case("pipeline"), schedule="zb-h1")))
     assert "no zb-h1 schedule" in refused[0].reason
 
 

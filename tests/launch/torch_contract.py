@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from planner.launch.contract import Launch, Writer
+from planner.launch.plans import refusals_of
 
 
 def absolute_paths(text: str) -> set[str]:
@@ -16,7 +17,7 @@ def absolute_paths(text: str) -> set[str]:
 
 def assert_complete(writer: Writer, launch: Launch) -> None:
     """No refusal, and every part of the contract filled; nothing of this machine in the files."""
-    assert list(writer.refusals(launch)) == []
+    assert list(refusals_of(launch)) == []
     files = writer.files(launch)
     assert files
     for text in files.values():

@@ -16,7 +16,7 @@ from planner.job.job import Job
 from planner.launch.check.request import as_request
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
-from planner.launch.read.document_reader import NO_LENGTH
+from planner.launch.read.document import NO_LENGTH
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Degrees, Plan

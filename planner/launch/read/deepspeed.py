@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from planner.launch.options import DEEPSPEED
-from planner.launch.read.document import Document, unknown_key
-from planner.launch.read.document_reader import ScriptedReader
+from planner.launch.read.document import Document, ScriptedReader, unknown_key
 from planner.launch.read.found import Edit, Found, Problem, nearest
 from planner.launch.read.names import is_known, known_names, left_out
 
