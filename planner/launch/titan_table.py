@@ -232,12 +232,10 @@ _DEEPSEEK = (
 _LLAMA3_SCALING = (
     row("rope.scaling.kind rope.scaling.factor", "scaling_factor",
         lambda m: scaling(m).factor, when=stretched("llama3"), refuses=_no_lengths),
-    row("rope.scaling.low_frequency", "low_freq_factor", lambda m: scaling(m).low_frequency,
-        when=stretched("llama3")),
-    row("rope.scaling.high_frequency", "high_freq_factor", lambda m: scaling(m).high_frequency,
-        when=stretched("llama3")),
+    row("rope.scaling.low_frequency", "low_freq_factor", when=stretched("llama3")),
+    row("rope.scaling.high_frequency", "high_freq_factor", when=stretched("llama3")),
     row("rope.scaling.original_positions", "original_max_position_embeddings",
-        lambda m: scaling(m).original_positions, when=stretched("llama3")),
+        when=stretched("llama3")),
 )  # fmt: skip
 
 GROUPED: tuple[Row, ...] = (

@@ -16,6 +16,7 @@ from planner.launch.read.document import (
     Document,
     ScriptedReader,
     Source,
+    below,
     json_document,
     unknown_key,
 )
@@ -178,15 +179,15 @@ def deepspeed_in(document: Document, source: Source) -> Document | None:
     """DeepSpeed's settings as an accelerate file has them: its own names, or a file beside it."""
     if str(document.get("distributed_type")) != "DEEPSPEED":
         return None
-    table = "deepspeed_config."
-    named = document.get(f"{table}deepspeed_config_file")
+    table = below(document.settings, "deepspeed_config")
+    named = document.get("deepspeed_config.deepspeed_config_file")
     folder = Path(document.path).parent
     file = source_beside(str(named), folder, source.files) if named else None
     if file is not None:
         return json_document(file.as_text(), file.path)
     settings: dict[str, Setting] = {}
     for name, key in _DEEPSPEED.items():
-        setting = document.settings.get(table + name)
+        setting = table.get(name)
         if setting is not None and setting.value not in (None, "none", "auto"):
             settings[key] = replace(setting, key=key)
     precision = str(document.get("mixed_precision", "no"))

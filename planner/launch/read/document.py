@@ -96,8 +96,7 @@ class Document(Placed):
 
     def names(self, table: str = "") -> list[str]:
         """Names directly in a table (or at the top)."""
-        prefix = f"{table}." if table else ""
-        inside = (key.removeprefix(prefix) for key in self.settings if key.startswith(prefix))
+        inside = below(self.settings, table) if table else self.settings
         return list(dict.fromkeys(key.partition(".")[0] for key in inside))
 
     def override(self, setting: Setting, key: str) -> None:
@@ -141,6 +140,12 @@ def _marked(content: Any, places: Mapping[str, _Places], text: Text, path: str) 
     return Document(
         path, {key: _setting(key, value, places.get(key), text, path) for key, value in found}
     )
+
+
+def below(settings: Mapping[str, Setting], table: str) -> dict[str, Setting]:
+    """The settings of a table by what they are called in it."""
+    start = f"{table}."
+    return {key.removeprefix(start): one for key, one in settings.items() if key.startswith(start)}
 
 
 def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

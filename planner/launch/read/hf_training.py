@@ -20,7 +20,7 @@ from planner.launch.read.accelerate import AccelerateReader
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed import DeepspeedReader
-from planner.launch.read.document import Document, Source, json_document
+from planner.launch.read.document import Document, Source, below, json_document
 from planner.launch.read.found import Found, Problem, Setting, unresolved
 from planner.launch.read.hf_arguments import OPTIMIZERS, HfArguments, hf_arguments, optim_of
 from planner.launch.read.names import left_out
@@ -331,10 +331,8 @@ def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
         staged = {"zero_stage": replace(setting, value=int(preset[1]))}
         staged |= {"offload": setting} if preset[2] else {}
     elif setting is None or setting.unknown:
-        table = "deepspeed."
-        inside = {key: item for key, item in named.items() if key.startswith(table)}
-        if inside:
-            return Document(path, {key.removeprefix(table): one for key, one in inside.items()})
+        if inside := below(named, "deepspeed"):
+            return Document(path, inside)
     elif isinstance(setting.value, str):
         file = source_beside(setting.value, Path(path).parent, source.files)
         if file is not None:
@@ -374,14 +372,13 @@ def _sharded(named: Mapping[str, Setting], path: str, *, bf16: bool) -> Document
     where nothing is said of products."""
     fsdp = named.get("fsdp")
     words = _words(fsdp.value) if fsdp is not None and not fsdp.unknown else []
-    table = {key: item for key, item in named.items() if key.startswith("fsdp_config.")}
-    version = named.get("fsdp_version") or table.get("fsdp_config.version")
+    table = below(named, "fsdp_config")
+    version = named.get("fsdp_version") or table.get("version")
     settings: dict[str, Setting] = {}
     if words or table or (fsdp is not None and fsdp.value is True):
         _put(settings, "distributed_type", "FSDP", fsdp or next(iter(table.values())))
-        for key, item in table.items():
-            name = key.removeprefix("fsdp_config.").removeprefix("fsdp_")
-            _put(settings, f"fsdp_config.fsdp_{name}", item.value, item)
+        for name, item in table.items():
+            _put(settings, f"fsdp_config.fsdp_{name.removeprefix('fsdp_')}", item.value, item)
         if version is not None:
             _put(settings, "fsdp_config.fsdp_version", version.value, version)
         for word in words:

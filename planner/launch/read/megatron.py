@@ -206,17 +206,19 @@ class MegatronReader:
                 self.problems.append(unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:
-                edits = (Edit(f"--{name}", "1"),)
                 text = f"--{name} {number}: at least 1"
-                self.problems.append(
-                    self.arguments.problem("option-value", text, name, edits=edits)
-                )
+                edits = (Edit(f"--{name}", "1"),)
+                self.refuse("option-value", text, name, edits=edits)
                 number = 1
             values[field] = number
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
         values |= {name: item for name, item in hinted.items() if item is not None}
         if values["mbs"] is None and self.arguments.setting(_DEGREES["mbs"]) is None:
-            self.problems.append(_no_micro_batch(self._is_partial()))
+            # A part of a launch may say it elsewhere.
+            how: dict[str, Any] = {"severity": "missing", "fix": "--mbs N"}
+            how = how if self._is_partial() else {"edits": (Edit(MEGATRON["mbs"].key, "1"),)}
+            missing = f"{MEGATRON['mbs'].key} is missing"
+            self.problems.append(Problem("micro-batch", missing, **how))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
         experts = self.arguments.has(option("moe.experts")) or self.hints.model
         return values | one | {"etp": values["etp"] if experts else None}
@@ -341,9 +343,8 @@ class MegatronReader:
                 f"no {buffer.key}: up to 10^9 elements of gradients and half as many of "
                 "weights are held beyond the two layers that the prediction counts"
             )
-            more = {"severity": "warning", "edits": (Edit(buffer.key, SWITCH),)}
-            problem = self.arguments.problem("not-modelled", text, _FSDP, **more)
-            self.problems.append(problem)
+            edits = (Edit(buffer.key, SWITCH),)
+            self.refuse("not-modelled", text, _FSDP, severity="warning", edits=edits)
 
     def _shard(self, degrees: dict[str, Any]) -> int:
         instances = self.arguments.number(MEGATRON["groups"].name) or 1
@@ -362,7 +363,7 @@ class MegatronReader:
             return "none"
         if granularity == "selective":
             modules = arguments.many(_RECOMPUTE["recompute-modules"].name)
-            return _selective_name(modules or ("core_attn",))
+            return "selective" if set(modules) <= {"core_attn"} else "+".join(modules)
         layers = arguments.number(_RECOMPUTE["recompute-layers"].name)
         # Another method is refused by name, as every value that an option does not have.
         is_block = arguments.text(_RECOMPUTE["recompute-method"].name) == "block"
@@ -412,6 +413,10 @@ class MegatronReader:
             self.problems.append(Problem("not-predictable", text, "warning", fix="--bf16"))
         return "fp16" if arguments.has("fp16") else "bf16"
 
+    def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
+        """Note a problem of options; `more`: fields of `Problem`."""
+        self.problems.append(self.arguments.problem(rule, text, *names, **more))
+
     def _unpredictable(self, text: str, *names: str) -> None:
         self.problems.append(self.arguments.unpredictable(text, *names))
 
@@ -427,16 +432,3 @@ class MegatronReader:
 
     def _has_effect(self, name: str) -> bool:
         return set(self.arguments.many(name)) != {left_out("megatron", "as costed").get(name)}
-
-
-def _selective_name(modules: tuple[str, ...]) -> str:
-    """The planner's spelling of `--recompute-modules`."""
-    return "selective" if set(modules) == {"core_attn"} else "+".join(modules)
-
-
-def _no_micro_batch(partial: bool) -> Problem:
-    """`partial`: the files are a part of a launch, which may say it elsewhere."""
-    wanted = MEGATRON["mbs"].key
-    if partial:
-        return Problem("micro-batch", f"{wanted} is missing", "missing", fix="--mbs N")
-    return Problem("micro-batch", f"{wanted} is missing", edits=(Edit(wanted, "1"),))

@@ -18,7 +18,7 @@ from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand, made_launch
-from planner.launch.read.document import Document, Source, yaml_document
+from planner.launch.read.document import Document, Source, below, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.hf_arguments import HfArguments, hf_arguments
 from planner.launch.read.hf_training import refusals_of
@@ -98,18 +98,12 @@ def is_model_config(content: object) -> bool:
 def read_model_config(source: Source) -> Found:
     """The launch that MODEL_ARGS describes."""
     document = source.yaml()
-    flags = {
-        key.partition(".")[2].removeprefix("--"): setting
-        for key, setting in document.settings.items()
-        if key.startswith(f"{_ARGS}.")
-    }
+    given = below(document.settings, _ARGS)
+    flags = {name.removeprefix("--"): setting for name, setting in given.items()}
     if any("." in name for name in flags):
         raise UsageError(f"{document.path}: MODEL_ARGS of another program than Megatron-LM's")
-    environment = {
-        key.partition(".")[2]: _text(str(setting.value))
-        for key, setting in document.settings.items()
-        if key.startswith(f"{_ENV}.")
-    }
+    variables = below(document.settings, _ENV)
+    environment = {name: _text(str(setting.value)) for name, setting in variables.items()}
     words = list(words_of(flags))
     launch = made_launch(words, document.path, _PROGRAM, environment)
     reader = SettingsReader(launch, source.hints)
@@ -164,10 +158,7 @@ def _merged(
         if preset is None:
             missing.append(str(file))
         settings |= preset or {}
-    for key, setting in document.settings.items():
-        if key.startswith(f"{prefix}overrides."):
-            settings[key.removeprefix(f"{prefix}overrides.")] = setting
-    return settings, missing
+    return settings | below(document.settings, f"{prefix}overrides"), missing
 
 
 def _preset(

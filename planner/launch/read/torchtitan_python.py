@@ -56,6 +56,7 @@ _CHECKPOINTING: Mapping[str, str] = {
 # What configures torchtitan's experiment with reinforcement learning.
 _REINFORCED = re.compile(r"\bRLTrainer\b|\bexperiments\.rl\b")
 _MODE = TORCHTITAN["recompute"]
+_MAKERS = {"Config", "ParallelismConfig"}
 _CONVERTERS = {"Float8LinearConverter": "float8", "MXFP8LinearConverter": "mx"}
 
 
@@ -111,25 +112,20 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
 
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:
-    """Functions that make a configuration, or change another's."""
-    found = [item for item in module.body if isinstance(item, ast.FunctionDef)]
-    makers = {item.name for item in found if _called(item, "Config")}
-    makers |= {item.name for item in found if _called(item, "ParallelismConfig")}
-    makers |= _imported(module)
-    return [
-        item for item in found
-        if item.name in makers or any(_called(item, maker) for maker in makers)
-    ]  # fmt: skip
-
-
-def _imported(module: ast.Module) -> set[str]:
-    """Functions of other registries that are imported."""
-    return {
+    """Functions that make a configuration, or change another's: also one that is imported."""
+    makers = {
         bound_name(alias)
         for node in module.body
         if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("config_registry")
         for alias in node.names
     }
+    called = {
+        item: {last_name(node.func) for node in ast.walk(item) if isinstance(node, ast.Call)}
+        for item in module.body
+        if isinstance(item, ast.FunctionDef)
+    }
+    makers |= {item.name for item, names in called.items() if names & _MAKERS}
+    return [item for item, names in called.items() if item.name in makers or names & makers]
 
 
 def _chosen(functions: list[ast.FunctionDef], wanted: str | None) -> ast.FunctionDef | None:
@@ -156,12 +152,6 @@ def _in_tokens(document: Document) -> None:
             sequences = max(1, setting.value // length.value)
             same = replace(setting, key=key, value=sequences, spans=(), whole=None)
             document.settings.setdefault(key, same)
-
-
-def _called(function: ast.FunctionDef, name: str) -> bool:
-    return any(
-        isinstance(node, ast.Call) and last_name(node.func) == name for node in ast.walk(function)
-    )
 
 
 class _Settings:
