@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.job import Job
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal, save_steps
+from planner.launch.contract import (
+    OFFLOADED,
+    RESHARDING,
+    Choice,
+    Command,
+    Files,
+    Launch,
+    Refusal,
+    save_steps,
+)
 from planner.launch.hf_files import (
     FILES,
     LIGER,
@@ -75,32 +84,19 @@ def sections(launch: Launch) -> tuple[Section, ...]:
 def _fsdp(launch: Launch) -> Iterator[Setting]:
     degrees = launch.plan.degrees
     yield Setting("fsdp_version", 2)
-    yield Setting(
-        last(ACCELERATE["zero"]),
-        degrees.zero == 3,
-        "parameters are freed after forward and gathered again for backward (ZeRO-3)"
-        if degrees.zero == 3
-        else "gathered parameters stay until backward (ZeRO-2)",
-    )
+    frees = degrees.zero == 3
+    yield Setting(last(ACCELERATE["zero"]), frees, RESHARDING[3 if frees else 2])
     yield Setting("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit a layer")
     layer = layer_class(hf_config(launch.job.model) or {})
     yield Setting("fsdp_transformer_layer_cls_to_wrap", layer)
     yield Setting("fsdp_state_dict_type", "SHARDED_STATE_DICT")
     offload = launch.job.optimizer_offload > 0
-    yield Setting(
-        "fsdp_offload_params",
-        offload,
-        "parameters, gradients and optimizer state in host memory" if offload else "",
-    )
+    yield Setting("fsdp_offload_params", offload, OFFLOADED if offload else "")
     yield Setting(
         "fsdp_cpu_ram_efficient_loading", True, "rank 0 makes the weights and hands out shards"
     )
-    again = launch.recomputes_layers
-    yield Setting(
-        last(ACCELERATE["recompute"]),
-        again,
-        "each layer keeps its input and runs again" if again else "every activation is kept",
-    )
+    recompute = last(ACCELERATE["recompute"])
+    yield Setting(recompute, launch.recomputes_layers, launch.recompute_reason)
 
 
 def _mesh(launch: Launch) -> Iterator[Setting]:

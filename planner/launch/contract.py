@@ -50,6 +50,12 @@ class Launch:
         return Module.FULL in mode.mask and bool(self.plan.layout.recomputed)
 
     @property
+    def recompute_reason(self) -> str:
+        """What becomes of activations, in words."""
+        again = "each layer keeps its input and runs again"
+        return again if self.recomputes_layers else "every activation is kept"
+
+    @property
     def nodes(self) -> int:
         """Nodes that the job takes."""
         return -(-self.plan.degrees.gpus // self.gpus_per_node)
@@ -64,6 +70,15 @@ class Launch:
     def technique_needs(self) -> tuple[str, ...]:
         """Packages that they ask for beyond the framework's."""
         return tuple(one.needs for one in self.techniques if one.needs)
+
+
+# What FSDP2 does with gathered parameters, by ZeRO stage.
+RESHARDING = {
+    0: "nothing is sharded",
+    2: "gathered parameters stay until backward (ZeRO-2)",
+    3: "parameters are freed after forward and gathered again for backward (ZeRO-3)",
+}
+OFFLOADED = "parameters, gradients and optimizer state in host memory"
 
 
 @dataclass(frozen=True, slots=True)

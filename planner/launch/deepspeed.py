@@ -239,7 +239,7 @@ def choices(launch: Launch) -> Iterator[Choice]:
             "CPU-Adam is built at the first start and needs a compiler",
         )
     if launch.recomputes_layers:
-        yield Choice("--activation_checkpointing", "each layer keeps its input and runs again")
+        yield Choice("--activation_checkpointing", launch.recompute_reason)
     yield from (Choice(f"train.py {one.flags}", one.words) for one in launch.techniques)
     yield from FILES
 

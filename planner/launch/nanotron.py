@@ -133,9 +133,8 @@ def _parallelism(launch: Launch) -> Iterator[Setting]:
         not keeps,
         "" if degrees.tp == 1 else ("gathered inputs are kept" if keeps else "gathered again"),
     )
-    again = launch.recomputes_layers
-    why = "each layer keeps its input and runs again" if again else "every activation is kept"
-    yield Setting(last(OPTIONS["recompute"]), again, why)
+    recompute = last(OPTIONS["recompute"])
+    yield Setting(recompute, launch.recomputes_layers, launch.recompute_reason)
     yield Setting(last(OPTIONS["ep"]), degrees.ep)
     yield Setting(last(OPTIONS["cp"]), degrees.cp)
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from planner.job.job import Job
 from planner.job.modules import Module
 from planner.launch.contract import (
+    OFFLOADED,
+    RESHARDING,
     TRAIN_STEPS,
     TRIAL_STEPS,
     Files,
@@ -127,7 +129,7 @@ def parallelism(launch: Launch) -> Section:
         (
             Setting(last(TORCHTITAN["replicate"]), mesh.replicate, _replicate_reason(launch)),
             Setting(last(TORCHTITAN["shard"]), mesh.shard, shards),
-            Setting(last(TORCHTITAN["zero"]), mesh.reshard, _RESHARD_REASONS[degrees.zero]),
+            Setting(last(TORCHTITAN["zero"]), mesh.reshard, RESHARDING[degrees.zero]),
             Setting(last(TORCHTITAN["tp"]), degrees.tp, split if degrees.tp > 1 else ""),
             Setting(last(TORCHTITAN["cp"]), degrees.cp),
             Setting(last(TORCHTITAN["ep"]), degrees.ep, _expert_reason(launch)),
@@ -157,14 +159,6 @@ def _replicate_reason(launch: Launch) -> str:
     if launch.plan.degrees.zero == 0:
         return "plain data parallelism: every rank holds all parameters of its stage"
     return f"HSDP: {mesh.replicate} replicas of a group that shards"
-
-
-# By ZeRO stage.
-_RESHARD_REASONS = {
-    0: "nothing is sharded",
-    2: "gathered parameters stay until backward (ZeRO-2)",
-    3: "parameters are freed after forward and gathered again for backward (ZeRO-3)",
-}
 
 
 def _expert_reason(launch: Launch) -> str:
@@ -220,11 +214,7 @@ def training(launch: Launch) -> Section:
         Setting("dtype", "float32", "sharded parameters and optimizer state"),
         Setting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
         Setting("mixed_precision_reduce", "float32", "gradient reduction"),
-        Setting(
-            "enable_cpu_offload",
-            offload,
-            "parameters, gradients and optimizer state in host memory" if offload else "",
-        ),
+        Setting("enable_cpu_offload", offload, OFFLOADED if offload else ""),
         Setting(
             "disable_cuda_graphs",
             True,

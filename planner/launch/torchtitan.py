@@ -40,6 +40,7 @@ from planner.launch.titan_plan import (
     ENVIRONMENT,
     SAMPLES,
     VARIABLES,
+    plan_refusals,  # noqa: F401 (the writers' contract)
     recompute_kind,
     run_refusals,
     sample_files,
