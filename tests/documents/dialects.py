@@ -15,8 +15,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "dialects.md"
 _HEAD = """# How each launch target says a model and its run
 
 Made by `python -m tests.documents.dialects` from the tables that the writers use
-(`planner/launch/*_table.py`, `hf_files.py`, `nanotron.py`, `options.py`); a test holds it. A field of the
-architecture is written under the target's key, or known to be what the target does unasked
+(`planner/launch/*_table.py`, `hf_files.py`, `nanotron.py`, `options.py`); a test holds it. A field
+of the architecture is written under the target's key, or known to be what the target does unasked
 (`unless`), refused by name, or departs by name: then the folder's README and `planner launch` say
 what the target does in its place.
 """

@@ -79,4 +79,4 @@ REFUSED = (
 
 @pytest.mark.parametrize(("entry", "reason"), REFUSED, ids=lambda item: getattr(item, "name", ""))
 def test_refused(entry: Case, reason: str) -> None:
-    assert reason in reasons(accelerate, launch(entry))
+    assert reason in reasons(launch(entry))

@@ -10,6 +10,7 @@ import pytest
 from planner.launch import megatron_bridge
 from planner.launch.contract import Launch
 from planner.launch.megatron_bridge import schema, wrong_overrides
+from planner.launch.plans import refusals_of
 from tests.launch.plans import BRIDGE, bridge, costed, default_argv
 
 
@@ -22,7 +23,7 @@ def overrides(launch: Launch) -> dict[str, str]:
 @pytest.mark.parametrize("name", BRIDGE)
 def test_every_override_is_known_and_legal(name: str) -> None:
     launch = bridge(name)
-    assert list(megatron_bridge.refusals(launch)) == []
+    assert list(refusals_of(launch)) == []
     found = overrides(launch)
     assert list(wrong_overrides(found)) == []
     degrees = launch.plan.degrees
@@ -98,14 +99,14 @@ def test_optimizers_that_it_cannot_have(optimizer: str, word: str) -> None:
         ),
         "megatron-bridge",
     )
-    reasons = [refusal.reason for refusal in megatron_bridge.refusals(launch)]
+    reasons = [refusal.reason for refusal in refusals_of(launch)]
     assert any(word in reason for reason in reasons)
 
 
 def test_unfused_attention_is_refused() -> None:
     case = BRIDGE["dense"]
     launch = costed(replace(case, request={**case.request, "attention": "eager"}))
-    reasons = [refusal.reason for refusal in megatron_bridge.refusals(launch)]
+    reasons = [refusal.reason for refusal in refusals_of(launch)]
     assert any("no unfused attention" in reason for reason in reasons)
 
 

@@ -114,7 +114,7 @@ REFUSED = (
 
 @pytest.mark.parametrize(("entry", "reason"), REFUSED, ids=lambda item: getattr(item, "name", ""))
 def test_refused(entry: Case, reason: str) -> None:
-    assert reason in reasons(deepspeed, launch(entry))
+    assert reason in reasons(launch(entry))
 
 
 def test_kernel_of_the_trainer() -> None:

@@ -11,6 +11,7 @@ from planner.job.models.catalog import load_model
 from planner.launch import nanotron
 from planner.launch.contract import Launch
 from planner.launch.nanotron import stage_split
+from planner.launch.plans import refusals_of
 from tests.launch.golden_files import check_golden
 from tests.launch.nanotron_cases import BASE, LLAMA, MATRIX
 from tests.launch.torch_contract import assert_complete, reasons
@@ -75,14 +76,14 @@ def test_pipelines_are_placed_by_nanotron() -> None:
     old = Launch(
         found.plan.model_copy(update={"layout": layout}), found.request, found.job, "nanotron"
     )
-    assert "18+14 on 2 stages, not the plan's 16+16" in reasons(nanotron, old)
+    assert "18+14 on 2 stages, not the plan's 16+16" in reasons(old)
 
 
 def test_a_pipeline_takes_the_stages_that_nanotron_makes() -> None:
     found = launch(PIPELINE)
     assert found.plan.layout.block_layers == stage_split(found.job.model, 2) == (18, 14)
     read: Any = yaml.safe_load(nanotron.files(found)["nanotron.yaml"])
-    assert list(nanotron.refusals(found)) == []
+    assert list(refusals_of(found)) == []
     assert read["parallelism"]["pp_engine"] == "1f1b"
 
 
@@ -97,8 +98,8 @@ REFUSED = (
 
 @pytest.mark.parametrize(("entry", "reason"), REFUSED, ids=lambda item: getattr(item, "name", ""))
 def test_refused(entry: Case, reason: str) -> None:
-    assert reason in reasons(nanotron, launch(entry))
+    assert reason in reasons(launch(entry))
 
 
 def test_refused_attention() -> None:
-    assert "flash attention" in reasons(nanotron, changed(launch(BASE), attention="eager"))
+    assert "flash attention" in reasons(changed(launch(BASE), attention="eager"))

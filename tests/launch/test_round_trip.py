@@ -8,12 +8,11 @@ from typing import get_args
 
 import pytest
 
-from planner.job.frameworks.targets import TARGETS
 from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
 from planner.launch.contract import Launch, NodesAs
 from planner.launch.folder import launch_folder, write_folder
-from planner.launch.plans import writer_of
+from planner.launch.plans import refusals_of
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from planner.search.plan_file import read_plan_file, to_json
@@ -45,7 +44,7 @@ EXAMPLES = {
 def expressible(target: str, case: Case) -> Launch | None:
     """The case's plan for a writer; None if the framework cannot run it."""
     launch = launch_of(case, TORCH[target][0], target)
-    return None if tuple(writer_of(TARGETS[target]).refusals(launch)) else launch
+    return None if tuple(refusals_of(launch)) else launch
 
 
 def example(target: str) -> Launch:

@@ -111,7 +111,7 @@ def test_golden(name: str) -> None:
 def test_recompute_modes(recompute: str, expression: str | None) -> None:
     found = launch(case("recompute", LLAMA, "8xH100", zero=3, recompute=recompute))
     if expression is None:
-        assert "every k-th layer" in reasons(torchtitan, found)
+        assert "every k-th layer" in reasons(found)
     else:
         assert expression in torchtitan.files(found)["planned_run.py"]
 
@@ -151,7 +151,7 @@ REFUSED = (
 
 @pytest.mark.parametrize(("entry", "reason"), REFUSED, ids=lambda item: getattr(item, "name", ""))
 def test_refused(entry: Case, reason: str) -> None:
-    assert reason in reasons(torchtitan, launch(entry))
+    assert reason in reasons(launch(entry))
 
 
 def test_a_changed_size_is_no_registered_one() -> None:

@@ -33,8 +33,8 @@ def assert_complete(writer: Writer, launch: Launch) -> None:
     assert writer.requirements(launch)
 
 
-def reasons(writer: Writer, launch: Launch) -> str:
+def reasons(launch: Launch) -> str:
     """All reasons of a refusal; each comes with what is near."""
-    refusals = tuple(writer.refusals(launch))
+    refusals = tuple(refusals_of(launch))
     assert all(refusal.reason and refusal.nearest for refusal in refusals)
     return "\n".join(refusal.reason for refusal in refusals)

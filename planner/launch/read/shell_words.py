@@ -6,8 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from planner.launch.read.arithmetic import evaluate_arithmetic
-from planner.launch.read.shell_expansions import edited, formatted
+from planner.launch.read.shell_expansions import edited, evaluate_arithmetic, formatted
 from planner.launch.read.shell_state import Shell, Value, first_of
 from planner.launch.read.text import HOLE, Text, Word, digits, join, spaced
 
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
+# In double quotes a backslash before a line's end, $, ", ` or itself goes.
+_CONTINUED = r"\\\n|\\(?=[$`\"\\])"
 # Why an argument that nobody gives is not known.
 NO_ARGUMENT = "an argument of the script"
 
@@ -95,7 +96,7 @@ class Words:
                 return self.calculated(text[3:-2] if text.startswith("$((") else text[2:-1])
             case "command_substitution" | "process_substitution":
                 return output_of(node, self)
-        return _unescaped(self.piece(node))
+        return self.piece(node).cut(r"\\(.?)")
 
     def inside(self, node: Node, *, quoted: bool = False) -> Text:
         """Text between and of a node's children, with expansions replaced."""
@@ -116,7 +117,7 @@ class Words:
 
     def _plain(self, start: int, end: int, quoted: bool) -> Text:
         piece = self.source[start:end]
-        return _continued(piece) if quoted else piece
+        return piece.cut(_CONTINUED) if quoted else piece
 
     def _expanded(self, node: Node) -> Text:
         text = self.piece(node).value
@@ -234,28 +235,6 @@ def _is_unquoted(node: Node) -> bool:
         quoted = ("string", "raw_string", "ansi_c_string")
         return not any(child.type in quoted for child in inner.named_children)
     return inner.type in ("simple_expansion", "expansion", "command_substitution")
-
-
-def _unescaped(piece: Text) -> Text:
-    """A bare word without its backslashes."""
-    if "\\" not in piece.value:
-        return piece
-    parts, start = [], 0
-    for match in re.finditer(r"\\(.?)", piece.value, re.DOTALL):
-        parts.append(piece[start : match.start()])
-        start = match.start(1)
-        parts.append(piece[start : match.end()])
-        start = match.end()
-    return join([*parts, piece[start:]])
-
-
-def _continued(piece: Text) -> Text:
-    """The inside of double quotes: a backslash before a line's end, $, ", ` or itself goes."""
-    parts, start = [], 0
-    for match in re.finditer(r"\\\n|\\(?=[$`\"\\])", piece.value):
-        parts.append(piece[start : match.start()])
-        start = match.end()
-    return join([*parts, piece[start:]])
 
 
 def appended(old: Value | None, more: Value) -> Value:

@@ -129,6 +129,15 @@ class Text:
         found = next((item for item in self.origin if isinstance(item, tuple)), None)
         return None if found is None else Span(*found, found[1] + 1)
 
+    def cut(self, pattern: str) -> Text:
+        """Without what matches, but for the first group of it."""
+        parts, start = [], 0
+        for match in re.finditer(pattern, self.value, re.DOTALL):
+            kept = match.span(1) if match.re.groups else (0, 0)
+            parts += [self[start : match.start()], self[slice(*kept)]]
+            start = match.end()
+        return join([*parts, self[start:]]) if parts else self
+
     def split(self) -> Iterator[Text]:
         """Words apart by white space."""
         start = None

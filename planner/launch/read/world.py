@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hardware.files import shipped_toml
-from planner.launch.read.arithmetic import evaluate_arithmetic
 from planner.launch.read.command import (
     IN_ENVIRONMENT,
     LaunchCommand,
@@ -18,6 +17,7 @@ from planner.launch.read.command import (
 )
 from planner.launch.read.embedded import items, pairs
 from planner.launch.read.found import Count, CountKind, Found, Setting
+from planner.launch.read.shell_expansions import evaluate_arithmetic
 from planner.launch.read.text import Text, Word
 
 _LINE = re.compile(r"(?m)^[ \t]*#SBATCH[ \t]+([^#\n]*)")

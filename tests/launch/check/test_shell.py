@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.launch.read.arithmetic import evaluate_arithmetic
 from planner.launch.read.shell import read_script
+from planner.launch.read.shell_expansions import evaluate_arithmetic
 from planner.launch.read.shell_state import Shell
 from planner.launch.read.text import Files, SourceFile, Span
 
