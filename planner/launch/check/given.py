@@ -12,6 +12,7 @@ from hardware.errors import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks.switches import with_techniques
+from planner.job.pool import parse_one_type
 from planner.job.specs import ModelSpec
 from planner.launch.check.request import LaunchRequest, as_request
 from planner.launch.read.configured import CONFIGURATIONS
@@ -185,7 +186,6 @@ def _with_plan(
 def _world(gpus: str | None, cluster: str | None) -> int | None:
     """Number of GPUs, as the rules that need only that take it."""
     from hardware.load import load_cluster_file
-    from planner.job.pool import parse_one_type
 
     if cluster:
         return load_cluster_file(Path(cluster)).num_gpus

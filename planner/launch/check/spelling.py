@@ -28,6 +28,7 @@ from planner.launch.options import (
     Options,
 )
 from planner.launch.read.found import Edit, Found
+from planner.launch.read.megatron_bridge import as_overrides
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import LayerLayout
 from planner.predict.techniques import flags_for
@@ -198,8 +199,6 @@ def _switches(before: Setup, after: Setup) -> Iterator[Edit]:
 
 def _bridge(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     """The same as overrides; stages and chunks have fields of their own."""
-    from planner.launch.read.megatron_bridge import as_overrides
-
     every = list(_megatron(found, before, after))
     for as_override in as_overrides([edit for edit in every if edit.key not in _LAYOUT_OPTIONS]):
         if as_override.value != "null" or found.setting(as_override.key) is not None:

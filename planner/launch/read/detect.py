@@ -12,8 +12,13 @@ from planner.job.errors import UsageError
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.document import yaml_document
 from planner.launch.read.embedded import is_embedding
+from planner.launch.read.hf_python import is_hf_python
+from planner.launch.read.megatron_attributes import is_model_config, is_primus
 from planner.launch.read.names import known_names
+from planner.launch.read.recipe import is_recipe
 from planner.launch.read.text import Text
+from planner.launch.read.torchtitan_python import is_torchtitan_python
+from planner.launch.read.yaml_text import documents_of
 
 Kind = Literal[
     "shell", "arguments", "torchtitan", "torchtitan-python", "deepspeed", "accelerate",
@@ -64,10 +69,6 @@ def file_kind(name: str, text: str) -> Kind | None:
 
 def _python_kind(text: str) -> Kind | None:
     """A Python file: a configuration or a recipe; None for any other program."""
-    from planner.launch.read.hf_python import is_hf_python
-    from planner.launch.read.recipe import is_recipe
-    from planner.launch.read.torchtitan_python import is_torchtitan_python
-
     if is_torchtitan_python(text):
         return "torchtitan-python"
     if is_recipe(text):
@@ -77,8 +78,6 @@ def _python_kind(text: str) -> Kind | None:
 
 def _plain_kind(text: str) -> Kind | None:
     """A file whose ending says nothing."""
-    from planner.launch.read.torchtitan_python import is_torchtitan_python
-
     if is_torchtitan_python(text):
         return "torchtitan-python"
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
@@ -161,8 +160,6 @@ def _yaml_kind(name: str, text: str) -> Kind:
 
 def _documents(text: str) -> Sequence[object]:
     """The documents of a YAML text; none of another."""
-    from planner.launch.read.yaml_text import documents_of
-
     return documents_of(text).contents
 
 
@@ -184,8 +181,6 @@ def _mapping_kind(text: str) -> Kind | None:
 
 def _kind_of_table(content: dict[str, object]) -> Kind | None:
     """Whose settings a table holds."""
-    from planner.launch.read.megatron_attributes import is_model_config, is_primus
-
     if is_model_config(content):
         return "model-config"
     if is_primus(content):

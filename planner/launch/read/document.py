@@ -27,6 +27,7 @@ from planner.launch.read.found import (
 from planner.launch.read.hf_arguments import HfArguments
 from planner.launch.read.limits import MOST_SETTINGS
 from planner.launch.read.text import Files, Text, digits
+from planner.launch.read.yaml_text import YamlError, documents_of, read_yaml
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 # (start and end of the value, start and end of the entry)
@@ -111,8 +112,6 @@ def toml_document(text: Text, path: str) -> Document:
 
 def yaml_document(text: Text, path: str) -> Document:
     """A YAML file. UsageError with line and column of what is wrong."""
-    from planner.launch.read.yaml_text import YamlError, read_yaml
-
     try:
         read = read_yaml(text.value)
         content = read.content
@@ -123,8 +122,6 @@ def yaml_document(text: Text, path: str) -> Document:
 
 def json_document(text: Text, path: str) -> Document:
     """A JSON file. UsageError with the line that is wrong."""
-    from planner.launch.read.yaml_text import documents_of
-
     # JSON is YAML but for tabs; the places are the same.
     nodes = documents_of(text.value.replace("\t", " ")).nodes[:1]
     return _marked(json_content(text.value, path), dict(_yaml_places(nodes)), text, path)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from planner.launch.read.text import Text, join, spaced
+from planner.launch.read.yaml_text import documents_of, read_yaml
 
 _JOBS = (
     "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",
@@ -39,8 +40,6 @@ def items(node: Any) -> Sequence[Any]:
 
 def is_embedding(text: str) -> bool:
     """Whether a YAML text starts a job with a script of its own."""
-    from planner.launch.read.yaml_text import documents_of
-
     tables = [content for content in documents_of(text).contents if isinstance(content, dict)]
     return any(table.get("kind") in _JOBS or _is_task(table) for table in tables)
 
@@ -52,8 +51,6 @@ def _is_task(document: dict[str, object]) -> bool:
 
 def embedded_texts(source: Text) -> Iterator[Embedded]:
     """The files of the ConfigMaps first, then what the containers run."""
-    from planner.launch.read.yaml_text import read_yaml
-
     documents = read_yaml(source.value).nodes
     for document in documents:
         for key, node in pairs(document):
@@ -67,8 +64,6 @@ def embedded_texts(source: Text) -> Iterator[Embedded]:
 
 def embedded_environment(source: Text) -> dict[str, Text]:
     """Variables of the containers' `env` and a SkyPilot task's `envs`, the first of each name."""
-    from planner.launch.read.yaml_text import read_yaml
-
     found: dict[str, Text] = {}
     for document in read_yaml(source.value).nodes:
         for name, value in _variables(document, source):

@@ -23,6 +23,7 @@ from planner.launch.read.configured import (
     named_configs,
     names_config,
     read_configured,
+    read_plan,
     read_trainer,
 )
 from planner.launch.read.detect import READABLE, Kind, file_kind
@@ -30,6 +31,7 @@ from planner.launch.read.document import Source
 from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
+from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_attributes import is_swift_megatron, read_swift_megatron
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
@@ -97,8 +99,6 @@ def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
 
 def _plan(read: Opened, path: str, hints: Hints, number: int | None) -> Found:
     """A plan file, which says all. UsageError where others are given beside it."""
-    from planner.launch.read.configured import read_plan
-
     if len(read.kinds) > 1:
         others = ", ".join(other for other in read.kinds if other != path)
         raise UsageError(f"{path} is a plan file: give it alone, without {others}")
@@ -125,8 +125,6 @@ def _found(read: Opened, hints: Hints) -> Found:
             found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
         return replace(found, document=read.texts[config])
     if launch is not None and of_megatron:
-        from planner.launch.read.megatron import MegatronReader
-
         return MegatronReader(launch, hints).found()
     if launch is not None and is_trainer(launch):
         return read_trainer(launch, read.files, hints)

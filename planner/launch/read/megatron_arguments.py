@@ -10,6 +10,7 @@ from typing import Any
 
 from hardware.files import shipped_text
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.megatron_table import FLAGS
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import setting_of, switch_of
 from planner.launch.read.found import (
@@ -273,8 +274,6 @@ def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> 
 @cache
 def _of_the_model() -> frozenset[str]:
     """Options that say which model it is."""
-    from planner.launch.megatron_table import FLAGS
-
     return frozenset(row.key for row in FLAGS)
 
 

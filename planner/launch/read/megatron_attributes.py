@@ -27,6 +27,8 @@ from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_dialects import CORE, Dialect, other_model
 from planner.launch.read.names import meanings
 from planner.launch.read.text import HOLE, Files, Hole, Text, Word, digits
+from planner.launch.read.torchtitan import TorchtitanReader
+from planner.launch.read.torchtitan_sources import unknown_keys
 
 _ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
 _WITHOUT = meanings("megatron-without")
@@ -238,9 +240,6 @@ def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
 
 
 def _primus_torchtitan(settings: dict[str, Setting], source: Source) -> Found:
-    from planner.launch.read.torchtitan import TorchtitanReader
-    from planner.launch.read.torchtitan_sources import unknown_keys
-
     plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
     inner = Document(source.path, plain)
     reader = TorchtitanReader(inner, replace(source, launch=None))

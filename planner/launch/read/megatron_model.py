@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from hardware.errors import first_error
 from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import CannotTellError
+from planner.job.models.catalog import catalog_name, load_model
 from planner.job.specs import (
     AttentionKind,
     LayerKind,
@@ -302,8 +303,6 @@ def _vocabulary(arguments: Arguments, assumed: list[str]) -> int:
 
 def _named_vocabulary(tokenizer: str) -> int | None:
     """Vocabulary of a Hugging Face model that the catalogue knows."""
-    from planner.job.models.catalog import catalog_name, load_model
-
     name = tokenizer.rstrip("/")
     if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):
         return None

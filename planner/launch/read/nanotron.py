@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from planner.job.models.errors import ModelError
+from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.launch.nanotron import NANOTRON as MODEL
 from planner.launch.options import NANOTRON
@@ -122,9 +124,6 @@ class NanotronReader(DocumentReader):
 
     def _model(self, seq: int) -> ModelSpec | None:
         """The model_config, which shares its keys with Hugging Face's config.json."""
-        from planner.job.models.errors import ModelError
-        from planner.job.models.hf_config import model_from_hf_config
-
         values = {name: self.document.get(f"{_M}.{name}") for name in _MODEL_KEYS}
         config: dict[str, object] = {
             name: value for name, value in values.items() if value is not None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from constraints.context_kinds import ContextKind
+from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.read.document import Document, DocumentReader, Source, toml_document
@@ -205,8 +206,6 @@ class TorchtitanReader(DocumentReader):
         return None, None
 
     def _layers(self, model: str | None, shape: ModelSpec | None) -> int | None:
-        from planner.job.models.catalog import load_model
-
         spec = load_model(model).spec if model else shape
         return None if spec is None else spec.layers
 

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.models.catalog import load_model
+from planner.job.models.errors import ModelError
+from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.options import TORCHTITAN, last
@@ -202,9 +205,6 @@ _BUILDER = re.compile(r"_build_\w+_layers")
 def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
     """The dense model that a registry around a folder has under a name; None where none has it, or
     has more of it than is read here."""
-    from planner.job.models.errors import ModelError
-    from planner.job.models.hf_config import model_from_hf_config
-
     fields = _FIELDS.get(name.lower())
     found = _registry(name, folder) if fields is not None else None
     stated = None if found is None else _stated(found, name, flavor)
@@ -223,8 +223,6 @@ def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
 
 def is_size_of(shape: ModelSpec, name: str) -> bool:
     """Whether a model of a registry has the sizes of one of the catalogue."""
-    from planner.job.models.catalog import load_model
-
     other = load_model(name).spec
     return all(getattr(shape, size) == getattr(other, size) for size in _SIZES)
 

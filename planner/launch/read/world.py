@@ -19,6 +19,7 @@ from planner.launch.read.embedded import items, pairs
 from planner.launch.read.found import Count, CountKind, Found, Setting
 from planner.launch.read.shell_expansions import evaluate_arithmetic
 from planner.launch.read.text import Text, Word
+from planner.launch.read.yaml_text import documents_of
 
 _LINE = re.compile(r"(?m)^[ \t]*#SBATCH[ \t]+([^#\n]*)")
 # `-l select=2:ncpus=36:ngpus=8`, `-l nodes=2:ppn=8`; ABCI's Grid Engine: `#$ -l rt_AF=2`.
@@ -224,8 +225,6 @@ def _is_default(setting: Setting) -> bool:
 
 def _of_job(text: Text) -> Iterator[Count]:
     """Nodes and GPUs of a Kubernetes job or a SkyPilot task."""
-    from planner.launch.read.yaml_text import documents_of
-
     for document in documents_of(text.value).nodes:
         leaves = list(_leaves(document, ""))
         if any(_PARTS.search(path) for path, _ in leaves):
