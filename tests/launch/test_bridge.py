@@ -93,19 +93,16 @@ def test_the_start_script_is_python(name: str, provider: str) -> None:
 )
 def test_optimizers_that_it_cannot_have(optimizer: str, word: str) -> None:
     case = BRIDGE["dense"]
-    launch = costed(
-        type(case)(
-            case.model, case.gpus, case.degrees, request={**case.request, "optimizer": optimizer}
-        ),
-        "megatron-bridge",
-    )
+    other = replace(case, request={**case.request, "optimizer": optimizer})
+    launch = costed(other, "megatron-bridge")
     reasons = [refusal.reason for refusal in refusals_of(launch)]
     assert any(word in reason for reason in reasons)
 
 
 def test_unfused_attention_is_refused() -> None:
     case = BRIDGE["dense"]
-    launch = costed(replace(case, request={**case.request, "attention": "eager"}))
+    eager = replace(case, request={**case.request, "attention": "eager"})
+    launch = costed(eager, "megatron-bridge")
     reasons = [refusal.reason for refusal in refusals_of(launch)]
     assert any("no unfused attention" in reason for reason in reasons)
 
