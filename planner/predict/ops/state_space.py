@@ -43,6 +43,10 @@ from planner.predict.ops.state_kept import fixed_bytes, kept_bytes
 # Assumed: at 0.15 of that rate, where products of scans in chunks reach 0.083 (`scan_efficiency`).
 _EXPONENTIAL_COST = 4100.0 / 16.0 / 9.0 * 0.083 / 0.15
 _SCAN_FLOP = 9.0
+# mamba_ssm's Triton kernels wait for Python: on one H200 (torch 2.11, Triton 3.6; 64 and 128 heads,
+# 8,192 tokens) `mamba_chunk_scan_combined` takes the CPU 0.6 to 0.7 ms forward, as five modules do,
+# and 3.0 to 3.4 ms backward.
+_SCAN_BACKWARD_KERNELS = 25
 # HBM traffic of a backward over that of its forward, most of which it runs again.
 _BACKWARD_TRAFFIC = 3.0
 
@@ -239,7 +243,7 @@ def _scan(context: OpContext, space: StateSpaceSpec) -> Op:
         backward_bytes=_BACKWARD_TRAFFIC * traffic,
         work_bytes=2.0 * states + 2.0 * element * projected_width(space),
         forward_kernels=5,
-        backward_kernels=15,
+        backward_kernels=_SCAN_BACKWARD_KERNELS,
         parameters=((decays, ParamShard.TP),),
         saved=(Saved("state/scanned", element * space.inner, Shard.TP, WHOLE_LAYER),),
         collectives=(_head_exchange("state/cp_heads_back", float(space.inner)),),
