@@ -74,6 +74,10 @@ def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode
     # no more keeps products and fused attention: core attention by itself would save nothing.
     by_op = selective and not profile.recomputing.modules and profile.attention == "flash"
     if "op" in text or "sac" in text or (by_op and not re.search("attn|attention", text)):
+        # The policy lists torch's products, not torchao's scaled ones of 4 bits, which alone keep
+        # nothing but what it lists (torchtitan, distributed/activation_checkpoint.py).
+        if row.says("precision", "^nvfp4"):
+            return profile.recompute_mode("full")
         return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
     if not re.search(r"select|attn|attention", text):
         raise UnpredictableRowError(f"recompute {text!r} names nothing known")
