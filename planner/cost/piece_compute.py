@@ -28,7 +28,7 @@ from planner.cost.tables import FrameworkInputs, JobInputs
 # 9 and 11.
 TORCH_SOFTMAX_TRAFFIC = 3.5
 
-# The same of Megatron's kernel for rows of more scores than this. A warp holds a row in its registers,
+# The same of Megatron's kernel for rows of more scores than this. A warp holds a row in registers,
 # 4 bytes a score forward, 8 backward, of at most 255 a thread: what is more is written to local
 # memory and read in each of three passes, 20 bytes a score each way (Transformer Engine 2.8,
 # common/fused_softmax/scaled_masked_softmax.cu; its limit was 4096 before it was 16384).
