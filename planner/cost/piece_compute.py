@@ -28,6 +28,13 @@ from planner.cost.tables import FrameworkInputs, JobInputs
 # 9 and 11.
 TORCH_SOFTMAX_TRAFFIC = 3.5
 
+# The same of Megatron's kernel for rows of more scores than this. A warp holds a row in registers,
+# 4 bytes a score forward, 8 backward, of at most 255 a thread: what is more is written to local
+# memory and read in each of three passes, 20 bytes a score each way (Transformer Engine 2.8,
+# common/fused_softmax/scaled_masked_softmax.cu; its limit was 4096 before it was 16384).
+LONGEST_ROW_IN_REGISTERS = 4096.0
+SPILLED_SOFTMAX_TRAFFIC = 3.0
+
 # Times that a step of a context-parallel ring moves each element of the partial results through
 # HBM: halves of queries, keys and values copied, the sum read, scaled and written, in 16 and 32
 # bits, and what a kernel on part of the keys loses. Fitted on a benchmark of attention with context
@@ -162,7 +169,9 @@ def balanced_attention_seconds(
     queries = job.seq * exchange / key.cp
     heads = op.heads / (key.tp * exchange)
     if job.eager_attention > 0:
-        traffic = 1.0 if softmax_is_fused(op, key, job) else TORCH_SOFTMAX_TRAFFIC
+        traffic = 1.0 if job.seq <= LONGEST_ROW_IN_REGISTERS else SPILLED_SOFTMAX_TRAFFIC
+        if not softmax_is_fused(op, key, job):
+            traffic = TORCH_SOFTMAX_TRAFFIC
         forward = eager_attention_forward_time_s(
             key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
             traffic, gpu,

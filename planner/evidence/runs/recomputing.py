@@ -53,6 +53,10 @@ def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode
     text = recompute_named(row.text("recompute") or usual)
     if text.startswith("none"):
         return profile.recompute_mode("none")
+    if row.says("precision", "^nvfp4") and re.search(r"\bops?\b|sac", text):
+        # torchtitan's policy lists torch's products, not torchao's of 4 bits, which run again
+        # (distributed/activation_checkpoint.py; ao, prototype/moe_training/nvfp4_training).
+        text = "full"
     share = row.number("recompute_share") or 1.0
     if re.search(r"every (other|n-th)", text) or (text.startswith("full") and share <= 0.5):
         every = _EVERY_NTH if share == 1.0 else round(1.0 / share)

@@ -15,6 +15,7 @@ from planner.evidence.runs.recomputing import kept_products_share
 from planner.evidence.runs.report import memory_error, time_error
 from planner.evidence.runs.rows import PUBLISHED, read_rows
 from planner.job.frameworks import load_framework
+from planner.job.modules import Module
 from planner.predict.cost_model import CostModel
 from planner.predict.ops.table import parameter_count
 from tests.evidence.runs.rows_for_tests import row
@@ -395,3 +396,52 @@ def test_mixtures_under_xla_wait_for_their_weights() -> None:
 def test_a_trainer_under_fsdp2_trains_transformers_own_models() -> None:
     job = map_row(row(framework="HF Trainer (TRL SFTTrainer, FSDP2)", zero="fsdp2")).job
     assert job.framework.name == "hf-fsdp2"
+
+
+def sixth(source: str) -> list[Prediction]:
+    rows = read_rows(PUBLISHED / "strangers_2026_11f.csv")
+    return predict_rows(one for one in rows if one.source == source and not one.doubted)
+
+
+@pytest.mark.parametrize(
+    ("source", "time", "memory"),
+    [
+        # Llama 3.1 405B in fp8 on 512 to 8192 H100, H200 and GB200.
+        ("mlperf-405b-h100", 0.08, None),
+        ("mlperf-405b-h200", 0.05, None),
+        ("mlperf-405b-gb200", 0.05, None),
+        ("mlperf-405b-coreweave", 0.05, None),
+        # GPT-3 on 256 to 11,616 H100.
+        ("mlperf-gpt3-h100", 0.13, None),
+        # 8B in bf16, mxfp8 and nvfp4 on four GB200.
+        ("titan-nvfp4-qwen3", 0.1, 0.12),
+    ],
+)
+def test_published_runs_of_the_sixth_draw(source: str, time: float, memory: float | None) -> None:
+    predictions = sixth(source)
+    assert predictions
+    for prediction in predictions:
+        assert prediction.error is None
+        assert abs(time_error(prediction) or 0.0) < time
+        if memory is not None:
+            assert abs(memory_error(prediction) or 0.0) < memory
+
+
+def test_four_bit_products_of_torchao_are_run_again() -> None:
+    """torchtitan's per-op policy does not list them; their operands are rotated to be cast."""
+    stated = {"framework": "torchtitan", "gpu": "GB200-186GB", "recompute": "selective-op"}
+    four, eight = (
+        map_row(row(**stated, precision=precision)) for precision in ("nvfp4", "mxfp8(linears)")
+    )
+    assert four.mode.mask == Module.FULL
+    assert eight.mode.mask == Module.SELECTIVE_OP
+    assert four.job.framework.kernels.cast_traffic_bytes == 20.0
+    assert eight.job.framework.kernels.cast_traffic_bytes == 6.06
+
+
+@pytest.mark.parametrize("software", ["torchtitan 0.2.2", "2025-10"])
+def test_torchtitans_norms_are_fused_since_its_second_version(software: str) -> None:
+    fused = map_row(row(framework="torchtitan", compile="n", software=software)).job
+    older = map_row(row(framework="torchtitan", compile="n", software="torchtitan 0.1.0")).job
+    assert fused.framework.saved.norm_extra_bytes == 0.0
+    assert older.framework.saved.norm_extra_bytes == 2.0
