@@ -267,7 +267,7 @@ def load_cluster_file(path: Path) -> Cluster:
         shape = ClusterShape.model_validate(fields)
         cluster = shape.to_cluster(gpu, num_gpus)
     except ValidationError as error:
-        raise invalid_file(str(path), error) from None
+        raise invalid_file(str(path), error, ClusterShape.model_fields) from None
     except HardwareError as error:
         raise HardwareError(f"{path}: {error}") from None
     return cluster.model_copy(update={"calibration": calibration})
@@ -301,7 +301,7 @@ def _user_gpu(path: Path, given: Any) -> Gpu:
     try:
         return GpuRecord.model_validate({**base, **table}).to_gpu()
     except ValidationError as error:
-        raise invalid_file(f"{path}, table [gpu]", error) from None
+        raise invalid_file(f"{path}, table [gpu]", error, GpuRecord.model_fields) from None
 
 
 def _name_of_like(origin: str, table: dict[str, Any]) -> str | None:
