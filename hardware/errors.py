@@ -45,9 +45,7 @@ def first_error(error: ValidationError) -> tuple[str, str]:
     return field, first["msg"].removeprefix("Value error, ")
 
 
-def invalid_file(
-    origin: str, error: ValidationError, known: Collection[str] = ()
-) -> HardwareError:
+def invalid_file(origin: str, error: ValidationError, known: Collection[str] = ()) -> HardwareError:
     """Error that names the file and each field of it that is missing or wrong. `known`: its fields,
     which say what a name that is none of them may mean."""
     problems = []

@@ -105,8 +105,10 @@ def beyond_text(axis: str, measured: MeasuredRanges, at: Conditions) -> str:
         value, low, high = (1.0 - 1.0 / ratio for ratio in (value, low, high))
     named = _NAMES[axis].format(value)
     named = named.removesuffix("s") if axis == "gpus" and value == 1 else named
-    shortest, longest = (f"{end:.0%}" if axis == "overhead" else f"{end:,.0f}" for end in (low, high))
+    shortest, longest = (
+        f"{end:.0%}" if axis == "overhead" else f"{end:,.0f}" for end in (low, high)
+    )
     if apart:
         # Two sources that have no value in common.
-        return f"{named} (measured: up to {longest} and from {shortest} on, by one source each)"
+        return f"{named} (measured by one source each: up to {longest}, from {shortest})"
     return f"{named} (measured: {f'up to {longest}' if above else f'{shortest} or more'})"

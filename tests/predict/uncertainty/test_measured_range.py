@@ -44,7 +44,7 @@ def test_every_axis_has_words(axis: str) -> None:
 
 def test_sources_without_a_value_in_common_are_both_named() -> None:
     text = beyond_text("gpus", {"gpus": (64.0, 8.0)}, Conditions(gpus=16.0))
-    assert text == "16 GPUs (measured: up to 8 and from 64 on, by one source each)"
+    assert text == "16 GPUs (measured by one source each: up to 8, from 64)"
 
 
 def test_overhead_reads_as_the_share_of_communication() -> None:
