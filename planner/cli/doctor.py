@@ -22,9 +22,15 @@ _NEEDED = ("click", "numba", "numpy", "ortools", "pandas", "pydantic", "rich")
 _EXTRAS = {
     "plot": (("altair", "jinja2", "vl-convert-python"), "figures and pages"),
     "serve": (("altair", "jinja2", "starlette", "uvicorn", "vl-convert-python"), "planner serve"),
-    "sweep": (("pyarrow",), "planner sweep"),
-    "ray": (("pyarrow", "ray"), "planner sweep --engine ray"),
-    "dask": (("pyarrow", "distributed"), "planner sweep --engine dask"),
+    "sweep": (
+        (
+            "filelock",
+            "pyarrow",
+        ),
+        "planner sweep",
+    ),
+    "ray": (("filelock", "pyarrow", "ray"), "planner sweep --engine ray"),
+    "dask": (("filelock", "pyarrow", "distributed"), "planner sweep --engine dask"),
     "probe": (("torch",), "planner probe"),
     "docs": (("mkdocs-material", "latex2mathml"), "the documentation as a site"),
 }
