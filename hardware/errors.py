@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,15 +45,18 @@ def first_error(error: ValidationError) -> tuple[str, str]:
     return field, first["msg"].removeprefix("Value error, ")
 
 
-def invalid_file(origin: str, error: ValidationError) -> HardwareError:
-    """Error that names the file and each field of it that is missing or wrong."""
+def invalid_file(origin: str, error: ValidationError, known: Collection[str] = ()) -> HardwareError:
+    """Error that names the file and each field of it that is missing or wrong. `known`: its fields,
+    which say what a name that is none of them may mean."""
     problems = []
     for entry in error.errors(include_url=False):
         field = ".".join(str(part) for part in entry["loc"]) or "the file"
         if entry["type"] == "missing":
             problems.append(f"field '{field}' is missing")
         elif entry["type"] == "extra_forbidden":
-            problems.append(f"field '{field}' is not known")
+            listed = f" (known: {', '.join(known)})" if known else ""
+            meant = f".{close}" if (close := did_you_mean(field, known)) else listed
+            problems.append(f"field '{field}' is not known{meant}")
         else:
             problems.append(f"field '{field}': {entry['msg'].removeprefix('Value error, ')}")
     return HardwareError(f"{origin}: {'; '.join(problems)}")

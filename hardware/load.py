@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import tomli as tomllib
 from pydantic import ValidationError
@@ -27,6 +27,7 @@ from hardware.schema import Cluster, Gpu
 from hardware.units import ASSUMPTION, Quantity
 
 CATALOG = Path(__file__).parent / "catalog"
+_Record = TypeVar("_Record", GpuRecord, ClusterShape)
 _GPUS_FILE = re.compile(r"^\s*(?P<count>[0-9]+)x(?P<path>\S.*\.toml)\s*$")
 _GPUS_TEXT = re.compile(
     r"^\s*(?P<count>[+-]?\d[\d_]*)\s*[x×*]\s*(?:(?P<per_node>[+-]?\d+)\s*[x×*]\s*)?(?P<name>\w(?:.*[\w)])?)\s*$",
@@ -80,12 +81,21 @@ def cluster_names() -> tuple[str, ...]:
 
 @cache
 def _read_gpu(path: Path) -> GpuRecord:
-    return GpuRecord.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    return _shipped(GpuRecord, path)
 
 
 @cache
 def _read_shape(path: Path) -> ClusterShape:
-    return ClusterShape.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    return _shipped(ClusterShape, path)
+
+
+def _shipped(kind: type[_Record], path: Path) -> _Record:
+    """A file of the catalogue. HardwareError names its field at fault."""
+    table = toml_content(path.read_text(encoding="utf-8"), str(path))
+    try:
+        return kind.model_validate(table)
+    except ValidationError as error:
+        raise invalid_file(str(path), error, kind.model_fields) from None
 
 
 @cache
@@ -267,7 +277,7 @@ def load_cluster_file(path: Path) -> Cluster:
         shape = ClusterShape.model_validate(fields)
         cluster = shape.to_cluster(gpu, num_gpus)
     except ValidationError as error:
-        raise invalid_file(str(path), error) from None
+        raise invalid_file(str(path), error, ClusterShape.model_fields) from None
     except HardwareError as error:
         raise HardwareError(f"{path}: {error}") from None
     return cluster.model_copy(update={"calibration": calibration})
@@ -301,7 +311,7 @@ def _user_gpu(path: Path, given: Any) -> Gpu:
     try:
         return GpuRecord.model_validate({**base, **table}).to_gpu()
     except ValidationError as error:
-        raise invalid_file(f"{path}, table [gpu]", error) from None
+        raise invalid_file(f"{path}, table [gpu]", error, GpuRecord.model_fields) from None
 
 
 def _name_of_like(origin: str, table: dict[str, Any]) -> str | None:

@@ -43,6 +43,8 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     compile_if_first_run(options["quiet"])
 
     assessment = assess(given.found, given.gpus, given.cluster, options["ignored"])
+    for name in {*options["ignored"]} - {problem.rule for problem in assessment.problems}:
+        click.echo(f"--ignore {name}: no rule of that name is broken", err=True)
     with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         changes = best_changes(assessment, watch, until.over)
         findings = _findings(assessment, measured)

@@ -21,12 +21,18 @@ _NEEDED = ("click", "numba", "numpy", "ortools", "pandas", "pydantic", "rich")
 # Extra -> (packages, what it is for).
 _EXTRAS = {
     "plot": (("altair", "jinja2", "vl-convert-python"), "figures and pages"),
+    "serve": (("altair", "jinja2", "starlette", "uvicorn", "vl-convert-python"), "planner serve"),
+    "sweep": (
+        (
+            "filelock",
+            "pyarrow",
+        ),
+        "planner sweep",
+    ),
+    "ray": (("filelock", "pyarrow", "ray"), "planner sweep --engine ray"),
+    "dask": (("filelock", "pyarrow", "distributed"), "planner sweep --engine dask"),
+    "probe": (("torch",), "planner probe"),
     "docs": (("mkdocs-material", "latex2mathml"), "the documentation as a site"),
-    "browser": (("playwright",), "tests of the pages in a browser"),
-    "frameworks": (("torch", "transformers", "torchtitan"), "tests with real frameworks"),
-    "sweep": (("pyarrow",), "planner sweep"),
-    "ray": (("pyarrow", "ray"), "planner sweep --engine ray"),
-    "dask": (("pyarrow", "distributed"), "planner sweep --engine dask"),
 }
 Rows = Iterator[tuple[str, str]]
 

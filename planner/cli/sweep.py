@@ -27,7 +27,7 @@ from planner.compare.offers import Offer, demand_distinct
 from planner.compare.sweep.engines import started
 from planner.compare.sweep.grid import Grid, Pricing, Value, check, merged
 from planner.compare.sweep.journal import Journal, opened, read_only
-from planner.compare.sweep.results import columns, demand_arrow, rows, write
+from planner.compare.sweep.results import columns, rows, write
 from planner.compare.sweep.run import Count, count, header
 from planner.compare.sweep.run import run as search_grid
 from planner.compare.sweep.work import Common
@@ -64,7 +64,6 @@ def run(**options: Any) -> None:
 
 def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) -> None:
     """Search what is not done; write the tables, also after Ctrl-C."""
-    demand_arrow()
     journal.begin(head := header(date.today()))
     # The prices' ages refer to the day when the sweep began.
     grid = grid.on(date.fromisoformat(str(journal.header["today"])))

@@ -274,7 +274,7 @@ def time_shares(plan: Plan, cluster: Cluster) -> tuple[Share, ...]:
         (_link(cluster, degrees.tp), "TP", times.tp_s),
         (_link(cluster, inner), "CP", times.cp_s),
         (_link(cluster, degrees.etp * degrees.ep), "EP", times.ep_s),
-        (_link(cluster, dense), "ZeRO-3", times.fsdp_s),
+        (_link(cluster, dense), f"ZeRO-{degrees.zero}", times.fsdp_s),
         (_link(cluster, dense), "DP", times.dp_s),
         (_link(cluster, degrees.gpus), "PP", times.pp_s),
         ("pipeline bubble", "", times.bubble_s),

@@ -31,8 +31,7 @@ class StageExpectation(Frozen):
     """Bytes on one GPU of a pipeline stage, as three tools count them.
 
     `allocated`: torch.cuda.max_memory_allocated; `reserved`: max_memory_reserved; `total`:
-    nvidia-smi. `*_high_bytes`: upper end of the 80 % interval, which is fitted on totals and
-    carried over to the others as a share.
+    nvidia-smi. `total_low_bytes`, `total_high_bytes`: the 80 % interval, which is fitted on totals.
     """
 
     stage: int
@@ -42,7 +41,6 @@ class StageExpectation(Frozen):
     total_bytes: float
     total_low_bytes: float
     total_high_bytes: float
-    allocated_high_bytes: float
 
 
 class Expectations(Frozen):
@@ -91,16 +89,14 @@ def _stage(stage: StageMemory, plan: Plan, workspace_bytes: float) -> StageExpec
     low = plan.peak_interval.low / plan.peak_bytes
     high = plan.peak_interval.high / plan.peak_bytes
     # Torch allocates the workspaces of its libraries too.
-    allocated = stage.allocated + workspace_bytes
     return StageExpectation(
         stage=stage.stage,
         layers=stage.layers,
-        allocated_bytes=allocated,
+        allocated_bytes=stage.allocated + workspace_bytes,
         reserved_bytes=stage.allocated + stage.fragmentation,
         total_bytes=stage.peak,
         total_low_bytes=stage.peak * low,
         total_high_bytes=stage.peak * high,
-        allocated_high_bytes=allocated * high,
     )
 
 
@@ -233,8 +229,11 @@ def _files(written: Files) -> list[str]:
         MEASURED_FILE: "where your measurement goes, for `planner validate` and `calibrate`",
     }
     for name in written:
-        starts = name.startswith(("launch.", "sky.", "jobset.", "trainjob."))
-        known.setdefault(name, "starts the job" if starts else "configuration of the framework")
+        if name.startswith(("launch.", "sky.", "jobset.", "trainjob.")):
+            known[name] = "starts the job"
+        elif name.endswith(".jsonl"):
+            known[name] = "made-up texts for a trial"
+        known.setdefault(name, "configuration of the framework")
     rows = [(f"`{name}`", known[name]) for name in sorted(written)]
     return markdown_table(("file", "what it is"), rows).splitlines()
 
@@ -257,7 +256,9 @@ def _memory(launch: Launch, expected: Expectations) -> dict[str, object]:
         interval = f"{gib(first.total_low_bytes)} to {gib(first.total_high_bytes)}"
         rows.append((stages, *shown, interval))
     titles = ("stage", "layers", "max allocated", "max reserved", "nvidia-smi")
-    heaviest = expected.heaviest
+    heaviest, reports = expected.heaviest, _reports(launch)
+    held = reports.get("held", "allocated")
+    held_bytes = heaviest.reserved_bytes if held == "reserved" else heaviest.allocated_bytes
     return {
         "memory": markdown_table((*titles, "80 % interval of it"), rows).splitlines(),
         "unfit": "" if expected.fits else "**This plan does not fit its memory limit.** ",
@@ -265,9 +266,10 @@ def _memory(launch: Launch, expected: Expectations) -> dict[str, object]:
         "heaviest": heaviest.stage,
         "fits": percent_sure(expected.fit_probability),
         "memory_family": expected.memory_family,
-        "memory_line": _reports(launch)["memory"],
-        "allocated": gib(heaviest.allocated_bytes),
-        "allocated_high": gib(heaviest.allocated_high_bytes),
+        "memory_line": reports["memory"],
+        "held": held,
+        "expected_held": gib(held_bytes),
+        "held_high": gib(held_bytes * heaviest.total_high_bytes / heaviest.total_bytes),
         "total_high": gib(min(heaviest.total_high_bytes, expected.usable_bytes)),
     }
 

@@ -285,7 +285,7 @@ def choices(launch: Launch) -> Iterator[Choice]:
         "model_spec()",
         f"torchtitan's own {size.module} {size.name}"
         if size
-        else "written out: the model is none of torchtitan's registry",
+        else "written out: no size of torchtitan's registry is this model in every setting",
     )
     if launch.job.precision in _LOW:
         yield Choice(f"converters = {launch.job.precision}", _converter_reason(launch))

@@ -51,7 +51,7 @@ def _front(decision: Decision, currency: str) -> TableData:
          f"{one.power_kw:,.0f}")
         for one in decision.front
     )  # fmt: skip
-    title = f"None both faster and cheaper, {within}"
+    title = f"None both faster and cheaper, {within} (at most)"
     return table(f"~take | days | {currency} | MWh | kW", rows, title)
 
 

@@ -189,8 +189,8 @@ def _price_notes(runs: Runs) -> Iterator[str]:
         yield "spot: days do not count interruptions by a provider that takes GPUs back."
     if any(rental.choices > 1 for rental in rentals):
         yield (
-            "Of several prices, the lowest for whole nodes of the last "
-            f"{STALE_DAYS} days is taken; --provider names others."
+            "Of several prices, the lowest for whole nodes is taken, of the last "
+            f"{STALE_DAYS} days where there are any; --provider names others."
         )
 
 

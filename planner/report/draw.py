@@ -85,6 +85,10 @@ def _draw_block(block: Block, onto: Console, wide: bool) -> None:
                 # A command line, indented by four, is never broken.
                 if line.startswith("    "):
                     onto.print(Text(line, style="cyan"), soft_wrap=True)
+                elif line.startswith("- "):
+                    item = Table.grid(padding=(0, 1, 0, 0))
+                    item.add_row("-", _text(line[2:]))
+                    onto.print(item)
                 else:
                     onto.print(_text(line))
 

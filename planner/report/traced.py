@@ -10,7 +10,7 @@ from statistics import median
 from planner.evidence.traces.findings import Finding
 from planner.evidence.traces.rank import TERMS, RankTrace
 from planner.evidence.traces.snapshot import Snapshot
-from planner.job.quantities import GIB
+from planner.job.quantities import GIB, seconds, share
 from planner.predict.plan import Plan
 from planner.report.tables import Block, Facts, Notes, TableData, report, table
 
@@ -35,14 +35,13 @@ def trace_report(
     yield _terms(ranks, plan)
     if len(ranks) > 1:
         rows = (
-            (str(rank.rank), *map(_milliseconds, (rank.step_s, rank.compute_s, rank.exposed_s)),
-             _milliseconds(rank.idle_s))
+            (str(rank.rank), *map(seconds, (rank.step_s, rank.compute_s, rank.exposed_s)),
+             seconds(rank.idle_s))
             for rank in sorted(ranks, key=lambda rank: rank.rank)
         )  # fmt: skip
         yield table("rank | step | compute | exposed | idle", rows, "Ranks")
     lines = tuple(
-        f"{_milliseconds(one.seconds)} a step: {one.pattern}. Change: {one.change}."
-        for one in found
+        f"{seconds(one.seconds)} a step: {one.pattern}. Change: {one.change}." for one in found
     )
     yield Notes(lines or ("No pattern that costs 2 % of a step.",), "Patterns")
 
@@ -54,7 +53,7 @@ def _facts(ranks: Sequence[RankTrace]) -> Facts:
     left_out = (("left out", f"{unusable:,} events without a positive time"),)
     return Facts((
         ("traces", f"{len(ranks)}"),
-        ("steps", f"{steps:g} a trace, of {_milliseconds(_median(ranks, 'step_s'))}"),
+        ("steps", f"{steps:g} a trace, of {seconds(_median(ranks, 'step_s'))}"),
         *((("marked", "no step: a trace counts as one (prof.step() marks them)"),) * unmarked),
         *(left_out if unusable else ()),
     ))  # fmt: skip
@@ -70,9 +69,9 @@ def _terms(ranks: Sequence[RankTrace], plan: Plan | None) -> TableData:
     rows = (
         (
             name,
-            *(["" if predicted is None else _milliseconds(predicted)] if plan else ()),
-            _milliseconds(traced),
-            f"{traced / step_s:.1%}",
+            *(["" if predicted is None else seconds(predicted)] if plan else ()),
+            seconds(traced),
+            share(traced / step_s),
         )
         for name, traced, predicted in _lines(ranks, plan)
         if traced or predicted
@@ -128,10 +127,6 @@ def _predicted_terms(plan: Plan) -> dict[str, float]:
     }
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f} ms"
-
-
 @report
 def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Block]:
     """Each snapshot's peak by category, against the plan's heaviest stage."""
@@ -151,7 +146,10 @@ def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Bl
 
 def _snapshot_facts(one: Snapshot, plan: Plan | None) -> Iterator[tuple[str, str]]:
     yield "peak of live tensors", _gib(one.peak_bytes)
-    yield "reserved at the end", f"{_gib(one.reserved_bytes)}, {one.fragmentation:.1%} of it free"
+    yield (
+        "reserved at the end",
+        f"{_gib(one.reserved_bytes)}, {share(one.fragmentation)} of it free",
+    )
     yield "events recorded", f"{one.events:,}"
     if one.events == 0:
         yield (

@@ -49,7 +49,7 @@ TIME_TERMS = {
     "tp_s": "exposed TP traffic",
     "cp_s": "exposed CP traffic",
     "ep_s": "exposed EP traffic",
-    "fsdp_s": "exposed parameter gathers (ZeRO-3)",
+    "fsdp_s": "exposed parameter gathers",
     "pp_s": "exposed pipeline traffic",
     "bubble_s": "pipeline bubble and waiting",
     "dp_s": "exposed gradient traffic",

@@ -98,3 +98,14 @@ def test_engines_and_folders_that_are_not_there(
     silent = run("sweep", str(path), "--engine", "dask", "--address", "127.0.0.1:9")
     assert silent.exit_code == 3 and "no cluster answers at 127.0.0.1:9" in silent.stderr
     assert run("sweep", str(path), "-o", str(path)).exit_code == 2
+
+
+def test_a_sweep_without_its_extra_says_what_to_install(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(FILE)
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    refused = run("sweep", str(path))
+    assert refused.exit_code == 2
+    assert "pip install 'trainplan[sweep]'" in refused.stderr

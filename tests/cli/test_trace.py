@@ -34,8 +34,8 @@ def test_predicted_against_traced_by_term(tmp_path: Path, plan: Path) -> None:
     lines = result.stdout.splitlines()
     [header] = [line for line in lines if line.startswith("term, a step")]
     assert "predicted" in header
-    [step] = [line for line in lines if line.startswith("step ") and "100.0%" in line]
-    assert step.split()[-3:-1] == ["10.0", "ms"]
+    [step] = [line for line in lines if line.startswith("step ") and "100.0 %" in line]
+    assert step.split()[-4:-2] == ["10.0", "ms"]
     [exposed] = [line for line in lines if line.startswith("exposed communication, dp")]
     assert "2.0 ms" in exposed
     assert "gradient reduction or weight gathers are not overlapped" in result.stdout
@@ -54,7 +54,7 @@ def test_snapshot_against_the_plan(tmp_path: Path, plan: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "0.21 GiB" in result.stdout
     assert "the peak was made by" in result.stdout
-    assert "49.2% of it free" in result.stdout
+    assert "49.2 % of it free" in result.stdout
     assert json.loads(invoke(path, "--json").stdout)[0]["retries"] == 1
 
 

@@ -12,6 +12,7 @@ import pytest
 from hardware.errors import HardwareError
 from hardware.load import (
     CATALOG,
+    _shipped,
     cluster_facts,
     cluster_names,
     gpu_facts,
@@ -22,6 +23,7 @@ from hardware.load import (
     name_key,
 )
 from hardware.prices import load_prices
+from hardware.records import GpuRecord
 from hardware.schema import FABRIC_TITLES, Gpu
 from hardware.units import ASSUMPTION
 
@@ -245,3 +247,11 @@ def test_a_users_price_table(tmp_path: Path) -> None:
         load_prices(path)
     with pytest.raises(HardwareError, match=r"absent\.csv does not exist"):
         load_prices(tmp_path / "absent.csv")
+
+
+def test_a_wrong_field_of_a_new_file_is_named(tmp_path: Path) -> None:
+    text = (CATALOG / "gpus" / "rtx4090.toml").read_text(encoding="utf-8")
+    path = tmp_path / "rtx4070.toml"
+    path.write_text(text.replace("hbm_bandwidth", "hbm_bandwith"), encoding="utf-8")
+    with pytest.raises(HardwareError, match=r"rtx4070\.toml: .*Did you mean 'hbm_bandwidth'"):
+        _shipped(GpuRecord, path)

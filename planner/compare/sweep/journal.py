@@ -15,9 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from planner.job.errors import UsageError
+from planner.job.errors import UsageError, demand_installed
 
 _NAME = "journal.sqlite"
 _TABLES = """
@@ -95,6 +93,9 @@ class Journal:
 @contextmanager
 def opened(folder: Path, *, anew: bool = False) -> Iterator[Journal]:
     """The journal of a folder, which is made; other processes are kept out. UsageError, OSError."""
+    demand_installed("sweeps need", "sweep", "filelock", "pyarrow")
+    from filelock import FileLock, Timeout
+
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _NAME
     try:

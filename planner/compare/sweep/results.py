@@ -11,18 +11,12 @@ from typing import Any
 from hardware.files import shipped_toml
 from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
-from planner.job.errors import demand_installed
 from planner.job.written import write_bytes
 
 # Column -> its type in Arrow, its unit and what it means: of rows, and of where each was searched.
 _COLUMNS = shipped_toml("planner.compare.sweep", "columns.toml")
 FIGURES, PROVENANCE = _COLUMNS["figures"], _COLUMNS["provenance"]
 _GROUP = 5_000
-
-
-def demand_arrow() -> None:
-    """UsageError without pyarrow; before any work is done."""
-    demand_installed("results of sweeps need", "sweep", "pyarrow")
 
 
 def rows(grid: Grid, journal: Journal) -> Iterator[dict[str, Any]]:

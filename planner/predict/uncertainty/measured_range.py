@@ -100,11 +100,15 @@ def beyond_text(axis: str, measured: MeasuredRanges, at: Conditions) -> str:
     """`65,536 GPUs (measured: up to 12,288)`."""
     value = getattr(at, axis)
     low, high = measured[axis]
-    above = value > high
-    end = high if above else low
+    apart, above = low > high, value > high
     if axis == "overhead":
-        value, end = (1.0 - 1.0 / ratio for ratio in (value, end))
+        value, low, high = (1.0 - 1.0 / ratio for ratio in (value, low, high))
     named = _NAMES[axis].format(value)
     named = named.removesuffix("s") if axis == "gpus" and value == 1 else named
-    limit = f"{end:.0%}" if axis == "overhead" else f"{end:,.0f}"
-    return f"{named} (measured: {f'up to {limit}' if above else f'{limit} or more'})"
+    shortest, longest = (
+        f"{end:.0%}" if axis == "overhead" else f"{end:,.0f}" for end in (low, high)
+    )
+    if apart:
+        # Two sources that have no value in common.
+        return f"{named} (measured by one source each: up to {longest}, from {shortest})"
+    return f"{named} (measured: {f'up to {longest}' if above else f'{shortest} or more'})"

@@ -42,6 +42,11 @@ def test_every_axis_has_words(axis: str) -> None:
     assert " or more)" in beyond_text(axis, {axis: (8.0, 16.0)}, at)
 
 
+def test_sources_without_a_value_in_common_are_both_named() -> None:
+    text = beyond_text("gpus", {"gpus": (64.0, 8.0)}, Conditions(gpus=16.0))
+    assert text == "16 GPUs (measured by one source each: up to 8, from 64)"
+
+
 def test_overhead_reads_as_the_share_of_communication() -> None:
     text = beyond_text("overhead", {"overhead": (1.0, 2.0)}, Conditions(overhead=4.0))
     assert text == "exposed communication 75% of the step (measured: up to 50%)"
