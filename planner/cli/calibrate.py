@@ -160,7 +160,7 @@ def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
         return load_cluster_file(Path(options["cluster"]))
     if options["gpus"]:
         return parse_one_type(options["gpus"])
-    found = [run.mapped.job.cluster for fit in fits for run in fit.runs if run.mapped]
+    found = [run.job.cluster for fit in fits for run in fit.runs]
     if not found:
         raise UsageError(
             "--from: benchmarks do not say what machine they ran on; give --gpus or --cluster"

@@ -193,8 +193,8 @@ _RESOLUTION = f"{share(TIME)} of the step time and {gib(MEMORY_BYTES)} GiB"
 
 def front_table(plans: Numbered, result: SearchResult) -> TableData:
     """One row a plan, under its number in the whole front."""
-    ties = _ties(plans)
-    marks = {number: "≈" if number in ties else "" for number, _ in plans}
+    near = ties(plans)
+    marks = {number: "≈" if number in near else "" for number, _ in plans}
     if result.recommended:
         marks[result.recommended] = "→" + marks.get(result.recommended, "")
     listed = [plan for _, plan in plans]
@@ -352,7 +352,7 @@ def numbered_plans(numbers: Sequence[int]) -> str:
     return ("plan " if len(numbers) == 1 else "plans ") + number_ranges(numbers)
 
 
-def _ties(plans: Numbered) -> list[int]:
+def ties(plans: Numbered) -> list[int]:
     """Numbers of the plans that the error bar of the first cannot tell from it."""
     if not plans:
         return []
@@ -363,8 +363,8 @@ def _ties(plans: Numbered) -> list[int]:
 
 def _tie_note(plans: Numbered) -> str:
     """What the mark of a tie means."""
-    ties = _ties(plans)
-    return f"≈ Within the error bar of plan {plans[0][0]}: {numbered_plans(ties)}." if ties else ""
+    near = ties(plans)
+    return f"≈ Within the error bar of plan {plans[0][0]}: {numbered_plans(near)}." if near else ""
 
 
 def _doubt_note(plans: Numbered) -> str:

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.fit.step_fit import CONSTANTS, Constant, spread_out
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
-from planner.evidence.runs.report import time_error
+from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import grouped
 from planner.job.job import Job
 from planner.job.written import toml_text
@@ -119,7 +119,7 @@ def held_out(
 ) -> dict[str, SourceErrors]:
     """Errors of every source with step times, with and without its part in the constants; `runs`:
     their linearised form, where it is known already."""
-    timed = [prediction for prediction in predictions if time_error(prediction) is not None]
+    timed = [prediction for prediction in predictions if error_of(prediction, "time") is not None]
     factors = fitted_factors(timed, runs)
     again = predict_held_out(timed, factors)
     before, after = _errors(timed), _errors(again)
@@ -137,7 +137,7 @@ def _errors(predictions: Iterable[Prediction]) -> dict[str, tuple[int, float, fl
     """Number of runs, median and mean size of their errors and signed median, by source."""
     found = {}
     for source, runs in grouped(predictions, lambda prediction: prediction.row.source).items():
-        errors = [error for run in runs if (error := time_error(run)) is not None]
+        errors = [error for run in runs if (error := error_of(run, "time")) is not None]
         sizes = [abs(error) for error in errors]
         found[source] = len(errors), median(sizes), fmean(sizes), median(errors)
     return found
@@ -171,7 +171,7 @@ def linearised(predictions: Sequence[Prediction]) -> _Runs:
     known = (
         prediction
         for prediction in predictions
-        if time_error(prediction) is not None and prediction.row.source not in NOT_FITTED_ON
+        if error_of(prediction, "time") is not None and prediction.row.source not in NOT_FITTED_ON
     )
     by_source = grouped(known, lambda prediction: prediction.row.source)
     chosen = [run for runs in by_source.values() for run in spread_out(runs)]
@@ -179,11 +179,7 @@ def linearised(predictions: Sequence[Prediction]) -> _Runs:
     measured = [math.log(one.measured("step_time_s") or math.nan) for one in chosen]
     slopes = np.zeros((len(chosen), len(CONSTANTS)))
     for place, constant in enumerate(CONSTANTS):
-        at = [
-            index
-            for index, prediction in enumerate(chosen)
-            if prediction.mapped is not None and constant.applies(prediction.mapped.job)
-        ]
+        at = [index for index, one in enumerate(chosen) if constant.applies(one.job)]
         # Downwards: shares have upper limits.
         trial = dict.fromkeys(constant.fields, math.exp(-_STEP))
         costed = cost_predictions(

@@ -44,7 +44,7 @@ from planner.evidence.fit.judging import (
     without_unmeasured_errors,
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
-from planner.evidence.runs.report import memory_error, time_error
+from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import FIRST_SIGHT, MeasuredRow
 from planner.predict.uncertainty.families import UNFAMILIAR, Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
@@ -83,10 +83,10 @@ def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residua
     """Log residuals of the runs that test one figure."""
     found = []
     for prediction in predictions:
-        error = time_error(prediction) if figure == "time" else memory_error(prediction)
-        if prediction.mapped is None or error is None or not _tests(prediction, figure):
+        error = error_of(prediction, figure)
+        if error is None or not _tests(prediction, figure):
             continue
-        job, source = prediction.mapped.job, prediction.row.source
+        job, source = prediction.job, prediction.row.source
         at = prediction.conditions if figure == "time" else conditions_of(job)
         counts = figure == "memory" or source not in NOT_FITTED_ON
         found.append(
@@ -210,7 +210,7 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
     factors = {source: item.factors for source, item in shipped().items()}
     unnamed = predict_rows(prediction.row.unnamed for prediction in predictions)
     everything = [*predictions, *unnamed]
-    timed = [prediction for prediction in everything if time_error(prediction) is not None]
+    timed = [prediction for prediction in everything if error_of(prediction, "time") is not None]
     found: dict[Figure, list[Residual]] = {
         "time": residuals(predict_held_out(timed, factors), "time"),
         "memory": residuals(everything, "memory"),

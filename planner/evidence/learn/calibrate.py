@@ -93,7 +93,7 @@ def fit_figure(
     predictions: Sequence[Prediction], figure: Figure, benches: Equations | None = None
 ) -> FigureFit | None:
     """The factors that a figure's runs, and benchmarks, teach; None where there is neither."""
-    runs = tuple(one for one in predictions if one.mapped and measured_log(one, figure) is not None)
+    runs = tuple(one for one in predictions if measured_log(one, figure) is not None)
     more = benches if benches is not None and benches.figure == figure else no_equations(figure)
     if not runs and not len(more.residuals):
         return None
@@ -148,7 +148,7 @@ def calibrate(
             f"{len(mapped):,} runs: a calibration takes at most {MOST_RUNS:,}; give those that are "
             "most like your jobs"
         )
-    gpus = sorted({one.mapped.job.cluster.gpu.name for one in mapped if one.mapped})
+    gpus = sorted({one.job.cluster.gpu.name for one in mapped})
     if len(gpus) > 1:
         raise UsageError(
             f"runs on {' and '.join(gpus)}: a calibration is of one cluster; give each GPU's runs "
@@ -173,9 +173,7 @@ def calibration_of(
         date=f"{date or datetime.now(UTC):%Y-%m-%d}",
         planner=__version__,
         sources=tuple(sources),
-        frameworks=tuple(
-            sorted({family_of(run.mapped.job).framework for run in runs if run.mapped})
-        ),
+        frameworks=tuple(sorted({family_of(run.job).framework for run in runs})),
         time=by_figure.get("time"),
         memory=by_figure.get("memory"),
         factors=tuple(factor for fit in fits for factor in learnt_factors(fit)),

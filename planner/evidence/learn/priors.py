@@ -68,10 +68,8 @@ class Cluster(NamedTuple):
 
 
 def cluster_of(prediction: Prediction) -> Cluster:
-    """The cluster of a predicted run. Raises ValueError for a refused row."""
-    if prediction.mapped is None:
-        raise ValueError("a refused row has no cluster")
-    job = prediction.mapped.job
+    """The cluster of a predicted run."""
+    job = prediction.job
     return Cluster(prediction.row.source, job.cluster.gpu.name, job.framework.name)
 
 
@@ -91,7 +89,7 @@ class Published:
 
 def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
     """Equations of the runs that have the figure, each by constants without its source."""
-    kept = [one for one in predictions if one.mapped and measured_log(one, figure) is not None]
+    kept = [one for one in predictions if measured_log(one, figure) is not None]
     places = grouped(range(len(kept)), lambda index: kept[index].row.source)
     residuals, slopes = np.zeros(len(kept)), np.zeros((len(kept), len(parameters_of(figure))))
     for source, indices in places.items():

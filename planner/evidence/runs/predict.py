@@ -60,29 +60,40 @@ class Prediction:
         return None if self.error is not None else self.row.measurement(column)
 
     @property
+    def configured(self) -> MappedRow:
+        """The row as the planner sees it. Raises ValueError for a refused one."""
+        if self.mapped is None:
+            raise ValueError(f"{self.row.place} was refused: {self.error}")
+        return self.mapped
+
+    @property
+    def job(self) -> Job:
+        """The row's job. Raises ValueError for a refused row."""
+        return self.configured.job
+
+    @property
     def step_time_s(self) -> float | None:
         """Predicted seconds of a step."""
-        if self.step is None or self.mapped is None:
+        if self.step is None:
             return None
-        return float(self.step[f.STEP_TIME]) * self.mapped.batch_share
+        return float(self.step[f.STEP_TIME]) * self.configured.batch_share
 
     @property
     def full_chance(self) -> float:
         """Chance that memory is full, by runs of other sources; 0 where memory is unknown."""
         peak = self.memory_bytes()
-        if self.mapped is None or peak is None:
+        if peak is None:
             return 0.0
-        job = self.mapped.job
-        return 1.0 - fit_probability(job, peak, job.hbm_limit_bytes, self.row.source)
+        limit = self.job.hbm_limit_bytes
+        return 1.0 - fit_probability(self.job, peak, limit, self.row.source)
 
     @property
     def full_step_time_s(self) -> float | None:
         """Seconds of a step if memory is full; None where no measured run tells."""
-        seconds, mapped = self.step_time_s, self.mapped
-        if seconds is None or mapped is None:
+        if (seconds := self.step_time_s) is None:
             return None
-        share = mapped.batch_share
-        full_s = full_step_time_s(mapped.job, mapped.degrees, seconds / share)
+        share = self.configured.batch_share
+        full_s = full_step_time_s(self.job, self.configured.degrees, seconds / share)
         return None if full_s is None else full_s * share
 
     @property
@@ -96,35 +107,30 @@ class Prediction:
     @property
     def conditions(self) -> Conditions | None:
         """Where the run lies among those measured; None for a refused row."""
-        if self.step is None or self.mapped is None:
+        if self.step is None:
             return None
-        conditions = plan_conditions(self.mapped.job, self.mapped.degrees, self.step)
+        conditions = plan_conditions(self.job, self.configured.degrees, self.step)
         unstated = self.row.text("precision") is None and not self.row.text(PLAN_COLUMN)
         return conditions._replace(unstated=unstated)
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
         """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
-        if self.stages is None or (self.mapped is not None and self.mapped.memory_gap):
+        if self.stages is None or self.configured.memory_gap:
             return None
         columns = {
             "allocated": [f.STAGE_ALLOCATED],
             "reserved": [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION],
         }.get(kind or "", [f.STAGE_PEAK])
         per_stage = self.stages[:, columns].sum(axis=1)
-        if kind == "allocated" and self.mapped is not None:
+        if kind == "allocated":
             # Torch allocates the workspaces of its libraries too.
-            per_stage = per_stage + self.mapped.job.workspace_bytes
-        elif kind is not None and self.mapped is not None:
-            per_stage = per_stage + self._cached_bytes(self.mapped.job.hbm_limit_bytes)
+            per_stage = per_stage + self.job.workspace_bytes
+        elif kind is not None:
+            # What the allocator keeps of each stage beside what it needs, as far as there is room.
+            room = np.maximum(0.0, self.job.hbm_limit_bytes - self.stages[:, f.STAGE_PEAK])
+            per_stage = per_stage + np.minimum(self.stages[:, f.STAGE_CACHED], room)
         stage = {"first_stage": 0, "last_stage": -1}.get(scope or "")
         return float(per_stage.max() if stage is None else per_stage[stage])
-
-    def _cached_bytes(self, limit_bytes: float) -> Array:
-        """What the allocator keeps of each stage beside what it needs, as far as there is room."""
-        stages = np.zeros((0, f.STAGE_COLUMNS)) if self.stages is None else self.stages
-        room = np.maximum(0.0, limit_bytes - stages[:, f.STAGE_PEAK])
-        kept: Array = np.minimum(stages[:, f.STAGE_CACHED], room)
-        return kept
 
     @property
     def at_its_word(self) -> Prediction:
@@ -193,9 +199,8 @@ def recalibrated(predictions: Sequence[Prediction], cluster: Cluster) -> list[Pr
     learnt = {"calibration": cluster.calibration}
     found = list(predictions)
     for index, one in enumerate(found):
-        if one.mapped is not None and one.mapped.job.cluster.gpu.name == cluster.gpu.name:
-            job = one.mapped.job
-            job = replace(job, cluster=job.cluster.model_copy(update=learnt))
+        if one.mapped is not None and one.job.cluster.gpu.name == cluster.gpu.name:
+            job = replace(one.job, cluster=one.job.cluster.model_copy(update=learnt))
             found[index] = replace(one, mapped=replace(one.mapped, job=job))
     if all(new is old for new, old in zip(found, predictions, strict=True)):
         raise UsageError(f"no row that can be predicted ran on {cluster.gpu.name}")
@@ -208,16 +213,11 @@ def _uncosted(row: MeasuredRow) -> Prediction:
         demand_measurements(row)
         mapped, completed = _mapped(row)
     except ValidationError as error:
-        return Prediction(row, error=_first_reason(error))
+        # What the first field that a row's model or degrees got wrong is, in one line.
+        return Prediction(row, error=": ".join(filter(None, first_error(error))))
     except (UnpredictableRowError, ValueError) as error:
         return Prediction(row, error=str(error))
     return Prediction(row, mapped, completed)
-
-
-def _first_reason(error: ValidationError) -> str:
-    """What the first field that a row's model or degrees got wrong is, in one line."""
-    field, reason = first_error(error)
-    return f"{field}: {reason}" if field else reason
 
 
 def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:

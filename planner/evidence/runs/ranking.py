@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.rows import MeasuredRow, grouped
+from planner.evidence.runs.rows import grouped
 
 _KEYS = ("model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
 _TITLE = ", {model}, {num_gpus}x{gpu}, seq {seq}, batch {gbs}, {precision}, {framework}"
@@ -49,9 +49,10 @@ def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
 
 def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
     """Rows of known fate of every group with enough measured runs."""
+    costed = (one for one in predictions if one.step_time_s is not None)
     groups = {
         key: [member for member in members if _measured(member) is not None or member.row.ran_out]
-        for key, members in comparable_groups(predictions).items()
+        for key, members in grouped(costed, _group).items()
     }
     return {
         key: members
@@ -60,14 +61,9 @@ def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Predict
     }
 
 
-def comparable_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    """Predicted rows by group, however few."""
-    costed = (one for one in predictions if one.step_time_s is not None)
-    return grouped(costed, lambda prediction: _group(prediction.row))
-
-
-def _group(row: MeasuredRow) -> str:
+def _group(prediction: Prediction) -> str:
     """`vtrain-single, GPT-0.2B, 8xA100, seq 1024, batch 16, fp16, Megatron-DeepSpeed`."""
+    row = prediction.row
     words = {name: row.text(name) or "?" for name in _KEYS}
     return row.source + _TITLE.format(**words)
 

@@ -77,5 +77,5 @@ def fit_errors(predictions: Iterable[Prediction]) -> FitErrors:
 def _stated_and_ran(predictions: Iterable[Prediction]) -> Iterator[tuple[float, bool]]:
     for prediction in predictions:
         ran, peak, limit = states_fit(prediction), prediction.memory_bytes(), prediction.limit_bytes
-        if ran is not None and peak and limit and prediction.mapped is not None:
-            yield fit_probability(prediction.mapped.job, peak, limit, prediction.row.source), ran
+        if ran is not None and peak and limit:
+            yield fit_probability(prediction.job, peak, limit, prediction.row.source), ran

@@ -10,8 +10,9 @@ from statistics import fmean, median
 
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.ranking import GroupRanking, rank_groups, spearman
-from planner.evidence.runs.rows import grouped
+from planner.evidence.runs.rows import FIRST_SIGHT, grouped
 from planner.predict.plan import Interval
+from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.full_memory import with_full_memory
 from planner.predict.uncertainty.intervals import peak_interval, step_time_interval
 
@@ -141,58 +142,45 @@ def summary_of(predictions: Sequence[Prediction], family: Callable[[Prediction],
     )
 
 
-def time_comparison(prediction: Prediction) -> Comparison | None:
-    """Step time of a row, None where not measured or predicted."""
-    predicted, measured = prediction.step_time_s, prediction.measured("step_time_s")
-    if prediction.mapped is None or predicted is None or not measured:
+def predicted(prediction: Prediction, figure: Figure) -> float | None:
+    """Seconds of a step, or bytes of the kind and stage that the row measured."""
+    if figure == "time":
+        return prediction.step_time_s
+    row = prediction.row
+    return prediction.memory_bytes(row.text("mem_kind"), row.text("mem_scope"))
+
+
+def known(prediction: Prediction, figure: Figure) -> tuple[float, float] | None:
+    """(predicted, measured) of a figure; None where either is unknown, or in doubt."""
+    said, value = predicted(prediction, figure), prediction.measured(FIRST_SIGHT[figure][0])
+    if said is None or not value:
         return None
-    interval = time_interval(prediction, predicted)
-    return Comparison(predicted, measured, interval)
+    return said, value * (1.0 if figure == "time" else _GIB)
+
+
+def error_of(prediction: Prediction, figure: Figure) -> float | None:
+    """Signed relative error of a figure, None where not measured or predicted."""
+    found = known(prediction, figure)
+    return None if found is None else found[0] / found[1] - 1.0
+
+
+def comparison(prediction: Prediction, figure: Figure) -> Comparison | None:
+    """A figure beside its interval, None where not measured or predicted."""
+    found = known(prediction, figure)
+    if found is None:
+        return None
+    if figure == "time":
+        return Comparison(*found, time_interval(prediction, found[0]))
+    return Comparison(*found, peak_interval(prediction.job, found[0], prediction.row.source))
 
 
 def time_interval(
     prediction: Prediction, seconds: float, *, with_its_source: bool = False
 ) -> Interval:
-    """The interval of a predicted row's step time, without its source unless asked for.
-    Raises ValueError for a refused row."""
-    if prediction.mapped is None:
-        raise ValueError("a refused row has no interval")
+    """The interval of a predicted row's step time, without its source unless asked for."""
     without = "" if with_its_source else prediction.row.source
-    interval = step_time_interval(prediction.mapped.job, seconds, without, prediction.conditions)
+    interval = step_time_interval(prediction.job, seconds, without, prediction.conditions)
     return with_full_memory(interval, seconds, prediction.full_step_time_s, prediction.full_chance)
-
-
-def memory_comparison(prediction: Prediction) -> Comparison | None:
-    """Peak memory of the kind and stage that the row measured; None as for the time."""
-    predicted, measured = comparable_bytes(prediction), prediction.measured("peak_mem_gib")
-    if prediction.mapped is None or predicted is None or not measured:
-        return None
-    interval = peak_interval(prediction.mapped.job, predicted, prediction.row.source)
-    return Comparison(predicted, measured * _GIB, interval)
-
-
-def comparable_bytes(prediction: Prediction) -> float | None:
-    """Predicted memory of the kind and stage that the row measured."""
-    return prediction.memory_bytes(
-        prediction.row.text("mem_kind"), prediction.row.text("mem_scope")
-    )
-
-
-def time_error(prediction: Prediction) -> float | None:
-    """Signed relative error of the step time, None where not measured or predicted."""
-    return _relative(prediction.step_time_s, prediction.measured("step_time_s"))
-
-
-def memory_error(prediction: Prediction) -> float | None:
-    """Signed relative error of the peak memory of the kind and stage that the row measured."""
-    measured = prediction.measured("peak_mem_gib")
-    return _relative(comparable_bytes(prediction), measured * _GIB if measured else None)
-
-
-def _relative(predicted: float | None, measured: float | None) -> float | None:
-    if predicted is None or not measured:
-        return None
-    return predicted / measured - 1.0
 
 
 def is_stated(prediction: Prediction) -> bool:
@@ -208,7 +196,12 @@ def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
         return None
     errors = [comparison.error for comparison in comparisons]
     sizes = sorted(abs(error) for error in errors)
-    ranked = len(comparisons) >= _FEWEST_RANKED
+    rank = None
+    if len(errors) >= _FEWEST_RANKED:
+        rank = spearman(
+            [comparison.predicted for comparison in comparisons],
+            [comparison.measured for comparison in comparisons],
+        )
     return ErrorSummary(
         rows=len(sizes),
         median=median(sizes),
@@ -216,12 +209,7 @@ def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
         p90=sizes[math.ceil(0.9 * len(sizes)) - 1],
         worst=sizes[-1],
         bias=median(errors),
-        rank_correlation=spearman(
-            [comparison.predicted for comparison in comparisons],
-            [comparison.measured for comparison in comparisons],
-        )
-        if ranked
-        else None,
+        rank_correlation=rank,
         coverage=fmean(comparison.covered for comparison in comparisons),
     )
 
@@ -236,18 +224,9 @@ def states_fit(prediction: Prediction) -> bool | None:
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
     """How often the fit was called wrong, each way; rows that do not state what they recompute
     say nothing about the fit."""
-    ran = ran_wrong = oom = oom_wrong = 0
-    for prediction in predictions:
-        fits, did_run = prediction.fits, states_fit(prediction)
-        if fits is None or did_run is None:
-            continue
-        if did_run:
-            ran += 1
-            ran_wrong += not fits
-        else:
-            oom += 1
-            oom_wrong += fits
-    return FitConfusion(ran, ran_wrong, oom, oom_wrong)
+    counts = Counter((states_fit(one), one.fits) for one in predictions)
+    lost, wrong = counts[True, False], counts[False, True]
+    return FitConfusion(counts[True, True] + lost, lost, counts[False, False] + wrong, wrong)
 
 
 def summarise_picks(groups: Sequence[GroupRanking]) -> PickSummary | None:
@@ -269,7 +248,7 @@ def report(
 
 def family_report(name: str, members: Sequence[Prediction]) -> FamilyReport:
     """The report of the rows of one family."""
-    times, memories = map(time_comparison, members), map(memory_comparison, members)
+    times, memories = ([comparison(one, figure) for one in members] for figure in FIRST_SIGHT)
     return FamilyReport(
         family=name,
         rows=len(members),

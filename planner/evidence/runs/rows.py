@@ -27,19 +27,19 @@ from typing import Any, TypeVar
 
 from hardware.files import csv_table, read_text, shipped_toml
 from planner.job.errors import UsageError
+from planner.predict.uncertainty.families import Figure
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
-# Measured columns, and the figure that each is.
-MEASURED_COLUMNS = {"step_time_s": "time", "peak_mem_gib": "memory"}
 # Of each figure the measured column, and the one of what was predicted before the row was known.
-FIRST_SIGHT = {
+FIRST_SIGHT: dict[Figure, tuple[str, str]] = {
     "time": ("step_time_s", "first_sight_s"),
     "memory": ("peak_mem_gib", "first_sight_gib"),
 }
+MEASURED_COLUMNS = {measured: figure for figure, (measured, _) in FIRST_SIGHT.items()}
 PLAN_COLUMN = "plan_file"
 _FIGURES = ("time", "memory", "fit")
 

@@ -12,7 +12,7 @@ import planner.cost.fields as f
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.recomputing import kept_products_share
-from planner.evidence.runs.report import memory_error, time_error
+from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import PUBLISHED, read_rows
 from planner.job.frameworks import load_framework
 from planner.predict.cost_model import CostModel
@@ -54,9 +54,9 @@ def test_published_runs_of_fine_tuning_stacks(
     source: str, time: float, memory: float | None
 ) -> None:
     for prediction in published(source):
-        assert abs(time_error(prediction) or 0.0) < time
+        assert abs(error_of(prediction, "time") or 0.0) < time
         if memory is not None:
-            assert abs(memory_error(prediction) or 0.0) < memory
+            assert abs(error_of(prediction, "memory") or 0.0) < memory
 
 
 def test_weights_that_autograd_holds_and_attention_that_a_row_names() -> None:
@@ -83,7 +83,7 @@ def test_gradients_reduced_once_a_step_are_kept_whole() -> None:
         kept = once.memory_bytes("allocated") - each.memory_bytes("allocated")
         assert kept == pytest.approx(4.0 * whole * (1.0 - 1.0 / degrees.dp), rel=0.1)
         assert once.step_time_s < each.step_time_s
-        assert abs(memory_error(once) or 1.0) < 0.1
+        assert abs(error_of(once, "memory") or 1.0) < 0.1
 
 
 def test_four_logits_of_a_held_loss_and_no_root() -> None:
@@ -95,7 +95,7 @@ def test_four_logits_of_a_held_loss_and_no_root() -> None:
     )
     small = [one for one in found if one.row.text("model") in ("Llama3-arch-7B", "Llama3-arch-13B")]
     assert len(small) > 10
-    assert max(abs(memory_error(one) or 0.0) for one in small) < 0.005
+    assert max(abs(error_of(one, "memory") or 0.0) for one in small) < 0.005
 
 
 def test_an_optimizer_on_the_host_leaves_the_gpu_and_takes_the_cpus_time() -> None:
@@ -218,8 +218,8 @@ def bounded(file: str, source: str, time: float, memory: float | None) -> None:
         one for one in read_rows(PUBLISHED / file) if one.source == source
     ):
         assert prediction.error is None
-        assert abs(time_error(prediction) or 0.0) < time
-        assert memory is None or abs(memory_error(prediction) or 0.0) < memory
+        assert abs(error_of(prediction, "time") or 0.0) < time
+        assert memory is None or abs(error_of(prediction, "memory") or 0.0) < memory
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_peaks_of_megatron_bridge_with_what_its_release_sets() -> None:
     """19 runs of Qwen3, dense and of experts, tp 1 to 8, with and without recomputation."""
     rows = read_rows(PUBLISHED / "strangers_2026_11d.csv")
     found = predict_rows(one for one in rows if one.source == "nebius-qwen3-h100")
-    errors = [error for one in found if (error := memory_error(one)) is not None]
+    errors = [error for one in found if (error := error_of(one, "memory")) is not None]
     assert len(errors) == 19
     assert max(map(abs, errors)) < 0.05
     ran_out = [one for one in found if one.row.text("oom") == "1"]
@@ -352,7 +352,7 @@ def test_whole_models_in_fp16_without_autocast() -> None:
         profile = one.mapped.job.framework
         assert (profile.state.master_bytes, profile.state.gradient_bytes) == (0.0, 2.0)
         assert profile.saved.logits_peak_bytes == 8.0
-        assert abs(memory_error(one) or 1.0) < 0.05
+        assert abs(error_of(one, "memory") or 1.0) < 0.05
 
 
 def strangers(source: str) -> list[Prediction]:
@@ -376,9 +376,9 @@ def strangers(source: str) -> list[Prediction]:
 def test_published_runs_of_the_fifth_draw(source: str, time: float, memory: float | None) -> None:
     for prediction in strangers(source):
         assert prediction.error is None
-        assert abs(time_error(prediction) or 0.0) < time
+        assert abs(error_of(prediction, "time") or 0.0) < time
         if memory is not None:
-            assert abs(memory_error(prediction) or 0.0) < memory
+            assert abs(error_of(prediction, "memory") or 0.0) < memory
 
 
 def test_mixtures_under_xla_wait_for_their_weights() -> None:

@@ -7,7 +7,7 @@ import pytest
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.predict import predict_rows
-from planner.evidence.runs.report import memory_error
+from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.frameworks import load_framework
 from planner.predict.cost_model import CostModel
@@ -99,7 +99,7 @@ def test_memory_beyond_the_model_is_not_predicted(offload: str) -> None:
     (prediction,) = predict_rows([row(offload=offload, peak_mem_gib="10")])
     assert prediction.step_time_s is not None
     assert prediction.memory_bytes() is None
-    assert memory_error(prediction) is None
+    assert error_of(prediction, "memory") is None
 
 
 def test_dropout_as_the_row_states_it() -> None:
