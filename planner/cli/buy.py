@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,12 +34,8 @@ def run(**options: Any) -> None:
     limits, settings = build_limits(options), build_settings(options)
     runs, offers = tuple(_runs(options)), offers_for(options)
     buying = searched(
-        options,
-        len(offers) * len(runs),
-        partial(
-            buy, runs, offers, limits, settings, objective=options["minimise"],
-            order=options["order"], or_owned=options["or_owned"],
-        ),
+        options, len(offers) * len(runs), buy, runs, offers, limits, settings,
+        objective=options["minimise"], order=options["order"], or_owned=options["or_owned"],
     )  # fmt: skip
     show_study(buying, options, shown, buying_report)
     if buying.decision is None or buying.decision.best is None:

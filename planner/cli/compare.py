@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import click
@@ -37,13 +36,9 @@ def run(**options: Any) -> None:
     request = comparing_request(options)
     _check_explained(options["explain"], offers)
     comparison = searched(
-        options,
-        len(offers),
-        partial(
-            compare, request, offers, options["tokens"], settings, sort=options["sort"],
-            fallback_precision=options["precision_fallback"], limits=limits,
-            objective=options["minimise"],
-        ),
+        options, len(offers), compare, request, offers, options["tokens"], settings,
+        sort=options["sort"], fallback_precision=options["precision_fallback"], limits=limits,
+        objective=options["minimise"],
     )  # fmt: skip
     style, explained = shown[0], options["explain"]
     show_study(comparison, options, shown, None if explained else comparison_report)

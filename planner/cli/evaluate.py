@@ -7,10 +7,7 @@ from typing import Any
 import click
 
 from planner.cli.errors import ExitStatus
-from planner.cli.options import (
-    build_request,
-    output_format,
-)
+from planner.cli.options import build_request, output_format
 from planner.cli.output import check_files, show_result, write_result, write_result_plot
 from planner.job.errors import UsageError
 from planner.job.job import Job

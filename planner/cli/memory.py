@@ -78,10 +78,8 @@ def _train(options: dict[str, Any]) -> int:
     # With the largest value that fits, if one was looked for.
     best = solution and (solution.safe.largest or solution.safe.beyond)
     footprint = best.footprint if best else footprint_of(configuration)
-    stages, worst = (
-        _stages(options["stage"], footprint),
-        dropless_worst_case(footprint.configuration),
-    )
+    stages = _stages(options["stage"], footprint)
+    worst = dropless_worst_case(footprint.configuration)
     if options["advise"]:
         advice = _advice(options, request, degrees, may_add_gpus=not counted)
     document = partial(memory_json, request, footprint, worst, solution, advice)
@@ -92,8 +90,8 @@ def _train(options: dict[str, Any]) -> int:
     if options["as_json"]:
         click.echo(document(), nl=False)
     else:
-        more = [] if solution is None else [*solution_blocks(solution)]
-        more += [] if advice is None else [*advice_blocks(advice)]
+        more = [*(solution_blocks(solution) if solution else ())]
+        more += advice_blocks(advice) if advice else ()
         tensors = peak_tensors(footprint, stages[0]) if options["tensors"] else ()
         instead = "" if footprint.fits else _instead(options)
         print_report(
@@ -117,10 +115,8 @@ def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, A
     if strange:
         raise UsageError(f"--inference does not go with {_spelled(strange)}: these are of training")
     if options["solve"] in SOLVE_TRAINING:
-        raise UsageError(
-            f"--solve {options['solve']} is of training; with --inference: "
-            + ", ".join(SOLVE_CHOICES)
-        )
+        others = ", ".join(SOLVE_CHOICES)
+        raise UsageError(f"--solve {options['solve']} is of training; with --inference: {others}")
     return {name: value if name in given | of_serving else None for name, value in options.items()}
 
 
@@ -130,10 +126,8 @@ def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None
     if strange:
         raise UsageError(f"{_spelled(strange)}: only with --inference")
     if options["solve"] in SOLVE_CHOICES:
-        raise UsageError(
-            f"--solve {options['solve']} needs --inference; of training: "
-            + ", ".join(SOLVE_TRAINING)
-        )
+        others = ", ".join(SOLVE_TRAINING)
+        raise UsageError(f"--solve {options['solve']} needs --inference; of training: {others}")
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:
@@ -149,7 +143,9 @@ def _complete(options: dict[str, Any]) -> list[str]:
     notes = []
     if options["cluster"] is None and _needs_count(options["gpus"]):
         gpu = options["gpus"] or DEFAULT_GPU
-        options["dp"] = options["dp"] or _least_data_parallel(options)
+        # Fewest replicas over which the experts spread: ep·etp divides dp·cp·tp.
+        group, inner = options["ep"] * options["etp"], options["tp"] * options["cp"]
+        options["dp"] = options["dp"] or group // gcd(group, inner)
         world = options["tp"] * options["pp"] * options["cp"] * options["dp"]
         if world > LARGEST_DEGREE:
             raise UsageError(
@@ -169,12 +165,6 @@ def _complete(options: dict[str, Any]) -> list[str]:
 def _needs_count(gpus: str | None) -> bool:
     """Whether the GPUs are not counted: none given, or the name of a GPU alone (`H200`)."""
     return gpus is None or gpus.strip()[:1].isalpha()
-
-
-def _least_data_parallel(options: dict[str, Any]) -> int:
-    """Fewest replicas over which the experts spread: ep·etp divides dp·cp·tp."""
-    group, inner = options["ep"] * options["etp"], options["tp"] * options["cp"]
-    return int(group // gcd(group, inner))
 
 
 def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:

@@ -22,6 +22,7 @@ from planner.compare.comparison import (
     search_entries,
     with_batch,
 )
+from planner.compare.goodput import HOUR_S
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.searches import ONE_BY_ONE, How, Outcome
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_PLANS = 1_000
-BILLION = 1e9
-HOUR_S = 3600.0
 
 
 class ClusterPoint(Frozen):
@@ -171,7 +170,7 @@ def _searched(entry: Entry, outcome: Outcome | None) -> ClusterSearched:
 def _point(one: ClusterSearched, number: int, plan: Plan, result: SearchResult) -> ClusterPoint:
     gpus, usd = one.num_gpus, one.usd_per_gpu_hour
     if usd is not None:
-        usd = gpus * usd / HOUR_S / plan.tokens_per_s * BILLION
+        usd = gpus * usd / HOUR_S / plan.tokens_per_s * 1e9
     return ClusterPoint(
         cluster=one.cluster,
         plan=number,

@@ -16,7 +16,7 @@ from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 from planner.compare.choice import SUMS, Choice, Decision, Limits, Objective, Order, Taken
-from planner.compare.interval import Range, bound, chance
+from planner.compare.interval import Range, chance
 from planner.compare.results import Run
 from planner.compare.run import facility_kw
 from planner.compare.settings import CostBasis
@@ -71,21 +71,16 @@ class _Table:
     """The choices as whole numbers, and the rows of each job."""
 
     def __init__(self, choices: Sequence[Choice], limits: Limits, objective: Objective) -> None:
-        certainty = limits.certainty
         needs_price = objective == "cost" or limits.budget is not None
-        self.choices = [
-            one
-            for one in choices
-            if isfinite(bound(one.days, certainty)) and not (needs_price and one.cost is None)
+        bounds = [one.bounds(limits.certainty) for one in choices]
+        known = [
+            (one, found)
+            for one, found in zip(choices, bounds, strict=True)
+            if isfinite(found["time"]) and not (needs_price and one.cost is None)
         ]
+        self.choices = [one for one, _ in known]
         self.jobs = list(dict.fromkeys(one.job for one in choices))
-        self.real: dict[str, list[float]] = {
-            "time": [bound(one.days, certainty) for one in self.choices],
-            "cost": [bound(one.cost, certainty) if one.cost else 0.0 for one in self.choices],
-            "energy": [bound(one.mwh, certainty) for one in self.choices],
-            "power": [one.power_kw for one in self.choices],
-            "racks": [one.racks for one in self.choices],
-        }
+        self.real = {name: [found[name] for _, found in known] for name in bounds[0]}
         self.unit = {
             name: max(values, default=1.0) * len(self.jobs) / _STEPS or 1.0
             for name, values in self.real.items()
@@ -252,10 +247,8 @@ def _least(table: _Table, order: Order, limits: Limits, name: str) -> Taken | No
 
 def _value(taken: Taken | None, name: str) -> float | None:
     """The sum that a limit holds for."""
-    if taken is None:
-        return None
-    values = (taken.days, taken.cost, taken.power_kw, float(taken.racks))
-    return dict(zip(SUMS, values, strict=True))[name]
+    value = None if taken is None else getattr(taken, SUMS[name][1])
+    return None if value is None else float(value)
 
 
 def _front(table: _Table, order: Order, limits: Limits) -> tuple[Taken, ...]:

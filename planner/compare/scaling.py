@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from hardware.load import parse_gpus
@@ -74,7 +74,10 @@ def scale(
         _point(batch, entry, outcome, tokens, one_settings)
         for (batch, _), entry, outcome in zip(wanted, entries, outcomes, strict=True)
     ]
-    related = tuple(point for batch in batches for point in with_speedups(_of(points, batch)))
+    series: dict[str, tuple[ScalePoint, ...]] = {
+        batch: with_speedups([point for point in points if point.batch == batch])
+        for batch in BATCHES
+    }
     return Scaling(
         planner_version=__version__,
         model=load_model(request.model).spec.name,
@@ -82,19 +85,19 @@ def scale(
         tokens=tokens,
         currency=one_settings.currency,
         basis=one_settings.basis,
-        points=related,
+        points=tuple(point for batch in batches for point in series[batch]),
         decision=best_of(
             [
                 (f"{point.num_gpus}x{gpu}", point.num_gpus, point.run)
-                for point in _of(related, batches[0])
+                for point in series[batches[0]]
                 if point.run is not None
             ],
             limits or Limits(),
             objective,
             one_settings.basis,
         ),
-        knees={batch: knee(_of(related, batch)) for batch in batches},
-        batch_limit=batch_limit(_of(related, "fixed"), _of(related, "scaled")),
+        knees={batch: knee(series[batch]) for batch in batches},
+        batch_limit=batch_limit(series["fixed"], series["scaled"]),
         notes=notes,
     )
 
@@ -137,10 +140,6 @@ def _point(
     if run is None:
         return point.model_copy(update={"reason": reason})
     return point.model_copy(update={"run": run, "gbs_tokens": run.plan.gbs_tokens})
-
-
-def _of(points: Iterable[ScalePoint], batch: str) -> tuple[ScalePoint, ...]:
-    return tuple(point for point in points if point.batch == batch)
 
 
 def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from statistics import NormalDist
 
 import numpy as np
 
@@ -32,16 +31,14 @@ from planner.evidence.learn.linear import (
     predicted_logs,
     run_configurations,
 )
-from planner.evidence.learn.posterior import Array, Posterior, explain, learn, trust
+from planner.evidence.learn.posterior import WIDTH, Array, Posterior, explain, learn, trust
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
 from planner.predict.likeness import NUMBERS, WORDS
 from planner.predict.uncertainty.intervals import family_of
 from planner.predict.uncertainty.measured_range import ranges
-from planner.predict.uncertainty.residuals import COVERAGE
 
-_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 # The first round is linear across the prior's spreads, the others about the result before: the
 # model is linear enough that the third is the last.
 _ROUNDS = 3
@@ -216,22 +213,17 @@ def _mean_error(logs: Array) -> float:
 
 def learnt_factors(fit: FigureFit) -> list[LearntFactor]:
     """Every parameter that the runs narrow down or move, with its 80 % interval."""
-    prior = shipped_prior(fit.figure)
-    deviations = np.sqrt(np.diag(fit.factors.covariance))
+    means = fit.posterior.mean, fit.factors.mean
+    deviations = np.sqrt(np.diag(fit.factors.covariance)), shipped_prior(fit.figure).spreads
     found = []
     for parameter, mean, centre, deviation, before in zip(
-        parameters_of(fit.figure),
-        fit.posterior.mean,
-        fit.factors.mean,
-        deviations,
-        prior.spreads,
-        strict=True,
+        parameters_of(fit.figure), *means, *deviations, strict=True
     ):
         if deviation > 0.999 * before and abs(mean) < _CHANGE:
             continue
         low, value, high = (
             round(float(np.clip(math.exp(log), LEAST_FACTOR, MOST_FACTOR)), 4)
-            for log in (centre - _Z * deviation, mean, centre + _Z * deviation)
+            for log in (centre - WIDTH * deviation, mean, centre + WIDTH * deviation)
         )
         found.append(
             LearntFactor(

@@ -20,11 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.predict.uncertainty.residuals import COVERAGE
+
+# Ends of an 80 % interval, in standard deviations.
+WIDTH = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 Array = NDArray[np.float64]
 
 _TAIL = 3.0

@@ -23,11 +23,10 @@ import numpy as np
 from hardware.calibration import Figure, parameters_of
 from hardware.files import shipped_toml
 from planner.evidence.fit.command import rows_of_errors, run
-from planner.evidence.fit.held_out import shipped
-from planner.evidence.fit.step_fit import CONSTANTS, spread_out
+from planner.evidence.fit.held_out import multiplied, shipped
+from planner.evidence.fit.step_fit import spread_out
 from planner.evidence.learn.linear import (
     Equations,
-    Factors,
     LearningModel,
     ModelOf,
     equations,
@@ -36,7 +35,6 @@ from planner.evidence.learn.linear import (
 from planner.evidence.learn.posterior import Array, Prior
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import grouped
-from planner.job.job import Job
 from planner.job.written import toml_text
 
 COMMAND = "python -m planner.evidence.learn.priors"
@@ -103,13 +101,7 @@ def _without(source: str) -> ModelOf:
     """Cost models by the constants that leave a source out."""
     item = shipped().get(source)
     factors = item.factors if item else {}
-
-    def model_of(job: Job, learnt: Factors) -> LearningModel:
-        changed = [one for one in CONSTANTS if one.name in factors and one.applies(job)]
-        constants = {field: factors[one.name] for one in changed for field in one.fields}
-        return LearningModel(job, learnt, constants)
-
-    return model_of
+    return lambda job, learnt: LearningModel(job, learnt, multiplied(job, factors))
 
 
 def fitted_prior(runs: Published, *, without: str = "") -> Prior:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist, median
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from hardware.errors import HardwareError
 from hardware.prices import load_prices
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.linear import LearningModel, equations, likeness, predicted_logs
-from planner.evidence.learn.posterior import Array, expectation
+from planner.evidence.learn.posterior import WIDTH, Array, expectation
 from planner.evidence.learn.priors import shipped_prior
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, cost_predictions
@@ -32,7 +32,6 @@ from planner.evidence.runs.rows import MeasuredRow
 from planner.job.request import Request
 from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
-from planner.predict.uncertainty.residuals import COVERAGE
 
 MOST_RUNS = 3
 # Plans of a file that are decided between.
@@ -43,7 +42,6 @@ _STEPS, _START_S = 50, 300.0
 _NEARLY = 0.8
 # One that leaves more than this of the error bar is not worth its start.
 _WORTH = 0.98
-_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def _unknown(runs: Sequence[Prediction], configurations: Sequence[Prediction]) -
 
 def _bar(deviation: float) -> float:
     """Half width, as a share, of step times whose logs have the standard deviation."""
-    return math.expm1(_Z * deviation)
+    return math.expm1(WIDTH * deviation)
 
 
 def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
