@@ -19,7 +19,7 @@ from planner.cli.comparing import (
 )
 from planner.cli.declared import command
 from planner.cli.errors import ExitStatus
-from planner.cli.table_options import by_spelling, option_of, option_value
+from planner.cli.options import by_spelling, option_of, option_value
 from planner.compare.buying import TrainingRun, buy
 from planner.compare.offers import listed_tables
 from planner.job.errors import UsageError

@@ -32,8 +32,7 @@ from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan import Degrees
 from planner.predict.plan_text import configuration_text
 from planner.report.figures.memory import Figure, memory_figure
-from planner.report.memory import memory_report
-from planner.report.memory_changes import advice_blocks, solution_blocks
+from planner.report.memory import advice_blocks, memory_report, solution_blocks
 from planner.report.memory_data import memory_json
 from planner.search.fit import fitting_plan
 

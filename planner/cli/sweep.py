@@ -18,10 +18,9 @@ from hardware.files import read_text, toml_content
 from planner.cli.comparing import build_settings, comparing_request, offers_for
 from planner.cli.declared import command, names_of
 from planner.cli.errors import ExitStatus
-from planner.cli.options import output_format
+from planner.cli.options import by_spelling, option_of, option_value, output_format
 from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run, watched
-from planner.cli.table_options import by_spelling, option_of, option_value
 from planner.compare.comparison import check_tokens
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.sweep.engines import started

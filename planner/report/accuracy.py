@@ -24,8 +24,13 @@ from planner.evidence.fit import held_out
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.runs.document import summary_record
 from planner.evidence.runs.predict import Prediction, predict_rows
-from planner.evidence.runs.reliability import fit_reliability, of_sources_with_failures
-from planner.evidence.runs.report import comparison, known, time_interval
+from planner.evidence.runs.report import (
+    comparison,
+    fit_reliability,
+    known,
+    of_sources_with_failures,
+    time_interval,
+)
 from planner.job.written import toml_text, write_text
 from planner.report.charts.drawing import svg
 from planner.report.charts.scatter import Point, scatter_chart

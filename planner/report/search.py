@@ -113,8 +113,14 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> Iterator[tuple[str,
     yield from ramp_rows(result.plans[max(0, result.recommended - 1)])
     least = share(result.request.fit_probability, 0)
     yield "must fit", f"with a probability of {least} or more (--fit-probability)"
-    yield "searched", searched_text(result.counts)
-    yield "proof", proof_text(result.counts)
+    counts = result.counts
+    yield (
+        "searched",
+        f"{counts.considered:,} configurations; {counts.legal:,} are legal and were costed, "
+        f"{counts.fitting:,} of them fit with layers split evenly; {seconds(counts.seconds)}, "
+        f"{rate(counts.shapes_per_s)} candidates/s costed",
+    )
+    yield "proof", _proof_text(counts)
     yield "front", _front_text(result, plans)
 
 
@@ -131,16 +137,7 @@ def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
     )
 
 
-def searched_text(counts: Counts) -> str:
-    """How many configurations were looked at, and how fast."""
-    return (
-        f"{counts.considered:,} configurations; {counts.legal:,} are legal and were costed, "
-        f"{counts.fitting:,} of them fit with layers split evenly; {seconds(counts.seconds)}, "
-        f"{rate(counts.shapes_per_s)} candidates/s costed"
-    )
-
-
-def proof_text(counts: Counts) -> str:
+def _proof_text(counts: Counts) -> str:
     """How it was decided that no better plan is left out."""
     left = counts.legal - counts.solved - counts.skipped
     parts = [

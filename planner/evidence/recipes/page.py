@@ -10,7 +10,7 @@ from statistics import median
 from hardware.files import shipped_text
 from planner.evidence.recipes.compare import NOTABLE, Comparison, Verdict
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.reliability import (
+from planner.evidence.runs.report import (
     FitErrors,
     fit_errors,
     fit_reliability,

@@ -7,14 +7,13 @@ fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from constraints.rule import Layout as PlanLayout
 from hardware.errors import first_error
 from hardware.schema import Cluster
 from planner.cost import fields as f
@@ -35,7 +34,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel, Layout
 from planner.predict.layouts import kernel_layout, plain_context
-from planner.predict.plan import expected_step_time_s
+from planner.predict.plan import Degrees, expected_step_time_s
 from planner.predict.uncertainty.full_memory import full_step_time_s
 from planner.predict.uncertainty.intervals import fit_probability, plan_conditions
 from planner.predict.uncertainty.measured_range import Conditions
@@ -159,15 +158,14 @@ def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
     `planner.evidence.runs.predict`."""
     results = list(predictions)
     trials = [
-        (index, replace(prediction, mapped=mapped))
-        for index, prediction in enumerate(predictions)
-        if prediction.mapped is not None
-        for mapped in other_micro_batches(prediction.row, prediction.mapped)
+        (index, replace(one, mapped=mapped))
+        for index, one in enumerate(predictions)
+        if one.mapped is not None
+        for mapped in other_micro_batches(one.row, one.mapped)
     ]
     costed = cost_predictions([trial for _, trial in trials])
-    pairs = zip((index for index, _ in trials), costed, strict=True)
-    for index, tried in grouped(pairs, lambda pair: pair[0]).items():
-        settled = _settled_on([trial for _, trial in tried])
+    for index, places in grouped(range(len(trials)), lambda place: trials[place][0]).items():
+        settled = _settled_on([costed[place] for place in places])
         results[index] = replace(results[index], mapped=settled.mapped)
     return results
 
@@ -257,17 +255,19 @@ def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[
 
 def degree_columns(*members: MappedRow) -> dict[str, NDArray[np.int64]]:
     """Columns of `CostModel.cost_shapes` for rows that share a job."""
-    names = ("tp", "cp", "ep", "etp", "dp", "pp", "vpp", "zero", "mbs", "grad_acc", "shard")
     columns = {
         name: np.array([getattr(member.degrees, name) for member in members], dtype=np.int64)
-        for name in names
+        for name in Degrees.model_fields
     }
     return columns | {"recompute": np.zeros(len(members), dtype=np.int64)}
 
 
 def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> Layout:
     if member.layout is not None:
-        return _planned_layout(model, member, member.layout)
+        # Of a plan file, as the search costs it.
+        degrees = member.degrees
+        ctx = plain_context(member.job, degrees.pp, degrees.vpp, member.mode)
+        return kernel_layout(model, member.layout, ctx)
     even = model.even_layout(costed, index)  # type: ignore[arg-type]
     if member.block_layers is None:
         if member.recomputed_share == 1.0:
@@ -284,26 +284,15 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
     if model.framework_inputs.schedule == SCHEDULE_DUALPIPE:
         mirror(counts, pp)
     counts[kinds:] = even.counts[kinds:]
-    _place_head(counts, member, kinds)
-    recomputed = np.zeros_like(counts)
-    if member.mode.modules:
-        recomputed[:kinds] = np.rint(counts[:kinds] * member.recomputed_share)
-    return Layout(counts, recomputed)
-
-
-def _planned_layout(model: CostModel, member: MappedRow, layout: PlanLayout) -> Layout:
-    """The layout of a plan file, as the search costs it."""
-    job, degrees = member.job, member.degrees
-    ctx = plain_context(job, degrees.pp, degrees.vpp, member.mode)
-    return kernel_layout(model, layout, ctx)
-
-
-def _place_head(counts: Array, member: MappedRow, kinds: int) -> None:
-    """A source may say on which stage the LM head lives (nanotron packs it greedily)."""
+    # A source may say on which stage the LM head lives (nanotron packs it greedily).
     stated = member.row.integer("head_stage")
     if stated is not None and 0 <= stated < counts.shape[1]:
         counts[kinds + 1] = 0.0
         counts[kinds + 1, stated] = 1.0
+    recomputed = np.zeros_like(counts)
+    if member.mode.modules:
+        recomputed[:kinds] = np.rint(counts[:kinds] * member.recomputed_share)
+    return Layout(counts, recomputed)
 
 
 _CANDIDATES = (1, 2, 4, 8)
@@ -334,13 +323,10 @@ def assumed(prediction: Prediction) -> tuple[str, ...]:
     mapped = prediction.mapped
     if mapped is None:
         return ()
-    texts = (*mapped.assumed, *prediction.completed, *_unstated(prediction.row, mapped))
-    return tuple(dict.fromkeys(texts))
-
-
-def _unstated(row: MeasuredRow, mapped: MappedRow) -> Iterator[str]:
+    row, texts = prediction.row, [*mapped.assumed, *prediction.completed]
     for column, text in words_of("taken").items():
         if row.text(column) is None:
-            yield f"{column} {text.format(mapped=mapped)}"
+            texts.append(f"{column} {text.format(mapped=mapped)}")
     if row.text("flash") is None and row.text("kernel") is None:
-        yield f"attention {mapped.job.attention_kernel}"
+        texts.append(f"attention {mapped.job.attention_kernel}")
+    return tuple(dict.fromkeys(texts))

@@ -1,11 +1,13 @@
-"""Predicted against measured: errors, interval coverage, fit and picks, by family."""
+"""Predicted against measured: errors, interval coverage, fit and picks, by family; whether runs fit
+as often as was said."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 
 from planner.evidence.runs.predict import Prediction
@@ -14,7 +16,7 @@ from planner.evidence.runs.rows import FIRST_SIGHT, grouped
 from planner.predict.plan import Interval
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.full_memory import with_full_memory
-from planner.predict.uncertainty.intervals import peak_interval, step_time_interval
+from planner.predict.uncertainty.intervals import fit_probability, peak_interval, step_time_interval
 
 _GIB = 2**30
 # Below this many runs a rank correlation says nothing.
@@ -276,3 +278,73 @@ def mean_of_sources(predictions: Sequence[Prediction]) -> dict[str, float | None
         return fmean(known) if known else None
 
     return {"sources": len(sources)} | {key: mean(*figure) for key, figure in _MEANS.items()}
+
+
+# Bounds of the bins: narrow where plans are recommended or refused.
+_BOUNDS = (0.0, 0.01, 0.1, 0.5, 0.8, 0.95, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FitBin:
+    """Runs whose stated probability of fitting lies from `low` to `high`: the mean of what was
+    stated, and the share that ran."""
+
+    low: float
+    high: float
+    rows: int
+    stated: float
+    ran: float
+
+
+def fit_reliability(predictions: Iterable[Prediction]) -> list[FitBin]:
+    """Bins with at least one run, of the rows that say whether they ran out of memory and what
+    they recompute. The probability leaves the run's source out."""
+    found = list(_stated_and_ran(predictions))
+    bins = []
+    for low, high in pairwise(_BOUNDS):
+        inside = [item for item in found if low <= item[0] and (item[0] < high or high == 1.0)]
+        if inside:
+            stated, ran = zip(*inside, strict=True)
+            bins.append(FitBin(low, high, len(inside), fmean(stated), fmean(ran)))
+    return bins
+
+
+def of_sources_with_failures(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """Runs of sources that list any that ran out of memory too. Of the others all ran, whatever
+    was stated of them: they were published for that, and say nothing of calibration."""
+    found = list(predictions)
+    open_sources = {one.row.source for one in found if states_fit(one) is False}
+    return [one for one in found if one.row.source in open_sources]
+
+
+# What a search demands by default.
+_SURE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class FitErrors:
+    """Both errors of the stated probability at what a search demands: `lost` of the runs that ran
+    were given less, `wrong` of the `sure` ones ran out."""
+
+    ran: int
+    lost: int
+    sure: int
+    wrong: int
+
+
+def fit_errors(predictions: Iterable[Prediction]) -> FitErrors:
+    """Of the rows that say whether they ran out of memory; each row's source is left out."""
+    found = list(_stated_and_ran(predictions))
+    return FitErrors(
+        ran=sum(ran for _, ran in found),
+        lost=sum(ran and stated < _SURE for stated, ran in found),
+        sure=sum(stated >= _SURE for stated, _ in found),
+        wrong=sum(not ran and stated >= _SURE for stated, ran in found),
+    )
+
+
+def _stated_and_ran(predictions: Iterable[Prediction]) -> Iterator[tuple[float, bool]]:
+    for prediction in predictions:
+        ran, peak, limit = states_fit(prediction), prediction.memory_bytes(), prediction.limit_bytes
+        if ran is not None and peak and limit:
+            yield fit_probability(prediction.job, peak, limit, prediction.row.source), ran
