@@ -30,7 +30,7 @@ from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.job.written import picked
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
-from planner.search.front import ALIKE, SAVING, Floats, nondominated, without_near
+from planner.search.front import ALIKE, SAVING, nondominated, without_near
 from planner.search.result import SearchResult
 
 if TYPE_CHECKING:
@@ -191,21 +191,12 @@ def front_points(points: Sequence[ClusterPoint], priced: bool) -> list[ClusterPo
     """
     if not points:
         return []
-    table = _table(points, priced)
+    # Each to be small, seconds a token first.
+    names = ("peak_bytes", "num_gpus", *(("usd_per_billion_tokens",) if priced else ()))
+    columns = [[float(getattr(point, name)) for point in points] for name in names]
+    table = np.array([[1.0 / point.tokens_per_s for point in points], *columns]).T
     kept = without_near(table, nondominated(table), ALIKE, SAVING)
     return [points[index] for index in kept.tolist()]
-
-
-def _table(points: Sequence[ClusterPoint], priced: bool) -> Floats:
-    """[points, dimensions], each to be small, seconds a token first."""
-    columns = [
-        [1.0 / point.tokens_per_s for point in points],
-        [point.peak_bytes for point in points],
-        [float(point.num_gpus) for point in points],
-    ]
-    if priced:
-        columns.append([point.usd_per_billion_tokens or 0.0 for point in points])
-    return np.array(columns).T
 
 
 def shortened(points: Sequence[ClusterPoint], most: int) -> list[ClusterPoint]:

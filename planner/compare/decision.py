@@ -11,7 +11,6 @@ the largest, so two choices that differ by less count as equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -184,17 +183,13 @@ class _Model:
                 for row, literal in group
                 if solver.value(literal)
             }
-            found = _Solution(rows, found.gap if found else max(0.0, gap))
+            found = rows, found[1] if found else max(0.0, gap)
             self.model.add(self.total[aim] <= int(solver.objective_value + 0.5))
         return found
 
 
-@dataclass(frozen=True)
-class _Solution:
-    """Rows taken, each with the number of its cluster; what the first aim might still gain."""
-
-    groups: dict[int, int]
-    gap: float
+# Rows taken, each with the number of its cluster; what the first aim might still gain.
+_Solution = tuple[dict[int, int], float]
 
 
 def decide(
@@ -269,9 +264,10 @@ def _front(table: _Table, order: Order, limits: Limits) -> tuple[Taken, ...]:
 
 
 def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
-    rows = sorted(solution.groups)
-    numbers = list(dict.fromkeys(solution.groups[row] for row in rows))
-    groups = [[row for row in rows if solution.groups[row] == number] for number in numbers]
+    taken, gap = solution
+    rows = sorted(taken)
+    numbers = list(dict.fromkeys(taken[row] for row in rows))
+    groups = [[row for row in rows if taken[row] == number] for number in numbers]
     chosen = tuple(table.choices[row] for row in rows)
     priced = all(one.cost is not None for one in chosen)
 
@@ -288,7 +284,7 @@ def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
 
     return Taken(
         choices=chosen,
-        together=tuple(numbers.index(solution.groups[row]) for row in rows),
+        together=tuple(numbers.index(taken[row]) for row in rows),
         days=max(sum(table.real["time"][row] for row in group) for group in groups),
         cost=sum(table.real["cost"][row] for row in rows) if priced else None,
         mwh=sum(table.real["energy"][row] for row in rows),
@@ -296,7 +292,7 @@ def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
         racks=round(largest("racks")),
         chance_in_time=in_time,
         chance_in_budget=in_budget,
-        gap=solution.gap,
+        gap=gap,
     )
 
 

@@ -96,7 +96,12 @@ def fit_figure(
         return None
     measured = np.array([measured_log(run, figure) or math.nan for run in runs])
     before = measured - predicted_logs(runs, figure, {}, LearningModel)
-    _demand_possible(runs, before, figure)
+    for run, times in zip(runs, np.exp(np.abs(before.clip(-_BEYOND, _BEYOND))), strict=True):
+        if times > MOST_TIMES:
+            raise UsageError(
+                f"{run.row.place}: its measured {figure} is over {MOST_TIMES:,} times off "
+                "what is predicted: mend its unit or its configuration, or leave it out"
+            )
     prior = shipped_prior(figure)
     like = np.zeros((len(runs) + len(more.residuals),) * 2)
     like[: len(runs), : len(runs)] = likeness(runs, figure)
@@ -114,15 +119,6 @@ def fit_figure(
     after -= (like @ posterior.pull)[: len(runs)]
     rest = posterior.left_out[: len(runs)] if len(found.residuals) > 1 else np.zeros(0)
     return FigureFit(figure, runs, posterior, factors, before, after, rest, share)
-
-
-def _demand_possible(runs: Sequence[Prediction], logs: Array, figure: Figure) -> None:
-    for run, times in zip(runs, np.exp(np.abs(logs.clip(-_BEYOND, _BEYOND))), strict=True):
-        if times > MOST_TIMES:
-            raise UsageError(
-                f"{run.row.place}: its measured {figure} is over {MOST_TIMES:,} times off "
-                "what is predicted: mend its unit or its configuration, or leave it out"
-            )
 
 
 def _factors(found: Equations, posterior: Posterior) -> dict[str, float]:

@@ -19,7 +19,6 @@ from planner.evidence.runs.rows import (
     PLAN_COLUMN,
     MeasuredRow,
     named,
-    precision_named,
     yes_or_no,
     zero_stage_named,
 )
@@ -224,7 +223,7 @@ def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
 def _precision(row: MeasuredRow, cluster: Cluster) -> str:
     gpu = cluster.gpu
     text = row.text("precision") or ("bf16" if "bf16" in gpu.peak_flop_per_s else "fp16")
-    precision = precision_named(text)
+    precision = named("precision", text.lower())
     if precision is None:
         raise UnpredictableRowError(f"precision {text!r} is not known")
     if precision not in gpu.peak_flop_per_s:

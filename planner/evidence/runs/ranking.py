@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from statistics import fmean
 
 from planner.evidence.runs.predict import Prediction
@@ -68,8 +69,7 @@ def _group(prediction: Prediction) -> str:
     return row.source + _TITLE.format(**words)
 
 
-def _measured(prediction: Prediction) -> float | None:
-    return prediction.measured("step_time_s")
+_measured = methodcaller("measured", "step_time_s")
 
 
 def candidates_of(members: Sequence[Prediction]) -> list[Prediction]:
@@ -80,9 +80,10 @@ def candidates_of(members: Sequence[Prediction]) -> list[Prediction]:
 def pick_share(members: Sequence[Prediction]) -> float:
     """Measured throughput of the run ranked first by expected throughput
     (`planner.predict.uncertainty.full_memory`) over the best measured one."""
-    times = (_measured(member) for member in members)
-    best = min(seconds for seconds in times if seconds is not None)
-    return fmean(_throughput_share(member, best) for member in first_of(candidates_of(members)))
+    best = min(seconds for seconds in map(_measured, members) if seconds is not None)
+    picked = map(_measured, first_of(candidates_of(members)))
+    # 0 for a run that ran out of memory.
+    return fmean(best / seconds if seconds else 0.0 for seconds in picked)
 
 
 def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
@@ -101,13 +102,5 @@ def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
 def first_of(candidates: Sequence[Prediction]) -> list[Prediction]:
     """Those with the shortest expected step: several where the model sees no difference, as
     between repeats of one run; their mean counts."""
-    expected = [member.expected_step_time_s or float("inf") for member in candidates]
-    shortest = min(expected)
-    pairs = zip(candidates, expected, strict=True)
-    return [member for member, seconds in pairs if seconds == shortest]
-
-
-def _throughput_share(member: Prediction, best_s: float) -> float:
-    """Measured throughput over the best measured one; 0 for a run that ran out of memory."""
-    measured = _measured(member)
-    return best_s / measured if measured else 0.0
+    groups = grouped(candidates, lambda member: member.expected_step_time_s or float("inf"))
+    return groups[min(groups)]

@@ -243,11 +243,6 @@ def yes_or_no(text: str | None) -> bool | None:
     return False if word in _NO else None
 
 
-def precision_named(text: str) -> str | None:
-    """Arithmetic that a precision cell names: `amp_bf16`, `bfloat16` and `bf16-mixed` are bf16."""
-    return named("precision", text.lower())
-
-
 def zero_stage_named(text: str) -> int | None:
     """ZeRO stage that a sharding cell names: `3`, `ZeRO-3`, `FULL_SHARD` and `HSDP` are stage 3."""
     lower = text.strip().lower()
