@@ -82,7 +82,9 @@ def _tables(path: Path) -> list[dict[str, Any]]:
 
 def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:
     """The values of a table, as the options of the same names take them."""
-    known = by_spelling(one for one in command("buy").params if one.name in _job_options())
+    # Options that say what is trained.
+    names = {"tokens", *Request.model_fields} - {"gpus", "cluster", "limits"}
+    known = by_spelling(one for one in command("buy").params if one.name in names)
 
     def refuse(_key: str, text: str) -> NoReturn:
         _refuse(path, number, text)
@@ -94,11 +96,6 @@ def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:
         for key, value in table.items()
         if key != "name"
     }
-
-
-def _job_options() -> set[str]:
-    """Options that say what is trained."""
-    return {"tokens", *Request.model_fields} - {"gpus", "cluster", "limits"}
 
 
 def _refuse(path: Path, number: int, text: str) -> NoReturn:

@@ -21,15 +21,13 @@ from planner.cli.progress import limited, watched
 from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.quantities import gib
-from planner.job.request import Request
 from planner.job.written import write_text
 from planner.predict.command_line import search_command
 from planner.predict.memory.account import StageAccount
-from planner.predict.memory.advice import Advice, advise
+from planner.predict.memory.advice import advise
 from planner.predict.memory.footprint import Footprint, configure, dropless_worst_case, footprint_of
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
-from planner.predict.plan import Degrees
 from planner.predict.plan_text import configuration_text
 from planner.report.figures.memory import Figure, memory_figure
 from planner.report.memory import advice_blocks, memory_report, solution_blocks
@@ -80,7 +78,12 @@ def _train(options: dict[str, Any]) -> int:
     stages = _stages(options["stage"], footprint)
     worst = dropless_worst_case(footprint.configuration)
     if options["advise"]:
-        advice = _advice(options, request, degrees, may_add_gpus=not counted)
+        with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
+            advice = advise(
+                request, degrees, options["recompute"], *layers,
+                mtp_standalone=options["mtp_standalone"], may_add_gpus=not counted, watch=watch,
+                over=until.over,
+            )  # fmt: skip
     document = partial(memory_json, request, footprint, worst, solution, advice)
     if output is not None:
         write_text(output, document())
@@ -176,21 +179,6 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
         has = "the only stage is 0" if count == 1 else f"stages are 0 to {count - 1}"
         raise UsageError(f"--stage {wanted}: {has}")
     return [footprint.stages[int(wanted)]]
-
-
-# --- work ----------------------------------------------------------------------------------------
-
-
-def _advice(
-    options: dict[str, Any], request: Request, degrees: Degrees, *, may_add_gpus: bool
-) -> Advice:
-    names = ("recompute", "layers_per_stage", "recompute_layers")
-    with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
-        return advise(
-            request, degrees, *(options[name] for name in names),
-            mtp_standalone=options["mtp_standalone"], may_add_gpus=may_add_gpus, watch=watch,
-            over=until.over,
-        )  # fmt: skip
 
 
 # --- output --------------------------------------------------------------------------------------

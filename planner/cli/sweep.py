@@ -134,7 +134,9 @@ def _grid(path: Path) -> Grid:
     file = _File(path)
     job, money = _parameters()
     known = job | money
-    defaults = _defaults() | _fixed(file, known)
+    # What planner compare takes where nobody says anything.
+    with command("compare").make_context("compare", [], resilient_parsing=True) as context:
+        defaults = dict(context.params) | _fixed(file, known)
     axes: dict[str, tuple[Value, ...]] = {}
     prices: dict[str, tuple[Value, ...]] = {}
     for key, values in file.grid.items():
@@ -169,12 +171,6 @@ def _parameters() -> tuple[dict[str, click.Parameter], ...]:
     job = names_of("training") | names_of("conditions") | {"model", "recompute"}
     every = command("compare").params
     return tuple(by_spelling(one for one in every if one.name in some) for some in (job, money))
-
-
-def _defaults() -> dict[str, Any]:
-    """What planner compare takes where nobody says anything."""
-    with command("compare").make_context("compare", [], resilient_parsing=True) as context:
-        return dict(context.params)
 
 
 def _fixed(file: _File, known: dict[str, click.Parameter]) -> dict[str, Any]:

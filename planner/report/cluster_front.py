@@ -8,7 +8,7 @@ from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSea
 from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.search import error_note, ties
+from planner.report.search import KEEP, error_note, ties
 from planner.report.tables import Block, Column, Facts, Notes, TableData, report, table
 
 _WEIGHED = {
@@ -38,8 +38,7 @@ def cluster_front_report(
     ):
         yield Notes(reasons, "No plan")
     if shown:
-        keep = "Next: add -o plans.json to this command to keep the plans, then"
-        kept = keep if saved_as is None else f"Plans written to {saved_as}. Next:"
+        kept = KEEP if saved_as is None else f"Plans written to {saved_as}. Next:"
         yield Notes((kept, f"    planner explain {saved_as or 'plans.json'} {numbered[0][0]}"))
 
 

@@ -117,7 +117,13 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> Iterator[tuple[str,
         yield "MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"
     yield "memory", total_sentence(footprint)
     if worst is not None:
-        yield "imbalance", _worst_text(worst)
+        yield (
+            "imbalance",
+            "dropless worst case, all tokens of an ep group on one rank "
+            f"({worst.configuration.job.expert_imbalance:g} times the mean): "
+            f"{gib(worst.total_bytes, 2)} GiB, {'fits' if worst.fits else 'does not fit'} "
+            f"(probability {percent_sure(worst.fit_probability)})",
+        )
 
 
 def _recompute_text(footprint: Footprint) -> str:
@@ -137,15 +143,6 @@ def total_sentence(footprint: Footprint) -> str:
     of = limit_text(limit, footprint.usable_bytes)
     verdict = fit_text(total, limit, footprint.fit_probability)
     return f"{gib(total, 2)} GiB {error_text(total, footprint.interval)} {of}: {verdict}"
-
-
-def _worst_text(worst: Footprint) -> str:
-    load = worst.configuration.job.expert_imbalance
-    return (
-        f"dropless worst case, all tokens of an ep group on one rank ({load:g} times the mean): "
-        f"{gib(worst.total_bytes, 2)} GiB, {'fits' if worst.fits else 'does not fit'} "
-        f"(probability {percent_sure(worst.fit_probability)})"
-    )
 
 
 # --- the peak ------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import Counts, JobSummary, SearchResult
 
+KEEP = "Next: add -o plans.json to this command to keep the plans, then"
 # A plan and its number, from 1, in the whole front: in the table as in the file.
 Numbered = Sequence[tuple[int, Plan]]
 
@@ -376,8 +377,7 @@ def _doubt_note(plans: Numbered) -> str:
 def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
     """What to type next; a file may hold more plans, under other numbers."""
     if saved_as is None:
-        keep = "Next: add -o plans.json to this command to keep the plans, then"
-        return keep, "    planner explain plans.json"
+        return KEEP, "    planner explain plans.json"
     return (
         f"Plans written to {saved_as}. Next: where memory and time go, and what else was close:",
         f"    planner explain {saved_as} {number}",

@@ -55,11 +55,9 @@ def spread_text(interval: Range) -> str:
     return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
 
 
-def ranged(interval: Range, digits: int) -> str:
+def ranged(interval: Range, form: str = ",.4g") -> str:
     """`12.3 (11.0 to 14.1)`."""
-    return (
-        f"{interval.value:,.{digits}f} ({interval.low:,.{digits}f} to {interval.high:,.{digits}f})"
-    )
+    return f"{interval.value:{form}} ({interval.low:{form}} to {interval.high:{form}})"
 
 
 # --- what to take -----------------------------------------------------------------------------

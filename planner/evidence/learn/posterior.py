@@ -143,7 +143,11 @@ def _averaged(
 
 def _shares(each: Sequence[Posterior], odds: Sequence[float]) -> Array:
     """What each posterior counts, up to a factor, by how well it predicts runs from the others."""
-    logs = np.array(odds) + [_log_density(one.left_out, one.expected) for one in each]
+    logs = np.array(odds)
+    for place, one in enumerate(each):
+        # Student's density of `_TAIL` degrees, but for its constant.
+        tails = 0.5 * (_TAIL + 1.0) * np.log1p(one.left_out**2 / (_TAIL * one.expected))
+        logs[place] -= float((0.5 * np.log(one.expected) + tails).sum())
     return np.asarray(np.exp(logs - logs.max()))
 
 
@@ -169,12 +173,6 @@ def expectation(
         noises.append(noise)
     shares = _shares(each, _ODDS) if runs > 1 else np.exp(_ODDS)
     return np.average(found, 0, shares), float(np.average(noises, 0, shares))
-
-
-def _log_density(values: Array, variances: Array) -> float:
-    """Log of Student's density of `_TAIL` degrees, but for its constant."""
-    tails = 0.5 * (_TAIL + 1.0) * np.log1p(values**2 / (_TAIL * variances))
-    return -float((0.5 * np.log(variances) + tails).sum())
 
 
 def solve(

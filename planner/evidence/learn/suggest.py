@@ -108,7 +108,9 @@ def _bar(deviation: float) -> float:
 def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
     """The configuration with fewer replicas and micro-batches, smallest last."""
     degrees = mapped.degrees
-    for replicas in _halved(degrees.dp):
+    # Halved as long as it is even.
+    for halvings in range((degrees.dp & -degrees.dp).bit_length()):
+        replicas = degrees.dp >> halvings
         inner = replicas * degrees.cp * degrees.tp
         if inner % (degrees.ep * degrees.etp) or degrees.shard > replicas * degrees.cp:
             continue
@@ -116,14 +118,6 @@ def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
             changed = degrees.model_copy(update={"dp": replicas, "grad_acc": steps})
             cluster = mapped.job.cluster.with_gpus(changed.gpus)
             yield replace(mapped, job=replace(mapped.job, cluster=cluster), degrees=changed)
-
-
-def _halved(number: int) -> Iterator[int]:
-    while True:
-        yield number
-        if number % 2:
-            return
-        number //= 2
 
 
 def _costed(mapped: Iterable[MappedRow]) -> list[Prediction]:

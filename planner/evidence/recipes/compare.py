@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from math import inf
 from typing import Literal
 
@@ -77,19 +76,14 @@ class Comparison:
         return self.predicted_s / self.measured_s - 1.0
 
 
-@cache
-def recipe_sources() -> tuple[str, ...]:
-    """Sources whose runs are recipes."""
-    table = shipped_toml("planner.evidence", "data/recipes.toml")
-    return tuple(source["name"] for source in table["source"])
-
-
 def recipe_rows(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     """Rows of recipes that state their degrees and a step time."""
+    listed = shipped_toml("planner.evidence", "data/recipes.toml")["source"]
+    sources = {source["name"] for source in listed}
     return [
         row
         for row in rows
-        if row.source in recipe_sources() and row.measurement("step_time_s")
+        if row.source in sources and row.measurement("step_time_s")
         if all(map(row.text, ("tp", "pp", "gbs", "mbs")))
     ]
 

@@ -37,6 +37,9 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         heads = max(1, hidden // _USUAL_HEAD_DIM)
     activation = (row.text("act") or "gelu").lower()
     gated = any(name in activation for name in _GATED) and "non-gated" not in activation
+    # Squared ReLU, GELU, or the GELU that transformers writes in torch operations.
+    plain = "gelu_new" if "gelu_new" in activation else "gelu"
+    plain = "relu2" if "squared" in activation else plain
     # Unstated: 4h, or Llama's 8h/3 rounded up to 256.
     usual = -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
     ffn, position = row.integer("ffn") or usual, row.fact("position")
@@ -69,7 +72,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         max_positions=seq,
         pretraining_seq=seq,
         gated=gated,
-        activation="silu" if gated else _plain_activation(activation),
+        activation="silu" if gated else plain,
         norm="rmsnorm" if gated else "layernorm",
         norm_bias=not gated,
         qkv_bias=biased or in_attention,
@@ -87,13 +90,6 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         mtp_layers=row.integer("mtp_layers") or 0,
         qk_norm="head" if row.says("qk_norm", "^y") else "none",
     )
-
-
-def _plain_activation(text: str) -> str:
-    """Squared ReLU, GELU, or the GELU that transformers writes in torch operations."""
-    if "squared" in text:
-        return "relu2"
-    return "gelu_new" if "gelu_new" in text else "gelu"
 
 
 def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:

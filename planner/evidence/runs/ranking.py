@@ -45,7 +45,13 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
 def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
     """Every group with enough measured runs."""
-    return [_rank(key, members) for key, members in measured_groups(predictions).items()]
+    found = []
+    for group, members in measured_groups(predictions).items():
+        ran = [member for member in members if _measured(member) is not None]
+        expected = [member.expected_step_time_s or 0.0 for member in ran]
+        rank = spearman(expected, [_measured(member) or 0.0 for member in ran])
+        found.append(GroupRanking(group, len(ran), pick_share(members), rank))
+    return found
 
 
 def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
@@ -84,19 +90,6 @@ def pick_share(members: Sequence[Prediction]) -> float:
     picked = map(_measured, first_of(candidates_of(members)))
     # 0 for a run that ran out of memory.
     return fmean(best / seconds if seconds else 0.0 for seconds in picked)
-
-
-def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
-    ran = [member for member in members if _measured(member) is not None]
-    return GroupRanking(
-        group=key,
-        runs=len(ran),
-        pick=pick_share(members),
-        rank_correlation=spearman(
-            [member.expected_step_time_s or 0.0 for member in ran],
-            [_measured(member) or 0.0 for member in ran],
-        ),
-    )
 
 
 def first_of(candidates: Sequence[Prediction]) -> list[Prediction]:

@@ -1,12 +1,8 @@
 """Reading measured runs: one CSV row a run, in the documented column format.
 
-Columns: `layers, hidden, ffn, heads, kv_heads, vocab, act, moe, seq, gpu, num_gpus, gpus_per_node,
-tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision, recompute, flash, framework`
-describe the run; `step_time_s, peak_mem_gib, oom` were measured (`mem_kind`, `mem_scope` say what
-was read, on which stage); `schedule, kernel, software, layers_per_stage, head_stage` and the
-facts of `docs/measured_runs.md` state what the rest cannot; what is empty is unknown. `doubt` says
-which figures the row's source contradicts (`time: ...`, `time, memory: ...`, `layout: ...`); a time
-that is withdrawn (`time withdrawn: ...`) is not compared at all.
+`docs/measured_runs.md` says what the columns are; what is empty is unknown. `doubt` says which
+figures the row's source contradicts (`time: ...`, `time, memory: ...`, `layout: ...`); a time that
+is withdrawn (`time withdrawn: ...`) is not compared at all.
 
 `source, source_ref, model, notes` say where a row is from. No prediction depends on them: they
 group and label. `first_sight_s`, `first_sight_gib` are what was predicted before the row had taught

@@ -35,18 +35,16 @@ def _found(name: str, seconds: float, **values: object) -> Finding:
 def findings(ranks: Sequence[RankTrace]) -> list[Finding]:
     """The patterns of all ranks, the costliest first. Seconds: of the median rank."""
     step_s = median(rank.step_s for rank in ranks)
-    found = (*_exposed(ranks), *_waiting(ranks), *_calls(ranks), *_uneven(ranks))
+    exposed = (
+        _found(group, median(rank.exposed.get(group, 0.0) for rank in ranks))
+        for group in sorted({group for rank in ranks for group in rank.exposed})
+    )
+    found = (*exposed, *_waiting(ranks), *_calls(ranks), *_uneven(ranks))
     worth = [one for one in found if one.seconds >= _WORTH * step_s]
     first = [rank.first_over_rest for rank in ranks if rank.first_over_rest is not None]
     if first and median(first) > _FIRST:
         worth.append(_found("first", 0.0, times=median(first)))
     return sorted(worth, key=lambda one: -one.seconds)
-
-
-def _exposed(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
-    for group in sorted({group for rank in ranks for group in rank.exposed}):
-        seconds = median(rank.exposed.get(group, 0.0) for rank in ranks)
-        yield _found(group, seconds)
 
 
 def _waiting(ranks: Sequence[RankTrace]) -> Iterator[Finding]:

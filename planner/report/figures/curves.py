@@ -13,6 +13,7 @@ from planner.compare.results import Comparison, Run, Scaling
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import degrees_text
+from planner.report.study_words import ranged
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"
@@ -106,7 +107,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     for row in comparison.rows:
         if row.run is None or (cost := row.run.cost(comparison.basis)) is None:
             continue
-        text = f"{row.name}: {_run_text(row.run)}, {_range_text(cost)} {comparison.currency}"
+        text = f"{row.name}: {_run_text(row.run)}, {ranged(cost)} {comparison.currency}"
         point = _point(row.run.days.value, cost, text, label=row.name)
         groups[_FRONT if row.on_front else _DOMINATED].append(point)
     series = tuple(
@@ -189,7 +190,7 @@ def _loss_point(found: Budget, parameters: float) -> Point:
     tokens = found.tokens.times(found.parameters / parameters)
     loss = load_laws()[0].loss(parameters, tokens)
     size, trained = short_count(parameters), short_count(tokens.value)
-    text = f"{size} parameters on {trained} tokens: {_range_text(loss)} nats a token"
+    text = f"{size} parameters on {trained} tokens: {ranged(loss)} nats a token"
     return _point(parameters / 1e9, loss, text, marked=parameters == found.parameters)
 
 
@@ -205,7 +206,7 @@ def _series(
             _point(
                 place(run),
                 value,
-                f"{point.num_gpus:,} GPUs: {_range_text(value)}; {_run_text(run)}",
+                f"{point.num_gpus:,} GPUs: {ranged(value)}; {_run_text(run)}",
                 marked=point.num_gpus == scaling.knees.get(batch),
             )
             for point in scaling.series(batch)
@@ -221,11 +222,7 @@ def _point(x: float, figure: Range, text: str, *, marked: bool = False, label: s
 
 
 def _run_text(run: Run) -> str:
-    return f"{_range_text(run.days)} days, {degrees_text(run.plan.degrees)}"
-
-
-def _range_text(interval: Range) -> str:
-    return f"{interval.value:,.4g} ({interval.low:,.4g} to {interval.high:,.4g})"
+    return f"{ranged(run.days)} days, {degrees_text(run.plan.degrees)}"
 
 
 def _mfu(run: Run) -> Range:
