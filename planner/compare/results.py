@@ -105,9 +105,11 @@ class Run(Frozen):
 
     def cost(self, basis: CostBasis) -> Range | None:
         """Cost at one kind of price; None where it is not known."""
-        if basis == "owned":
-            return None if self.owning is None else self.owning.cost
-        return next((rental.cost for rental in self.rentals if rental.kind == basis), None)
+        return None if (priced := self.priced(basis)) is None else priced.cost
+
+    def priced(self, basis: CostBasis) -> Rental | Owning | None:
+        """Renting at one kind of price, or owning; None where it is not known."""
+        return self.owning if basis == "owned" else self.rental(basis)
 
     def rental(self, kind: PriceKind) -> Rental | None:
         """The rental of a kind."""
@@ -171,7 +173,7 @@ class ScalePoint(Frozen):
     """One number of GPUs: `batch` fixed (strong scaling) or grown with the GPUs (weak).
 
     `speedup`: tokens/s over that of the first point of its series; `efficiency`: speedup over the
-    growth in GPUs. `microbatches`: in flight per pipeline and step.
+    growth in GPUs.
     """
 
     batch: Literal["fixed", "scaled"]
@@ -181,6 +183,11 @@ class ScalePoint(Frozen):
     reason: str = ""
     speedup: float | None = None
     efficiency: float | None = None
+
+    @property
+    def lasting_tokens_per_s(self) -> float | None:
+        """Interruptions included; None without a plan."""
+        return None if self.run is None else self.run.plan.tokens_per_s * self.run.goodput.share
 
 
 class Scaling(Frozen):

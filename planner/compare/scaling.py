@@ -144,7 +144,7 @@ def _point(
 
 def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
     """Points of a series with lasting tokens/s over those of its first point that has a plan."""
-    rates = [_rate(point) for point in points]
+    rates = [point.lasting_tokens_per_s for point in points]
     first = next((index for index, rate in enumerate(rates) if rate), None)
     if first is None:
         return tuple(points)
@@ -157,11 +157,6 @@ def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
         )
         for point, rate in zip(points, rates, strict=True)
     )
-
-
-def _rate(point: ScalePoint) -> float | None:
-    """Lasting tokens per second: interruptions included."""
-    return None if point.run is None else point.run.plan.tokens_per_s * point.run.goodput.share
 
 
 def knee(points: Sequence[ScalePoint]) -> int | None:
@@ -181,7 +176,7 @@ def batch_limit(fixed: Sequence[ScalePoint], scaled: Sequence[ScalePoint]) -> in
     """Least number of GPUs at which a batch grown with them is clearly faster a GPU, or at which
     only the grown one has a plan at all."""
     for one, other in zip(fixed, scaled, strict=False):
-        slow, fast = _rate(one), _rate(other)
+        slow, fast = one.lasting_tokens_per_s, other.lasting_tokens_per_s
         if fast and (not slow or fast > (1.0 + CLEARLY_FASTER) * slow):
             return one.num_gpus
     return None
