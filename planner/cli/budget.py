@@ -5,15 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from planner.cli.comparing import (
-    begin_study,
-    build_settings,
-    how,
-    show_study,
-)
-from planner.cli.options import (
-    build_request,
-)
+from planner.cli.comparing import begin_study, build_settings, how, show_study
+from planner.cli.options import build_request
 from planner.cli.output import check_output
 from planner.cli.progress import compile_if_first_run, watched
 from planner.compare.budget import Ask, budget

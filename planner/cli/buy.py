@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +19,7 @@ from planner.cli.comparing import (
 )
 from planner.cli.declared import command
 from planner.cli.errors import ExitStatus
-from planner.cli.table_options import by_spelling, option_of, option_value
+from planner.cli.options import by_spelling, option_of, option_value
 from planner.compare.buying import TrainingRun, buy
 from planner.compare.offers import listed_tables
 from planner.job.errors import UsageError
@@ -35,12 +34,8 @@ def run(**options: Any) -> None:
     limits, settings = build_limits(options), build_settings(options)
     runs, offers = tuple(_runs(options)), offers_for(options)
     buying = searched(
-        options,
-        len(offers) * len(runs),
-        partial(
-            buy, runs, offers, limits, settings, objective=options["minimise"],
-            order=options["order"], or_owned=options["or_owned"],
-        ),
+        options, len(offers) * len(runs), buy, runs, offers, limits, settings,
+        objective=options["minimise"], order=options["order"], or_owned=options["or_owned"],
     )  # fmt: skip
     show_study(buying, options, shown, buying_report)
     if buying.decision is None or buying.decision.best is None:
@@ -87,7 +82,9 @@ def _tables(path: Path) -> list[dict[str, Any]]:
 
 def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:
     """The values of a table, as the options of the same names take them."""
-    known = by_spelling(one for one in command("buy").params if one.name in _job_options())
+    # Options that say what is trained.
+    names = {"tokens", *Request.model_fields} - {"gpus", "cluster", "limits"}
+    known = by_spelling(one for one in command("buy").params if one.name in names)
 
     def refuse(_key: str, text: str) -> NoReturn:
         _refuse(path, number, text)
@@ -99,11 +96,6 @@ def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:
         for key, value in table.items()
         if key != "name"
     }
-
-
-def _job_options() -> set[str]:
-    """Options that say what is trained."""
-    return {"tokens", *Request.model_fields} - {"gpus", "cluster", "limits"}
 
 
 def _refuse(path: Path, number: int, text: str) -> NoReturn:

@@ -42,7 +42,10 @@ from planner.search.plan_file import read_plan_file
 
 
 def run(paths: tuple[str, ...], **options: Any) -> None:
-    output = _output(options)
+    if options["gpus"] and options["cluster"]:
+        raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+    # Known to be writable before any work is done.
+    output = check_output(options["output"], options["force"])
     if options["suggest"]:
         _suggest(paths, options)
         return
@@ -53,9 +56,9 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     compile_if_first_run(options["quiet"])
     read = read_runs([Path(path) for path in paths], _configuration(options))
     fits = calibrate(read.predictions, read.sources, _more_equations(read, options))
-    whole = calibration = calibration_of(fits, read.sources)
-    told = whole, fits, read.notes
-    show(options["as_json"], whole.model_dump, lambda: calibration_report(*told))
+    calibration = calibration_of(fits, read.sources)
+    told = calibration_report(calibration, fits, read.notes)
+    show(options["as_json"], calibration.model_dump, lambda: told)
     if not options["accept_worse"]:
         better = [fit for fit in fits if not fit.is_refused]
         _say_refused([fit.figure for fit in fits if fit.is_refused], output, left=bool(better))
@@ -82,13 +85,6 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
     found = suggest(result.request, result.plans, known)
     count = len(known.runs) if known else 0
     show(options["as_json"], lambda: [*map(asdict, found)], lambda: suggestion_report(found, count))
-
-
-def _output(options: dict[str, Any]) -> Path | None:
-    """The file to write, known to be writable before any work is done."""
-    if options["gpus"] and options["cluster"]:
-        raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
-    return check_output(options["output"], options["force"])
 
 
 def _configuration(options: dict[str, Any]) -> Configured:
@@ -160,7 +156,7 @@ def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
         return load_cluster_file(Path(options["cluster"]))
     if options["gpus"]:
         return parse_one_type(options["gpus"])
-    found = [run.mapped.job.cluster for fit in fits for run in fit.runs if run.mapped]
+    found = [run.job.cluster for fit in fits for run in fit.runs]
     if not found:
         raise UsageError(
             "--from: benchmarks do not say what machine they ran on; give --gpus or --cluster"

@@ -38,7 +38,10 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     measured = _measured(options)
 
     given = read_given(paths, hints, options["plan"], options["gpus"], options["cluster"])
-    _check_fix(given.paths, options)
+    if options["output"] and not options["fix"]:
+        raise UsageError("-o says where --fix writes: give --fix too")
+    for path in given.paths if options["fix"] else ():
+        _fixed_path(path, options)
     check_plot(options["plot"], options["force"])
     compile_if_first_run(options["quiet"])
 
@@ -85,14 +88,6 @@ def _measured(options: dict[str, Any]) -> Measured | None:
     names = ("measured_step_time", "measured_mfu", "measured_memory")
     measured = Measured(*(options[name] for name in names))
     return measured if measured.is_given else None
-
-
-def _check_fix(paths: tuple[str, ...], options: dict[str, Any]) -> None:
-    """UsageError if --fix could not write, before anything is computed."""
-    if options["output"] and not options["fix"]:
-        raise UsageError("-o says where --fix writes: give --fix too")
-    for path in paths if options["fix"] else ():
-        _fixed_path(path, options)
 
 
 def _fixed_path(changed: str, options: dict[str, Any]) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import click
@@ -21,7 +20,6 @@ from planner.cli.comparing import (
 from planner.cli.errors import ExitStatus
 from planner.cli.output import print_report
 from planner.compare.comparison import compare
-from planner.compare.offers import Offer
 from planner.compare.results import Comparison
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError, unknown_name
@@ -35,17 +33,16 @@ def run(**options: Any) -> None:
     offers = offers_for(options)
     settings, limits = build_settings(options), build_limits(options)
     request = comparing_request(options)
-    _check_explained(options["explain"], offers)
+    labels, explained = [offer.label for offer in offers], options["explain"]
+    # A misspelt name is told before the searches, not after.
+    if explained is not None and explained not in labels:
+        raise unknown_name("cluster", explained, labels, "--explain takes: " + ", ".join(labels))
     comparison = searched(
-        options,
-        len(offers),
-        partial(
-            compare, request, offers, options["tokens"], settings, sort=options["sort"],
-            fallback_precision=options["precision_fallback"], limits=limits,
-            objective=options["minimise"],
-        ),
+        options, len(offers), compare, request, offers, options["tokens"], settings,
+        sort=options["sort"], fallback_precision=options["precision_fallback"], limits=limits,
+        objective=options["minimise"],
     )  # fmt: skip
-    style, explained = shown[0], options["explain"]
+    style, _ = shown
     show_study(comparison, options, shown, None if explained else comparison_report)
     if explained:
         _print_chain(comparison, settings, style, explained)
@@ -53,13 +50,6 @@ def run(**options: Any) -> None:
         short = "the job runs on none of the clusters"
         click.echo(f"Error: {short if style == 'text' else failure_text(comparison)}", err=True)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
-
-
-def _check_explained(name: str | None, offers: tuple[Offer, ...]) -> None:
-    """A misspelt name is told before the searches, not after."""
-    labels = [offer.label for offer in offers]
-    if name is not None and name not in labels:
-        raise unknown_name("cluster", name, labels, "--explain takes: " + ", ".join(labels))
 
 
 def _print_chain(comparison: Comparison, settings: Settings, style: str, name: str) -> None:

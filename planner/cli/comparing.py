@@ -17,6 +17,7 @@ from planner.cli.options import OutputFormat, build_request, output_format, with
 from planner.cli.output import check_files, print_report, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.compare.choice import Limits
+from planner.compare.goodput import DAY_S, HOUR_S
 from planner.compare.offers import Offer, each_size, read_offers, several_clusters
 from planner.compare.searches import How, Progress
 from planner.compare.settings import Settings
@@ -48,7 +49,7 @@ def build_limits(options: dict[str, Any]) -> Limits:
             "than keep them; give 50% or more"
         )
     return Limits(
-        deadline_days=None if deadline_s is None else deadline_s / 86400.0,
+        deadline_days=None if deadline_s is None else deadline_s / DAY_S,
         budget=options["budget"],
         power_kw=options["power"],
         racks=options["racks"],
@@ -77,10 +78,9 @@ def _figures(options: dict[str, Any]) -> dict[str, Any]:
         for name, row in option_rows()["money"].items()
         if (key := row.get("figure")) and (value := options[name.replace("-", "_")]) is not None
     }
-    if (restart := options["restart_time"]) is not None:
-        given["restart"] = Figure(value=restart, unit="s", source="--restart-time")
-    if (repair := options["repair_time"]) is not None:
-        given["repair"] = Figure(value=repair / 3600.0, unit="h", source="--repair-time")
+    for key, unit, unit_s in (("restart", "s", 1.0), ("repair", "h", HOUR_S)):
+        if (time_s := options[f"{key}_time"]) is not None:
+            given[key] = Figure(value=time_s / unit_s, unit=unit, source=f"--{key}-time")
     return given
 
 
@@ -134,11 +134,13 @@ def how(options: dict[str, Any], progress: Progress, searches: int = 1) -> How:
     return How(prepare, jobs, seed, limit_s, progress, LAUNCH_NOTES)
 
 
-def searched(options: dict[str, Any], searches: int, find: Callable[..., Found]) -> Found:
-    """What a study finds, its searches watched; the cost core is compiled first."""
+def searched(
+    options: dict[str, Any], searches: int, find: Callable[..., Found], *given: Any, **more: Any
+) -> Found:
+    """What a study of these finds, its searches watched; the cost core is compiled first."""
     compile_if_first_run(options["quiet"])
     with watched(options["quiet"]) as progress:
-        return find(how=how(options, progress, searches))
+        return find(*given, how=how(options, progress, searches), **more)
 
 
 def study_text(study: BaseModel) -> str:

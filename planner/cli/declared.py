@@ -86,19 +86,12 @@ def _parameter(
     if degree:
         more |= {"type": types.degree_limit(degree), "metavar": "VALUES"}
     if figure:
-        more |= {"type": _of_figure(figure), "metavar": "NUMBER"}
-        more["help"] += f" [default: {_economics(figure):g}]"
+        from hardware.economics import load_economics
+
+        above = figure in FIGURES_ABOVE_LEAST
+        more["type"] = types.Number(*FIGURE_RANGES[figure], low_open=above)
+        more["metavar"] = "NUMBER"
+        more["help"] += f" [default: {load_economics().figures[figure].value:g}]"
     if argument:
         return click.Argument([spelled], **more)
     return click.Option([*(flags or [f"--{spelled}"]), *([name] if name else [])], **more)
-
-
-def _of_figure(figure: str) -> types.Number:
-    return types.Number(*FIGURE_RANGES[figure], low_open=figure in FIGURES_ABOVE_LEAST)
-
-
-def _economics(figure: str) -> float:
-    """The catalogue's value."""
-    from hardware.economics import load_economics
-
-    return load_economics().figures[figure].value

@@ -73,20 +73,15 @@ def _places() -> Rows:
     from planner.cost._machine_code import cache_folder, cache_is_writable
     from planner.predict.warmup import missing
 
-    folder = cache_folder()
-    wanted = len(missing())
+    folder, wanted = cache_folder(), len(missing())
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     state = f"{wanted} parts to compile: planner warmup" if wanted else "compiled"
     keeps = "" if cache_is_writable() else "; CANNOT BE WRITTEN: set PLANNER_CACHE_DIR"
-    yield "cost core", f"{state}, {_mib(folder):.1f} MiB in {folder}{keeps}"
+    yield "cost core", f"{state}, {size / 2**20:.1f} MiB in {folder}{keeps}"
     yield "processors", f"{os.cpu_count()}"
     yield "terminal", _terminal()
     shell = Path(os.environ.get("SHELL", "bash")).name
     yield "completion", f"planner completion {shell if shell in ('zsh', 'fish') else 'bash'}"
-
-
-def _mib(folder: Path) -> float:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return sum(path.stat().st_size for path in files) / 2**20
 
 
 def _terminal() -> str:

@@ -7,10 +7,7 @@ from typing import Any
 import click
 
 from planner.cli.errors import ExitStatus
-from planner.cli.options import (
-    build_request,
-    output_format,
-)
+from planner.cli.options import build_request, output_format
 from planner.cli.output import check_files, show_result, write_result, write_result_plot
 from planner.job.errors import UsageError
 from planner.job.job import Job
@@ -19,7 +16,6 @@ from planner.launch.plans import one_plan
 from planner.predict.configuration import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.report.explain import explanation_report
-from planner.report.tables import Report
 from planner.search.explanation import explain
 from planner.search.result import SearchResult
 
@@ -40,12 +36,8 @@ def run(**options: Any) -> None:
     result = as_result(request, plan)
     write_result(result, output)
     write_result_plot(options["plot"], result, output, 1)
-    show_result(result, style, lambda: _report(result))
+    show_result(result, style, lambda: explanation_report(explain(result, 1, request.resolve())))
     click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
-
-
-def _report(result: SearchResult) -> Report:
-    return explanation_report(explain(result, 1, result.request.resolve()))
 
 
 def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:

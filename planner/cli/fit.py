@@ -8,10 +8,7 @@ from typing import Any
 import click
 
 from planner.cli.errors import ExitStatus
-from planner.cli.options import (
-    build_request,
-    with_limits,
-)
+from planner.cli.options import build_request, with_limits
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.request import Request

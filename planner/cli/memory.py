@@ -21,19 +21,16 @@ from planner.cli.progress import limited, watched
 from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.quantities import gib
-from planner.job.request import Request
 from planner.job.written import write_text
 from planner.predict.command_line import search_command
 from planner.predict.memory.account import StageAccount
-from planner.predict.memory.advice import Advice, advise
+from planner.predict.memory.advice import advise
 from planner.predict.memory.footprint import Footprint, configure, dropless_worst_case, footprint_of
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
-from planner.predict.plan import Degrees
 from planner.predict.plan_text import configuration_text
 from planner.report.figures.memory import Figure, memory_figure
-from planner.report.memory import memory_report
-from planner.report.memory_changes import advice_blocks, solution_blocks
+from planner.report.memory import advice_blocks, memory_report, solution_blocks
 from planner.report.memory_data import memory_json
 from planner.search.fit import fitting_plan
 
@@ -78,12 +75,15 @@ def _train(options: dict[str, Any]) -> int:
     # With the largest value that fits, if one was looked for.
     best = solution and (solution.safe.largest or solution.safe.beyond)
     footprint = best.footprint if best else footprint_of(configuration)
-    stages, worst = (
-        _stages(options["stage"], footprint),
-        dropless_worst_case(footprint.configuration),
-    )
+    stages = _stages(options["stage"], footprint)
+    worst = dropless_worst_case(footprint.configuration)
     if options["advise"]:
-        advice = _advice(options, request, degrees, may_add_gpus=not counted)
+        with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
+            advice = advise(
+                request, degrees, options["recompute"], *layers,
+                mtp_standalone=options["mtp_standalone"], may_add_gpus=not counted, watch=watch,
+                over=until.over,
+            )  # fmt: skip
     document = partial(memory_json, request, footprint, worst, solution, advice)
     if output is not None:
         write_text(output, document())
@@ -92,8 +92,8 @@ def _train(options: dict[str, Any]) -> int:
     if options["as_json"]:
         click.echo(document(), nl=False)
     else:
-        more = [] if solution is None else [*solution_blocks(solution)]
-        more += [] if advice is None else [*advice_blocks(advice)]
+        more = [*(solution_blocks(solution) if solution else ())]
+        more += advice_blocks(advice) if advice else ()
         tensors = peak_tensors(footprint, stages[0]) if options["tensors"] else ()
         instead = "" if footprint.fits else _instead(options)
         print_report(
@@ -117,10 +117,8 @@ def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, A
     if strange:
         raise UsageError(f"--inference does not go with {_spelled(strange)}: these are of training")
     if options["solve"] in SOLVE_TRAINING:
-        raise UsageError(
-            f"--solve {options['solve']} is of training; with --inference: "
-            + ", ".join(SOLVE_CHOICES)
-        )
+        others = ", ".join(SOLVE_CHOICES)
+        raise UsageError(f"--solve {options['solve']} is of training; with --inference: {others}")
     return {name: value if name in given | of_serving else None for name, value in options.items()}
 
 
@@ -130,10 +128,8 @@ def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None
     if strange:
         raise UsageError(f"{_spelled(strange)}: only with --inference")
     if options["solve"] in SOLVE_CHOICES:
-        raise UsageError(
-            f"--solve {options['solve']} needs --inference; of training: "
-            + ", ".join(SOLVE_TRAINING)
-        )
+        others = ", ".join(SOLVE_TRAINING)
+        raise UsageError(f"--solve {options['solve']} needs --inference; of training: {others}")
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:
@@ -149,7 +145,9 @@ def _complete(options: dict[str, Any]) -> list[str]:
     notes = []
     if options["cluster"] is None and _needs_count(options["gpus"]):
         gpu = options["gpus"] or DEFAULT_GPU
-        options["dp"] = options["dp"] or _least_data_parallel(options)
+        # Fewest replicas over which the experts spread: ep·etp divides dp·cp·tp.
+        group, inner = options["ep"] * options["etp"], options["tp"] * options["cp"]
+        options["dp"] = options["dp"] or group // gcd(group, inner)
         world = options["tp"] * options["pp"] * options["cp"] * options["dp"]
         if world > LARGEST_DEGREE:
             raise UsageError(
@@ -171,12 +169,6 @@ def _needs_count(gpus: str | None) -> bool:
     return gpus is None or gpus.strip()[:1].isalpha()
 
 
-def _least_data_parallel(options: dict[str, Any]) -> int:
-    """Fewest replicas over which the experts spread: ep·etp divides dp·cp·tp."""
-    group, inner = options["ep"] * options["etp"], options["tp"] * options["cp"]
-    return int(group // gcd(group, inner))
-
-
 def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
     if wanted == "all":
         return list(footprint.stages)
@@ -187,21 +179,6 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
         has = "the only stage is 0" if count == 1 else f"stages are 0 to {count - 1}"
         raise UsageError(f"--stage {wanted}: {has}")
     return [footprint.stages[int(wanted)]]
-
-
-# --- work ----------------------------------------------------------------------------------------
-
-
-def _advice(
-    options: dict[str, Any], request: Request, degrees: Degrees, *, may_add_gpus: bool
-) -> Advice:
-    names = ("recompute", "layers_per_stage", "recompute_layers")
-    with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
-        return advise(
-            request, degrees, *(options[name] for name in names),
-            mtp_standalone=options["mtp_standalone"], may_add_gpus=may_add_gpus, watch=watch,
-            over=until.over,
-        )  # fmt: skip
 
 
 # --- output --------------------------------------------------------------------------------------

@@ -78,7 +78,12 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
     cluster = _cluster(options, tp * pp * dp)
     if "tp" not in stated and pp == dp == 1:
         tp = cluster.num_gpus
-    _check_gpus(cluster, tp, pp, dp)
+    if (product := tp * pp * dp) != cluster.num_gpus:
+        raise UsageError(
+            f"tp·pp·dp = {tp}·{pp}·{dp} = {product} GPUs, --gpus has {cluster.num_gpus}; give "
+            f"--gpus {product}x{cluster.gpu.name}, or --tp, --pp and --dp that multiply to "
+            f"{cluster.num_gpus}"
+        )
     weights = weight_format(given["weights"])
     usual_kv = "fp32" if weights.name == "fp32" else "bf16"
     chunk, sequences = batch_defaults(cluster.gpu)
@@ -106,15 +111,6 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
 
 def _cluster(options: dict[str, Any], gpus: int) -> Cluster:
     return parse_one_type(options.get("gpus") or f"{gpus}x{DEFAULT_GPU}")
-
-
-def _check_gpus(cluster: Cluster, tp: int, pp: int, dp: int) -> None:
-    if tp * pp * dp != cluster.num_gpus:
-        raise UsageError(
-            f"tp·pp·dp = {tp}·{pp}·{dp} = {tp * pp * dp} GPUs, --gpus has {cluster.num_gpus}; "
-            f"give --gpus {tp * pp * dp}x{cluster.gpu.name}, or --tp, --pp and --dp that "
-            f"multiply to {cluster.num_gpus}"
-        )
 
 
 def _warnings(deployment: Deployment) -> tuple[str, ...]:

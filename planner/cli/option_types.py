@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from planner.job.bounds import (
     WIDEST,
 )
 from planner.job.errors import UsageError
-from planner.job.quantities import parse_tokens
+from planner.job.quantities import MOST_TOKENS, parse_tokens
 
 if TYPE_CHECKING:
     from constraints.numbers import DegreeLimit
@@ -123,25 +124,16 @@ def _ramp(text: str) -> str:
     return text
 
 
-def _sequence(text: str) -> int:
-    try:
-        given = parse_tokens(text)
-    except UsageError:
-        given = 0
-    if not 1 <= given <= LONGEST_SEQ:
-        raise UsageError(
-            f"{text!r}: a sequence has 1 to {LONGEST_SEQ:,} (128Mi) tokens, as 8192 or 8Ki"
-        )
-    return given
+def _tokens(text: str, hint: str, most: int = MOST_TOKENS) -> int:
+    with suppress(UsageError):
+        if (given := parse_tokens(text)) <= most:
+            return given
+    raise UsageError(f"{text!r}: {hint}")
 
 
-def _trained_tokens(text: str) -> int:
-    try:
-        return parse_tokens(text)
-    except UsageError:
-        raise UsageError(
-            f"{text!r}: give the tokens to train on, a whole number above 0, as 15T or 300B"
-        ) from None
+_trained_tokens = partial(
+    _tokens, hint="give the tokens to train on, a whole number above 0, as 15T or 300B"
+)
 
 
 def _budget_tokens(text: str) -> int | str:
@@ -205,16 +197,15 @@ def _spelt(pattern: str, hint: str, make: Callable[..., Any]) -> Callable[[str],
     return parse
 
 
-def _degree_limit(degree: str, text: str) -> DegreeLimit:
-    from constraints.user import parse_degree_limit
+def _condition(verb: Any, example: str) -> Parsed:
+    """A condition that can be read, as it was written."""
 
-    return parse_degree_limit(text, degree=degree)
+    def parse(text: str) -> str:
+        from constraints.condition import user_condition
 
+        return user_condition(verb, text).text
 
-def _condition(verb: Any, text: str) -> str:
-    from constraints.condition import user_condition
-
-    return user_condition(verb, text).text
+    return Parsed("condition", parse, example)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -251,12 +242,13 @@ def _plot(endings: tuple[str, ...], text: str) -> Path:
 
 def degree_limit(degree: str) -> Parsed:
     """Allowed values of a degree."""
-    return Parsed("values", partial(_degree_limit, degree), "8", "1,2,4", "..8", "2..")
 
+    def parse(text: str) -> DegreeLimit:
+        from constraints.user import parse_degree_limit
 
-def condition(verb: str, *examples: str) -> Parsed:
-    """A condition that can be read, as it was written."""
-    return Parsed("condition", partial(_condition, verb), *examples)
+        return parse_degree_limit(text, degree=degree)
+
+    return Parsed("values", parse, "8", "1,2,4", "..8", "2..")
 
 
 _DIGITS = re.compile("[-+]?[0-9]+")
@@ -316,7 +308,15 @@ TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
 RAMP = Parsed("ramp", _ramp, "64..512/469B", "4Mi:252M,8Mi:2.87T,16Mi", "16 8 300000")
 TRAINED_TOKENS = Parsed("tokens", _trained_tokens, "15T", "300B")
 BUDGET_TOKENS = Parsed("tokens", _budget_tokens, "15T", "chinchilla")
-SEQUENCE = Parsed("tokens", _sequence, "8192", "8Ki")
+SEQUENCE = Parsed(
+    "tokens",
+    partial(
+        _tokens,
+        hint=f"a sequence has 1 to {LONGEST_SEQ:,} (128Mi) tokens, as 8192 or 8Ki",
+        most=LONGEST_SEQ,
+    ),
+    "8192", "8Ki",
+)  # fmt: skip
 LAYERS = Parsed("layers", _layers, "19,20,20,21", "4,5x14,4", "16")
 DURATION = Parsed("time", _duration_s, "90s", "10min", "3h", "2d")
 # Nobody has a deadline in seconds.
@@ -354,8 +354,8 @@ VARIABLE = Parsed(
 )
 NAMES = Parsed("names", _names, "none", "none,full")
 COUNTS = Parsed("counts", _counts, "8", "8,16")
-REQUIRE, FORBID = condition("require", "pp <= 4"), condition("forbid", "zero == 3")
-FIX = condition("fix", "mbs=1")
+REQUIRE, FORBID = _condition("require", "pp <= 4"), _condition("forbid", "zero == 3")
+FIX = _condition("fix", "mbs=1")
 # Modules, `off` or `search`: which there are, the framework says.
 MODULES = Parsed("modules", lambda text: text.strip().lower(), "off", "all", "search", "core_attn")
 FILE = Parsed("file", _file, "out.json")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
-    from rich.progress import TaskID
 
     from planner.search.limit_results import Until
 
@@ -51,37 +50,29 @@ def limited(time_limit_s: float | None) -> Iterator[Until]:
         click.echo(f"--time-limit {time_limit_s:g} ended before: {first}{rest}", err=True)
 
 
-class _Watch:
-    """Remembers how far a search is, and draws it if there is a bar."""
-
-    def __init__(self) -> None:
-        self.state = "starting"
-        self.bars: Bars | None = None
-        self.task: TaskID | None = None
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        self.state = f"{what}, {done} of {total}"
-        if self.bars is not None and self.task is not None:
-            self.bars.update(self.task, description=what, completed=done, total=total)
-
-
 @contextmanager
 def watched(quiet: bool, kept: str = "") -> Iterator[Progress]:
     """A progress callback: a bar on a terminal's stderr; says on Ctrl-C how far it came, and what
     is `kept` of it."""
-    watch = _Watch()
-    try:
-        if quiet or not sys.stderr.isatty():
+    state = "starting"
+    drawn = not quiet and sys.stderr.isatty()
+    with _bars() if drawn else nullcontext() as bars:
+        task = None if bars is None else bars.add_task(state, total=None)
+
+        def watch(what: str, done: int, total: int) -> None:
+            nonlocal state
+            state = f"{what}, {done} of {total}"
+            if bars is not None and task is not None:
+                bars.update(task, description=what, completed=done, total=total)
+
+        try:
             yield watch
-        else:
-            with _bars() as watch.bars:
-                watch.task = watch.bars.add_task(watch.state, total=None)
-                yield watch
-    except KeyboardInterrupt:
-        nothing = (
-            "nothing was written. --time-limit SECONDS stops a search and keeps what it has found"
-        )
-        raise KeyboardInterrupt(f"interrupted ({watch.state}); {kept or nothing}") from None
+        except KeyboardInterrupt:
+            nothing = (
+                "nothing was written. --time-limit SECONDS stops a search and keeps what it has "
+                "found"
+            )
+            raise KeyboardInterrupt(f"interrupted ({state}); {kept or nothing}") from None
 
 
 def _bars() -> Bars:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import click
@@ -31,12 +30,8 @@ def run(**options: Any) -> None:
     batch = options["batch"] or ("fixed" if options["batch_ramp"] else "both")
     batches = tuple(one for one in BATCHES if batch in (one, "both"))
     scaling = searched(
-        options,
-        len(counts) * len(batches),
-        partial(
-            scale, request, options["gpu"], counts, options["tokens"], settings, batches=batches,
-            limits=limits, objective=options["minimise"],
-        ),
+        options, len(counts) * len(batches), scale, request, options["gpu"], counts,
+        options["tokens"], settings, batches=batches, limits=limits, objective=options["minimise"],
     )  # fmt: skip
     show_study(scaling, options, shown, scaling_report)
     if all(point.run is None for point in scaling.points):

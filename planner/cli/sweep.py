@@ -18,10 +18,9 @@ from hardware.files import read_text, toml_content
 from planner.cli.comparing import build_settings, comparing_request, offers_for
 from planner.cli.declared import command, names_of
 from planner.cli.errors import ExitStatus
-from planner.cli.options import output_format
+from planner.cli.options import by_spelling, option_of, option_value, output_format
 from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run, watched
-from planner.cli.table_options import by_spelling, option_of, option_value
 from planner.compare.comparison import check_tokens
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.sweep.engines import started
@@ -134,7 +133,9 @@ def _grid(path: Path) -> Grid:
     file = _File(path)
     job, money = _parameters()
     known = job | money
-    defaults = _defaults() | _fixed(file, known)
+    # What planner compare takes where nobody says anything.
+    with command("compare").make_context("compare", [], resilient_parsing=True) as context:
+        defaults = dict(context.params) | _fixed(file, known)
     axes: dict[str, tuple[Value, ...]] = {}
     prices: dict[str, tuple[Value, ...]] = {}
     for key, values in file.grid.items():
@@ -169,12 +170,6 @@ def _parameters() -> tuple[dict[str, click.Parameter], ...]:
     job = names_of("training") | names_of("conditions") | {"model", "recompute"}
     every = command("compare").params
     return tuple(by_spelling(one for one in every if one.name in some) for some in (job, money))
-
-
-def _defaults() -> dict[str, Any]:
-    """What planner compare takes where nobody says anything."""
-    with command("compare").make_context("compare", [], resilient_parsing=True) as context:
-        return dict(context.params)
 
 
 def _fixed(file: _File, known: dict[str, click.Parameter]) -> dict[str, Any]:

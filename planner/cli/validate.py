@@ -22,7 +22,6 @@ from planner.evidence.runs.families import Family, family_by
 from planner.evidence.runs.predict import Prediction, predict_rows, recalibrated
 from planner.evidence.runs.report import report as by_family
 from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, read_rows
-from planner.evidence.runs.worst import describe
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import csv_text
 from planner.report.calibration import study_report
@@ -92,10 +91,7 @@ def _predictions(given: Sequence[str], unnamed: bool) -> list[Prediction]:
 def _page(predictions: Sequence[Prediction], family: Family) -> Page:
     from planner.report.pages.validation import validation_page
 
-    families = [family(prediction) for prediction in predictions]
-    labels = [f"{one.row.place}: {describe(one)}" for one in predictions]
-    content, report = document(predictions, family), _report(predictions, family)
-    return validation_page(content, report, families, labels)
+    return validation_page(predictions, family, _report(predictions, family))
 
 
 def _report(predictions: Sequence[Prediction], family: Family) -> Report:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from hardware.frozen import Frozen
 from planner._version import __version__
 from planner.compare.comparison import Entry, enter, run_of, with_batch
+from planner.compare.goodput import DAY_S
 from planner.compare.interval import Range, columns
 from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
 from planner.compare.offers import Offer
@@ -37,7 +38,6 @@ _GUESS = 0.4
 # How fast the right size follows what the searches say: D falls as 1/N, its best grows as N.
 _DAMPING = 0.5
 _REFERENCE_TOKENS = 10**12
-_DAY_S = 86400.0
 
 Goal = Literal["least loss", "most tokens", "largest model", "compute-optimal", "as given"]
 
@@ -179,7 +179,7 @@ class _Study:
         )
         exact = Range(value=tokens, low=tokens, high=tokens)
         searched = self._searched(sized, 1) if ask.gpus else sized
-        return self._budget(self._goal(), searched, exact)
+        return self._budget(searched, exact)
 
     def _goal(self) -> Goal:
         ask = self.ask
@@ -195,7 +195,7 @@ class _Study:
         """The size that fits the time: given, or found by searching at sizes that come closer."""
         if self.ask.has_size:
             sized = self._searched(self._size(None), 1)
-            return self._budget(self._goal(), sized, _inverse(sized.days_a_token(), days))
+            return self._budget(sized, _inverse(sized.days_a_token(), days))
         found: list[_Sized] = []
         low, high, wanted = LEAST, inf, self._first_guess(days)
         for number in range(1, MOST_SEARCHES + 1):
@@ -221,12 +221,13 @@ class _Study:
             return tokens / self.ask.tokens
         return float((tokens / load_laws()[0].best_tokens(sized.parameters).value) ** _DAMPING)
 
-    def _loss(self, sized: _Sized, days: float) -> float:
-        tokens = _inverse(sized.days_a_token(), days)
-        return load_laws()[0].loss(sized.parameters, tokens).value
-
     def _closest(self, found: list[_Sized], days: float) -> Budget:
         """The answer among the sizes that were searched. NothingFitsError if none runs."""
+        law = load_laws()[0]
+
+        def tokens_of(one: _Sized) -> Range:
+            return _inverse(one.days_a_token(), days)
+
         running = [sized for sized in found if sized.run is not None]
         if not running:
             found[-1].days_a_token()
@@ -234,15 +235,15 @@ class _Study:
             enough = [one for one in running if self._ratio(one, days) >= 1.0 - CLOSE]
             best = max(enough or running[-1:], key=lambda one: one.parameters)
         else:
-            best = min(running, key=lambda one: self._loss(one, days))
-        tokens = _inverse(best.days_a_token(), days)
+            best = min(running, key=lambda one: law.loss(one.parameters, tokens_of(one)).value)
+        tokens = tokens_of(best)
         failed = [one for one in found if one.run is None]
         if not failed or self._ratio(best, days) <= 1.0 + CLOSE:
-            return self._budget(self._goal(), best, tokens)
+            return self._budget(best, tokens)
         smallest = min(failed, key=lambda one: one.parameters)
         why = smallest.reason.partition(". ")[0]
         note = f"No larger one runs: {smallest.spec.name} was tried ({why})."
-        return self._budget(self._goal(), best, tokens, (note,))
+        return self._budget(best, tokens, (note,))
 
     def _is_same(self, wanted: float, sized: _Sized) -> bool:
         if not LEAST <= wanted <= MOST:
@@ -254,7 +255,7 @@ class _Study:
 
     def _first_guess(self, days: float) -> float:
         cluster = Offer(gpus=self.ask.gpus).resolve()
-        flop = _GUESS * days * _DAY_S * cluster.num_gpus * cluster.gpu.peak(self.request.precision)
+        flop = _GUESS * days * DAY_S * cluster.num_gpus * cluster.gpu.peak(self.request.precision)
         tokens = self.ask.tokens
         if isinstance(tokens, int):
             wanted = flop / FLOP_PER_PARAMETER_AND_TOKEN / tokens
@@ -288,9 +289,7 @@ class _Study:
         run, reason = run_of(entry, outcome, _REFERENCE_TOKENS, self.settings)
         return replace(sized, entry=entry, outcome=outcome, run=run, reason=reason)
 
-    def _budget(
-        self, goal: Goal, sized: _Sized, tokens: Range, notes: tuple[str, ...] = ()
-    ) -> Budget:
+    def _budget(self, sized: _Sized, tokens: Range, notes: tuple[str, ...] = ()) -> Budget:
         law = load_laws()[0]
         per_token = FLOP_PER_PARAMETER_AND_TOKEN * sized.parameters
         run = None
@@ -301,7 +300,7 @@ class _Study:
             notes = (*notes, *with_batch(sized.request)[1])
         is_known = sized.spec.moe is None and not sized.spec.has_states
         return Budget(
-            goal=goal,
+            goal=self._goal(),
             model=sized.spec.name,
             parameters=sized.parameters,
             tokens=tokens,

@@ -28,7 +28,7 @@ from planner.compare.comparison import (
 )
 from planner.compare.decision import choice_of, decide
 from planner.compare.goodput import DAY_S
-from planner.compare.interval import bound, columns
+from planner.compare.interval import columns
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.quotes import check_providers, choose
 from planner.compare.results import COMPARISON_VERSION
@@ -279,7 +279,6 @@ def _shifted(progress: Progress | None, before: int, total: int) -> Progress | N
 
 # What the bound of a time assumes.
 EVEN_SO = "even if the GPUs only multiplied matrices"
-KW_PER_MW = 1e3
 
 Beyond = Literal["", "deadline", "budget", "power", "racks", "another"]
 
@@ -308,7 +307,7 @@ def least_of(entry: Entry, tokens: int, settings: Settings, kinds: Iterable[Cost
     hours = days * HOURS_PER_DAY
     cost = None if price is None else hours * gpus * price
     racks = racks_of(entry.cluster, gpus, settings)
-    return Least(days, cost, hours * power_kw / KW_PER_MW, power_kw, racks)
+    return Least(days, cost, hours * power_kw / 1e3, power_kw, racks)
 
 
 def over_a_limit(least: Least, limits: Limits, currency: str) -> tuple[Beyond, str]:
@@ -343,13 +342,7 @@ def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: L
     for choice in found:
         if (choice.cost is None) != (least.cost is None):
             continue
-        figures = {
-            "time": bound(choice.days, limits.certainty),
-            "cost": 0.0 if choice.cost is None else bound(choice.cost, limits.certainty),
-            "energy": bound(choice.mwh, limits.certainty),
-            "power": choice.power_kw,
-            "racks": choice.racks,
-        }
+        figures = choice.bounds(limits.certainty)
         if all(figures[name] <= (getattr(least, name) or 0.0) for name in sums):
             return choice.cluster
     return ""
@@ -357,17 +350,16 @@ def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: L
 
 def gpu_hour(entry: Entry, settings: Settings, kinds: Iterable[CostBasis]) -> float | None:
     """The lowest price of a GPU hour of these kinds; None where there is none."""
-    prices = (_gpu_hour(entry, settings, kind) for kind in kinds)
-    return min((price for price in prices if price is not None), default=None)
-
-
-def _gpu_hour(entry: Entry, settings: Settings, kind: CostBasis) -> float | None:
-    if kind == "owned":
+    prices = []
+    for kind in kinds:
+        if kind != "owned":
+            if choice := choose(entry.offer, entry.cluster, kind, settings):
+                prices.append(choice.per_gpu_hour)
+            continue
         power = power_of(entry.cluster, settings)
-        owned = owned_price(entry.offer, entry.cluster, power, settings)
-        return None if owned is None else owned[1].total * settings.converted(1.0, "USD")
-    choice = choose(entry.offer, entry.cluster, kind, settings)
-    return None if choice is None else choice.per_gpu_hour
+        if owned := owned_price(entry.offer, entry.cluster, power, settings):
+            prices.append(owned[1].total * settings.converted(1.0, "USD"))
+    return min(prices, default=None)
 
 
 def least_days(job: Job, tokens: int) -> float:

@@ -7,14 +7,19 @@ from typing import Literal
 from pydantic import Field
 
 from hardware.frozen import Frozen
-from planner.compare.interval import Range
+from planner.compare.interval import Range, bound
 from planner.compare.settings import CostBasis
 
 Objective = Literal["cost", "time", "energy"]
 Order = Literal["one-after-another", "side-by-side", "mixed"]
 
-# Sums that may be limited.
-SUMS = ("time", "cost", "power", "racks")
+# Sums that may be limited: the fields of `Limits` and of `Taken`.
+SUMS = {
+    "time": ("deadline_days", "days"),
+    "cost": ("budget", "cost"),
+    "power": ("power_kw", "power_kw"),
+    "racks": ("racks", "racks"),
+}
 
 
 class Limits(Frozen):
@@ -29,8 +34,8 @@ class Limits(Frozen):
     @property
     def given(self) -> dict[str, float]:
         """The limits that there are, by the name of the sum they hold for."""
-        values = (self.deadline_days, self.budget, self.power_kw, self.racks)
-        return {name: value for name, value in zip(SUMS, values, strict=True) if value is not None}
+        values = {name: getattr(self, limit) for name, (limit, _) in SUMS.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class Choice(Frozen):
@@ -48,6 +53,16 @@ class Choice(Frozen):
     racks: int = 0
     basis: CostBasis = "on_demand"
     provider: str = ""
+
+    def bounds(self, certainty: float) -> dict[str, float]:
+        """What each sum does not exceed with this probability, 0 for an unknown cost."""
+        return {
+            "time": bound(self.days, certainty),
+            "cost": 0.0 if self.cost is None else bound(self.cost, certainty),
+            "energy": bound(self.mwh, certainty),
+            "power": self.power_kw,
+            "racks": self.racks,
+        }
 
 
 class Taken(Frozen):

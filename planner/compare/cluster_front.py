@@ -22,6 +22,7 @@ from planner.compare.comparison import (
     search_entries,
     with_batch,
 )
+from planner.compare.goodput import HOUR_S
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.searches import ONE_BY_ONE, How, Outcome
@@ -29,15 +30,13 @@ from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.job.written import picked
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
-from planner.search.front import ALIKE, SAVING, Floats, nondominated, without_near
+from planner.search.front import ALIKE, SAVING, nondominated, without_near
 from planner.search.result import SearchResult
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_PLANS = 1_000
-BILLION = 1e9
-HOUR_S = 3600.0
 
 
 class ClusterPoint(Frozen):
@@ -171,7 +170,7 @@ def _searched(entry: Entry, outcome: Outcome | None) -> ClusterSearched:
 def _point(one: ClusterSearched, number: int, plan: Plan, result: SearchResult) -> ClusterPoint:
     gpus, usd = one.num_gpus, one.usd_per_gpu_hour
     if usd is not None:
-        usd = gpus * usd / HOUR_S / plan.tokens_per_s * BILLION
+        usd = gpus * usd / HOUR_S / plan.tokens_per_s * 1e9
     return ClusterPoint(
         cluster=one.cluster,
         plan=number,
@@ -192,21 +191,12 @@ def front_points(points: Sequence[ClusterPoint], priced: bool) -> list[ClusterPo
     """
     if not points:
         return []
-    table = _table(points, priced)
+    # Each to be small, seconds a token first.
+    names = ("peak_bytes", "num_gpus", *(("usd_per_billion_tokens",) if priced else ()))
+    columns = [[float(getattr(point, name)) for point in points] for name in names]
+    table = np.array([[1.0 / point.tokens_per_s for point in points], *columns]).T
     kept = without_near(table, nondominated(table), ALIKE, SAVING)
     return [points[index] for index in kept.tolist()]
-
-
-def _table(points: Sequence[ClusterPoint], priced: bool) -> Floats:
-    """[points, dimensions], each to be small, seconds a token first."""
-    columns = [
-        [1.0 / point.tokens_per_s for point in points],
-        [point.peak_bytes for point in points],
-        [float(point.num_gpus) for point in points],
-    ]
-    if priced:
-        columns.append([point.usd_per_billion_tokens or 0.0 for point in points])
-    return np.array(columns).T
 
 
 def shortened(points: Sequence[ClusterPoint], most: int) -> list[ClusterPoint]:

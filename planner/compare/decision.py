@@ -11,12 +11,11 @@ the largest, so two choices that differ by less count as equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 from planner.compare.choice import SUMS, Choice, Decision, Limits, Objective, Order, Taken
-from planner.compare.interval import Range, bound, chance
+from planner.compare.interval import Range, chance
 from planner.compare.results import Run
 from planner.compare.run import facility_kw
 from planner.compare.settings import CostBasis
@@ -71,21 +70,16 @@ class _Table:
     """The choices as whole numbers, and the rows of each job."""
 
     def __init__(self, choices: Sequence[Choice], limits: Limits, objective: Objective) -> None:
-        certainty = limits.certainty
         needs_price = objective == "cost" or limits.budget is not None
-        self.choices = [
-            one
-            for one in choices
-            if isfinite(bound(one.days, certainty)) and not (needs_price and one.cost is None)
+        bounds = [one.bounds(limits.certainty) for one in choices]
+        known = [
+            (one, found)
+            for one, found in zip(choices, bounds, strict=True)
+            if isfinite(found["time"]) and not (needs_price and one.cost is None)
         ]
+        self.choices = [one for one, _ in known]
         self.jobs = list(dict.fromkeys(one.job for one in choices))
-        self.real: dict[str, list[float]] = {
-            "time": [bound(one.days, certainty) for one in self.choices],
-            "cost": [bound(one.cost, certainty) if one.cost else 0.0 for one in self.choices],
-            "energy": [bound(one.mwh, certainty) for one in self.choices],
-            "power": [one.power_kw for one in self.choices],
-            "racks": [one.racks for one in self.choices],
-        }
+        self.real = {name: [found[name] for _, found in known] for name in bounds[0]}
         self.unit = {
             name: max(values, default=1.0) * len(self.jobs) / _STEPS or 1.0
             for name, values in self.real.items()
@@ -189,17 +183,13 @@ class _Model:
                 for row, literal in group
                 if solver.value(literal)
             }
-            found = _Solution(rows, found.gap if found else max(0.0, gap))
+            found = rows, found[1] if found else max(0.0, gap)
             self.model.add(self.total[aim] <= int(solver.objective_value + 0.5))
         return found
 
 
-@dataclass(frozen=True)
-class _Solution:
-    """Rows taken, each with the number of its cluster; what the first aim might still gain."""
-
-    groups: dict[int, int]
-    gap: float
+# Rows taken, each with the number of its cluster; what the first aim might still gain.
+_Solution = tuple[dict[int, int], float]
 
 
 def decide(
@@ -252,10 +242,8 @@ def _least(table: _Table, order: Order, limits: Limits, name: str) -> Taken | No
 
 def _value(taken: Taken | None, name: str) -> float | None:
     """The sum that a limit holds for."""
-    if taken is None:
-        return None
-    values = (taken.days, taken.cost, taken.power_kw, float(taken.racks))
-    return dict(zip(SUMS, values, strict=True))[name]
+    value = None if taken is None else getattr(taken, SUMS[name][1])
+    return None if value is None else float(value)
 
 
 def _front(table: _Table, order: Order, limits: Limits) -> tuple[Taken, ...]:
@@ -276,9 +264,10 @@ def _front(table: _Table, order: Order, limits: Limits) -> tuple[Taken, ...]:
 
 
 def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
-    rows = sorted(solution.groups)
-    numbers = list(dict.fromkeys(solution.groups[row] for row in rows))
-    groups = [[row for row in rows if solution.groups[row] == number] for number in numbers]
+    taken, gap = solution
+    rows = sorted(taken)
+    numbers = list(dict.fromkeys(taken[row] for row in rows))
+    groups = [[row for row in rows if taken[row] == number] for number in numbers]
     chosen = tuple(table.choices[row] for row in rows)
     priced = all(one.cost is not None for one in chosen)
 
@@ -295,7 +284,7 @@ def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
 
     return Taken(
         choices=chosen,
-        together=tuple(numbers.index(solution.groups[row]) for row in rows),
+        together=tuple(numbers.index(taken[row]) for row in rows),
         days=max(sum(table.real["time"][row] for row in group) for group in groups),
         cost=sum(table.real["cost"][row] for row in rows) if priced else None,
         mwh=sum(table.real["energy"][row] for row in rows),
@@ -303,7 +292,7 @@ def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
         racks=round(largest("racks")),
         chance_in_time=in_time,
         chance_in_budget=in_budget,
-        gap=solution.gap,
+        gap=gap,
     )
 
 

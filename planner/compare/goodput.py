@@ -98,9 +98,15 @@ def goodput(run: Run, settings: Settings) -> Goodput:
     low, highs = _range(run, settings)
     share = _share(rate, stop_s, write_s, restart_s, settings)
     most = _share(rate * low, stop_s, write_s, restart_s, settings)
-    least = min(
-        _share(value, stop_s, write_s, _worst_restart_s(value, settings) + write_s, settings)
+    # A user's restart time is taken at its word.
+    told = "restart" in settings.figures
+    worst_s = {
+        value: settings.value("restart") if told else slowest_restart(1.0 / value, settings)
         for value in (rate * factor for factor in highs)
+    }
+    least = min(
+        _share(value, stop_s, write_s, longest_s + write_s, settings)
+        for value, longest_s in worst_s.items()
     )
     hardware = rate * settings.value("hardware_share")
     repair_s = settings.value("repair") * HOUR_S
@@ -122,7 +128,7 @@ def goodput(run: Run, settings: Settings) -> Goodput:
         spares=settings.spares or 0,
         suggested_spares=spares_for(hardware, repair_s, MOST_WAITING),
         by_hand=None
-        if "restart" in settings.figures
+        if told
         else _share(rate, stop_s, write_s, by_hand_s, settings) * (1.0 - waiting),
     )
 
@@ -146,13 +152,6 @@ def slowest_restart(mtbf_s: float, settings: Settings) -> float:
     return automatic * exp(min(1.0, max(0.0, place)) * log(by_hand / automatic))
 
 
-def _worst_restart_s(rate: float, settings: Settings) -> float:
-    """Seconds of a restart at the low end of the range; a user's time is taken at its word."""
-    if "restart" in settings.figures:
-        return settings.value("restart")
-    return slowest_restart(1.0 / rate, settings)
-
-
 def _range(run: Run, settings: Settings) -> tuple[float, tuple[float, ...]]:
     """Factors on the failure rate: lowest published, and the highest published for such runs.
 
@@ -162,7 +161,8 @@ def _range(run: Run, settings: Settings) -> tuple[float, tuple[float, ...]]:
     """
     if {"gpu_mtbf", "node_mtbf"} & set(settings.figures):
         return 1.0, (1.0,)
-    usual = usual_node_rate(settings) * 1000.0 * DAY_S
+    # Interruptions of a node in 1,000 days.
+    usual = _rate(_GPUS_PER_NODE_OF_RATES, 1, settings) * 1000.0 * DAY_S
     highs = tuple(settings.value(name) / usual for name in high_rates(run.gpus))
     return settings.value("failure_rate_low") / usual, highs
 
@@ -171,11 +171,6 @@ def high_rates(gpus: int) -> tuple[str, ...]:
     """Figures with the highest published failure rates that hold for jobs of a size, rising."""
     largest = load_economics().accounts["rsc-1-jobs"].gpus
     return ("failure_rate_by_hand", *(("failure_rate_high",) if gpus <= largest else ()))
-
-
-def usual_node_rate(settings: Settings) -> float:
-    """Interruptions per second of a node of eight GPUs."""
-    return _rate(_GPUS_PER_NODE_OF_RATES, 1, settings)
 
 
 def _interval(rate: float, stop_s: float, write_s: float, settings: Settings) -> float:

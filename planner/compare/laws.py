@@ -164,16 +164,6 @@ class BatchPrice(Frozen):
     extra: Range
     extrapolated: bool
 
-    @property
-    def is_past(self) -> bool:
-        """Whether the batch is larger than the critical one."""
-        return self.batch > self.critical.value
-
-    @property
-    def is_surely_past(self) -> bool:
-        """Whether it is larger than the upper end of the interval."""
-        return self.batch > self.critical.high
-
 
 def price_of(batch: float, largest: int, tokens: float) -> BatchPrice:
     """What a batch costs in a training on so many tokens. `batch`: mean over the tokens (of a

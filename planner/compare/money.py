@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import expm1, log1p
 
@@ -40,32 +41,22 @@ class OwnedHour:
         return self.hardware + self.around + self.electricity + self.hosting
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerTerms:
-    """Terms of ownership: interest per year, years, share of the life in use, money per kWh,
-    money per kW and month of rated power."""
-
-    interest: float
-    years: float
-    utilisation: float
-    per_kwh: float
-    hosting_per_kw_month: float
-
-
 def owned_hour(
-    hardware: float, around: float, drawn_w: float, rated_w: float, terms: OwnerTerms
+    hardware: float, around: float, drawn_w: float, rated_w: float, term: Callable[[str], float]
 ) -> OwnedHour:
     """Cost of a GPU hour in use.
 
     `hardware`, `around`: purchase prices a GPU. `drawn_w`: facility power drawn a GPU (IT power
-    times PUE), `rated_w`: rated IT power a GPU, which hosting is paid for. What is paid whether
-    or not the GPU works is spread over the hours in use.
+    times PUE), `rated_w`: rated IT power a GPU, which hosting is paid for. `term`: interest,
+    amortisation_years, utilisation (share of the life in use), electricity (money per kWh) and
+    hosting (money per kW and month of rated power). What is paid whether or not the GPU works is
+    spread over the hours in use.
     """
-    hours = HOURS_PER_YEAR * terms.utilisation
-    hosting_year = rated_w / 1e3 * terms.hosting_per_kw_month * MONTHS_PER_YEAR
+    hours = HOURS_PER_YEAR * term("utilisation")
+    hosting_year = rated_w / 1e3 * term("hosting") * MONTHS_PER_YEAR
     return OwnedHour(
-        hardware=annuity(hardware, terms.interest, terms.years) / hours,
-        around=annuity(around, terms.interest, terms.years) / hours,
-        electricity=drawn_w / 1e3 * terms.per_kwh,
+        hardware=annuity(hardware, term("interest"), term("amortisation_years")) / hours,
+        around=annuity(around, term("interest"), term("amortisation_years")) / hours,
+        electricity=drawn_w / 1e3 * term("electricity"),
         hosting=hosting_year / hours,
     )

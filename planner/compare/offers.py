@@ -14,12 +14,10 @@ from hardware.errors import first_error
 from hardware.files import read_text, toml_content
 from hardware.frozen import Frozen
 from hardware.load import MOST_GPUS, gpu_names, load_cluster_file, parse_gpus
-from hardware.prices import Date, Price, PriceKind, PriceOfGpu
+from hardware.prices import PRICE_KINDS, Date, Price, PriceOfGpu
 from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.job.pool import parse_one_type
-
-_KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
 
 
 class Offer(Frozen):
@@ -83,7 +81,7 @@ class Offer(Frozen):
                 date=self.date,
                 source=self.source,
             )
-            for kind in _KINDS
+            for kind in PRICE_KINDS
             if (amount := getattr(self, kind)) is not None
         )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hardware.economics import Figure
 from hardware.frozen import Frozen
-from hardware.prices import Price, PriceKind
+from hardware.prices import PRICE_KINDS, Price, PriceKind
 from planner.compare.choice import Decision
 from planner.compare.goodput import Goodput
 from planner.compare.interval import Range, columns
@@ -105,9 +105,11 @@ class Run(Frozen):
 
     def cost(self, basis: CostBasis) -> Range | None:
         """Cost at one kind of price; None where it is not known."""
-        if basis == "owned":
-            return None if self.owning is None else self.owning.cost
-        return next((rental.cost for rental in self.rentals if rental.kind == basis), None)
+        return None if (priced := self.priced(basis)) is None else priced.cost
+
+    def priced(self, basis: CostBasis) -> Rental | Owning | None:
+        """Renting at one kind of price, or owning; None where it is not known."""
+        return self.owning if basis == "owned" else self.rental(basis)
 
     def rental(self, kind: PriceKind) -> Rental | None:
         """The rental of a kind."""
@@ -130,7 +132,7 @@ class ComparisonRow(Frozen):
 
 
 SortKey = Literal["days", "cost", "tokens_per_s", "mfu", "energy", "given"]
-SORT_KEYS: tuple[SortKey, ...] = ("days", "cost", "tokens_per_s", "mfu", "energy", "given")
+SORT_KEYS: tuple[SortKey, ...] = get_args(SortKey)
 
 
 class Comparison(Frozen):
@@ -158,14 +160,20 @@ class Comparison(Frozen):
 
     def to_frame(self) -> pd.DataFrame:
         """One row a cluster; empty cells where a figure is not known."""
-        return _frame([_flat(row) for row in self.rows])
+        names = {"name", "gpu", "num_gpus", "num_nodes", "precision", "reason"}
+        return _frame(
+            [
+                row.model_dump(include=names) | {"on_front": row.on_front} | flat_run(row.run)
+                for row in self.rows
+            ]
+        )
 
 
 class ScalePoint(Frozen):
     """One number of GPUs: `batch` fixed (strong scaling) or grown with the GPUs (weak).
 
     `speedup`: tokens/s over that of the first point of its series; `efficiency`: speedup over the
-    growth in GPUs. `microbatches`: in flight per pipeline and step.
+    growth in GPUs.
     """
 
     batch: Literal["fixed", "scaled"]
@@ -175,6 +183,11 @@ class ScalePoint(Frozen):
     reason: str = ""
     speedup: float | None = None
     efficiency: float | None = None
+
+    @property
+    def lasting_tokens_per_s(self) -> float | None:
+        """Interruptions included; None without a plan."""
+        return None if self.run is None else self.run.plan.tokens_per_s * self.run.goodput.share
 
 
 class Scaling(Frozen):
@@ -218,11 +231,6 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(whole, "Int64"))
 
 
-def _flat(row: ComparisonRow) -> dict[str, Any]:
-    head = row.model_dump(include={"name", "gpu", "num_gpus", "num_nodes", "precision", "reason"})
-    return head | {"on_front": row.on_front} | flat_run(row.run)
-
-
 def flat_run(run: Run | None) -> dict[str, Any]:
     """Scalars of a run, for tables."""
     if run is None:
@@ -242,18 +250,16 @@ def flat_run(run: Run | None) -> dict[str, Any]:
     if run.batch_price is not None:
         row |= columns("critical_batch_tokens", run.batch_price.critical)
         row |= columns("extra_tokens_share", run.batch_price.extra)
-    for kind in ("on_demand", "reserved", "spot"):
-        row |= _flat_rental(kind, run.rental(kind))
+    for kind in PRICE_KINDS:
+        if (rental := run.rental(kind)) is None:
+            row[f"{kind}_cost"] = None
+            continue
+        names = "per_gpu_hour per_trillion_tokens provider=price.provider date=price.date"
+        more = picked(rental, f"{names} source=price.source")
+        row |= columns(f"{kind}_cost", rental.cost)
+        row |= {f"{kind}_{name}": value for name, value in more.items()}
     if run.owning is not None:
         row |= columns("owned_cost", run.owning.cost)
         names = "owned_per_gpu_hour=per_gpu_hour owned_per_trillion_tokens=per_trillion_tokens"
         row |= picked(run.owning, names)
     return row | {"limited_by": "; ".join(share.text for share in run.shares[:3])}
-
-
-def _flat_rental(kind: str, rental: Rental | None) -> dict[str, Any]:
-    if rental is None:
-        return {f"{kind}_cost": None}
-    names = "per_gpu_hour per_trillion_tokens provider=price.provider date=price.date"
-    more = picked(rental, f"{names} source=price.source")
-    return columns(f"{kind}_cost", rental.cost) | {f"{kind}_{name}": more[name] for name in more}

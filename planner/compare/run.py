@@ -11,7 +11,7 @@ from hardware.prices import PRICE_KINDS, PriceKind
 from hardware.schema import FABRIC_TITLES, Cluster
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
 from planner.compare.interval import Range
-from planner.compare.laws import BatchPrice, price_of
+from planner.compare.laws import price_of
 from planner.compare.money import OwnedHour, owned_hour
 from planner.compare.offers import Offer
 from planner.compare.quotes import Choice, age_text, choose, is_stale
@@ -22,20 +22,16 @@ from planner.job.written import picked
 from planner.predict.plan import Plan
 from planner.search.result import JobSummary
 
-W_PER_MW = 1e6
 W_PER_KW = 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts a GPU: `rated` of the node, `drawn` by the facility in training (IT power · PUE).
-
-    `error`: share by which the drawn power may be off. `origin`: what the rated power rests on.
-    """
+    """Watts a GPU: `rated` of the node, `drawn` by the facility in training (IT power · PUE);
+    `origin`: what the rated power rests on."""
 
     rated_w: float
     drawn_w: float
-    error: float
     origin: Figure
 
 
@@ -49,7 +45,7 @@ def power_of(cluster: Cluster, settings: Settings) -> Power:
         update = {"value": tdp * ratio.value, "unit": "W", "note": note}
         rated = ratio.model_copy(update=update)
     drawn = rated.value * settings.value("load") * settings.value("pue")
-    return Power(rated.value, drawn, settings.value("load_error"), rated)
+    return Power(rated.value, drawn, rated)
 
 
 def facility_kw(drawn_w: float, num_gpus: int) -> float:
@@ -77,12 +73,8 @@ def comes_in(cluster: Cluster) -> int:
     return domain if domain > cluster.node_gpus else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Purchase:
-    """US dollars a GPU: `hardware` as it was priced, `around` what that price leaves out."""
-
-    hardware: Figure
-    around: Figure
+# US dollars a GPU: its hardware as it was priced, and what that price leaves out around it.
+Purchase = tuple[Figure, Figure]
 
 
 def purchase_of(offer: Offer, cluster: Cluster, settings: Settings) -> Purchase | None:
@@ -93,20 +85,16 @@ def purchase_of(offer: Offer, cluster: Cluster, settings: Settings) -> Purchase 
         in_dollars = settings.model_copy(update={"currency": "USD"})
         usd = in_dollars.converted(capex_per_gpu, offer.currency)
         priced = Figure(value=usd, unit="USD", source=offer.source, date=offer.date)
-        return Purchase(priced, nothing)
+        return priced, nothing
     if settings.capex_usd is not None:
-        given = Figure(value=settings.capex_usd, unit="USD", source="--capex")
-        return Purchase(given, nothing)
+        return Figure(value=settings.capex_usd, unit="USD", source="--capex"), nothing
     economics = load_economics()
     capex = economics.capex.get(cluster.gpu.name)
-    if capex is None:
-        return None
-    return Purchase(capex.price, economics.around.get(capex.scope, nothing))
+    return None if capex is None else (capex.price, economics.around.get(capex.scope, nothing))
 
 
 HOURS_PER_DAY = 24.0
 TRILLION = 1e12
-KG_PER_T = 1e3
 
 
 @dataclass(frozen=True)
@@ -140,6 +128,9 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
     owning = _owning(placed, days, placed.offer.ordered(wanted, comes_in(cluster)), power)
     if owning is None:
         missing = (*missing, f"no purchase price for {cluster.gpu.name} (--capex gives one)")
+    # A ramp counts with its mean.
+    steps = plan.steps_of(placed.tokens)
+    mean_batch = sum(size * size * count for size, _, count in steps) / placed.tokens
     return Run(
         job=summary,
         plan=plan,
@@ -154,14 +145,8 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
         owning=owning,
         missing=missing,
         shares=time_shares(plan, used),
-        batch_price=_batch_price(plan, placed.tokens),
+        batch_price=price_of(mean_batch, plan.gbs_tokens, placed.tokens),
     )
-
-
-def _batch_price(plan: Plan, tokens: int) -> BatchPrice:
-    """What the plan's batch costs in further tokens; a ramp counts with its mean."""
-    mean = sum(size * size * steps for size, _, steps in plan.steps_of(tokens)) / tokens
-    return price_of(mean, plan.gbs_tokens, tokens)
 
 
 def ideal_days(plan: Plan, tokens: int) -> Range:
@@ -220,8 +205,8 @@ def owned_price(
     purchase = purchase_of(offer, cluster, settings)
     if purchase is None:
         return None
-    prices = purchase.hardware.value, purchase.around.value
-    return purchase, owned_hour(*prices, power.drawn_w, power.rated_w, settings.owner_terms)
+    hardware, around = (figure.value for figure in purchase)
+    return purchase, owned_hour(hardware, around, power.drawn_w, power.rated_w, settings.value)
 
 
 def _owning(placed: Placed, days: Range, billed: int, power: Power) -> Owning | None:
@@ -229,13 +214,13 @@ def _owning(placed: Placed, days: Range, billed: int, power: Power) -> Owning | 
     found = owned_price(placed.offer, placed.cluster, power, settings)
     if found is None:
         return None
-    purchase, usd = found
+    (hardware, around), usd = found
     rate = settings.converted(1.0, "USD")
     cost = days.times(HOURS_PER_DAY * billed * usd.total * rate)
     return Owning(
         billed_gpus=billed,
-        hardware_usd=purchase.hardware,
-        around_usd=purchase.around,
+        hardware_usd=hardware,
+        around_usd=around,
         per_gpu_hour=usd.total * rate,
         cost=cost,
         per_trillion_tokens=cost.value * TRILLION / placed.tokens,
@@ -245,7 +230,7 @@ def _owning(placed: Placed, days: Range, billed: int, power: Power) -> Owning | 
 
 def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
     """Energy of all GPUs of the cluster; the error of the power adds in quadrature."""
-    plain, error = hours.times(power.drawn_w / W_PER_MW), log1p(power.error)
+    plain, error = hours.times(power.drawn_w / 1e6), log1p(settings.value("load_error"))
     below = exp(-hypot(log(plain.value / plain.low), error))
     above = exp(hypot(log(plain.high / plain.value), error))
     mwh = Range(value=plain.value, low=plain.value * below, high=plain.value * above)
@@ -255,7 +240,7 @@ def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
         rated_source=power.origin,
         drawn_w=power.drawn_w,
         mwh=mwh,
-        co2_t=None if carbon is None else mwh.times(carbon / KG_PER_T),
+        co2_t=None if carbon is None else mwh.times(carbon / 1e3),
     )
 
 

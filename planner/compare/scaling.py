@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from hardware.load import parse_gpus
@@ -74,7 +74,10 @@ def scale(
         _point(batch, entry, outcome, tokens, one_settings)
         for (batch, _), entry, outcome in zip(wanted, entries, outcomes, strict=True)
     ]
-    related = tuple(point for batch in batches for point in with_speedups(_of(points, batch)))
+    series: dict[str, tuple[ScalePoint, ...]] = {
+        batch: with_speedups([point for point in points if point.batch == batch])
+        for batch in BATCHES
+    }
     return Scaling(
         planner_version=__version__,
         model=load_model(request.model).spec.name,
@@ -82,19 +85,19 @@ def scale(
         tokens=tokens,
         currency=one_settings.currency,
         basis=one_settings.basis,
-        points=related,
+        points=tuple(point for batch in batches for point in series[batch]),
         decision=best_of(
             [
                 (f"{point.num_gpus}x{gpu}", point.num_gpus, point.run)
-                for point in _of(related, batches[0])
+                for point in series[batches[0]]
                 if point.run is not None
             ],
             limits or Limits(),
             objective,
             one_settings.basis,
         ),
-        knees={batch: knee(_of(related, batch)) for batch in batches},
-        batch_limit=batch_limit(_of(related, "fixed"), _of(related, "scaled")),
+        knees={batch: knee(series[batch]) for batch in batches},
+        batch_limit=batch_limit(series["fixed"], series["scaled"]),
         notes=notes,
     )
 
@@ -139,13 +142,9 @@ def _point(
     return point.model_copy(update={"run": run, "gbs_tokens": run.plan.gbs_tokens})
 
 
-def _of(points: Iterable[ScalePoint], batch: str) -> tuple[ScalePoint, ...]:
-    return tuple(point for point in points if point.batch == batch)
-
-
 def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
     """Points of a series with lasting tokens/s over those of its first point that has a plan."""
-    rates = [_rate(point) for point in points]
+    rates = [point.lasting_tokens_per_s for point in points]
     first = next((index for index, rate in enumerate(rates) if rate), None)
     if first is None:
         return tuple(points)
@@ -158,11 +157,6 @@ def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
         )
         for point, rate in zip(points, rates, strict=True)
     )
-
-
-def _rate(point: ScalePoint) -> float | None:
-    """Lasting tokens per second: interruptions included."""
-    return None if point.run is None else point.run.plan.tokens_per_s * point.run.goodput.share
 
 
 def knee(points: Sequence[ScalePoint]) -> int | None:
@@ -182,7 +176,7 @@ def batch_limit(fixed: Sequence[ScalePoint], scaled: Sequence[ScalePoint]) -> in
     """Least number of GPUs at which a batch grown with them is clearly faster a GPU, or at which
     only the grown one has a plan at all."""
     for one, other in zip(fixed, scaled, strict=False):
-        slow, fast = _rate(one), _rate(other)
+        slow, fast = one.lasting_tokens_per_s, other.lasting_tokens_per_s
         if fast and (not slow or fast > (1.0 + CLEARLY_FASTER) * slow):
             return one.num_gpus
     return None

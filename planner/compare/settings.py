@@ -13,7 +13,6 @@ from hardware.frozen import Frozen
 from hardware.load import MOST_GPUS
 from hardware.prices import Price
 from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST, LARGEST_PRICE
-from planner.compare.money import OwnerTerms
 from planner.job.errors import UsageError
 
 CostBasis = Literal["on_demand", "reserved", "spot", "owned"]
@@ -64,17 +63,6 @@ class Settings(Frozen):
     def value(self, name: str) -> float:
         """Value of a figure in its unit."""
         return self.figure(name).value
-
-    @property
-    def owner_terms(self) -> OwnerTerms:
-        """Terms of ownership, in US dollars."""
-        return OwnerTerms(
-            interest=self.value("interest"),
-            years=self.value("amortisation_years"),
-            utilisation=self.value("utilisation"),
-            per_kwh=self.value("electricity"),
-            hosting_per_kw_month=self.value("hosting"),
-        )
 
     def converted(self, amount: float, currency: str) -> float:
         """An amount in the currency of the comparison. UsageError without a rate."""

@@ -24,8 +24,13 @@ from planner.evidence.fit import held_out
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.runs.document import summary_record
 from planner.evidence.runs.predict import Prediction, predict_rows
-from planner.evidence.runs.reliability import fit_reliability, of_sources_with_failures
-from planner.evidence.runs.report import time_comparison, time_interval
+from planner.evidence.runs.report import (
+    comparison,
+    fit_reliability,
+    known,
+    of_sources_with_failures,
+    time_interval,
+)
 from planner.job.written import toml_text, write_text
 from planner.report.charts.drawing import svg
 from planner.report.charts.scatter import Point, scatter_chart
@@ -81,18 +86,18 @@ def _coverage_with_its_source(predictions: Sequence[Prediction]) -> float | None
     """Coverage where the run's source stays in: of someone who has measured there before."""
     hits = []
     for prediction in predictions:
-        if (comparison := time_comparison(prediction)) is not None:
-            full = time_interval(prediction, comparison.predicted, with_its_source=True)
-            hits.append(full.low <= comparison.measured <= full.high)
+        if (found := comparison(prediction, "time")) is not None:
+            full = time_interval(prediction, found.predicted, with_its_source=True)
+            hits.append(full.low <= found.measured <= full.high)
     return fmean(hits) if hits else None
 
 
 def time_chart(predictions: Sequence[Prediction]) -> Any:
     """Predicted against measured step times, one colour a framework profile."""
     points = [
-        Point(comparison.measured, comparison.predicted, prediction.mapped.job.framework.name)
+        Point(found[1], found[0], prediction.job.framework.name)
         for prediction in predictions
-        if prediction.mapped is not None and (comparison := time_comparison(prediction)) is not None
+        if (found := known(prediction, "time")) is not None
     ]
     return scatter_chart(points, "Step time, by framework", "s", hover=False)
 

@@ -11,7 +11,14 @@ from planner.compare.results import Run
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.report.plan_table import plan_table
-from planner.report.study_words import critical_text, days_text, money, share_text, spread_text
+from planner.report.study_words import (
+    counted,
+    critical_text,
+    days_text,
+    money,
+    share_text,
+    spread_text,
+)
 from planner.report.tables import Block, Facts, Notes, report
 
 
@@ -91,7 +98,4 @@ def _notes(found: Budget) -> Iterator[str]:
 
 def _text(figure: Range) -> str:
     """`1.20 T (1.10 T to 1.30 T)`; the value alone where it is exact."""
-    if figure.low == figure.high:
-        return short_count(figure.value)
-    low, high = short_count(figure.low), short_count(figure.high)
-    return f"{short_count(figure.value)} ({low} to {high})"
+    return short_count(figure.value) if figure.low == figure.high else counted(figure)

@@ -21,7 +21,7 @@ def calibration_report(
     """Errors before and after, factors with intervals, what the runs cannot determine."""
     tables = _errors(calibration), _runs(fits), _factors(calibration)
     yield from (one for one in tables if one.rows)
-    if lines := (*_shares(fits), *_undetermined(calibration, fits), *_odd(fits)):
+    if lines := tuple(_remarks(calibration, fits)):
         yield Notes(lines)
     if notes:
         yield Notes(tuple(notes), "Read")
@@ -69,31 +69,21 @@ def _factors(calibration: Calibration) -> TableData:
     return table(titles, rows, "Learnt factors")
 
 
-def _undetermined(calibration: Calibration, fits: Sequence[FigureFit]) -> list[str]:
-    """Parameters whose posterior is about their prior."""
+def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[str]:
+    """What is not taken whole, what the runs cannot determine, and which of them are odd."""
+    for fit in fits:
+        if 0.0 < fit.share < 0.95:
+            yield (
+                f"{fit.share:.0%} of what the runs teach of {_FIGURES[fit.figure]} is taken: "
+                "judged by the others, some are predicted better by it, some worse, or most are "
+                "off by no more than repeats of one run."
+            )
     told = {factor.name for factor in calibration.factors if factor.determined}
     figures = {fit.figure for fit in fits}
-    left = [one.name for one in PARAMETERS if one.figure in figures and one.name not in told]
-    return [f"The runs cannot determine: {', '.join(left)}."] if left else []
-
-
-def _shares(fits: Sequence[FigureFit]) -> list[str]:
-    """What is not taken whole."""
-    return [
-        f"{fit.share:.0%} of what the runs teach of {_FIGURES[fit.figure]} is taken: judged by the "
-        "others, some are predicted better by it, some worse, or most are off by no more than "
-        "repeats of one run."
-        for fit in fits
-        if 0.0 < fit.share < 0.95
-    ]
-
-
-def _odd(fits: Sequence[FigureFit]) -> list[str]:
-    return [
-        f"{run.row.place}: disagrees with the other runs and hardly counts."
-        for fit in fits
-        for run in fit.odd
-    ]
+    if left := [one.name for one in PARAMETERS if one.figure in figures and one.name not in told]:
+        yield f"The runs cannot determine: {', '.join(left)}."
+    for run in (run for fit in fits for run in fit.odd):
+        yield f"{run.row.place}: disagrees with the other runs and hardly counts."
 
 
 @report

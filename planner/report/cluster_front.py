@@ -8,7 +8,7 @@ from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSea
 from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.plan_table import plan_table, techniques_row
-from planner.report.search import error_note
+from planner.report.search import KEEP, error_note, ties
 from planner.report.tables import Block, Column, Facts, Notes, TableData, report, table
 
 _WEIGHED = {
@@ -38,8 +38,7 @@ def cluster_front_report(
     ):
         yield Notes(reasons, "No plan")
     if shown:
-        keep = "Next: add -o plans.json to this command to keep the plans, then"
-        kept = keep if saved_as is None else f"Plans written to {saved_as}. Next:"
+        kept = KEEP if saved_as is None else f"Plans written to {saved_as}. Next:"
         yield Notes((kept, f"    planner explain {saved_as or 'plans.json'} {numbered[0][0]}"))
 
 
@@ -92,19 +91,12 @@ def _notes(front: ClusterFront, numbered: Numbered, plans: Sequence[Plan]) -> It
         unpriced = (one for one in front.clusters if one.plans and not one.usd_per_gpu_hour)
         bare = [cluster.cluster for cluster in unpriced]
         yield f"Dollars are left out: no on-demand price for {', '.join(bare)}."
-    if near := _near(numbered):
+    if near := sorted(ties([(n, plan) for (n, _), plan in zip(numbered, plans, strict=True)])):
         yield f"Within plan {numbered[0][0]}'s error bar in tokens/s: {number_ranges(near)}."
     if len(numbered) < len(front.points):
         hidden = len(front.points) - len(numbered)
         yield f"{plural(hidden, 'more plan')} on the front; --top shows them"
     yield from front.notes
-
-
-def _near(numbered: Numbered) -> list[int]:
-    """Numbers of the points that the first one's error bar cannot tell from it."""
-    first = numbered[0][1]
-    least = first.tokens_per_s * first.step_time_s / first.step_time_high_s
-    return sorted(number for number, point in numbered[1:] if point.tokens_per_s >= least)
 
 
 def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:

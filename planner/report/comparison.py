@@ -101,11 +101,11 @@ def _money_table(runs: Runs, comparison: Comparison) -> TableData:
 def _money_row(
     row: ComparisonRow, run: Run, comparison: Comparison, carbon: bool
 ) -> tuple[str, ...]:
-    chosen, co2 = run.cost(comparison.basis), run.energy.co2_t
+    chosen, co2 = run.priced(comparison.basis), run.energy.co2_t
     return (
         row.name,
-        *(money(run.cost(basis)) for basis in ("on_demand", "reserved", "spot", "owned")),
-        money(chosen and chosen.times(1e12 / comparison.tokens)),
+        *(money(run.cost(basis)) for basis in BASIS_NAMES),
+        money(None if chosen is None else chosen.per_trillion_tokens),
         f"{run.energy.mwh.value:,.0f}",
         *([NONE if co2 is None else f"{co2.value:,.0f}"] * carbon),
         FRONT if row.on_front else "",

@@ -152,7 +152,7 @@ def _useful(run: Run, settings: Settings) -> Iterator[Step]:
             f"{settings.value('restart_by_hand') / HOUR_S:g} h a restart",
             source_text(settings.figure("restart_by_hand")),
         )
-    yield Step("days", ranged(run.days, 2), "ideal time / useful time; both errors")
+    yield Step("days", ranged(run.days, ",.2f"), "ideal time / useful time; both errors")
     paid = f"days × 24 × {run.billed_gpus:,} GPUs that are paid for"
     yield Step("GPU hours", f"{run.gpu_hours.value:,.0f}", paid)
 
@@ -229,7 +229,7 @@ def _energy(run: Run, settings: Settings) -> Iterator[Step]:
     yield Step("power, a GPU", f"{energy.drawn_w:,.0f} W", "rated × load × PUE")
     yield Step(
         "energy",
-        f"{ranged(energy.mwh, 1)} MWh",
+        f"{ranged(energy.mwh, ',.1f')} MWh",
         f"power × {run.job.num_gpus:,} GPUs × days × 24 h; power ±"
         f"{settings.value('load_error') * 100:.0f} %; switches and storage not counted",
     )
@@ -242,7 +242,9 @@ def _energy(run: Run, settings: Settings) -> Iterator[Step]:
     )
     if energy.co2_t is not None:
         carbon = settings.carbon_g_per_kwh or 0.0
-        yield Step("CO2", f"{ranged(energy.co2_t, 1)} t", f"energy × {carbon:g} g/kWh", "--carbon")
+        yield Step(
+            "CO2", f"{ranged(energy.co2_t, ',.1f')} t", f"energy × {carbon:g} g/kWh", "--carbon"
+        )
 
 
 def _figure(name: str, figure: Figure, after: str = "") -> Step:

@@ -202,17 +202,13 @@ def _neighbour_row(near: NeighbourReport) -> tuple[str, str, str, str]:
 
 
 def neighbour_sentence(near: NeighbourReport) -> str:
-    """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`."""
+    """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`; how likely
+    one fits that does so nominally but is not safe to recommend."""
+    doubt, probability = "", near.fit_probability
+    if near.outcome != "does-not-fit" and probability is not None and probability < LIKELY_TO_FIT:
+        doubt = f"; fits with {percent_sure(probability)}"
     against = f"; against your {near.text}" if near.text else ""
-    return f"{_comparison(near)}{_doubt(near)}{against}"
-
-
-def _doubt(near: NeighbourReport) -> str:
-    """How likely one fits that does so nominally but is not safe to recommend."""
-    probability = near.fit_probability
-    if near.outcome == "does-not-fit" or probability is None or probability >= LIKELY_TO_FIT:
-        return ""
-    return f"; fits with {percent_sure(probability)}"
+    return f"{_comparison(near)}{doubt}{against}"
 
 
 def _comparison(near: NeighbourReport) -> str:

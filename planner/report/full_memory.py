@@ -24,9 +24,13 @@ def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     risk = plan.full_memory
     if risk is None:
         return ()
+    slowly, full_s = "", risk.step_time_s
+    if full_s is not None:
+        times = f"{full_s / plan.step_time_s:.1f} times as long"
+        slowly = f"; a step then takes {seconds(full_s)}, {times}"
     sentence = (
         f"{percent_sure(risk.probability)} chance that the memory does not suffice: torch then "
-        f"frees its cache and tries again, or stops with an out-of-memory error{_slowly(plan)}. "
+        f"frees its cache and tries again, or stops with an out-of-memory error{slowly}. "
         f"Measured: {risk.note}. {CURE}"
     )
     return (("memory full", sentence),)
@@ -34,27 +38,9 @@ def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def full_memory_note(plans: Sequence[tuple[int, Plan]]) -> str:
     """What follows if the plans that may not fit do not; an empty text where nothing is known."""
-    at_risk = {n: plan for n, plan in plans if plan.full_memory is not None}
-    slow = {n: plan for n, plan in at_risk.items() if _full_s(plan) is not None}
-    if not at_risk:
-        return ""
+    at_risk = [(n, plan.full_memory) for n, plan in plans if plan.full_memory is not None]
+    slow = [(n, risk, risk.step_time_s) for n, risk in at_risk if risk.step_time_s is not None]
     if not slow:
-        return CURE
-    first = next(iter(slow.values()))
-    evidence = first.full_memory.note if first.full_memory else ""
-    listed = ", ".join(
-        f"plan {n}: {seconds(_full_s(slow_plan) or 0.0)}" for n, slow_plan in slow.items()
-    )
-    return f"A step with full memory: {listed}. Measured: {evidence}. {CURE}"
-
-
-def _slowly(plan: Plan) -> str:
-    """`; a step then takes 167 s, 7.6 times as long`."""
-    full_s = _full_s(plan)
-    if full_s is None:
-        return ""
-    return f"; a step then takes {seconds(full_s)}, {full_s / plan.step_time_s:.1f} times as long"
-
-
-def _full_s(plan: Plan) -> float | None:
-    return None if plan.full_memory is None else plan.full_memory.step_time_s
+        return CURE if at_risk else ""
+    listed = ", ".join(f"plan {n}: {seconds(full_s)}" for n, _, full_s in slow)
+    return f"A step with full memory: {listed}. Measured: {slow[0][1].note}. {CURE}"

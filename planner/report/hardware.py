@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from hardware.errors import HardwareError
 from hardware.load import (
@@ -27,8 +27,6 @@ from planner.report.tables import Block, Facts, Notes, Report, report, table
 
 ASSUMED = "ASSUMED"
 _ABSENT = "-"
-_Gpu = TypeVar("_Gpu")
-_Shape = TypeVar("_Shape")
 
 
 @report
@@ -88,17 +86,19 @@ def hardware_documents() -> list[dict[str, Any]]:
 
 def named_document(name: str) -> dict[str, Any]:
     """One of them as JSON. HardwareError where nothing has that name."""
-    return _named(name, load_gpu_record, load_cluster_shape).model_dump(mode="json")
+    found: dict[str, Any] = _named(name, load_gpu_record, load_cluster_shape).model_dump(
+        mode="json"
+    )
+    return found
 
 
 def named_report(name: str) -> Report:
     """The GPU of that name, else the node shape. HardwareError if there is neither."""
-    return _named(name, _gpu_report, _shape_report)
+    found: Report = _named(name, _gpu_report, _shape_report)
+    return found
 
 
-def _named(
-    name: str, as_gpu: Callable[[str], _Gpu], as_shape: Callable[[str], _Shape]
-) -> _Gpu | _Shape:
+def _named(name: str, as_gpu: Callable[[str], Any], as_shape: Callable[[str], Any]) -> Any:
     try:
         return as_gpu(name)
     except HardwareError as unknown_gpu:

@@ -27,13 +27,14 @@ class Tuning:
 Terms = tuple[tuple[str, float, str], ...]
 
 
-def stage_terms(stage: StageMemory) -> Terms:
-    """(name, bytes, where the figure comes from) of everything a rank holds, KV cache apart."""
+def _terms(stage: StageMemory) -> tuple[Terms, Terms]:
+    """(name, bytes, where the figure comes from) of everything a rank holds, KV cache apart; then
+    of what lies beside the engine's budget."""
     weights, peak = stage.weights, stage.activations
     after = peak.peak - peak.streams
     fmt = stage.pool.deployment.weights
     kept = "weights kept at 16 bits" if fmt.quantised else f"weights, {fmt.name}"
-    rows = (
+    within = (
         (f"weights, {fmt.name} matrices", weights.matrices, "op table"),
         ("weights, scales", weights.scales, fmt.title),
         (kept, weights.kept, "op table"),
@@ -44,17 +45,12 @@ def stage_terms(stage: StageMemory) -> Terms:
         ("beside torch", stage.non_torch, "start-up logs"),
         ("CUDA graphs", stage.graphs_within, "start-up logs"),
     )
-    return tuple(row for row in rows if row[1])
-
-
-def beside_terms(stage: StageMemory) -> Terms:
-    """The same for what lies beside the engine's budget."""
-    rows = (
+    beside = (
         ("CUDA context", stage.context, "GPU catalogue"),
         ("NCCL at start", stage.nccl, "start-up logs"),
         ("CUDA graphs", stage.graphs_beside, "start-up logs"),
     )
-    return tuple(row for row in rows if row[1])
+    return tuple(row for row in within if row[1]), tuple(row for row in beside if row[1])
 
 
 @report
@@ -100,13 +96,12 @@ def _identity(result: InferenceMemory, model: ResolvedModel) -> tuple[tuple[str,
 
 def _terms_table(result: InferenceMemory) -> TableData:
     stage = result.heaviest
-    rows = [_row(stage, *term) for term in stage_terms(stage)]
+    within, beside = _terms(stage)
+    rows = [_row(stage, *term) for term in within]
     rows.append(_row(stage, "KV cache, as asked", stage.kv_needed, "op table, blocks"))
     rows.append(_row(stage, "total", stage.fixed + stage.kv_needed, ""))
     rows.append(_row(stage, "budget", stage.budget, f"of {gib(stage.usable, 2)} GiB"))
-    rows += [
-        (f"beside: {name}", gib(size, 2), "", where) for name, size, where in beside_terms(stage)
-    ]
+    rows += [(f"beside: {name}", gib(size, 2), "", where) for name, size, where in beside]
     where = f", stage {stage.stage + 1} of {len(result.stages)}" if len(result.stages) > 1 else ""
     return table("<term | GiB | of budget | ~from", rows, f"Memory of the fullest GPU{where}")
 
@@ -282,12 +277,11 @@ def inference_document(
 
 
 def _stage_document(stage: StageMemory) -> dict[str, Any]:
-    return {
-        **picked(
-            stage,
-            "stage layers budget_bytes=budget usable_bytes=usable available_kv_bytes=available"
-            " kv_needed_bytes=kv_needed",
-        ),
-        "within_budget": {name: size for name, size, _ in stage_terms(stage)},
-        "beside_budget": {name: size for name, size, _ in beside_terms(stage)},
+    names = (
+        "stage layers budget_bytes=budget usable_bytes=usable available_kv_bytes=available"
+        " kv_needed_bytes=kv_needed"
+    )
+    parts = zip(("within_budget", "beside_budget"), _terms(stage), strict=True)
+    return picked(stage, names) | {
+        part: {name: size for name, size, _ in terms} for part, terms in parts
     }

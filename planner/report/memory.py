@@ -1,4 +1,5 @@
-"""What `planner memory` shows: the waterfall of the peak, the timeline, the other stages."""
+"""What `planner memory` shows: the waterfall of the peak, the timeline, the other stages; what
+`--solve` and `--advise` found."""
 
 from __future__ import annotations
 
@@ -11,16 +12,26 @@ from planner.job.quantities import (
     percent_sure,
     plural,
     run_lengths,
+    seconds,
     share,
     short_count,
+    signed_share,
 )
 from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
+from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.solve import SAFE_PROBABILITY, Border, Solution
 from planner.predict.memory.tensors import KeptTensor
 from planner.predict.memory.terms import PhaseRow, label, peak_parts, peak_row, phase_rows
 from planner.predict.ops import parameter_count
-from planner.predict.plan_text import degrees_text, error_text, fit_text, fraction_text
+from planner.predict.plan_text import (
+    degrees_text,
+    error_text,
+    fit_text,
+    fraction_text,
+    step_time_text,
+)
 from planner.predict.techniques import used_techniques
 from planner.report.full_memory import limit_text
 from planner.report.tables import Block, Facts, Notes, TableData, report, table
@@ -106,7 +117,13 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> Iterator[tuple[str,
         yield "MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"
     yield "memory", total_sentence(footprint)
     if worst is not None:
-        yield "imbalance", _worst_text(worst)
+        yield (
+            "imbalance",
+            "dropless worst case, all tokens of an ep group on one rank "
+            f"({worst.configuration.job.expert_imbalance:g} times the mean): "
+            f"{gib(worst.total_bytes, 2)} GiB, {'fits' if worst.fits else 'does not fit'} "
+            f"(probability {percent_sure(worst.fit_probability)})",
+        )
 
 
 def _recompute_text(footprint: Footprint) -> str:
@@ -128,15 +145,6 @@ def total_sentence(footprint: Footprint) -> str:
     return f"{gib(total, 2)} GiB {error_text(total, footprint.interval)} {of}: {verdict}"
 
 
-def _worst_text(worst: Footprint) -> str:
-    load = worst.configuration.job.expert_imbalance
-    return (
-        f"dropless worst case, all tokens of an ep group on one rank ({load:g} times the mean): "
-        f"{gib(worst.total_bytes, 2)} GiB, {'fits' if worst.fits else 'does not fit'} "
-        f"(probability {percent_sure(worst.fit_probability)})"
-    )
-
-
 # --- the peak ------------------------------------------------------------------------------------
 
 
@@ -155,7 +163,10 @@ def waterfall(footprint: Footprint, account: StageAccount) -> TableData:
             rows.append(_sum_row("= live tensors (torch: allocated)", reached, top))
     rows.append(_sum_row("= total (nvidia-smi)", account.total_bytes, top))
     allowed = "allowed" if footprint.limit_bytes < footprint.usable_bytes else "usable HBM"
-    rows.append((allowed, gib(footprint.limit_bytes, 2), "", limit_bar(footprint, top)))
+    limit_bar = "─" * (_BAR - 1) + "→"
+    if footprint.limit_bytes <= top:
+        limit_bar = "─" * (round(footprint.limit_bytes / top * _BAR) - 1) + "┤"
+    rows.append((allowed, gib(footprint.limit_bytes, 2), "", limit_bar))
     title = f"{_stage_name(footprint, account)}at its peak: {peak_text(account)}"
     return table("~term | GiB | sum | <", rows, title)
 
@@ -178,13 +189,6 @@ def _scale(footprint: Footprint, account: StageAccount) -> float:
     return total if total < limit / 2 else max(total, limit)
 
 
-def limit_bar(footprint: Footprint, top: float) -> str:
-    """A rule that ends where the memory does."""
-    if footprint.limit_bytes > top:
-        return "─" * (_BAR - 1) + "→"
-    return "─" * (round(footprint.limit_bytes / top * _BAR) - 1) + "┤"
-
-
 def _stage_name(footprint: Footprint, account: StageAccount, short: bool = False) -> str:
     count = len(footprint.stages)
     heaviest = ", the heaviest," if account is footprint.heaviest and not short else ""
@@ -195,16 +199,11 @@ def peak_text(account: StageAccount) -> str:
     """Where the peak falls: `backward at the loss, from step 2 on`."""
     row = peak_row(account)
     since = "already in step 1" if row.step == "first" else "from step 2 on"
-    return f"{phase_text(row.phase.name)}{_at_text(row)}, {since}"
-
-
-def _at_text(row: PhaseRow) -> str:
-    if not row.phase.at:
-        return ""
+    at = f" at the {row.phase.at}" if row.phase.at else ""
     if row.phase.at.startswith("layer["):
         kind = row.phase.at.removeprefix("layer[").removesuffix("]").replace(",", ", ")
-        return f" of a layer ({kind})"
-    return f" at the {row.phase.at}"
+        at = f" of a layer ({kind})"
+    return f"{phase_text(row.phase.name)}{at}, {since}"
 
 
 def phase_text(name: str) -> str:
@@ -255,14 +254,14 @@ def _thinned(rows: Sequence[PhaseRow]) -> list[PhaseRow]:
 def stage_table(footprint: Footprint) -> TableData:
     """One line a pipeline stage; equal neighbours share it."""
     terms = " | ".join(title for title, _ in _STAGE_COLUMNS)
-    rows = (_stage_row(list(group)) for _, group in groupby(footprint.stages, key=_likeness))
+
+    def likeness(account: StageAccount) -> tuple[object, ...]:
+        peak = account.peak
+        return account.layers, account.in_flight, peak.name, tuple(peak.terms.items())
+
+    rows = (_stage_row(list(group)) for _, group in groupby(footprint.stages, key=likeness))
     titles = f"<stage | layers | in\nflight | {terms} | rest | total | ~peak at"
     return table(titles, rows, "Every stage at its peak, GiB")
-
-
-def _likeness(account: StageAccount) -> tuple[object, ...]:
-    peak = account.peak
-    return account.layers, account.in_flight, peak.name, tuple(peak.terms.items())
 
 
 def _stage_row(group: Sequence[StageAccount]) -> tuple[str, ...]:
@@ -308,3 +307,87 @@ def _notes(footprint: Footprint) -> tuple[str, ...]:
         f"{gib(footprint.interval.high)} GiB, from {footprint.interval.basis}.",
         *((f"Beside the tensors: {outside.evidence}",) if outside.evidence else ()),
     )
+
+
+_MOST_ROWS = 12
+# A share of the step time that is shown as none.
+_LEAST_SHARE = 5e-4
+_NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
+
+
+def solution_blocks(solution: Solution) -> tuple[Block, ...]:
+    """The largest value that fits, for both probabilities."""
+    unknown, even = solution.unknown, solution.even
+    rows = (_border_row(border, solution) for border in (solution.safe, even))
+    title = f"Largest {_NAMES[unknown]} that fits (--solve {unknown})"
+    # A search looks at one point at least.
+    tried = next(point for point in (even.largest, even.beyond) if point is not None)
+    limit = gib(tried.footprint.limit_bytes, 2)
+    beyond = solution.safe.beyond is not None
+    checked = " The next value was evaluated too and does not fit." if beyond else ""
+    steps = f" in steps of {solution.step:,}" if solution.step > 1 else ""
+    note = f"Of {limit} GiB that may be used. Tried{steps}, keeping {solution.held}.{checked}"
+    return table(f"<fits with | {unknown} | total GiB | ± | <", rows, title), Notes((note,))
+
+
+def _border_row(border: Border, solution: Solution) -> tuple[str, ...]:
+    sure = f"≥ {share(border.probability, 0)}"
+    ends = "" if border.beyond is not None else f"the {_NAMES[solution.unknown]} ends here"
+    if border.largest is None:
+        return (sure, "none", "", "", ends)
+    footprint = border.largest.footprint
+    error = error_text(footprint.total_bytes, footprint.interval).removeprefix("±")
+    return (sure, f"{border.largest.value:,}", gib(footprint.total_bytes, 2), error, ends)
+
+
+def advice_blocks(advice: Advice) -> Iterator[Block]:
+    """Tables of the moves; the last line says what was looked at."""
+    makes = "Changes that make it fit"
+    if advice.base.fit_probability >= SAFE_PROBABILITY:
+        makes = "It fits as it stands; changes that free memory"
+    closest = () if advice.closest is None else (advice.closest,)
+    for title, moves in (
+        (f"{makes}, cheapest first", advice.sufficient),
+        ("Changes that help but do not suffice, most memory first", advice.partial),
+        ("Pairs of changes that make it fit, cheapest first", advice.pairs),
+        ("No pair makes it fit; the lightest", closest),
+    ):
+        more = f" ({len(moves) - _MOST_ROWS} more with --json)" if len(moves) > _MOST_ROWS else ""
+        if moves:
+            titles = "~option | total\nGiB | saves\nGiB | fits | step time | costs | "
+            yield table(titles, map(_move_row, moves[:_MOST_ROWS]), title + more)
+    yield Notes(_advice_notes(advice))
+
+
+def _move_row(move: Move) -> tuple[str, ...]:
+    plan = move.plan
+    base_s = plan.step_time_s - move.extra_s
+    follows = f" ({move.follows})" if move.follows else ""
+    return (
+        move.flags + follows,
+        gib(plan.peak_bytes),
+        gib(move.saved_bytes),
+        percent_sure(plan.fit_probability),
+        step_time_text(plan),
+        f"{'-' if move.extra_s < 0 else '+'}{seconds(abs(move.extra_s))}",
+        signed_share(0.0 if abs(move.extra_s) < _LEAST_SHARE * base_s else move.extra_s / base_s),
+    )
+
+
+def _advice_notes(advice: Advice) -> tuple[str, ...]:
+    base = advice.base
+    error = error_text(base.peak_bytes, base.peak_interval)
+    hypothetical = "" if base.fits else " if it ran"
+    lines = [
+        f"As it stands: {gib(base.peak_bytes, 2)} GiB {error} (all totals alike), fits "
+        f"with probability {percent_sure(base.fit_probability)}, {step_time_text(base)} a "
+        f"step{hypothetical}.",
+        f"Looked at {plural(advice.tried, 'change')}, each evaluated for memory and time at the "
+        "same batch; those that break a rule or save nothing are left out. To fit means with "
+        "probability ≥ 80 %. Other optimizers, and other types, train another model.",
+    ]
+    if not (advice.sufficient or advice.pairs):
+        lines.append(
+            "Nothing that was looked at makes it fit: it takes more changes, or more GPUs."
+        )
+    return tuple(lines)

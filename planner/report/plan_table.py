@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from planner.job.quantities import gib, percent_sure, share, signed_share
@@ -28,12 +27,8 @@ _ALWAYS = ("tp", "pp", "dp", "zero")
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard")
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A column and how a plan fills it; left out where no plan has anything to say."""
-
-    column: Column
-    cell: Callable[[Plan], str]
+# A column and how a plan fills it.
+_Part = tuple[Column, Callable[[Plan], str]]
 
 
 def plan_table(
@@ -52,11 +47,10 @@ def plan_table(
     `noted`: its notes say which plans do without them, and which have others."""
     also = partial(_also, said=shared_techniques(told), noted=noted)
     parts = list(_parts(plans, usable_bytes, target_sequences, also))
-    rows = [[part.cell(plan) for part in parts] for plan in plans]
-    columns = [part.column for part in parts]
+    rows = [[cell(plan) for _, cell in parts] for plan in plans]
     before = zip(*(cells for _, cells in first), strict=True) if first else ((),) * len(rows)
     return TableData(
-        (*(column for column, _ in first), *columns),
+        tuple(column for column, _ in (*first, *parts)),
         tuple((*cells, *row) for cells, row in zip(before, rows, strict=True)),
         title,
     )
@@ -70,38 +64,36 @@ def _parts(
 ) -> Iterator[_Part]:
     mixed = any(plan.stage_gpus for plan in plans)
     limit = "of limit" if mixed else "" if usable_bytes is None else f"of {gib(usable_bytes)}"
-    yield _Part(Column("step time"), step_time_text)
-    yield _Part(Column("tok/s\n/GPU", optional=3), lambda plan: f"{plan.tokens_per_s_per_gpu:,.0f}")
-    yield _Part(Column("MFU\n%", optional=1), lambda plan: f"{plan.mfu * 100:.1f}")
+    yield (Column("step time"), step_time_text)
+    yield (Column("tok/s\n/GPU", optional=3), lambda plan: f"{plan.tokens_per_s_per_gpu:,.0f}")
+    yield (Column("MFU\n%", optional=1), lambda plan: f"{plan.mfu * 100:.1f}")
     peak = f"peak GiB\n{limit}" if limit else "peak\nGiB"
-    yield _Part(Column(peak), partial(_peak_text, limit=mixed))
+    yield (Column(peak), partial(_peak_text, limit=mixed))
     if usable_bytes is None and not mixed:
-        yield _Part(Column("of\nGiB", optional=2), lambda plan: gib(plan.limit_bytes))
-    yield _Part(Column("fits"), lambda plan: percent_sure(plan.fit_probability))
-    yield from (_degree(name) for name in _DEGREES if name in _ALWAYS or _varies(plans, name))
-    yield _Part(Column("mbs×\nacc"), lambda plan: batch_text(plan.degrees))
+        yield (Column("of\nGiB", optional=2), lambda plan: gib(plan.limit_bytes))
+    yield (Column("fits"), lambda plan: percent_sure(plan.fit_probability))
+    for name in _DEGREES:
+        # One that no plan has more than the usual of is left out.
+        usual = 0 if name == "shard" else 1
+        if name in _ALWAYS or any(getattr(plan.degrees, name) > usual for plan in plans):
+            yield Column("ZeRO" if name == "zero" else name), partial(_degree, name=name)
+    yield (Column("mbs×\nacc"), lambda plan: batch_text(plan.degrees))
     if target_sequences is not None:
         difference = partial(batch_difference, target_sequences=target_sequences)
-        yield _Part(Column("batch", optional=2), lambda plan: f"{plan.gbs:,}")
+        yield (Column("batch", optional=2), lambda plan: f"{plan.gbs:,}")
         off = Column("of the\ntarget", optional=4)
-        yield _Part(off, lambda plan: signed_share(difference(plan)))
-    yield _Part(Column("recompute", "left", wrap=True), recompute_text)
+        yield (off, lambda plan: signed_share(difference(plan)))
+    yield (Column("recompute", "left", wrap=True), recompute_text)
     if any(map(also, plans)):
-        yield _Part(Column("also", "left", wrap=True), also)
+        yield (Column("also", "left", wrap=True), also)
     if any(map(_layers, plans)):
-        yield _Part(Column("layers", "left", optional=5), _layers)
+        yield (Column("layers", "left", optional=5), _layers)
     if any(plan.status == "feasible" for plan in plans):
-        yield _Part(Column("gap", optional=6), lambda plan: share(plan.gap) if plan.gap else "-")
+        yield (Column("gap", optional=6), lambda plan: share(plan.gap) if plan.gap else "-")
 
 
-def _degree(name: str) -> _Part:
-    title = "ZeRO" if name == "zero" else name
-    return _Part(Column(title), lambda plan: f"{getattr(plan.degrees, name):,}")
-
-
-def _varies(plans: Sequence[Plan], name: str) -> bool:
-    """Whether any plan has more than the usual of a degree."""
-    return any(getattr(plan.degrees, name) > (0 if name == "shard" else 1) for plan in plans)
+def _degree(plan: Plan, name: str) -> str:
+    return f"{getattr(plan.degrees, name):,}"
 
 
 def _peak_text(plan: Plan, limit: bool) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.compare.goodput import HOUR_S
 from planner.compare.results import Run, ScalePoint, Scaling
-from planner.compare.run import HOURS_PER_DAY
+from planner.compare.run import HOURS_PER_DAY, facility_kw
 from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
@@ -125,15 +126,14 @@ def _limit(scaling: Scaling) -> Iterator[str]:
         next(point for point in scaling.series(batch) if point.num_gpus == count)
         for batch in ("fixed", "scaled")
     ]
-    fixed, scaled = (point.run for point in pair)
-    if fixed is None or scaled is None:
+    slow, fast = (point.lasting_tokens_per_s for point in pair)
+    if slow is None or fast is None:
         yield f"The batch limits from {count:,} GPUs on: without a larger one there is no plan"
         return
-    rates = [run.plan.tokens_per_s * run.goodput.share for run in (fixed, scaled)]
     yield (
         f"The batch limits from {count:,} GPUs on: with {short_count(pair[1].gbs_tokens)} tokens "
         f"instead of {short_count(pair[0].gbs_tokens)} they are "
-        f"{(rates[1] / rates[0] - 1) * 100:.0f} % faster"
+        f"{(fast / slow - 1) * 100:.0f} % faster"
     )
 
 
@@ -163,9 +163,9 @@ def _notes(scaling: Scaling) -> Iterator[str]:
         kind = BASIS_NAMES[scaling.basis]
         yield f"No {kind} price for {scaling.gpu}; --prices FILE.csv gives one."
     if runs:
-        peaks = [run.energy.drawn_w * run.job.num_gpus / 1e6 for run in runs]
+        peaks = [facility_kw(run.energy.drawn_w, run.job.num_gpus) / 1e3 for run in runs]
         yield f"Power at the meter: {min(peaks):.2g} to {max(peaks):.2g} MW."
-        hours = [run.goodput.mtbf_s / 3600.0 for run in runs]
+        hours = [run.goodput.mtbf_s / HOUR_S for run in runs]
         longest = f"{max(hours) / HOURS_PER_DAY:,.1f} days"
         yield f"Mean time between interruptions: {min(hours):,.1f} h to {longest}."
     yield from scaling.notes

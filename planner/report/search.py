@@ -37,6 +37,7 @@ from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import Counts, JobSummary, SearchResult
 
+KEEP = "Next: add -o plans.json to this command to keep the plans, then"
 # A plan and its number, from 1, in the whole front: in the table as in the file.
 Numbered = Sequence[tuple[int, Plan]]
 
@@ -113,8 +114,14 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> Iterator[tuple[str,
     yield from ramp_rows(result.plans[max(0, result.recommended - 1)])
     least = share(result.request.fit_probability, 0)
     yield "must fit", f"with a probability of {least} or more (--fit-probability)"
-    yield "searched", searched_text(result.counts)
-    yield "proof", proof_text(result.counts)
+    counts = result.counts
+    yield (
+        "searched",
+        f"{counts.considered:,} configurations; {counts.legal:,} are legal and were costed, "
+        f"{counts.fitting:,} of them fit with layers split evenly; {seconds(counts.seconds)}, "
+        f"{rate(counts.shapes_per_s)} candidates/s costed",
+    )
+    yield "proof", _proof_text(counts)
     yield "front", _front_text(result, plans)
 
 
@@ -131,16 +138,7 @@ def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
     )
 
 
-def searched_text(counts: Counts) -> str:
-    """How many configurations were looked at, and how fast."""
-    return (
-        f"{counts.considered:,} configurations; {counts.legal:,} are legal and were costed, "
-        f"{counts.fitting:,} of them fit with layers split evenly; {seconds(counts.seconds)}, "
-        f"{rate(counts.shapes_per_s)} candidates/s costed"
-    )
-
-
-def proof_text(counts: Counts) -> str:
+def _proof_text(counts: Counts) -> str:
     """How it was decided that no better plan is left out."""
     left = counts.legal - counts.solved - counts.skipped
     parts = [
@@ -193,8 +191,8 @@ _RESOLUTION = f"{share(TIME)} of the step time and {gib(MEMORY_BYTES)} GiB"
 
 def front_table(plans: Numbered, result: SearchResult) -> TableData:
     """One row a plan, under its number in the whole front."""
-    ties = _ties(plans)
-    marks = {number: "≈" if number in ties else "" for number, _ in plans}
+    near = ties(plans)
+    marks = {number: "≈" if number in near else "" for number, _ in plans}
     if result.recommended:
         marks[result.recommended] = "→" + marks.get(result.recommended, "")
     listed = [plan for _, plan in plans]
@@ -352,7 +350,7 @@ def numbered_plans(numbers: Sequence[int]) -> str:
     return ("plan " if len(numbers) == 1 else "plans ") + number_ranges(numbers)
 
 
-def _ties(plans: Numbered) -> list[int]:
+def ties(plans: Numbered) -> list[int]:
     """Numbers of the plans that the error bar of the first cannot tell from it."""
     if not plans:
         return []
@@ -363,8 +361,8 @@ def _ties(plans: Numbered) -> list[int]:
 
 def _tie_note(plans: Numbered) -> str:
     """What the mark of a tie means."""
-    ties = _ties(plans)
-    return f"≈ Within the error bar of plan {plans[0][0]}: {numbered_plans(ties)}." if ties else ""
+    near = ties(plans)
+    return f"≈ Within the error bar of plan {plans[0][0]}: {numbered_plans(near)}." if near else ""
 
 
 def _doubt_note(plans: Numbered) -> str:
@@ -379,8 +377,7 @@ def _doubt_note(plans: Numbered) -> str:
 def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
     """What to type next; a file may hold more plans, under other numbers."""
     if saved_as is None:
-        keep = "Next: add -o plans.json to this command to keep the plans, then"
-        return keep, "    planner explain plans.json"
+        return KEEP, "    planner explain plans.json"
     return (
         f"Plans written to {saved_as}. Next: where memory and time go, and what else was close:",
         f"    planner explain {saved_as} {number}",

@@ -55,11 +55,9 @@ def spread_text(interval: Range) -> str:
     return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
 
 
-def ranged(interval: Range, digits: int) -> str:
+def ranged(interval: Range, form: str = ",.4g") -> str:
     """`12.3 (11.0 to 14.1)`."""
-    return (
-        f"{interval.value:,.{digits}f} ({interval.low:,.{digits}f} to {interval.high:,.{digits}f})"
-    )
+    return f"{interval.value:{form}} ({interval.low:{form}} to {interval.high:{form}})"
 
 
 # --- what to take -----------------------------------------------------------------------------
@@ -161,11 +159,11 @@ def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:
         )
     prices = [run.batch_price for run in every if run.batch_price is not None]
     largest = max(prices, key=lambda price: price.batch, default=None)
-    if largest is None or not largest.is_past:
+    if largest is None or largest.batch <= largest.critical.value:
         return
     yield (
         f"A batch of {short_count(largest.batch)} tokens "
-        f"{'lies' if largest.is_surely_past else 'may lie'} past the critical one, "
+        f"{'lies' if largest.batch > largest.critical.high else 'may lie'} past the critical one, "
         f"{critical_text(largest)}, for {short_count(tokens)} tokens: the same loss needs about "
         f"{share_text(largest.extra)} more of them, which days and cost do not count "
         "(docs/budget.md)."
@@ -188,9 +186,13 @@ def search_note(job: JobSummary, batch: int) -> Iterator[str]:
 
 def critical_text(price: BatchPrice) -> str:
     """`about 5.90 M (4.10 M to 8.90 M, extrapolated)`."""
-    critical, far = price.critical, ", extrapolated" if price.extrapolated else ""
-    low, high = short_count(critical.low), short_count(critical.high)
-    return f"about {short_count(critical.value)} ({low} to {high}{far})"
+    return f"about {counted(price.critical, ', extrapolated' if price.extrapolated else '')}"
+
+
+def counted(figure: Range, far: str = "") -> str:
+    """`1.20 T (1.10 T to 1.30 T)`, with what else is said of the interval."""
+    value, low, high = map(short_count, (figure.value, figure.low, figure.high))
+    return f"{value} ({low} to {high}{far})"
 
 
 def share_text(extra: Range) -> str:

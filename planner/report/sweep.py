@@ -28,21 +28,17 @@ class _Found:
     reasons: Counter[str] = field(default_factory=Counter)
     best: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Count a row."""
-        self.statuses[row["status"]] += 1
-        if row["status"] == "none":
-            self.reasons[row["reason"]] += 1
-        for figure in ("cost", "days"):
-            key, value = (row["model"], figure), row.get(figure)
-            if value is not None and (key not in self.best or value < self.best[key][figure]):
-                self.best[key] = row
-
 
 def _found(grid: Grid, journal: Journal) -> _Found:
     found = _Found()
     for row in rows(grid, journal):
-        found.add(row)
+        found.statuses[row["status"]] += 1
+        if row["status"] == "none":
+            found.reasons[row["reason"]] += 1
+        for figure in ("cost", "days"):
+            key, value = (row["model"], figure), row.get(figure)
+            if value is not None and (key not in found.best or value < found.best[key][figure]):
+                found.best[key] = row
     return found
 
 
@@ -105,14 +101,11 @@ def _best(grid: Grid, found: _Found) -> TableData:
             model,
             names[figure],
             ", ".join(row[name] for name in (*grid.axes, *grid.price_axes) if name != "model"),
-            f"{days_text(row['days'])} {spread_text(_days(row))}",
+            f"{days_text(row['days'])} "
+            + spread_text(Range(value=row["days"], low=row["days_low"], high=row["days_high"])),
             NONE if row.get("cost") is None else f"{money(row['cost'])} {row['currency']}",
             row["plan"],
         )
         for (model, figure), row in sorted(found.best.items())
     )
     return table("~model | < | ~with | days | cost | ~plan", lines, "Best of what is done")
-
-
-def _days(row: dict[str, Any]) -> Range:
-    return Range(value=row["days"], low=row["days_low"], high=row["days_high"])

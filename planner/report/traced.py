@@ -152,10 +152,7 @@ def _snapshot_facts(one: Snapshot, plan: Plan | None) -> Iterator[tuple[str, str
     )
     yield "events recorded", f"{one.events:,}"
     if one.events == 0:
-        yield (
-            "history",
-            "none: what was live at the end is shown (_record_memory_history first)",
-        )
+        yield "history", "none: what was live at the end is shown (_record_memory_history first)"
     if one.retries:
         yield "given back to the driver", f"{one.retries:,} times (allocator retries)"
     if one.made is not None:

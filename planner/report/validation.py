@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Literal
+from typing import Any
 
 from planner.evidence.runs.families import Family
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.report import (
-    ErrorSummary,
     FamilyReport,
     FitConfusion,
-    PickSummary,
     Summary,
+    comparison,
     family_report,
     in_doubt,
-    memory_comparison,
     summary_of,
-    time_comparison,
 )
 from planner.evidence.runs.report import report as by_family
 from planner.evidence.runs.worst import GOOD, MissedPick, missed_picks
 from planner.job.quantities import gib, plural, seconds
+from planner.predict.uncertainty.families import Figure
 from planner.report.tables import Block, Notes, TableData, report, table
 
 _NONE = "-"
@@ -70,13 +68,13 @@ def validation_report(
 def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
     """Each of a few runs beside what was predicted of it."""
     compared = [
-        (f"line {one.row.line}", figure, comparison, text)
+        (f"line {one.row.line}", figure, found, text)
         for one in predictions
-        for figure, comparison, text in (
-            ("step time", time_comparison(one), seconds),
-            ("memory", memory_comparison(one), _gib_text),
+        for figure, found, text in (
+            ("step time", comparison(one, "time"), seconds),
+            ("memory", comparison(one, "memory"), lambda size: f"{gib(size)} GiB"),
         )
-        if comparison is not None
+        if found is not None
     ]
     rows = [
         (
@@ -95,22 +93,27 @@ def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
         yield table(titles, rows, "Your runs")
 
 
-def _gib_text(size_bytes: float) -> str:
-    return f"{gib(size_bytes)} GiB"
-
-
 def _errors(
     title: str,
-    figure: Literal["time", "memory"],
+    figure: Figure,
     families: Sequence[FamilyReport],
     totals: Sequence[FamilyReport],
     means: Sequence[float | None] | None = None,
 ) -> TableData:
     """Families by their median error, the largest first, then the totals."""
-    found = [(family.family, getattr(family, figure)) for family in families]
-    known = sorted((item for item in found if item[1]), key=lambda item: -item[1].median)
-    known += [(total.family, getattr(total, figure)) for total in totals if getattr(total, figure)]
-    rows = [(family, *error_cells(item)) for family, item in known]
+    rows = [
+        (
+            family,
+            f"{item.rows:,}",
+            f"{item.median:.1%}",
+            f"{item.mean:.1%}",
+            f"{item.p90:.1%}",
+            f"{item.bias:+.1%}",
+            _NONE if item.rank_correlation is None else f"{item.rank_correlation:.2f}",
+            f"{item.coverage:.0%}",
+        )
+        for family, item in _sorted(families, totals, figure, lambda item: -item.median)
+    ]
     if rows and means is not None:
         middle, mean, coverage = map(share_text, means)
         rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
@@ -118,18 +121,18 @@ def _errors(
     return table(titles, rows, f"{title}: error of the prediction")
 
 
-def error_cells(summary: ErrorSummary) -> tuple[str, ...]:
-    """Rows, median, mean, p90, bias, rank correlation and interval coverage."""
-    rank = summary.rank_correlation
-    return (
-        f"{summary.rows:,}",
-        f"{summary.median:.1%}",
-        f"{summary.mean:.1%}",
-        f"{summary.p90:.1%}",
-        f"{summary.bias:+.1%}",
-        _NONE if rank is None else f"{rank:.2f}",
-        f"{summary.coverage:.0%}",
+def _sorted(
+    families: Sequence[FamilyReport],
+    totals: Sequence[FamilyReport],
+    figure: str,
+    key: Callable[[Any], float],
+) -> list[tuple[str, Any]]:
+    """Summaries of a figure by a key, then those of the totals, each with its family."""
+    found = (
+        [(one.family, item) for one in some if (item := getattr(one, figure))]
+        for some in (families, totals)
     )
+    return [*sorted(next(found), key=lambda pair: key(pair[1])), *next(found)]
 
 
 def share_text(value: float | None) -> str:
@@ -143,10 +146,16 @@ def _picks(
     means: Mapping[str, float | None],
 ) -> TableData:
     """Families by their mean pick, the worst first, then the totals."""
-    known = [(family.family, family.picks) for family in families if family.picks]
-    known.sort(key=lambda items: items[1].mean)
-    known += [(total.family, total.picks) for total in totals if total.picks]
-    rows = [(family, *pick_cells(item)) for family, item in known]
+    rows = [
+        (
+            family,
+            f"{item.groups:,}",
+            f"{item.mean:.1%}",
+            f"{item.worst:.1%}",
+            f"{item.rank_correlation:.2f}",
+        )
+        for family, item in _sorted(families, totals, "picks", lambda item: item.mean)
+    ]
     if rows and (ranks := means["rank_correlation"]) is not None:
         mean = share_text(means["pick_mean"])
         rows.append(("mean of sources", "", mean, "", f"{ranks:.2f}"))
@@ -163,34 +172,20 @@ def _missed(missed: Sequence[MissedPick]) -> TableData:
     return table("~group | pick | ~picked | ~best | ~decided by", rows, title)
 
 
-def pick_cells(summary: PickSummary) -> tuple[str, ...]:
-    """Groups, mean and worst pick, mean rank correlation."""
-    return (
-        f"{summary.groups:,}",
-        f"{summary.mean:.1%}",
-        f"{summary.worst:.1%}",
-        f"{summary.rank_correlation:.2f}",
-    )
-
-
 def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
     rows = (
-        (family, *fit_cells(confusion))
-        for family, confusion in confusions
-        if confusion.ran or confusion.out_of_memory
+        (
+            family,
+            f"{one.ran:,}",
+            f"{one.ran_predicted_not_to_fit:,}",
+            f"{one.out_of_memory:,}",
+            f"{one.out_of_memory_predicted_to_fit:,}",
+        )
+        for family, one in confusions
+        if one.ran or one.out_of_memory
     )
     title = "Fit: what the source says happened, and what was predicted wrongly"
     return table("~family | ran | called too large | ran out | called fitting", rows, title)
-
-
-def fit_cells(confusion: FitConfusion) -> tuple[str, ...]:
-    """Ran, of them called too large; ran out of memory, of them called fitting."""
-    return (
-        f"{confusion.ran:,}",
-        f"{confusion.ran_predicted_not_to_fit:,}",
-        f"{confusion.out_of_memory:,}",
-        f"{confusion.out_of_memory_predicted_to_fit:,}",
-    )
 
 
 def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:

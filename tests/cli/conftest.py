@@ -39,3 +39,10 @@ def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
 def lines_are_short(text: str) -> bool:
     """Whether every line fits 80 columns."""
     return all(len(line) <= 80 for line in text.splitlines())
+
+
+def refused(result: Result, *words: str) -> None:
+    """Check that a command said, in these words among others, that its input is wrong."""
+    assert result.exit_code == 2, result.output
+    said = " ".join(result.stderr.split())
+    assert all(" ".join(one.split()) in said for one in words), said

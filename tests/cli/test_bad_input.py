@@ -10,7 +10,7 @@ import pytest
 from planner.cli.errors import ExitStatus, refusal
 from planner.job.errors import NothingFitsError
 from planner.predict.plan import PLAN_FILE_VERSION
-from tests.cli.conftest import MAIN, SMALL, Run
+from tests.cli.conftest import MAIN, SMALL, Run, refused
 
 
 def changed(*arguments: str) -> tuple[str, ...]:
@@ -159,9 +159,7 @@ def test_cluster_file_errors_name_file_and_field(run: Run, tmp_path: Path) -> No
 def test_existing_output_is_refused_before_the_search(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     path.write_text("precious", encoding="utf-8")
-    result = run("search", *SMALL, "-o", str(path))
-    assert result.exit_code == 2
-    assert "--force" in result.stderr
+    refused(run("search", *SMALL, "-o", str(path)), "--force")
     assert path.read_text(encoding="utf-8") == "precious"
     forced = run("search", *SMALL, "-o", str(path), "--force")
     assert forced.exit_code == 0, forced.stderr

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from hardware.calibration import Calibration
 from hardware.load import load_cluster_file
 from planner.cli.main import cli
+from tests.cli.conftest import refused
 from tests.evidence.learn import runs
 from tests.evidence.learn.test_logs import MEGATRON, NANOTRON_2025, TITAN
 from tests.evidence.traces import made_up
@@ -24,6 +25,12 @@ def invoke(*arguments: object) -> Result:
     return CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(
         cli, [str(one) for one in arguments]
     )
+
+
+def done(*arguments: object) -> Result:
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +45,7 @@ def test_further_runs_are_predicted_by_what_earlier_ones_taught(
     later = runs.write(tmp_path / "later.csv", runs.predictions(TRUE, runs.VARIANTS[8:]))
     errors = []
     for more in ((), ("--cluster", calibrated)):
-        result = invoke("validate", "-q", "--data", later, *more, "--json")
-        assert result.exit_code == 0, result.output
+        result = done("validate", "-q", "--data", later, *more, "--json")
         errors.append(json.loads(result.stdout)["summary"]["time"]["mean"])
     assert errors[1] < 0.5 * errors[0]
     other = calibrated.with_name("other.toml")
@@ -51,8 +57,7 @@ def test_further_runs_are_predicted_by_what_earlier_ones_taught(
 @pytest.fixture(scope="module")
 def calibrated(measured: Path) -> Path:
     path = measured.parent / "ours.toml"
-    result = invoke("calibrate", "-q", "--from", measured, "-o", path)
-    assert result.exit_code == 0, result.output
+    result = done("calibrate", "-q", "--from", measured, "-o", path)
     assert "Learnt factors" in result.stdout
     assert "The runs cannot determine: " in result.stdout
     return path
@@ -106,21 +111,15 @@ def test_a_base_file_is_kept_and_its_calibration_replaced(measured: Path) -> Non
     base = measured.parent / "base.toml"
     base.write_text('num_gpus = 16\ngpu = "H100"  # ours\nnic_rate = "200 Gbit/s"\n')
     target = measured.parent / "next.toml"
-    result = invoke("calibrate", "-q", "--from", measured, "--cluster", base, "-o", target)
-    assert result.exit_code == 0, result.output
+    done("calibrate", "-q", "--from", measured, "--cluster", base, "-o", target)
     assert 'gpu = "H100"  # ours' in target.read_text()
-    again = invoke(
-        "calibrate", "-q", "--from", measured, "--cluster", target, "-o", target, "--force"
-    )
-    assert again.exit_code == 0, again.output
+    done("calibrate", "-q", "--from", measured, "--cluster", target, "-o", target, "--force")
     assert target.read_text().count("[calibration]") == 1
     assert load_cluster_file(target).num_gpus == 16
 
 
 def test_nothing_is_overwritten_without_force(measured: Path, calibrated: Path) -> None:
-    result = invoke("calibrate", "--from", measured, "-o", calibrated)
-    assert result.exit_code == 2
-    assert "--force" in result.stderr
+    refused(invoke("calibrate", "--from", measured, "-o", calibrated), "--force")
 
 
 @pytest.mark.parametrize(
@@ -153,8 +152,7 @@ def test_runs_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "not predicted better than without" in result.stderr
     assert not target.exists()
-    forced = invoke("calibrate", "-q", "--from", path, "-o", target, "--accept-worse")
-    assert forced.exit_code == 0
+    done("calibrate", "-q", "--from", path, "-o", target, "--accept-worse")
     assert target.exists()
 
 
@@ -171,8 +169,7 @@ def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_log_beside_its_plan_file(plan_folder: Path) -> None:
     (plan_folder / "train.log").write_text(MEGATRON)
-    result = invoke("calibrate", "-q", "--from", plan_folder, "--json")
-    assert result.exit_code == 0, result.output
+    result = done("calibrate", "-q", "--from", plan_folder, "--json")
     assert json.loads(result.stdout)["time"]["runs"] == 1
     report = invoke("calibrate", "-q", "--from", plan_folder).stdout
     assert "median of 3 steps" in report
@@ -202,8 +199,7 @@ def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path, tmp_path: 
     )  # fmt: skip
     assert made.exit_code in (0, 1), made.output
     path = made_up.write(tmp_path / "rank0.pt.trace.json.gz", made_up.trace())
-    result = invoke("calibrate", "-q", "--from", path, "--json")
-    assert result.exit_code == 0, result.output
+    result = done("calibrate", "-q", "--from", path, "--json")
     assert json.loads(result.stdout)["time"]["runs"] == 1
     # Ranks of one run are one run, whatever torch called their files.
     ranks = [made_up.write(tmp_path / f"{n}.json", made_up.trace(rank=n)) for n in (1, 2)]
@@ -213,9 +209,7 @@ def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path, tmp_path: 
     assert result.stdout.splitlines()[2].split()[:3] == ["step", "time", "1"]
     events = [one for one in made_up.trace()["traceEvents"] if "Step" not in one["name"]]
     unmarked = made_up.write(tmp_path / "unmarked.json", {"traceEvents": events})
-    result = invoke("calibrate", "-q", "--from", unmarked)
-    assert result.exit_code == 2
-    assert "unmarked.json: no step is marked" in result.stderr
+    refused(invoke("calibrate", "-q", "--from", unmarked), "unmarked.json: no step is marked")
     other = made_up.write(plan_folder / path.name, made_up.trace())
     result = invoke("calibrate", "-q", "--from", other)
     assert result.exit_code == 2
@@ -232,18 +226,13 @@ def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path, tmp_path: 
 def test_a_log_of_another_run(plan_folder: Path, log: str, words: str) -> None:
     path = plan_folder / "other.txt"
     path.write_text(log)
-    result = invoke("calibrate", "-q", "--from", path)
-    assert result.exit_code == 2
-    assert words in result.stderr
+    refused(invoke("calibrate", "-q", "--from", path), words)
 
 
 def test_a_log_without_configuration(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(MEGATRON)
-    result = invoke("calibrate", "-q", "--from", path)
-    assert result.exit_code == 2
-    assert "--launch" in result.stderr
-    assert "--plan-file" in result.stderr
+    refused(invoke("calibrate", "-q", "--from", path), "--launch", "--plan-file")
 
 
 # What Megatron prints before it trains, each rank's launcher adding its tag.
@@ -276,33 +265,27 @@ def test_a_log_that_says_its_arguments(tmp_path: Path) -> None:
     path, before = tmp_path / "train.log", {}
     for mode, method in (("None", "None"), ("full", "uniform")):
         path.write_text(ARGUMENTS.format(mode=mode, method=method) + MEGATRON)
-        found = invoke("calibrate", "-q", "--from", path, "--gpus", "8xH100", "--json")
-        assert found.exit_code == 0, found.output
+        found = done("calibrate", "-q", "--from", path, "--gpus", "8xH100", "--json")
         before[mode] = json.loads(found.stdout)["memory"]["error_before"]
     # Held are 45 GiB: more than what runs nothing again needs, and less so where it does.
     assert before["full"] > before["None"] + 0.15
     for words, gpus in ((": --gpus 8xH100", ()), ("8 GPUs, not on 16", ("--gpus", "16xH100"))):
-        wrong = invoke("calibrate", "-q", "--from", path, *gpus)
-        assert wrong.exit_code == 2
-        assert words in wrong.stderr
+        refused(invoke("calibrate", "-q", "--from", path, *gpus), words)
 
 
 def test_a_log_with_launch_files(plan_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    made = invoke("launch", plan_folder / "plan.json", "-o", folder)
-    assert made.exit_code == 0, made.output
+    done("launch", plan_folder / "plan.json", "-o", folder)
     path = tmp_path / "train.log"
     path.write_text(MEGATRON)
-    result = invoke("calibrate", "-q", "--from", path, "--launch", folder, "--json")
-    assert result.exit_code == 0, result.output
+    result = done("calibrate", "-q", "--from", path, "--launch", folder, "--json")
     assert json.loads(result.stdout)["frameworks"] == ["megatron-core"]
     # A scheduler's name of a log; with --suggest the plan file is another thing than the log's.
     path = path.rename(tmp_path / "job.o1234")
-    next_one = invoke(
+    next_one = done(
         "calibrate", "-q", "--suggest", "--plan-file", plan_folder / "plan.json", "--from", path,
         "--launch", folder,
     )  # fmt: skip
-    assert next_one.exit_code == 0, next_one.output
     assert "1 of your runs" in " ".join(next_one.stdout.split())
 
 
@@ -319,8 +302,7 @@ def test_bad_measurements_name_their_cell(tmp_path: Path) -> None:
 
 def test_learning_study_of_the_published_runs(tmp_path: Path) -> None:
     path = runs.write(tmp_path / "runs.csv", runs.predictions(TRUE))
-    result = invoke("validate", "-q", "--data", path, "--learn", "3", "--json")
-    assert result.exit_code == 0, result.output
+    result = done("validate", "-q", "--data", path, "--learn", "3", "--json")
     [found] = json.loads(result.stdout)
     # 0.067 of 0.095 today: three runs of one cluster cannot settle all that TRUE changes.
     assert found["after"] < 0.8 * found["before"]
@@ -331,10 +313,9 @@ def test_learning_study_of_the_published_runs(tmp_path: Path) -> None:
 
 
 def test_what_to_run_next(plan_folder: Path, measured: Path) -> None:
-    result = invoke(
+    result = done(
         "calibrate", "-q", "--suggest", "--plan-file", plan_folder / "plan.json", "--json"
     )
-    assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert 1 <= len(found) <= 3
     assert all(one["after"] < one["before"] for one in found)
@@ -364,9 +345,7 @@ def test_what_to_run_next(plan_folder: Path, measured: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_options(arguments: list[str], words: str) -> None:
-    result = invoke("calibrate", "-q", *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
+    refused(invoke("calibrate", "-q", *arguments), words)
 
 
 def test_memory_and_evaluate_agree_on_a_calibrated_cluster(tmp_path: Path) -> None:
@@ -404,7 +383,6 @@ def test_mlperf_throughput_counts_samples_or_tokens(
     event = {"key": "tracked_stats", "value": {"throughput": rate}, "metadata": {"step": 1}}
     path = plan_folder / "mlperf.txt"
     path.write_text("".join(f":::MLLOG {json.dumps(event)}\n" for _ in range(3)))
-    result = invoke("calibrate", "-q", "--from", path)
-    assert result.exit_code == 0, result.output
+    result = done("calibrate", "-q", "--from", path)
     assert f"taken to count {unit}" in result.stdout.replace("\n", " ")
     assert "mlperf.txt step time" in result.stdout

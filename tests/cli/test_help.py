@@ -15,7 +15,7 @@ from planner.cli import doctor
 from planner.cli.errors import ExitStatus
 from planner.cli.help import FIRST, GROUPS, OTHER
 from planner.cli.main import COMMANDS, cli
-from tests.cli.conftest import Run, lines_are_short
+from tests.cli.conftest import Run, lines_are_short, refused
 
 HEAVY = ("numba", "pandas", "ortools", "altair", "vl_convert", "jinja2")
 
@@ -70,15 +70,11 @@ def test_version(run: Run) -> None:
 
 
 def test_unknown_command_is_met_with_the_nearest(run: Run) -> None:
-    result = run("serach")
-    assert result.exit_code == 2
-    assert "unknown command 'serach'. Did you mean 'search'?" in result.stderr
+    refused(run("serach"), "unknown command 'serach'. Did you mean 'search'?")
 
 
 def test_unknown_option_is_met_with_the_nearest(run: Run) -> None:
-    result = run("search", "--modle", "70b")
-    assert result.exit_code == 2
-    assert "'--model'" in result.stderr
+    refused(run("search", "--modle", "70b"), "'--model'")
 
 
 @pytest.mark.parametrize(
@@ -97,9 +93,7 @@ def test_unknown_option_is_met_with_the_nearest(run: Run) -> None:
 def test_one_dash_or_no_command_is_told_as_it_was_given(
     run: Run, arguments: tuple[str, ...], said: str
 ) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert said in result.stderr
+    refused(run(*arguments), said)
 
 
 def test_words_after_two_dashes_and_short_options_stay_as_they_are(run: Run) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, lines_are_short, run_cli
+from tests.cli.conftest import Run, lines_are_short, refused, run_cli
 
 JOB = ("--model", "smollm2-1.7b", "--gpus", "8xH100", "--gbs", "64")
 
@@ -27,9 +27,7 @@ def test_writes_a_folder_and_says_what_to_expect(run: Run, plan_file: str, tmp_p
         assert text in result.stdout
     assert lines_are_short(result.stdout.replace(str(path), "run"))
     assert (path / "launch.sbatch").is_file()
-    again = run("launch", plan_file, "-o", str(path))
-    assert again.exit_code == 2
-    assert "--force" in again.stderr
+    refused(run("launch", plan_file, "-o", str(path)), "--force")
     forced = run("launch", plan_file, "-o", str(path), "--force", "--nodes-as", "k8s")
     assert forced.exit_code == 0, forced.output
     assert not (path / "launch.sbatch").exists()
@@ -81,13 +79,9 @@ def test_what_cannot_be_expressed_is_not_written(run: Run, tmp_path: Path) -> No
     path = tmp_path / "plans.json"
     job = ("--model", "gemma-2-2b", "--gpus", "8xH100", "--gbs", "64")
     assert run("evaluate", *job, "--tp", "2", "-o", str(path)).exit_code in (0, 1)
-    result = run("launch", str(path), "-o", str(tmp_path / "run"))
-    assert result.exit_code == 2
-    assert "sandwich" in result.stderr
+    refused(run("launch", str(path), "-o", str(tmp_path / "run")), "sandwich")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_is_demanded(run: Run, plan_file: str) -> None:
-    result = run("launch", plan_file)
-    assert result.exit_code == 2
-    assert "--output" in result.stderr
+    refused(run("launch", plan_file), "--output")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.cli.conftest import Run, lines_are_short, run_cli
+from tests.cli.conftest import Run, lines_are_short, refused, run_cli
 
 POOL = ("--model", "llama-3.2-1b", "--gpus", "4xH100+4xA100", "--gbs", "64")
 
@@ -48,9 +48,7 @@ def test_explain_says_where_ranks_live(pool_job: tuple[Result, Path], run: Run) 
 
 def test_what_pools_cannot_do_is_said(pool_job: tuple[Result, Path], run: Run) -> None:
     _, path = pool_job
-    result = run("explain", str(path), "1", "--what-if")
-    assert result.exit_code == 2
-    assert "leave --what-if out" in result.stderr
+    refused(run("explain", str(path), "1", "--what-if"), "leave --what-if out")
     launch = run("launch", str(path), "1", "-o", str(path.parent / "launched"))
     assert launch.exit_code == 2
     assert "several types (4xH100+4xA100), and launch files are written for one" in launch.stderr

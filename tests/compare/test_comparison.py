@@ -48,11 +48,16 @@ def _placed(name: str, item: Settings, offer: Offer | None = None) -> Placed:
     return Placed(offer or Offer(gpus=name), job, TOKENS, item)
 
 
-def _run(five: Comparison, name: str, item: Settings, offer: Offer | None = None) -> Run:
-    """The run of a searched plan under other settings, without another search."""
+def _on(five: Comparison, name: str) -> Run:
     row = five.row(name)
     assert row is not None and row.run is not None
-    found = run_at(_placed(name, item, offer), row.run.job, row.run.plan)
+    return row.run
+
+
+def _run(five: Comparison, name: str, item: Settings, offer: Offer | None = None) -> Run:
+    """The run of a searched plan under other settings, without another search."""
+    run = _on(five, name)
+    found = run_at(_placed(name, item, offer), run.job, run.plan)
     assert found is not None
     return found
 
@@ -73,17 +78,14 @@ def test_each_cluster_has_its_own_plan_or_a_reason(five: Comparison) -> None:
 def test_the_plan_is_that_of_a_search(five: Comparison) -> None:
     from planner.search.search import find_plans
 
-    row = five.row("8xH100")
-    assert row is not None and row.run is not None
+    run = _on(five, "8xH100")
     plans = find_plans(BASE.model_copy(update={"gpus": "8xH100"}), top=1).plans[0]
-    assert row.run.plan.degrees == plans.degrees
-    assert row.run.plan.step_time_s == plans.step_time_s
+    assert run.plan.degrees == plans.degrees
+    assert run.plan.step_time_s == plans.step_time_s
 
 
 def test_figures_follow_from_each_other(five: Comparison) -> None:
-    row = five.row("8xH100")
-    assert row is not None and row.run is not None
-    run = row.run
+    run = _on(five, "8xH100")
     assert run.ideal_days.value == pytest.approx(TOKENS / run.plan.tokens_per_s / 86400)
     assert run.days.value == pytest.approx(run.ideal_days.value / run.goodput.share)
     assert run.gpu_hours.value == pytest.approx(run.days.value * 24 * 8)
@@ -116,11 +118,10 @@ def test_shares_of_a_step_add_up(five: Comparison) -> None:
 
 
 def test_links_are_those_that_groups_meet(five: Comparison) -> None:
-    row = five.row("8xH100")
-    assert row is not None and row.run is not None
-    time = row.run.plan.time.model_copy(update={"tp_s": 1.0, "dp_s": 2.0})
-    degrees = row.run.plan.degrees.model_copy(update={"tp": 8, "dp": 8})
-    plan = row.run.plan.model_copy(update={"time": time, "degrees": degrees})
+    run = _on(five, "8xH100")
+    time = run.plan.time.model_copy(update={"tp_s": 1.0, "dp_s": 2.0})
+    degrees = run.plan.degrees.model_copy(update={"tp": 8, "dp": 8})
+    plan = run.plan.model_copy(update={"time": time, "degrees": degrees})
     by_traffic = {
         time_share.traffic: time_share.resource
         for time_share in time_shares(plan, parse_gpus("64xH100"))
@@ -138,11 +139,10 @@ def test_the_frame_has_a_row_a_cluster(five: Comparison) -> None:
 
 
 def test_a_missing_price_says_so_and_time_stays(five: Comparison) -> None:
-    row = five.row("8xA100")
-    assert row is not None and row.run is not None
-    assert "no spot price for A100-SXM4-80GB" in row.run.missing
-    assert row.run.cost("spot") is None
-    assert row.run.days.value > 0
+    run = _on(five, "8xA100")
+    assert "no spot price for A100-SXM4-80GB" in run.missing
+    assert run.cost("spot") is None
+    assert run.days.value > 0
 
 
 def test_the_front_is_not_dominated(five: Comparison) -> None:
@@ -257,8 +257,6 @@ def test_precision_falls_back_where_a_gpu_lacks_it() -> None:
 
 
 def test_the_chain_names_every_figure_and_its_source(five: Comparison) -> None:
-    row = five.row("8xH100")
-    assert row is not None and row.run is not None
     found = SETTINGS.model_copy(
         update={"figures": {"pue": Figure(value=1.2, unit="1", source="--pue")}}
     )
@@ -329,17 +327,15 @@ def test_the_core_is_compiled_once_for_all_processes(monkeypatch: pytest.MonkeyP
 
 
 def test_unpowered_gpus_take_their_tdp(five: Comparison) -> None:
-    row = five.row("8xMI300X")
-    assert row is not None and row.run is not None
-    assert row.run.energy.rated_w == pytest.approx(1.8 * load_gpu("mi300x").tdp_w)
-    assert row.run.energy.rated_source.source == ASSUMPTION
+    run = _on(five, "8xMI300X")
+    assert run.energy.rated_w == pytest.approx(1.8 * load_gpu("mi300x").tdp_w)
+    assert run.energy.rated_source.source == ASSUMPTION
 
 
 def test_no_useful_time_is_a_reason(five: Comparison) -> None:
-    row = five.row("8xH100")
-    assert row is not None and row.run is not None
+    run = _on(five, "8xH100")
     often = Figure(value=1e-3, unit="h", source="--mtbf-gpu")
     found = SETTINGS.model_copy(update={"figures": {"gpu_mtbf": often}})
     placed = replace(_placed("8xH100", SETTINGS), settings=found)
-    assert run_at(placed, row.run.job, row.run.plan) is None
-    assert math.isfinite(row.run.days.high)
+    assert run_at(placed, run.job, run.plan) is None
+    assert math.isfinite(run.days.high)

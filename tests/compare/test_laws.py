@@ -90,7 +90,7 @@ def test_what_a_batch_costs() -> None:
     at = price_of(critical.value, round(critical.value), 1e12)
     assert at.extra.value == pytest.approx(BATCH.overhead) and at.extrapolated
     assert price_of(2 * critical.value, 1, 1e12).extra.value == pytest.approx(2 * BATCH.overhead)
-    assert not price_of(1e6, 10**6, 1e12).is_past
-    assert price_of(1e9, 10**9, 1e12).is_surely_past
+    small, large = (price_of(float(batch), batch, 1e12) for batch in (10**6, 10**9))
+    assert small.batch < small.critical.value and large.batch > large.critical.high
     assert BATCH.critical(BATCH.tokens_for(4e6)).value == pytest.approx(4e6)
     assert not price_of(1e6, 10**6, 6e9).extrapolated

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hardware.economics import Figure
-from planner.compare.money import OwnerTerms, annuity, owned_hour
+from planner.compare.money import annuity, owned_hour
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 
-TERMS = OwnerTerms(interest=0.0, years=5.0, utilisation=1.0, per_kwh=0.1, hosting_per_kw_month=73.0)
+TERMS = {
+    "interest": 0.0, "amortisation_years": 5.0, "utilisation": 1.0, "electricity": 0.1,
+    "hosting": 73.0,
+}  # fmt: skip
 
 
 def test_annuity_as_textbooks_have_it() -> None:
@@ -36,7 +39,7 @@ def test_annuity_is_continuous_at_no_interest() -> None:
 
 def test_an_owned_hour_by_hand() -> None:
     # 43,800 over 5 years of 8,760 hours is 1 an hour; 2 kW at 0.1; 1 kW hosted at 73 x 12 / 8760.
-    hour = owned_hour(43800.0, 4380.0, drawn_w=2000.0, rated_w=1000.0, terms=TERMS)
+    hour = owned_hour(43800.0, 4380.0, drawn_w=2000.0, rated_w=1000.0, term=TERMS.__getitem__)
     assert hour.hardware == pytest.approx(1.0)
     assert hour.around == pytest.approx(0.1)
     assert hour.electricity == pytest.approx(0.2)
@@ -45,8 +48,10 @@ def test_an_owned_hour_by_hand() -> None:
 
 
 def test_half_used_costs_twice_the_capital_but_no_more_electricity() -> None:
-    half = OwnerTerms(0.0, 5.0, 0.5, 0.1, 73.0)
-    used, idle = (owned_hour(43800.0, 0.0, 2000.0, 1000.0, term) for term in (TERMS, half))
+    half = TERMS | {"utilisation": 0.5}
+    used, idle = (
+        owned_hour(43800.0, 0.0, 2000.0, 1000.0, terms.__getitem__) for terms in (TERMS, half)
+    )
     assert idle.hardware == pytest.approx(2.0 * used.hardware)
     assert idle.hosting == pytest.approx(2.0 * used.hosting)
     assert idle.electricity == used.electricity

@@ -106,7 +106,7 @@ def test_the_chart_holds_all_pairs_for_pages_and_one_for_files(found: HeatMap) -
 def test_all_shapes_in_the_picture_are_dots(costed: CostedJob, result: SearchResult) -> None:
     found = candidates(costed, result)
     assert not found.is_thinned
-    assert len(found.dots) + found.beyond == found.legal == len(costed.candidates.columns["tp"])
+    assert len(found.dots) <= found.legal == len(costed.candidates.columns["tp"])
     best = max(
         dot.tokens_per_s for dot in found.dots if dot.gib <= result.plans[0].peak_bytes / 2**30
     )

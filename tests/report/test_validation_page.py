@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from planner.evidence.runs.document import document
 from planner.evidence.runs.families import family_by
 from planner.evidence.runs.predict import predict_rows
 from planner.report.charts.drawing import specification, svg
@@ -20,13 +19,8 @@ BY_SOURCE = family_by("source")
 
 def _page(*cells: dict[str, str]) -> str:
     predictions = predict_rows([row(**cell) for cell in cells])
-    page = validation_page(
-        document(predictions, BY_SOURCE),
-        validation_report(predictions, BY_SOURCE),
-        [BY_SOURCE(prediction) for prediction in predictions],
-        [f"{prediction.row.text('model')} here" for prediction in predictions],
-    )
-    return render(page)
+    report = validation_report(predictions, BY_SOURCE)
+    return render(validation_page(predictions, BY_SOURCE, report))
 
 
 def test_the_page_draws_every_run_and_nothing_from_elsewhere() -> None:
@@ -40,7 +34,7 @@ def test_the_page_draws_every_run_and_nothing_from_elsewhere() -> None:
     assert "LoRA fine-tuning is not modelled" in text
     assert reading.loads(page) == []
     for chart in reading.charts(page).values():
-        assert sum("here: measured" in line for line in reading.rows(chart)) == len(models)
+        assert sum(": measured" in line for line in reading.rows(chart)) == len(models)
 
 
 def test_the_page_shows_cells_as_text() -> None:

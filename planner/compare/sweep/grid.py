@@ -28,6 +28,10 @@ Value = tuple[str, Mapping[str, Any]]
 _TRIED = 100
 
 
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 @dataclass(frozen=True)
 class Pricing:
     """Tokens and settings that turn a plan into days and money, with their labels."""
@@ -40,8 +44,7 @@ class Pricing:
     def text(self) -> str:
         """What its figures depend on, in short: the date apart, which the journal has."""
         settings = self.settings.model_dump_json(exclude={"today"})
-        text = repr((self.labels, self.tokens, settings))
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return _hash(repr((self.labels, self.tokens, settings)))
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,7 @@ class Grid:
 
     def key(self, index: int) -> str:
         """32 characters that name a search."""
-        text = self.fixed + repr(sorted(repr(options) for _, options in self._values(index)))
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return _hash(self.fixed + repr(sorted(repr(one) for _, one in self._values(index))))
 
     def labels(self, index: int) -> tuple[str, ...]:
         """Labels of a combination, one an axis."""

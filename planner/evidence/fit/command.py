@@ -21,14 +21,9 @@ def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None
         sys.exit(2)
 
 
-def shipped_file(name: str) -> Path:
-    """A file of `planner/evidence/data`."""
-    return PUBLISHED.with_name(name)
-
-
 def one_file(arguments: Sequence[str], shipped: str) -> Path:
     """The file that is given, the one that ships where none is. UsageError for anything else."""
-    paths = [Path(argument) for argument in arguments] or [shipped_file(shipped)]
+    paths = [Path(argument) for argument in arguments] or [PUBLISHED.with_name(shipped)]
     if len(paths) != 1 or not paths[0].is_file():
         raise UsageError(f"given {' '.join(arguments)}; needed: one CSV file that exists")
     return paths[0]

@@ -102,15 +102,13 @@ _READERS = {
 
 def read_operators(path: Path) -> list[Measurement]:
     """Measurements of a file of operator efficiencies."""
-    with path.open(newline="", encoding="utf-8") as stream:
-        return [_operator(row) for row in csv.DictReader(stream)]
-
-
-def _operator(row: dict[str, str]) -> Measurement:
-    gpu = CATALOGUE_NAMES.get(row["gpu"], row["gpu"])
-    family, reader = _READERS[row["op"]]
-    label, shape, time_at_peak_s = reader(row, float(row["peak_tflops"]) * 1e12)
-    return Measurement(gpu, family, label, shape, time_at_peak_s / float(row["efficiency"]))
+    found = []
+    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+        gpu = CATALOGUE_NAMES.get(row["gpu"], row["gpu"])
+        family, reader = _READERS[row["op"]]
+        label, shape, at_peak_s = reader(row, float(row["peak_tflops"]) * 1e12)
+        found.append(Measurement(gpu, family, label, shape, at_peak_s / float(row["efficiency"])))
+    return found
 
 
 def read_figures(kernel: str) -> list[Measurement]:
@@ -212,8 +210,9 @@ def error_lines(measurements: Sequence[Measurement], gpu: GpuInputs) -> Iterable
         yield summary(f"  {label}", values[labels == label])
 
 
-def fit_lines(measurements: Sequence[Measurement], gpu: GpuInputs, search: Search) -> Iterable[str]:
-    """Fitted parameters beside the shipped ones."""
+def lines(measurements: Sequence[Measurement], gpu: GpuInputs, search: Search) -> Iterable[str]:
+    """Errors of one GPU and family, then fitted parameters beside the shipped ones."""
+    yield from error_lines(measurements, gpu)
     for name, value in fit(measurements, gpu, search).items():
         yield f"    {name:<36} fitted {value:<10.4g} ships {getattr(gpu, name):.4g}"
 
@@ -223,17 +222,14 @@ def report(path: Path) -> Iterable[str]:
     yield f"{'':<44} rows  median     90 %    bias"
     for kernel in dict.fromkeys(FIGURE_KERNELS.values()):
         figures = read_figures(kernel)
-        gpu = shipped_inputs(figures[0].gpu, kernel)
-        yield from error_lines(figures, gpu)
-        yield from fit_lines(figures, gpu, FIGURE_SEARCH)
+        yield from lines(figures, shipped_inputs(figures[0].gpu, kernel), FIGURE_SEARCH)
     operators = read_operators(path)
     for name in dict.fromkeys(each.gpu for each in operators):
         gpu = shipped_inputs(name, ATTENTION.get(name, "auto"))
         for search in SEARCHES:
             rows = [each for each in operators if (each.gpu, each.family) == (name, search.family)]
             if rows:
-                yield from error_lines(rows, gpu)
-                yield from fit_lines(rows, gpu, search)
+                yield from lines(rows, gpu, search)
 
 
 def main(arguments: Sequence[str]) -> None:

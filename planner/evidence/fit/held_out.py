@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.fit.step_fit import CONSTANTS, Constant, spread_out
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
-from planner.evidence.runs.report import time_error
+from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import grouped
 from planner.job.job import Job
 from planner.job.written import toml_text
@@ -119,7 +119,7 @@ def held_out(
 ) -> dict[str, SourceErrors]:
     """Errors of every source with step times, with and without its part in the constants; `runs`:
     their linearised form, where it is known already."""
-    timed = [prediction for prediction in predictions if time_error(prediction) is not None]
+    timed = [prediction for prediction in predictions if error_of(prediction, "time") is not None]
     factors = fitted_factors(timed, runs)
     again = predict_held_out(timed, factors)
     before, after = _errors(timed), _errors(again)
@@ -137,7 +137,7 @@ def _errors(predictions: Iterable[Prediction]) -> dict[str, tuple[int, float, fl
     """Number of runs, median and mean size of their errors and signed median, by source."""
     found = {}
     for source, runs in grouped(predictions, lambda prediction: prediction.row.source).items():
-        errors = [error for run in runs if (error := time_error(run)) is not None]
+        errors = [error for run in runs if (error := error_of(run, "time")) is not None]
         sizes = [abs(error) for error in errors]
         found[source] = len(errors), median(sizes), fmean(sizes), median(errors)
     return found
@@ -149,41 +149,37 @@ def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) 
     changed = {source for source, some in factors.items() if any(by != 1.0 for by in some.values())}
     chosen = (index for index, one in enumerate(results) if one.row.source in changed)
     for source, indices in grouped(chosen, lambda index: predictions[index].row.source).items():
-        source_factors = factors[source]
         costed = cost_predictions(
             [results[index] for index in indices],
-            lambda job, by=source_factors: _trial(job, by),  # type: ignore[misc]
+            lambda job, by=factors[source]: TrialModel(job, multiplied(job, by)),  # type: ignore[misc]
         )
         for index, prediction in zip(indices, costed, strict=True):
             results[index] = prediction
     return results
 
 
-def _trial(job: Job, factors: Mapping[str, float]) -> TrialModel:
-    """The cost model with the constants that a job depends on multiplied."""
+def multiplied(job: Job, factors: Mapping[str, float]) -> dict[str, float]:
+    """Factors of the core's fields that a job depends on, by those of constants."""
     items = [one for one in CONSTANTS if factors.get(one.name, 1.0) != 1.0 and one.applies(job)]
-    return TrialModel(job, {name: factors[one.name] for one in items for name in one.fields})
+    return {name: factors[one.name] for one in items for name in one.fields}
 
 
 def linearised(predictions: Sequence[Prediction]) -> _Runs:
     """The runs that the fit sees, of each source at most so many, evenly spread: log residuals and
     their derivatives, by one more prediction for each constant."""
-    known = (
-        prediction
-        for prediction in predictions
-        if time_error(prediction) is not None and prediction.row.source not in NOT_FITTED_ON
-    )
+    known = (one for one in predictions if error_of(one, "time") is not None)
     by_source = grouped(known, lambda prediction: prediction.row.source)
-    chosen = [run for runs in by_source.values() for run in spread_out(runs)]
+    chosen = [
+        run
+        for source, runs in by_source.items()
+        if source not in NOT_FITTED_ON
+        for run in spread_out(runs)
+    ]
     base = np.array([_log_time(prediction) for prediction in chosen])
     measured = [math.log(one.measured("step_time_s") or math.nan) for one in chosen]
     slopes = np.zeros((len(chosen), len(CONSTANTS)))
     for place, constant in enumerate(CONSTANTS):
-        at = [
-            index
-            for index, prediction in enumerate(chosen)
-            if prediction.mapped is not None and constant.applies(prediction.mapped.job)
-        ]
+        at = [index for index, one in enumerate(chosen) if constant.applies(one.job)]
         # Downwards: shares have upper limits.
         trial = dict.fromkeys(constant.fields, math.exp(-_STEP))
         costed = cost_predictions(
@@ -208,16 +204,10 @@ def rests_on(runs: _Runs) -> dict[str, list[str]]:
 
 def evidence_of(runs: _Runs) -> dict[str, ConstantEvidence]:
     """Every constant by name, as all runs have it."""
-    whole = np.exp(_changes(runs, np.ones(len(runs.residuals), dtype=bool)))
-    sources = rests_on(runs)
+    whole = np.exp(_changes(runs)).tolist()
     return {
-        one.name: ConstantEvidence(
-            one.shipped(),
-            one.shipped() * float(factor),
-            _prior(one),
-            tuple(sources[one.name]),
-        )
-        for one, factor in zip(CONSTANTS, whole, strict=True)
+        one.name: ConstantEvidence(one.shipped(), one.shipped() * factor, _prior(one), tuple(names))
+        for one, factor, names in zip(CONSTANTS, whole, rests_on(runs).values(), strict=True)
     }
 
 
@@ -226,7 +216,7 @@ def fitted_factors(
 ) -> dict[str, dict[str, float]]:
     """What leaving each source out does to each constant: factors by source and name."""
     runs = linearised(predictions) if runs is None else runs
-    whole = _changes(runs, np.ones(len(runs.residuals), dtype=bool))
+    whole = _changes(runs)
     factors = {}
     for source in sorted(set(runs.sources.tolist())):
         kept = runs.sources != source
@@ -255,7 +245,7 @@ def _prior(constant: Constant) -> float:
     return constant.prior or math.exp(fmean(map(math.log, values)))
 
 
-def _changes(runs: _Runs, kept: NDArray[np.bool_]) -> Array:
+def _changes(runs: _Runs, kept: NDArray[np.bool_] | bool = True) -> Array:
     """Log change of each constant that fits the kept runs best."""
     limits = [min(_MOST_LOG, math.log(one.most / one.shipped())) for one in CONSTANTS]
     return least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), np.array(limits))
@@ -265,7 +255,7 @@ def _log_time(prediction: Prediction) -> float:
     return math.log(prediction.step_time_s or math.nan)
 
 
-def _weights(runs: _Runs, kept: NDArray[np.bool_]) -> Array:
+def _weights(runs: _Runs, kept: NDArray[np.bool_] | bool) -> Array:
     """Those of a kept source add up to the square root of its runs; all of them to one."""
     _, place, counts = np.unique(runs.sources, return_inverse=True, return_counts=True)
     weights = kept / np.sqrt(counts[place])
@@ -350,19 +340,17 @@ def left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
     sources = measured_by()
     everyone = frozenset(factors).union(*sources.values())
     known = [item for item in predictions if item.row.source in everyone and not item.error]
-    alone = [index for index, item in enumerate(known) if _is_sole(item, sources)]
+    # Those whose source is the only one that has measured their framework.
+    alone = [
+        index
+        for index, item in enumerate(known)
+        if sources.get(item.job.framework.family or item.job.framework.name)
+        == frozenset((item.row.source,))
+    ]
     strange = predict_rows(known[index].row.unnamed for index in alone)
     for index, item in zip(alone, strange, strict=True):
         known[index] = item
     return predict_held_out(known, factors)
-
-
-def _is_sole(prediction: Prediction, sources: dict[str, frozenset[str]]) -> bool:
-    """Whether the row's source is the only one that has measured its framework."""
-    if prediction.mapped is None:
-        return False
-    profile = prediction.mapped.job.framework
-    return sources.get(profile.family or profile.name) == frozenset((prediction.row.source,))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from planner.predict.uncertainty.residuals import (
     Array,
     ResidualTable,
     SourceResiduals,
-    Spread,
     bounds,
     represent,
 )
@@ -112,10 +111,8 @@ class Judged:
         """How many runs lie in their intervals."""
         low, high = self.bounds(inflation)
         inside = (low <= self.values) & (self.values <= high)
-        by_source = {}
-        for source in np.unique(self.sources):
-            one_inside = inside[self.sources == source]
-            by_source[str(source)] = (float(one_inside.mean()), len(one_inside))
+        of_source = {str(one): inside[self.sources == one] for one in np.unique(self.sources)}
+        by_source = {name: (float(one.mean()), len(one)) for name, one in of_source.items()}
         return HeldOut(float(inside.mean()), by_source)
 
     def score(self, inflation: float, growth: float = 1.0) -> float:
@@ -157,11 +154,7 @@ def strangers(found: Sequence[Residual]) -> list[Residual]:
 def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
     """Every run as the runs of all other sources see it."""
     plain = replace(table, inflation=1.0, communication=0.0, launches=0.0)
-    known: dict[tuple[Family, str], Spread] = {}
-    for residual in found:
-        key = (residual.family, residual.source)
-        if key not in known:
-            known[key] = plain.spread(*key)
+    known = {key: plain.spread(*key) for key in {(one.family, one.source) for one in found}}
     spreads = [known[residual.family, residual.source] for residual in found]
     return Judged(
         table.figure,
@@ -171,12 +164,7 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
         np.array([spread.middle for spread in spreads]),
         np.array([spread.high for spread in spreads]),
         np.array([table.unmeasured_error(residual.at) for residual in found]),
-        np.array(
-            [
-                plain.further(residual.family, residual.at, residual.source).deviation
-                for residual in found
-            ]
-        ),
+        np.array([plain.further(one.family, one.at, one.source).deviation for one in found]),
     )
 
 
@@ -259,7 +247,11 @@ def folds(found: Sequence[Residual]) -> Iterator[Fold]:
         values = sorted({of(residual) for residual in found if residual.counts})
         for value in values:
             if value != _USUAL.get(kind) and len(values) > 1:
-                yield _kind_fold(kind, of, value)
+                yield Fold(
+                    kind,
+                    f"without {value}",
+                    lambda item, of=of, value=value: of(item) != value,  # type: ignore[misc]
+                )
 
 
 _KINDS: dict[str, Callable[[Residual], str]] = {
@@ -269,10 +261,6 @@ _KINDS: dict[str, Callable[[Residual], str]] = {
     "bits": lambda item: "low precision" if 0 < item.at.bits < _HALF_BITS else "16 bits",
 }
 _USUAL = {"model": "dense", "bits": "16 bits"}
-
-
-def _kind_fold(kind: str, of: Callable[[Residual], str], value: str) -> Fold:
-    return Fold(kind, f"without {value}", lambda item: of(item) != value)
 
 
 def _range_fold(axis: str, low: float | None, high: float | None) -> Fold:

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -44,12 +43,12 @@ from planner.evidence.fit.judging import (
     without_unmeasured_errors,
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
-from planner.evidence.runs.report import memory_error, time_error
+from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import FIRST_SIGHT, MeasuredRow
 from planner.predict.uncertainty.families import UNFAMILIAR, Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
-from planner.predict.uncertainty.residuals import ResidualTable, SourceResiduals
+from planner.predict.uncertainty.residuals import ResidualTable
 
 # Below this a peak is mostly what libraries allocate, not the model.
 _SMALLEST_PEAK_GIB = 8.0
@@ -83,22 +82,15 @@ def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residua
     """Log residuals of the runs that test one figure."""
     found = []
     for prediction in predictions:
-        error = time_error(prediction) if figure == "time" else memory_error(prediction)
-        if prediction.mapped is None or error is None or not _tests(prediction, figure):
+        error = error_of(prediction, figure)
+        if error is None or not _tests(prediction, figure):
             continue
-        job, source = prediction.mapped.job, prediction.row.source
+        job, source = prediction.job, prediction.row.source
         at = prediction.conditions if figure == "time" else conditions_of(job)
         counts = figure == "memory" or source not in NOT_FITTED_ON
-        found.append(
-            Residual(
-                source,
-                family_of(job),
-                -math.log1p(error),
-                at or UNKNOWN,
-                counts,
-                _at_first_sight(prediction.row, figure),
-            )
-        )
+        first = _at_first_sight(prediction.row, figure)
+        log = -math.log1p(error)
+        found.append(Residual(source, family_of(job), log, at or UNKNOWN, counts, first))
     return found
 
 
@@ -184,21 +176,21 @@ def _render_table(fitted: FittedTable) -> str:
         "launches": table.launches,
         "held_out_rows": round(coverage.rows, 3),
         "held_out_mean_of_sources": round(coverage.sources, 3),
-        "growth": {name: _rounded(value) for name, value in table.growth.items()},
-        "unmeasured": {name: _rounded(value) for name, value in table.unmeasured.items()},
+        **{
+            part: {name: _rounded(value) for name, value in getattr(table, part).items()}
+            for part in ("growth", "unmeasured")
+        },
         "held_out": {
             source: (round(share, 3), rows) for source, (share, rows) in coverage.by_source.items()
         },
     }
-    runs = ",\n".join(json.dumps(_entry(entry)) for entry in table.entries)
+    entries = (
+        entry.model_dump()
+        | {"measured": {axis: [*map(_rounded, ends)] for axis, ends in entry.measured.items()}}
+        for entry in table.entries
+    )
+    runs = ",\n".join(map(json.dumps, entries))
     return f'{json.dumps(numbers)[:-1]},\n"runs": [\n{runs}]}}'
-
-
-def _entry(entry: SourceResiduals) -> dict[str, Any]:
-    measured = {
-        axis: [_rounded(low), _rounded(high)] for axis, (low, high) in entry.measured.items()
-    }
-    return {**entry.model_dump(), "measured": measured}
 
 
 def _rounded(value: float) -> float:
@@ -210,7 +202,7 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
     factors = {source: item.factors for source, item in shipped().items()}
     unnamed = predict_rows(prediction.row.unnamed for prediction in predictions)
     everything = [*predictions, *unnamed]
-    timed = [prediction for prediction in everything if time_error(prediction) is not None]
+    timed = [prediction for prediction in everything if error_of(prediction, "time") is not None]
     found: dict[Figure, list[Residual]] = {
         "time": residuals(predict_held_out(timed, factors), "time"),
         "memory": residuals(everything, "memory"),

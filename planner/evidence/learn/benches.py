@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -67,12 +67,8 @@ class Bench:
 
 def is_nccl_output(path: Path) -> bool:
     """Whether one of a file's first lines is nccl-tests'."""
-    for number, line in enumerate(text_lines(path)):
-        if line.startswith(("# nThread", "# nccl-tests", "# Collective test starting")):
-            return True
-        if number > 2000:
-            return False
-    return False
+    beginnings = ("# nThread", "# nccl-tests", "# Collective test starting")
+    return any(line.startswith(beginnings) for line in islice(text_lines(path), 2002))
 
 
 def is_bench_table(path: Path) -> bool:
@@ -213,21 +209,16 @@ def bench_inputs(cluster: Cluster, factors: Factors) -> tuple[GpuInputs, LinkInp
 
 def bench_equations(benches: Sequence[Bench], cluster: Cluster) -> Equations:
     """One equation of the step time's parameters for each kind and order of magnitude."""
-    base, slopes = tangent(lambda factors: _logs(benches, cluster, factors), "time")
+
+    def logs(factors: Factors) -> np.ndarray:
+        gpu, links = bench_inputs(cluster, factors)
+        return np.log([predicted_s(bench, gpu, links) for bench in benches])
+
+    base, slopes = tangent(logs, "time")
     measured = np.log([bench.time_s for bench in benches])
-    rows = list(_medians(measured - base, slopes, benches))
-    return Equations(
-        "time", np.array([residual for residual, _ in rows]), np.array([row for _, row in rows])
+    alike = grouped(range(len(benches)), lambda index: benches[index].alike).values()
+    residuals, middles = (
+        np.array([np.median(values[members], axis=0) for members in alike])
+        for values in (measured - base, slopes)
     )
-
-
-def _logs(benches: Sequence[Bench], cluster: Cluster, factors: Factors) -> np.ndarray:
-    gpu, links = bench_inputs(cluster, factors)
-    return np.log([predicted_s(bench, gpu, links) for bench in benches])
-
-
-def _medians(
-    residuals: np.ndarray, slopes: np.ndarray, benches: Sequence[Bench]
-) -> Iterator[tuple[float, np.ndarray]]:
-    for members in grouped(range(len(benches)), lambda index: benches[index].alike).values():
-        yield median(residuals[members]), np.median(slopes[members], axis=0)
+    return Equations("time", residuals, middles)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from statistics import NormalDist
 
 import numpy as np
 
@@ -32,16 +31,14 @@ from planner.evidence.learn.linear import (
     predicted_logs,
     run_configurations,
 )
-from planner.evidence.learn.posterior import Array, Posterior, explain, learn, trust
+from planner.evidence.learn.posterior import WIDTH, Array, Posterior, explain, learn, trust
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
 from planner.predict.likeness import NUMBERS, WORDS
 from planner.predict.uncertainty.intervals import family_of
 from planner.predict.uncertainty.measured_range import ranges
-from planner.predict.uncertainty.residuals import COVERAGE
 
-_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 # The first round is linear across the prior's spreads, the others about the result before: the
 # model is linear enough that the third is the last.
 _ROUNDS = 3
@@ -93,13 +90,18 @@ def fit_figure(
     predictions: Sequence[Prediction], figure: Figure, benches: Equations | None = None
 ) -> FigureFit | None:
     """The factors that a figure's runs, and benchmarks, teach; None where there is neither."""
-    runs = tuple(one for one in predictions if one.mapped and measured_log(one, figure) is not None)
+    runs = tuple(one for one in predictions if measured_log(one, figure) is not None)
     more = benches if benches is not None and benches.figure == figure else no_equations(figure)
     if not runs and not len(more.residuals):
         return None
     measured = np.array([measured_log(run, figure) or math.nan for run in runs])
     before = measured - predicted_logs(runs, figure, {}, LearningModel)
-    _demand_possible(runs, before, figure)
+    for run, times in zip(runs, np.exp(np.abs(before.clip(-_BEYOND, _BEYOND))), strict=True):
+        if times > MOST_TIMES:
+            raise UsageError(
+                f"{run.row.place}: its measured {figure} is over {MOST_TIMES:,} times off "
+                "what is predicted: mend its unit or its configuration, or leave it out"
+            )
     prior = shipped_prior(figure)
     like = np.zeros((len(runs) + len(more.residuals),) * 2)
     like[: len(runs), : len(runs)] = likeness(runs, figure)
@@ -117,15 +119,6 @@ def fit_figure(
     after -= (like @ posterior.pull)[: len(runs)]
     rest = posterior.left_out[: len(runs)] if len(found.residuals) > 1 else np.zeros(0)
     return FigureFit(figure, runs, posterior, factors, before, after, rest, share)
-
-
-def _demand_possible(runs: Sequence[Prediction], logs: Array, figure: Figure) -> None:
-    for run, times in zip(runs, np.exp(np.abs(logs.clip(-_BEYOND, _BEYOND))), strict=True):
-        if times > MOST_TIMES:
-            raise UsageError(
-                f"{run.row.place}: its measured {figure} is over {MOST_TIMES:,} times off "
-                "what is predicted: mend its unit or its configuration, or leave it out"
-            )
 
 
 def _factors(found: Equations, posterior: Posterior) -> dict[str, float]:
@@ -148,7 +141,7 @@ def calibrate(
             f"{len(mapped):,} runs: a calibration takes at most {MOST_RUNS:,}; give those that are "
             "most like your jobs"
         )
-    gpus = sorted({one.mapped.job.cluster.gpu.name for one in mapped if one.mapped})
+    gpus = sorted({one.job.cluster.gpu.name for one in mapped})
     if len(gpus) > 1:
         raise UsageError(
             f"runs on {' and '.join(gpus)}: a calibration is of one cluster; give each GPU's runs "
@@ -173,9 +166,7 @@ def calibration_of(
         date=f"{date or datetime.now(UTC):%Y-%m-%d}",
         planner=__version__,
         sources=tuple(sources),
-        frameworks=tuple(
-            sorted({family_of(run.mapped.job).framework for run in runs if run.mapped})
-        ),
+        frameworks=tuple(sorted({family_of(run.job).framework for run in runs})),
         time=by_figure.get("time"),
         memory=by_figure.get("memory"),
         factors=tuple(factor for fit in fits for factor in learnt_factors(fit)),
@@ -218,22 +209,17 @@ def _mean_error(logs: Array) -> float:
 
 def learnt_factors(fit: FigureFit) -> list[LearntFactor]:
     """Every parameter that the runs narrow down or move, with its 80 % interval."""
-    prior = shipped_prior(fit.figure)
-    deviations = np.sqrt(np.diag(fit.factors.covariance))
+    means = fit.posterior.mean, fit.factors.mean
+    deviations = np.sqrt(np.diag(fit.factors.covariance)), shipped_prior(fit.figure).spreads
     found = []
     for parameter, mean, centre, deviation, before in zip(
-        parameters_of(fit.figure),
-        fit.posterior.mean,
-        fit.factors.mean,
-        deviations,
-        prior.spreads,
-        strict=True,
+        parameters_of(fit.figure), *means, *deviations, strict=True
     ):
         if deviation > 0.999 * before and abs(mean) < _CHANGE:
             continue
         low, value, high = (
             round(float(np.clip(math.exp(log), LEAST_FACTOR, MOST_FACTOR)), 4)
-            for log in (centre - _Z * deviation, mean, centre + _Z * deviation)
+            for log in (centre - WIDTH * deviation, mean, centre + WIDTH * deviation)
         )
         found.append(
             LearntFactor(

@@ -39,9 +39,9 @@ from planner.evidence.learn.logs import (
     steady,
     text_lines,
 )
-from planner.evidence.runs.mapping import MappedRow
+from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
-from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, read_rows
+from planner.evidence.runs.rows import MEASURED_COLUMNS, PLAN_COLUMN, MeasuredRow, read_rows
 from planner.evidence.traces.rank import RankTrace, read_rank
 from planner.job.errors import UsageError
 
@@ -125,10 +125,10 @@ def _files(path: Path) -> list[Path]:
 def _read_file(path: Path, configuration: Configured) -> tuple[list[Prediction], list[str]]:
     if path.suffix.lower() in _CSV_SUFFIXES:
         found = predict_rows(read_rows(path))
-        empty = sum(not _is_measured(one) for one in found)
-        noun = "row" if empty == 1 else "rows"
-        kept = [one for one in found if _is_measured(one)]
-        return kept, [f"{path.name}: {empty} {noun} without a measurement"] if empty else []
+        kept = [one for one in found if any(map(one.row.text, MEASURED_COLUMNS))]
+        empty = len(found) - len(kept)
+        said = f"{path.name}: {empty} {'row' if empty == 1 else 'rows'} without a measurement"
+        return kept, [said] if empty else []
     return _from_log(read_log(path), configuration)
 
 
@@ -151,14 +151,14 @@ def _trace_steps(ranks: Sequence[RankTrace]) -> TrainingLog:
     return TrainingLog(ranks[0].path, "torch.profiler", LogFigures(steps))
 
 
-def _is_measured(prediction: Prediction) -> bool:
-    row = prediction.row
-    return any(row.text(column) is not None for column in ("step_time_s", "peak_mem_gib"))
-
-
 def _from_log(log: TrainingLog, configuration: Configured) -> tuple[list[Prediction], list[str]]:
     """The run of a log, and what was dropped of it."""
-    mapped = _configuration(log, configuration)
+    if (mapped := configuration(log)) is None:
+        raise UsageError(
+            f"{log.path}: a log does not say what ran; give --launch with the launch files, "
+            f"--plan-file with a plan file, or put the log beside the {PLAN_FILE} of its launch "
+            "folder"
+        )
     _demand_writer(log, mapped)
     faster = log.figures.kind != "step_s"
     calm = steady(log.figures.values, str(log.path), higher_is_faster=faster)
@@ -172,18 +172,6 @@ def _from_log(log: TrainingLog, configuration: Configured) -> tuple[list[Predict
     return [costed], [f"{log.path.name} ({log.format}): {told}{unit}"]
 
 
-def _configuration(log: TrainingLog, configured: Configured) -> MappedRow:
-    """What the log is of. UsageError where nothing tells."""
-    found = configured(log)
-    if found is None:
-        raise UsageError(
-            f"{log.path}: a log does not say what ran; give --launch with the launch files, "
-            f"--plan-file with a plan file, or put the log beside the {PLAN_FILE} of its launch "
-            "folder"
-        )
-    return found
-
-
 def plan_beside(log: TrainingLog) -> MappedRow | None:
     """The configuration of the launch folder that a log lies in."""
     path = log.path.parent / PLAN_FILE
@@ -192,8 +180,6 @@ def plan_beside(log: TrainingLog) -> MappedRow | None:
 
 def plan_configuration(path: Path) -> MappedRow:
     """The configuration of the first plan of a file. UsageError."""
-    from planner.evidence.runs.mapping import map_row
-
     return map_row(MeasuredRow(path.name, 1, {PLAN_COLUMN: str(path)}))
 
 
@@ -289,15 +275,21 @@ def traced_terms(ranks: Sequence[RankTrace]) -> dict[str, float]:
 def traced_equations(runs: Sequence[Traced]) -> Equations:
     """One equation of the step time's parameters for each term of each trace that the model
     predicts a fair share of the step for."""
-    parts = [_term_equations(runs, term) for term in _TERMS]
-    return reduce(Equations.and_also, parts)
+    return reduce(Equations.and_also, (_term_equations(runs, term) for term in _TERMS))
 
 
 def _term_equations(runs: Sequence[Traced], term: str) -> Equations:
     chosen = [run for run in runs if term in run.seconds and _share(run, term) > _LEAST_SHARE]
     if not chosen:
         return no_equations("time")
-    base, slopes = tangent(lambda factors: _logs(chosen, term, factors), "time")
+
+    def logs(factors: Factors) -> np.ndarray:
+        costed = cost_predictions(
+            [run.prediction for run in chosen], lambda job: LearningModel(job, factors)
+        )
+        return np.log(np.maximum([_term_seconds(one, term) for one in costed], 1e-12))
+
+    base, slopes = tangent(logs, "time")
     measured = np.log([run.seconds[term] for run in chosen])
     return Equations("time", measured - base, slopes)
 
@@ -312,10 +304,3 @@ def _term_seconds(prediction: Prediction, term: str) -> float:
     if prediction.step is None:
         return math.nan
     return math.fsum(sign * float(prediction.step[at]) for at, sign in _TERMS[term].items())
-
-
-def _logs(runs: Sequence[Traced], term: str, factors: Factors) -> np.ndarray:
-    costed = cost_predictions(
-        [run.prediction for run in runs], lambda job: LearningModel(job, factors)
-    )
-    return np.log(np.maximum([_term_seconds(one, term) for one in costed], 1e-12))

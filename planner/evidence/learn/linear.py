@@ -11,7 +11,7 @@ import numpy as np
 from hardware.calibration import Figure, parameters_of
 from planner.evidence.learn.posterior import Array
 from planner.evidence.runs.predict import Prediction, cost_predictions, degree_columns
-from planner.evidence.runs.report import comparable_bytes
+from planner.evidence.runs.report import known, predicted
 from planner.job.job import Job
 from planner.predict.cost_model import Columns, CostModel
 from planner.predict.likeness import Configurations, configurations, covariance
@@ -19,7 +19,6 @@ from planner.search.trial import TrialModel
 
 # Change of a log at which derivatives are taken: far above rounding, near linear.
 _STEP = 0.05
-GIB = 2.0**30
 
 Factors = Mapping[str, float]
 # The cost model of a job under some factors.
@@ -69,13 +68,8 @@ def no_equations(figure: Figure) -> Equations:
 
 def measured_log(prediction: Prediction, figure: Figure) -> float | None:
     """Logarithm of a run's measured seconds or bytes; None where it has none of use."""
-    if figure == "time":
-        value = prediction.measured("step_time_s")
-        known = value if prediction.step_time_s else None
-    else:
-        gib = prediction.measured("peak_mem_gib")
-        known = gib * GIB if gib and comparable_bytes(prediction) else None
-    return math.log(known) if known and known > 0.0 else None
+    pair = known(prediction, figure)
+    return math.log(pair[1]) if pair and pair[0] and pair[1] > 0.0 else None
 
 
 def likeness(runs: Sequence[Prediction], figure: Figure) -> Array:
@@ -143,5 +137,4 @@ def predicted_logs(
 ) -> Array:
     """ln(predicted) of the runs under the factors, (runs,)."""
     costed = cost_predictions(predictions, lambda job: model_of(job, factors))
-    values = [one.step_time_s if figure == "time" else comparable_bytes(one) for one in costed]
-    return np.array([math.log(value or math.nan) for value in values])
+    return np.array([math.log(predicted(one, figure) or math.nan) for one in costed])

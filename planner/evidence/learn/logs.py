@@ -100,10 +100,8 @@ def mlperf(line: str, found: LogFigures) -> None:
     """MLPerf Training's `:::MLLOG` lines: `train_step_time` or samples per second of
     `tracked_stats`; `global_batch_size`."""
     _, mark, text = line.partition(":::MLLOG")
-    if not mark:
-        return
     try:
-        event = json.loads(text)
+        event = json.loads(text) if mark else None
     except ValueError:
         return
     if not isinstance(event, dict):
@@ -232,15 +230,12 @@ class Steady:
     @property
     def text(self) -> str:
         """`median of 94 steps ±1.2 %; dropped: 3 of warm-up, 2 odd ones`."""
-        dropped = [
-            f"{count:,} {what}"
-            for count, what in (
-                (self.warm_up, "of warm-up"),
-                (self.odd, "odd ones"),
-                (self.unusable, "without a positive number"),
-            )
-            if count
-        ]
+        counts = {
+            "of warm-up": self.warm_up,
+            "odd ones": self.odd,
+            "without a positive number": self.unusable,
+        }
+        dropped = [f"{count:,} {what}" for what, count in counts.items() if count]
         noun = "step" if self.kept == 1 else "steps"
         rest = f"; dropped: {', '.join(dropped)}" if dropped else ""
         spread = f" ±{self.spread:.1%}" if self.kept > 1 else ""

@@ -20,11 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.predict.uncertainty.residuals import COVERAGE
+
+# Ends of an 80 % interval, in standard deviations.
+WIDTH = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 Array = NDArray[np.float64]
 
 _TAIL = 3.0
@@ -138,7 +143,11 @@ def _averaged(
 
 def _shares(each: Sequence[Posterior], odds: Sequence[float]) -> Array:
     """What each posterior counts, up to a factor, by how well it predicts runs from the others."""
-    logs = np.array(odds) + [_log_density(one.left_out, one.expected) for one in each]
+    logs = np.array(odds)
+    for place, one in enumerate(each):
+        # Student's density of `_TAIL` degrees, but for its constant.
+        tails = 0.5 * (_TAIL + 1.0) * np.log1p(one.left_out**2 / (_TAIL * one.expected))
+        logs[place] -= float((0.5 * np.log(one.expected) + tails).sum())
     return np.asarray(np.exp(logs - logs.max()))
 
 
@@ -164,12 +173,6 @@ def expectation(
         noises.append(noise)
     shares = _shares(each, _ODDS) if runs > 1 else np.exp(_ODDS)
     return np.average(found, 0, shares), float(np.average(noises, 0, shares))
-
-
-def _log_density(values: Array, variances: Array) -> float:
-    """Log of Student's density of `_TAIL` degrees, but for its constant."""
-    tails = 0.5 * (_TAIL + 1.0) * np.log1p(values**2 / (_TAIL * variances))
-    return -float((0.5 * np.log(variances) + tails).sum())
 
 
 def solve(

@@ -23,11 +23,10 @@ import numpy as np
 from hardware.calibration import Figure, parameters_of
 from hardware.files import shipped_toml
 from planner.evidence.fit.command import rows_of_errors, run
-from planner.evidence.fit.held_out import shipped
-from planner.evidence.fit.step_fit import CONSTANTS, spread_out
+from planner.evidence.fit.held_out import multiplied, shipped
+from planner.evidence.fit.step_fit import spread_out
 from planner.evidence.learn.linear import (
     Equations,
-    Factors,
     LearningModel,
     ModelOf,
     equations,
@@ -36,7 +35,6 @@ from planner.evidence.learn.linear import (
 from planner.evidence.learn.posterior import Array, Prior
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.rows import grouped
-from planner.job.job import Job
 from planner.job.written import toml_text
 
 COMMAND = "python -m planner.evidence.learn.priors"
@@ -68,10 +66,8 @@ class Cluster(NamedTuple):
 
 
 def cluster_of(prediction: Prediction) -> Cluster:
-    """The cluster of a predicted run. Raises ValueError for a refused row."""
-    if prediction.mapped is None:
-        raise ValueError("a refused row has no cluster")
-    job = prediction.mapped.job
+    """The cluster of a predicted run."""
+    job = prediction.job
     return Cluster(prediction.row.source, job.cluster.gpu.name, job.framework.name)
 
 
@@ -91,7 +87,7 @@ class Published:
 
 def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
     """Equations of the runs that have the figure, each by constants without its source."""
-    kept = [one for one in predictions if one.mapped and measured_log(one, figure) is not None]
+    kept = [one for one in predictions if measured_log(one, figure) is not None]
     places = grouped(range(len(kept)), lambda index: kept[index].row.source)
     residuals, slopes = np.zeros(len(kept)), np.zeros((len(kept), len(parameters_of(figure))))
     for source, indices in places.items():
@@ -105,13 +101,7 @@ def _without(source: str) -> ModelOf:
     """Cost models by the constants that leave a source out."""
     item = shipped().get(source)
     factors = item.factors if item else {}
-
-    def model_of(job: Job, learnt: Factors) -> LearningModel:
-        changed = [one for one in CONSTANTS if one.name in factors and one.applies(job)]
-        constants = {field: factors[one.name] for one in changed for field in one.fields}
-        return LearningModel(job, learnt, constants)
-
-    return model_of
+    return lambda job, learnt: LearningModel(job, learnt, multiplied(job, factors))
 
 
 def fitted_prior(runs: Published, *, without: str = "") -> Prior:

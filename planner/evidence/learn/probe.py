@@ -17,7 +17,7 @@ from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from hardware.load import load_gpu
 from planner.cost import fields as f
-from planner.evidence.learn.benches import Bench
+from planner.evidence.learn.benches import COLLECTIVES, Bench
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.errors import NothingFitsError, UsageError
@@ -67,7 +67,7 @@ def wanted(mapped: MappedRow, world: int, nodes: int) -> list[Bench]:
     if world > 1:
         found += [
             Bench(kind, {"bytes": float(size), "gpus": float(world), "nodes": float(nodes)}, 0.0)
-            for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+            for kind in COLLECTIVES
             for size in _EXCHANGES
         ]
     return found

@@ -15,23 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, median
+from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.evidence.learn.linear import likeness
-from planner.evidence.learn.posterior import Array, Prior, expectation, learn, trust
+from planner.evidence.learn.posterior import WIDTH, Array, Prior, expectation, learn, trust
 from planner.evidence.learn.priors import Cluster, Published, fitted_prior
 from planner.evidence.learn.suggest import Unknown, most_telling
-from planner.predict.uncertainty.residuals import COVERAGE
 
 Indices = NDArray[np.int64]
 # Below these a cluster's runs are too few to judge by what is left of them.
 FEWEST_RUNS = 12
 DRAWS = 40
 _SEED = 19
-_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class _Runs:
         others = np.setdiff1d(np.arange(len(self.residuals)), known)
         rest = self.residuals[others]
         left, spread, share = self._corrected(known, others)
-        covered = float((np.abs(left) <= _Z * spread).mean())
+        covered = float((np.abs(left) <= WIDTH * spread).mean())
         by_factor = rest - median(self.residuals[known])
         before, factor, after = (median_error(each) for each in (rest, by_factor, left))
         return before, factor, after, float(share == 0.0), covered

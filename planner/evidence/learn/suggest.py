@@ -13,9 +13,9 @@ they leave, so that all can be named before the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist, median
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from hardware.errors import HardwareError
 from hardware.prices import load_prices
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.linear import LearningModel, equations, likeness, predicted_logs
-from planner.evidence.learn.posterior import Array, expectation
+from planner.evidence.learn.posterior import WIDTH, Array, expectation
 from planner.evidence.learn.priors import shipped_prior
 from planner.evidence.runs.mapping import MappedRow, planned_row
 from planner.evidence.runs.predict import Prediction, cost_predictions
@@ -32,7 +32,6 @@ from planner.evidence.runs.rows import MeasuredRow
 from planner.job.request import Request
 from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
-from planner.predict.uncertainty.residuals import COVERAGE
 
 MOST_RUNS = 3
 # Plans of a file that are decided between.
@@ -43,7 +42,6 @@ _STEPS, _START_S = 50, 300.0
 _NEARLY = 0.8
 # One that leaves more than this of the error bar is not worth its start.
 _WORTH = 0.98
-_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +53,8 @@ class Suggestion:
     gpus: int
     minutes: float
     usd: float | None
-    before: float
-    after: float
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    prediction: Prediction
-    seconds: float
-
-    @property
-    def gpu_seconds(self) -> float:
-        mapped = self.prediction.mapped
-        return self.seconds * (mapped.degrees.gpus if mapped else 1)
+    before: float = 0.0
+    after: float = 0.0
 
 
 def suggest(
@@ -79,10 +66,13 @@ def suggest(
         planned_row(row, decided_request(request, plan).resolve(), plan) for plan in plans[:_PLANS]
     ]
     targets = _costed(mapped)
-    candidates = _candidates([shape for one in mapped for shape in _shorter(one)])
-    runs = known.runs if known else ()
-    unknown = _unknown(runs, [*targets, *(one.prediction for one in candidates)])
+    # Those that fit, each configuration once.
+    unique = {_text(shape): shape for one in mapped for shape in _shorter(one)}
+    candidates = [one for one in _costed(unique.values()) if one.fits is not False]
+    unknown = _unknown(known.runs if known else (), [*targets, *candidates])
     judged, first = range(len(targets)), len(targets)
+    steps = np.exp(predicted_logs(candidates, "time", {}, LearningModel)) if candidates else ()
+    suggested = [_suggestion(*pair) for pair in zip(candidates, steps, strict=True)]
     left = list(range(len(candidates)))
     found: list[Suggestion] = []
     while len(found) < MOST_RUNS and left:
@@ -94,11 +84,11 @@ def suggest(
         limit = before - _NEARLY * (before - least)
         chosen = min(
             (index for index in left if bars[index] <= limit),
-            key=lambda index: candidates[index].gpu_seconds,
+            key=lambda index: suggested[index].minutes * suggested[index].gpus,
         )
         left.remove(chosen)
         unknown = unknown.after(first + chosen)
-        found.append(_suggestion(candidates[chosen], before, bars[chosen]))
+        found.append(replace(suggested[chosen], before=before, after=bars[chosen]))
     return found
 
 
@@ -112,13 +102,15 @@ def _unknown(runs: Sequence[Prediction], configurations: Sequence[Prediction]) -
 
 def _bar(deviation: float) -> float:
     """Half width, as a share, of step times whose logs have the standard deviation."""
-    return math.expm1(_Z * deviation)
+    return math.expm1(WIDTH * deviation)
 
 
 def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
     """The configuration with fewer replicas and micro-batches, smallest last."""
     degrees = mapped.degrees
-    for replicas in _halved(degrees.dp):
+    # Halved as long as it is even.
+    for halvings in range((degrees.dp & -degrees.dp).bit_length()):
+        replicas = degrees.dp >> halvings
         inner = replicas * degrees.cp * degrees.tp
         if inner % (degrees.ep * degrees.etp) or degrees.shard > replicas * degrees.cp:
             continue
@@ -128,38 +120,15 @@ def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
             yield replace(mapped, job=replace(mapped.job, cluster=cluster), degrees=changed)
 
 
-def _halved(number: int) -> Iterator[int]:
-    while True:
-        yield number
-        if number % 2:
-            return
-        number //= 2
-
-
-def _costed(mapped: Sequence[MappedRow]) -> list[Prediction]:
+def _costed(mapped: Iterable[MappedRow]) -> list[Prediction]:
     return cost_predictions([Prediction(one.row, one) for one in mapped])
 
 
-def _candidates(mapped: Sequence[MappedRow]) -> list[_Candidate]:
-    """Those that fit, each configuration once."""
-    unique = {_text(one): one for one in mapped}
-    costed = [one for one in _costed(list(unique.values())) if one.fits is not False]
-    if not costed:
-        return []
-    seconds = np.exp(predicted_logs(costed, "time", {}, LearningModel))
-    return [
-        _Candidate(one, _START_S + _STEPS * float(step))
-        for one, step in zip(costed, seconds, strict=True)
-    ]
-
-
-def _suggestion(one: _Candidate, before: float, after: float) -> Suggestion:
-    mapped = one.prediction.mapped
-    if mapped is None:
-        raise ValueError("a candidate has a configuration")
-    price = usd_per_gpu_hour(mapped.job.cluster.gpu.name)
-    usd = None if price is None else price * one.gpu_seconds / 3600.0
-    return Suggestion(_text(mapped), mapped.degrees.gpus, one.seconds / 60.0, usd, before, after)
+def _suggestion(candidate: Prediction, step_s: float) -> Suggestion:
+    mapped, seconds = candidate.configured, _START_S + _STEPS * float(step_s)
+    price, gpus = usd_per_gpu_hour(mapped.job.cluster.gpu.name), mapped.degrees.gpus
+    usd = None if price is None else price * (seconds * gpus) / 3600.0
+    return Suggestion(_text(mapped), gpus, seconds / 60.0, usd)
 
 
 def usd_per_gpu_hour(gpu: str) -> float | None:
@@ -216,8 +185,7 @@ class Unknown:
 
 def most_telling(unknown: Unknown, candidates: Indices, judged: Indices, count: int) -> list[int]:
     """The `count` candidates that tell most of the judged configurations, each once."""
-    left = [int(index) for index in candidates]
-    chosen: list[int] = []
+    left, chosen = [int(index) for index in candidates], list[int]()
     for _ in range(count):
         after = unknown.deviations_after(judged)
         chosen.append(min(left, key=lambda index: float(after[index])))

@@ -21,7 +21,6 @@ from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.recipes.compare import Comparison, Searched, compare, published, recipe_rows
 from planner.evidence.recipes.page import page
 from planner.evidence.runs.predict import Prediction, predict_rows
-from planner.evidence.runs.rows import MeasuredRow
 from planner.job.written import write_text
 
 COMMAND = "python -m planner.evidence.recipes"
@@ -31,7 +30,11 @@ def main(arguments: Sequence[str]) -> None:
     """The command."""
     given = _parser().parse_args(arguments)
     rows = measured_rows([])
-    recipes = [row for row in recipe_rows(rows) if given.only.lower() in _named(row).lower()]
+    recipes = [
+        row
+        for row in recipe_rows(rows)
+        if given.only.lower() in f"{row.source} {row.fact('model')} {row.fact('gpu')}".lower()
+    ]
     comparisons = _compared(predict_rows(recipes))
     if given.json:
         records = [asdict(one) for one in comparisons]
@@ -50,10 +53,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--markdown", help="write the page there, with the table of reliability")
     parser.add_argument("--json", action="store_true", help="one object a recipe, on stdout")
     return parser
-
-
-def _named(row: MeasuredRow) -> str:
-    return " ".join((row.source, row.fact("model"), row.fact("gpu")))
 
 
 def _compared(predictions: Sequence[Prediction]) -> list[Comparison]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from math import inf
 from typing import Literal
 
@@ -77,21 +76,16 @@ class Comparison:
         return self.predicted_s / self.measured_s - 1.0
 
 
-@cache
-def recipe_sources() -> tuple[str, ...]:
-    """Sources whose runs are recipes."""
-    table = shipped_toml("planner.evidence", "data/recipes.toml")
-    return tuple(source["name"] for source in table["source"])
-
-
 def recipe_rows(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     """Rows of recipes that state their degrees and a step time."""
-    return [row for row in rows if row.source in recipe_sources() and _states_degrees(row)]
-
-
-def _states_degrees(row: MeasuredRow) -> bool:
-    batch = row.text("gbs") and row.text("mbs")
-    return bool(row.text("tp") and row.text("pp") and batch and row.measurement("step_time_s"))
+    listed = shipped_toml("planner.evidence", "data/recipes.toml")["source"]
+    sources = {source["name"] for source in listed}
+    return [
+        row
+        for row in rows
+        if row.source in sources and row.measurement("step_time_s")
+        if all(map(row.text, ("tp", "pp", "gbs", "mbs")))
+    ]
 
 
 # Jobs that were searched, and their fastest plans.
@@ -228,8 +222,8 @@ def _verdict(
     plan: Plan | None, predicted_s: float, unused_s: float, times_s: Sequence[float]
 ) -> Verdict:
     """What a difference is: see `Comparison`."""
-    gain = None if plan is None else 1.0 - plan.step_time_s / predicted_s
-    if plan is None or gain is None or gain < -_SAME:
+    gain = -1.0 if plan is None else 1.0 - plan.step_time_s / predicted_s
+    if plan is None or gain < -_SAME:
         return "lost"
     if gain <= NOTABLE:
         return "as good"

@@ -10,7 +10,7 @@ from statistics import median
 from hardware.files import shipped_text
 from planner.evidence.recipes.compare import NOTABLE, Comparison, Verdict
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.reliability import (
+from planner.evidence.runs.report import (
     FitErrors,
     fit_errors,
     fit_reliability,
@@ -97,42 +97,32 @@ def _row(members: Sequence[Comparison]) -> tuple[str, ...]:
 
 def _reliability(predictions: Sequence[Prediction]) -> str:
     """How often runs fit that were said to, apart for mixtures of experts and Blackwell."""
+    known = [one for one in predictions if one.mapped]
     groups = {
-        "all runs": list(predictions),
+        "all runs": predictions,
         "sources that list failures too": of_sources_with_failures(predictions),
-        "mixtures of experts": [one for one in predictions if _is_mixture(one)],
-        "dense models": [one for one in predictions if one.mapped and not _is_mixture(one)],
-        "on Blackwell": [one for one in predictions if _architecture(one) == "blackwell"],
+        "mixtures of experts": [one for one in known if one.job.model.moe],
+        "dense models": [one for one in known if not one.job.model.moe],
+        "on Blackwell": [one for one in known if one.job.cluster.gpu.architecture == "blackwell"],
     }
     lines = [_text("reliability.md")]
     for name, members in groups.items():
-        lines += ["", f"### {name}", "", _errors_text(fit_errors(members)), "", _bins(members)]
+        rows = (
+            (f"{one.low:.0%} to {one.high:.0%}", str(one.rows), f"{one.stated:.0%}",
+             f"{one.ran:.0%}")
+            for one in fit_reliability(members)
+        )  # fmt: skip
+        bins = markdown_table(("stated", "runs", "mean stated", "ran"), rows)
+        lines += ["", f"### {name}", "", _errors_text(fit_errors(members)), "", bins]
     return "\n".join(lines)
 
 
-def _bins(predictions: Sequence[Prediction]) -> str:
-    rows = (
-        (f"{one.low:.0%} to {one.high:.0%}", str(one.rows), f"{one.stated:.0%}", f"{one.ran:.0%}")
-        for one in fit_reliability(predictions)
-    )
-    return markdown_table(("stated", "runs", "mean stated", "ran"), rows)
-
-
 def _errors_text(errors: FitErrors) -> str:
-    return (
-        f"{errors.lost} of {errors.ran} runs that ran lost ({_share(errors.lost, errors.ran)}), "
-        f"{errors.wrong} of {errors.sure} that were given 80 % or more ran out "
-        f"({_share(errors.wrong, errors.sure)})."
+    lost, wrong = (
+        f"{part / whole:.1%}" if whole else "none"
+        for part, whole in ((errors.lost, errors.ran), (errors.wrong, errors.sure))
     )
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "none"
-
-
-def _is_mixture(prediction: Prediction) -> bool:
-    return prediction.mapped is not None and prediction.mapped.job.model.moe is not None
-
-
-def _architecture(prediction: Prediction) -> str:
-    return prediction.mapped.job.cluster.gpu.architecture if prediction.mapped else ""
+    return (
+        f"{errors.lost} of {errors.ran} runs that ran lost ({lost}), {errors.wrong} of "
+        f"{errors.sure} that were given 80 % or more ran out ({wrong})."
+    )

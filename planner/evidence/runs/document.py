@@ -8,13 +8,7 @@ from typing import Any
 
 from planner.evidence.runs.predict import Prediction, assumed
 from planner.evidence.runs.ranking import rank_groups
-from planner.evidence.runs.report import (
-    comparable_bytes,
-    memory_comparison,
-    summary_of,
-    time_comparison,
-    time_interval,
-)
+from planner.evidence.runs.report import error_of, predicted, summary_of, time_interval
 from planner.evidence.runs.worst import missed_picks, worst_rows
 
 Record = dict[str, Any]
@@ -27,14 +21,14 @@ def row_record(prediction: Prediction) -> Record:
 
 
 def _predicted(prediction: Prediction) -> Record:
-    mapped, seconds = prediction.mapped, prediction.step_time_s
+    seconds = prediction.step_time_s
     interval = rate = None
-    if mapped is not None and seconds is not None:
-        interval = time_interval(prediction, seconds)
+    if seconds is not None:
+        interval, mapped = time_interval(prediction, seconds), prediction.configured
         sequences = mapped.degrees.gbs * mapped.batch_share
         rate = sequences * mapped.job.seq / (seconds * mapped.job.cluster.num_gpus)
-    time, memory = time_comparison(prediction), memory_comparison(prediction)
-    peak = comparable_bytes(prediction)
+    time, memory = error_of(prediction, "time"), error_of(prediction, "memory")
+    peak = predicted(prediction, "memory")
     return {
         "predicted_step_time_s": seconds,
         "predicted_low_s": interval and interval.low,
@@ -43,8 +37,8 @@ def _predicted(prediction: Prediction) -> Record:
         "predicted_tokens_per_s_per_gpu": rate,
         "predicted_peak_mem_gib": None if peak is None else peak / _GIB,
         "predicted_fits": prediction.fits,
-        "time_ape": None if time is None else abs(time.error),
-        "mem_ape": None if memory is None else abs(memory.error),
+        "time_ape": None if time is None else abs(time),
+        "mem_ape": None if memory is None else abs(memory),
         "interval_family": interval and interval.family,
         "assumed": list(assumed(prediction)),
     }

@@ -124,15 +124,6 @@ def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Clust
     return cluster.model_copy(update={"gpus_per_node": per_node, "scale_up_domain_gpus": domain})
 
 
-def _gpu_of(row: MeasuredRow) -> str:
-    """Catalogue's name of the row's GPU, at the power that it states where that is a part of its
-    own."""
-    name = row.text("gpu") or ""
-    name = _GPUS.get(name, name)
-    limited = f"{name}-{row.integer('power_w')}W"
-    return limited if limited in gpu_names() else name
-
-
 def cluster_of(row: MeasuredRow) -> Cluster:
     """GPUs, nodes and network of a row; UnpredictableRowError where they are not known."""
     name = row.text("gpu") or ""
@@ -141,9 +132,12 @@ def cluster_of(row: MeasuredRow) -> Cluster:
         raise UnpredictableRowError("gpu is not stated")
     if not count:
         raise UnpredictableRowError("num_gpus is not stated")
-    fabric = fabric_of(row)
+    fabric, known = fabric_of(row), _GPUS.get(name, name)
+    # At the power that the row states, where that is a part of its own.
+    limited = f"{known}-{row.integer('power_w')}W"
+    gpu = limited if limited in gpu_names() else known
     try:
-        cluster = _parse(_gpu_of(row), count, row.integer("gpus_per_node") or 0, fabric)
+        cluster = _parse(gpu, count, row.integer("gpus_per_node") or 0, fabric)
     except HardwareError as error:
         raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error
     try:

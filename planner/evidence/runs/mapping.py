@@ -19,7 +19,6 @@ from planner.evidence.runs.rows import (
     PLAN_COLUMN,
     MeasuredRow,
     named,
-    precision_named,
     yes_or_no,
     zero_stage_named,
 )
@@ -104,9 +103,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         seq=row.integer("seq") or 0,
         precision=precision,
         attention="eager" if eager else "flash",
-        attention_kernel=_attention_kernel(
-            row, profile, eager=eager, special=model.special_attention, cluster=cluster
-        ),
+        attention_kernel=_attention_kernel(row, profile, model, cluster, eager=eager),
         recompute=(mode,),
         dropout=profile.saved.dropout if dropout is None else dropout,
         schedule=_schedule(row, degrees),
@@ -208,7 +205,13 @@ def _context_kinds(
 
 
 def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
-    stage = _stated_zero(row, profile)
+    text = row.text("zero")
+    if text is None:
+        stage = profile.parallelism.zero_stages[0] if profile.name not in _UNSHARDED else 0
+    elif (stated := zero_stage_named(text)) is not None:
+        stage = stated
+    else:
+        raise UnpredictableRowError(f"zero {text!r} names no ZeRO stage")
     if stage > 1 and (row.integer("pp") or 1) > 1 and profile.name.startswith("torchtitan"):
         # Pipelines of torch keep weights gathered from the first micro-batch to the last, and
         # reduce gradients after the last: shards of the optimizer alone (torchtitan's
@@ -217,20 +220,10 @@ def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
     return stage
 
 
-def _stated_zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
-    text = row.text("zero")
-    if text is None:
-        return profile.parallelism.zero_stages[0] if profile.name not in _UNSHARDED else 0
-    stage = zero_stage_named(text)
-    if stage is None:
-        raise UnpredictableRowError(f"zero {text!r} names no ZeRO stage")
-    return stage
-
-
 def _precision(row: MeasuredRow, cluster: Cluster) -> str:
     gpu = cluster.gpu
     text = row.text("precision") or ("bf16" if "bf16" in gpu.peak_flop_per_s else "fp16")
-    precision = precision_named(text)
+    precision = named("precision", text.lower())
     if precision is None:
         raise UnpredictableRowError(f"precision {text!r} is not known")
     if precision not in gpu.peak_flop_per_s:
@@ -272,12 +265,12 @@ def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> b
 
 
 def _attention_kernel(
-    row: MeasuredRow, profile: FrameworkProfile, *, eager: bool, special: bool, cluster: Cluster
+    row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, eager: bool
 ) -> str:
     """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
     if eager:
         return "torch" if row.text("kernel") == "torch" else "eager"
-    kernel = _fused_kernel(row, profile, cluster, special=special)
+    kernel = _fused_kernel(row, profile, cluster, special=model.special_attention)
     known = load_compute_curves(cluster.gpu).curves.attention
     # Triton's kernels of FlashAttention 1 were measured on Ampere alone.
     return "flash2" if kernel == "flash1" and kernel not in known else kernel

@@ -6,7 +6,7 @@ import re
 
 from planner.evidence.runs.rows import MeasuredRow, named, words_of, yes_or_no
 from planner.job.models.layout import hybrid_kinds
-from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
+from planner.job.specs import FfnKind, LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
 
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
@@ -24,7 +24,9 @@ class UnpredictableRowError(ValueError):
 
 def model_of(row: MeasuredRow) -> ModelSpec:
     """Shape of the row's model; UnpredictableRowError names what is missing or unsupported."""
-    _refuse_unsupported(row)
+    for column in ("sequences", "tuning"):
+        if reason := named(column, row.fact(column)):
+            raise UnpredictableRowError(reason)
     layers, hidden, heads = (row.integer(name) for name in ("layers", "hidden", "heads"))
     hybrid = _hybrid(row, layers or 0)
     layers = len(hybrid) or layers
@@ -35,7 +37,14 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         heads = max(1, hidden // _USUAL_HEAD_DIM)
     activation = (row.text("act") or "gelu").lower()
     gated = any(name in activation for name in _GATED) and "non-gated" not in activation
-    ffn = row.integer("ffn") or _usual_ffn(hidden, gated)
+    # Squared ReLU, GELU, or the GELU that transformers writes in torch operations.
+    plain = "gelu_new" if "gelu_new" in activation else "gelu"
+    plain = "relu2" if "squared" in activation else plain
+    # Unstated: 4h, or Llama's 8h/3 rounded up to 256.
+    usual = -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
+    ffn, position = row.integer("ffn") or usual, row.fact("position")
+    if position not in ("rope", "learned", "alibi", "none"):
+        position = "rope" if gated else "learned"
     moe = _moe(row, ffn)
     text = experts_text(row) or ""
     kinds = _layer_kinds(text, layers) if moe else ()
@@ -63,13 +72,13 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         max_positions=seq,
         pretraining_seq=seq,
         gated=gated,
-        activation="silu" if gated else _plain_activation(activation),
+        activation="silu" if gated else plain,
         norm="rmsnorm" if gated else "layernorm",
         norm_bias=not gated,
         qkv_bias=biased or in_attention,
         attention_out_bias=biased or in_attention,
         mlp_bias=biased,
-        position=_position(row, gated),
+        position=position,
         # GPT-style models share embeddings.
         tied_embeddings=row.says("tied", "^y") if row.text("tied") else not gated,
         sliding_window=window,
@@ -83,13 +92,6 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     )
 
 
-def _plain_activation(text: str) -> str:
-    """Squared ReLU, GELU, or the GELU that transformers writes in torch operations."""
-    if "squared" in text:
-        return "relu2"
-    return "gelu_new" if "gelu_new" in text else "gelu"
-
-
 def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
     """Kinds of a hybrid's layers, from the pattern in `mixer`; none of other models.
 
@@ -100,13 +102,9 @@ def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
         period = _number("attention_every", row.text("mixer") or "")
         if not period:
             raise UnpredictableRowError("which layers are gated delta nets is not stated")
-        return tuple(
-            LayerKind(
-                attention="state" if (index + 1) % period else "full",
-                ffn="moe" if experts_text(row) else "dense",
-            )
-            for index in range(layers)
-        )
+        ffn: FfnKind = "moe" if experts_text(row) else "dense"
+        full, state = LayerKind(attention="full", ffn=ffn), LayerKind(attention="state", ffn=ffn)
+        return tuple(state if index % period else full for index in range(1, layers + 1))
     if not row.says("mixer", "mamba"):
         return ()
     stated = re.search(r"pattern ([-MGE*+|]+)", row.text("mixer") or "")
@@ -138,24 +136,6 @@ def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
         groups=_number("groups", text) or 8,
         state=_number("state", text) or 128,
     )
-
-
-def _refuse_unsupported(row: MeasuredRow) -> None:
-    for column in ("sequences", "tuning"):
-        if reason := named(column, row.fact(column)):
-            raise UnpredictableRowError(reason)
-
-
-def _position(row: MeasuredRow, gated: bool) -> str:
-    stated = row.fact("position")
-    return (
-        stated if stated in ("rope", "learned", "alibi", "none") else "rope" if gated else "learned"
-    )
-
-
-def _usual_ffn(hidden: int, gated: bool) -> int:
-    """FFN width when unstated: 4h, or Llama's 8h/3 rounded up to 256."""
-    return -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
 
 
 def _number(name: str, text: str) -> int | None:

@@ -7,14 +7,13 @@ fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from constraints.rule import Layout as PlanLayout
 from hardware.errors import first_error
 from hardware.schema import Cluster
 from planner.cost import fields as f
@@ -35,7 +34,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel, Layout
 from planner.predict.layouts import kernel_layout, plain_context
-from planner.predict.plan import expected_step_time_s
+from planner.predict.plan import Degrees, expected_step_time_s
 from planner.predict.uncertainty.full_memory import full_step_time_s
 from planner.predict.uncertainty.intervals import fit_probability, plan_conditions
 from planner.predict.uncertainty.measured_range import Conditions
@@ -60,29 +59,40 @@ class Prediction:
         return None if self.error is not None else self.row.measurement(column)
 
     @property
+    def configured(self) -> MappedRow:
+        """The row as the planner sees it. Raises ValueError for a refused one."""
+        if self.mapped is None:
+            raise ValueError(f"{self.row.place} was refused: {self.error}")
+        return self.mapped
+
+    @property
+    def job(self) -> Job:
+        """The row's job. Raises ValueError for a refused row."""
+        return self.configured.job
+
+    @property
     def step_time_s(self) -> float | None:
         """Predicted seconds of a step."""
-        if self.step is None or self.mapped is None:
+        if self.step is None:
             return None
-        return float(self.step[f.STEP_TIME]) * self.mapped.batch_share
+        return float(self.step[f.STEP_TIME]) * self.configured.batch_share
 
     @property
     def full_chance(self) -> float:
         """Chance that memory is full, by runs of other sources; 0 where memory is unknown."""
         peak = self.memory_bytes()
-        if self.mapped is None or peak is None:
+        if peak is None:
             return 0.0
-        job = self.mapped.job
-        return 1.0 - fit_probability(job, peak, job.hbm_limit_bytes, self.row.source)
+        limit = self.job.hbm_limit_bytes
+        return 1.0 - fit_probability(self.job, peak, limit, self.row.source)
 
     @property
     def full_step_time_s(self) -> float | None:
         """Seconds of a step if memory is full; None where no measured run tells."""
-        seconds, mapped = self.step_time_s, self.mapped
-        if seconds is None or mapped is None:
+        if (seconds := self.step_time_s) is None:
             return None
-        share = mapped.batch_share
-        full_s = full_step_time_s(mapped.job, mapped.degrees, seconds / share)
+        share = self.configured.batch_share
+        full_s = full_step_time_s(self.job, self.configured.degrees, seconds / share)
         return None if full_s is None else full_s * share
 
     @property
@@ -96,35 +106,30 @@ class Prediction:
     @property
     def conditions(self) -> Conditions | None:
         """Where the run lies among those measured; None for a refused row."""
-        if self.step is None or self.mapped is None:
+        if self.step is None:
             return None
-        conditions = plan_conditions(self.mapped.job, self.mapped.degrees, self.step)
+        conditions = plan_conditions(self.job, self.configured.degrees, self.step)
         unstated = self.row.text("precision") is None and not self.row.text(PLAN_COLUMN)
         return conditions._replace(unstated=unstated)
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
         """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
-        if self.stages is None or (self.mapped is not None and self.mapped.memory_gap):
+        if self.stages is None or self.configured.memory_gap:
             return None
         columns = {
             "allocated": [f.STAGE_ALLOCATED],
             "reserved": [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION],
         }.get(kind or "", [f.STAGE_PEAK])
         per_stage = self.stages[:, columns].sum(axis=1)
-        if kind == "allocated" and self.mapped is not None:
+        if kind == "allocated":
             # Torch allocates the workspaces of its libraries too.
-            per_stage = per_stage + self.mapped.job.workspace_bytes
-        elif kind is not None and self.mapped is not None:
-            per_stage = per_stage + self._cached_bytes(self.mapped.job.hbm_limit_bytes)
+            per_stage = per_stage + self.job.workspace_bytes
+        elif kind is not None:
+            # What the allocator keeps of each stage beside what it needs, as far as there is room.
+            room = np.maximum(0.0, self.job.hbm_limit_bytes - self.stages[:, f.STAGE_PEAK])
+            per_stage = per_stage + np.minimum(self.stages[:, f.STAGE_CACHED], room)
         stage = {"first_stage": 0, "last_stage": -1}.get(scope or "")
         return float(per_stage.max() if stage is None else per_stage[stage])
-
-    def _cached_bytes(self, limit_bytes: float) -> Array:
-        """What the allocator keeps of each stage beside what it needs, as far as there is room."""
-        stages = np.zeros((0, f.STAGE_COLUMNS)) if self.stages is None else self.stages
-        room = np.maximum(0.0, limit_bytes - stages[:, f.STAGE_PEAK])
-        kept: Array = np.minimum(stages[:, f.STAGE_CACHED], room)
-        return kept
 
     @property
     def at_its_word(self) -> Prediction:
@@ -153,15 +158,14 @@ def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
     `planner.evidence.runs.predict`."""
     results = list(predictions)
     trials = [
-        (index, replace(prediction, mapped=mapped))
-        for index, prediction in enumerate(predictions)
-        if prediction.mapped is not None
-        for mapped in other_micro_batches(prediction.row, prediction.mapped)
+        (index, replace(one, mapped=mapped))
+        for index, one in enumerate(predictions)
+        if one.mapped is not None
+        for mapped in other_micro_batches(one.row, one.mapped)
     ]
     costed = cost_predictions([trial for _, trial in trials])
-    pairs = zip((index for index, _ in trials), costed, strict=True)
-    for index, tried in grouped(pairs, lambda pair: pair[0]).items():
-        settled = _settled_on([trial for _, trial in tried])
+    for index, places in grouped(range(len(trials)), lambda place: trials[place][0]).items():
+        settled = _settled_on([costed[place] for place in places])
         results[index] = replace(results[index], mapped=settled.mapped)
     return results
 
@@ -193,9 +197,8 @@ def recalibrated(predictions: Sequence[Prediction], cluster: Cluster) -> list[Pr
     learnt = {"calibration": cluster.calibration}
     found = list(predictions)
     for index, one in enumerate(found):
-        if one.mapped is not None and one.mapped.job.cluster.gpu.name == cluster.gpu.name:
-            job = one.mapped.job
-            job = replace(job, cluster=job.cluster.model_copy(update=learnt))
+        if one.mapped is not None and one.job.cluster.gpu.name == cluster.gpu.name:
+            job = replace(one.job, cluster=one.job.cluster.model_copy(update=learnt))
             found[index] = replace(one, mapped=replace(one.mapped, job=job))
     if all(new is old for new, old in zip(found, predictions, strict=True)):
         raise UsageError(f"no row that can be predicted ran on {cluster.gpu.name}")
@@ -208,16 +211,11 @@ def _uncosted(row: MeasuredRow) -> Prediction:
         demand_measurements(row)
         mapped, completed = _mapped(row)
     except ValidationError as error:
-        return Prediction(row, error=_first_reason(error))
+        # What the first field that a row's model or degrees got wrong is, in one line.
+        return Prediction(row, error=": ".join(filter(None, first_error(error))))
     except (UnpredictableRowError, ValueError) as error:
         return Prediction(row, error=str(error))
     return Prediction(row, mapped, completed)
-
-
-def _first_reason(error: ValidationError) -> str:
-    """What the first field that a row's model or degrees got wrong is, in one line."""
-    field, reason = first_error(error)
-    return f"{field}: {reason}" if field else reason
 
 
 def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
@@ -257,17 +255,19 @@ def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[
 
 def degree_columns(*members: MappedRow) -> dict[str, NDArray[np.int64]]:
     """Columns of `CostModel.cost_shapes` for rows that share a job."""
-    names = ("tp", "cp", "ep", "etp", "dp", "pp", "vpp", "zero", "mbs", "grad_acc", "shard")
     columns = {
         name: np.array([getattr(member.degrees, name) for member in members], dtype=np.int64)
-        for name in names
+        for name in Degrees.model_fields
     }
     return columns | {"recompute": np.zeros(len(members), dtype=np.int64)}
 
 
 def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> Layout:
     if member.layout is not None:
-        return _planned_layout(model, member, member.layout)
+        # Of a plan file, as the search costs it.
+        degrees = member.degrees
+        ctx = plain_context(member.job, degrees.pp, degrees.vpp, member.mode)
+        return kernel_layout(model, member.layout, ctx)
     even = model.even_layout(costed, index)  # type: ignore[arg-type]
     if member.block_layers is None:
         if member.recomputed_share == 1.0:
@@ -284,26 +284,15 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
     if model.framework_inputs.schedule == SCHEDULE_DUALPIPE:
         mirror(counts, pp)
     counts[kinds:] = even.counts[kinds:]
-    _place_head(counts, member, kinds)
-    recomputed = np.zeros_like(counts)
-    if member.mode.modules:
-        recomputed[:kinds] = np.rint(counts[:kinds] * member.recomputed_share)
-    return Layout(counts, recomputed)
-
-
-def _planned_layout(model: CostModel, member: MappedRow, layout: PlanLayout) -> Layout:
-    """The layout of a plan file, as the search costs it."""
-    job, degrees = member.job, member.degrees
-    ctx = plain_context(job, degrees.pp, degrees.vpp, member.mode)
-    return kernel_layout(model, layout, ctx)
-
-
-def _place_head(counts: Array, member: MappedRow, kinds: int) -> None:
-    """A source may say on which stage the LM head lives (nanotron packs it greedily)."""
+    # A source may say on which stage the LM head lives (nanotron packs it greedily).
     stated = member.row.integer("head_stage")
     if stated is not None and 0 <= stated < counts.shape[1]:
         counts[kinds + 1] = 0.0
         counts[kinds + 1, stated] = 1.0
+    recomputed = np.zeros_like(counts)
+    if member.mode.modules:
+        recomputed[:kinds] = np.rint(counts[:kinds] * member.recomputed_share)
+    return Layout(counts, recomputed)
 
 
 _CANDIDATES = (1, 2, 4, 8)
@@ -334,13 +323,10 @@ def assumed(prediction: Prediction) -> tuple[str, ...]:
     mapped = prediction.mapped
     if mapped is None:
         return ()
-    texts = (*mapped.assumed, *prediction.completed, *_unstated(prediction.row, mapped))
-    return tuple(dict.fromkeys(texts))
-
-
-def _unstated(row: MeasuredRow, mapped: MappedRow) -> Iterator[str]:
+    row, texts = prediction.row, [*mapped.assumed, *prediction.completed]
     for column, text in words_of("taken").items():
         if row.text(column) is None:
-            yield f"{column} {text.format(mapped=mapped)}"
+            texts.append(f"{column} {text.format(mapped=mapped)}")
     if row.text("flash") is None and row.text("kernel") is None:
-        yield f"attention {mapped.job.attention_kernel}"
+        texts.append(f"attention {mapped.job.attention_kernel}")
+    return tuple(dict.fromkeys(texts))

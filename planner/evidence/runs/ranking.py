@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from statistics import fmean
 
 from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.rows import MeasuredRow, grouped
+from planner.evidence.runs.rows import grouped
 
 _KEYS = ("model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
 _TITLE = ", {model}, {num_gpus}x{gpu}, seq {seq}, batch {gbs}, {precision}, {framework}"
@@ -44,14 +45,21 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
 def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
     """Every group with enough measured runs."""
-    return [_rank(key, members) for key, members in measured_groups(predictions).items()]
+    found = []
+    for group, members in measured_groups(predictions).items():
+        ran = [member for member in members if _measured(member) is not None]
+        expected = [member.expected_step_time_s or 0.0 for member in ran]
+        rank = spearman(expected, [_measured(member) or 0.0 for member in ran])
+        found.append(GroupRanking(group, len(ran), pick_share(members), rank))
+    return found
 
 
 def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
     """Rows of known fate of every group with enough measured runs."""
+    costed = (one for one in predictions if one.step_time_s is not None)
     groups = {
         key: [member for member in members if _measured(member) is not None or member.row.ran_out]
-        for key, members in comparable_groups(predictions).items()
+        for key, members in grouped(costed, _group).items()
     }
     return {
         key: members
@@ -60,20 +68,14 @@ def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Predict
     }
 
 
-def comparable_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    """Predicted rows by group, however few."""
-    costed = (one for one in predictions if one.step_time_s is not None)
-    return grouped(costed, lambda prediction: _group(prediction.row))
-
-
-def _group(row: MeasuredRow) -> str:
+def _group(prediction: Prediction) -> str:
     """`vtrain-single, GPT-0.2B, 8xA100, seq 1024, batch 16, fp16, Megatron-DeepSpeed`."""
+    row = prediction.row
     words = {name: row.text(name) or "?" for name in _KEYS}
     return row.source + _TITLE.format(**words)
 
 
-def _measured(prediction: Prediction) -> float | None:
-    return prediction.measured("step_time_s")
+_measured = methodcaller("measured", "step_time_s")
 
 
 def candidates_of(members: Sequence[Prediction]) -> list[Prediction]:
@@ -84,34 +86,14 @@ def candidates_of(members: Sequence[Prediction]) -> list[Prediction]:
 def pick_share(members: Sequence[Prediction]) -> float:
     """Measured throughput of the run ranked first by expected throughput
     (`planner.predict.uncertainty.full_memory`) over the best measured one."""
-    times = (_measured(member) for member in members)
-    best = min(seconds for seconds in times if seconds is not None)
-    return fmean(_throughput_share(member, best) for member in first_of(candidates_of(members)))
-
-
-def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
-    ran = [member for member in members if _measured(member) is not None]
-    return GroupRanking(
-        group=key,
-        runs=len(ran),
-        pick=pick_share(members),
-        rank_correlation=spearman(
-            [member.expected_step_time_s or 0.0 for member in ran],
-            [_measured(member) or 0.0 for member in ran],
-        ),
-    )
+    best = min(seconds for seconds in map(_measured, members) if seconds is not None)
+    picked = map(_measured, first_of(candidates_of(members)))
+    # 0 for a run that ran out of memory.
+    return fmean(best / seconds if seconds else 0.0 for seconds in picked)
 
 
 def first_of(candidates: Sequence[Prediction]) -> list[Prediction]:
     """Those with the shortest expected step: several where the model sees no difference, as
     between repeats of one run; their mean counts."""
-    expected = [member.expected_step_time_s or float("inf") for member in candidates]
-    shortest = min(expected)
-    pairs = zip(candidates, expected, strict=True)
-    return [member for member, seconds in pairs if seconds == shortest]
-
-
-def _throughput_share(member: Prediction, best_s: float) -> float:
-    """Measured throughput over the best measured one; 0 for a run that ran out of memory."""
-    measured = _measured(member)
-    return best_s / measured if measured else 0.0
+    groups = grouped(candidates, lambda member: member.expected_step_time_s or float("inf"))
+    return groups[min(groups)]

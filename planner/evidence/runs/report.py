@@ -1,19 +1,22 @@
-"""Predicted against measured: errors, interval coverage, fit and picks, by family."""
+"""Predicted against measured: errors, interval coverage, fit and picks, by family; whether runs fit
+as often as was said."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.ranking import GroupRanking, rank_groups, spearman
-from planner.evidence.runs.rows import grouped
+from planner.evidence.runs.rows import FIRST_SIGHT, grouped
 from planner.predict.plan import Interval
+from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.full_memory import with_full_memory
-from planner.predict.uncertainty.intervals import peak_interval, step_time_interval
+from planner.predict.uncertainty.intervals import fit_probability, peak_interval, step_time_interval
 
 _GIB = 2**30
 # Below this many runs a rank correlation says nothing.
@@ -141,58 +144,45 @@ def summary_of(predictions: Sequence[Prediction], family: Callable[[Prediction],
     )
 
 
-def time_comparison(prediction: Prediction) -> Comparison | None:
-    """Step time of a row, None where not measured or predicted."""
-    predicted, measured = prediction.step_time_s, prediction.measured("step_time_s")
-    if prediction.mapped is None or predicted is None or not measured:
+def predicted(prediction: Prediction, figure: Figure) -> float | None:
+    """Seconds of a step, or bytes of the kind and stage that the row measured."""
+    if figure == "time":
+        return prediction.step_time_s
+    row = prediction.row
+    return prediction.memory_bytes(row.text("mem_kind"), row.text("mem_scope"))
+
+
+def known(prediction: Prediction, figure: Figure) -> tuple[float, float] | None:
+    """(predicted, measured) of a figure; None where either is unknown, or in doubt."""
+    said, value = predicted(prediction, figure), prediction.measured(FIRST_SIGHT[figure][0])
+    if said is None or not value:
         return None
-    interval = time_interval(prediction, predicted)
-    return Comparison(predicted, measured, interval)
+    return said, value * (1.0 if figure == "time" else _GIB)
+
+
+def error_of(prediction: Prediction, figure: Figure) -> float | None:
+    """Signed relative error of a figure, None where not measured or predicted."""
+    found = known(prediction, figure)
+    return None if found is None else found[0] / found[1] - 1.0
+
+
+def comparison(prediction: Prediction, figure: Figure) -> Comparison | None:
+    """A figure beside its interval, None where not measured or predicted."""
+    found = known(prediction, figure)
+    if found is None:
+        return None
+    if figure == "time":
+        return Comparison(*found, time_interval(prediction, found[0]))
+    return Comparison(*found, peak_interval(prediction.job, found[0], prediction.row.source))
 
 
 def time_interval(
     prediction: Prediction, seconds: float, *, with_its_source: bool = False
 ) -> Interval:
-    """The interval of a predicted row's step time, without its source unless asked for.
-    Raises ValueError for a refused row."""
-    if prediction.mapped is None:
-        raise ValueError("a refused row has no interval")
+    """The interval of a predicted row's step time, without its source unless asked for."""
     without = "" if with_its_source else prediction.row.source
-    interval = step_time_interval(prediction.mapped.job, seconds, without, prediction.conditions)
+    interval = step_time_interval(prediction.job, seconds, without, prediction.conditions)
     return with_full_memory(interval, seconds, prediction.full_step_time_s, prediction.full_chance)
-
-
-def memory_comparison(prediction: Prediction) -> Comparison | None:
-    """Peak memory of the kind and stage that the row measured; None as for the time."""
-    predicted, measured = comparable_bytes(prediction), prediction.measured("peak_mem_gib")
-    if prediction.mapped is None or predicted is None or not measured:
-        return None
-    interval = peak_interval(prediction.mapped.job, predicted, prediction.row.source)
-    return Comparison(predicted, measured * _GIB, interval)
-
-
-def comparable_bytes(prediction: Prediction) -> float | None:
-    """Predicted memory of the kind and stage that the row measured."""
-    return prediction.memory_bytes(
-        prediction.row.text("mem_kind"), prediction.row.text("mem_scope")
-    )
-
-
-def time_error(prediction: Prediction) -> float | None:
-    """Signed relative error of the step time, None where not measured or predicted."""
-    return _relative(prediction.step_time_s, prediction.measured("step_time_s"))
-
-
-def memory_error(prediction: Prediction) -> float | None:
-    """Signed relative error of the peak memory of the kind and stage that the row measured."""
-    measured = prediction.measured("peak_mem_gib")
-    return _relative(comparable_bytes(prediction), measured * _GIB if measured else None)
-
-
-def _relative(predicted: float | None, measured: float | None) -> float | None:
-    if predicted is None or not measured:
-        return None
-    return predicted / measured - 1.0
 
 
 def is_stated(prediction: Prediction) -> bool:
@@ -208,7 +198,12 @@ def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
         return None
     errors = [comparison.error for comparison in comparisons]
     sizes = sorted(abs(error) for error in errors)
-    ranked = len(comparisons) >= _FEWEST_RANKED
+    rank = None
+    if len(errors) >= _FEWEST_RANKED:
+        rank = spearman(
+            [comparison.predicted for comparison in comparisons],
+            [comparison.measured for comparison in comparisons],
+        )
     return ErrorSummary(
         rows=len(sizes),
         median=median(sizes),
@@ -216,12 +211,7 @@ def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
         p90=sizes[math.ceil(0.9 * len(sizes)) - 1],
         worst=sizes[-1],
         bias=median(errors),
-        rank_correlation=spearman(
-            [comparison.predicted for comparison in comparisons],
-            [comparison.measured for comparison in comparisons],
-        )
-        if ranked
-        else None,
+        rank_correlation=rank,
         coverage=fmean(comparison.covered for comparison in comparisons),
     )
 
@@ -236,18 +226,9 @@ def states_fit(prediction: Prediction) -> bool | None:
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
     """How often the fit was called wrong, each way; rows that do not state what they recompute
     say nothing about the fit."""
-    ran = ran_wrong = oom = oom_wrong = 0
-    for prediction in predictions:
-        fits, did_run = prediction.fits, states_fit(prediction)
-        if fits is None or did_run is None:
-            continue
-        if did_run:
-            ran += 1
-            ran_wrong += not fits
-        else:
-            oom += 1
-            oom_wrong += fits
-    return FitConfusion(ran, ran_wrong, oom, oom_wrong)
+    counts = Counter((states_fit(one), one.fits) for one in predictions)
+    lost, wrong = counts[True, False], counts[False, True]
+    return FitConfusion(counts[True, True] + lost, lost, counts[False, False] + wrong, wrong)
 
 
 def summarise_picks(groups: Sequence[GroupRanking]) -> PickSummary | None:
@@ -269,7 +250,7 @@ def report(
 
 def family_report(name: str, members: Sequence[Prediction]) -> FamilyReport:
     """The report of the rows of one family."""
-    times, memories = map(time_comparison, members), map(memory_comparison, members)
+    times, memories = ([comparison(one, figure) for one in members] for figure in FIRST_SIGHT)
     return FamilyReport(
         family=name,
         rows=len(members),
@@ -297,3 +278,73 @@ def mean_of_sources(predictions: Sequence[Prediction]) -> dict[str, float | None
         return fmean(known) if known else None
 
     return {"sources": len(sources)} | {key: mean(*figure) for key, figure in _MEANS.items()}
+
+
+# Bounds of the bins: narrow where plans are recommended or refused.
+_BOUNDS = (0.0, 0.01, 0.1, 0.5, 0.8, 0.95, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FitBin:
+    """Runs whose stated probability of fitting lies from `low` to `high`: the mean of what was
+    stated, and the share that ran."""
+
+    low: float
+    high: float
+    rows: int
+    stated: float
+    ran: float
+
+
+def fit_reliability(predictions: Iterable[Prediction]) -> list[FitBin]:
+    """Bins with at least one run, of the rows that say whether they ran out of memory and what
+    they recompute. The probability leaves the run's source out."""
+    found = list(_stated_and_ran(predictions))
+    bins = []
+    for low, high in pairwise(_BOUNDS):
+        inside = [item for item in found if low <= item[0] and (item[0] < high or high == 1.0)]
+        if inside:
+            stated, ran = zip(*inside, strict=True)
+            bins.append(FitBin(low, high, len(inside), fmean(stated), fmean(ran)))
+    return bins
+
+
+def of_sources_with_failures(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """Runs of sources that list any that ran out of memory too. Of the others all ran, whatever
+    was stated of them: they were published for that, and say nothing of calibration."""
+    found = list(predictions)
+    open_sources = {one.row.source for one in found if states_fit(one) is False}
+    return [one for one in found if one.row.source in open_sources]
+
+
+# What a search demands by default.
+_SURE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class FitErrors:
+    """Both errors of the stated probability at what a search demands: `lost` of the runs that ran
+    were given less, `wrong` of the `sure` ones ran out."""
+
+    ran: int
+    lost: int
+    sure: int
+    wrong: int
+
+
+def fit_errors(predictions: Iterable[Prediction]) -> FitErrors:
+    """Of the rows that say whether they ran out of memory; each row's source is left out."""
+    found = list(_stated_and_ran(predictions))
+    return FitErrors(
+        ran=sum(ran for _, ran in found),
+        lost=sum(ran and stated < _SURE for stated, ran in found),
+        sure=sum(stated >= _SURE for stated, _ in found),
+        wrong=sum(not ran and stated >= _SURE for stated, ran in found),
+    )
+
+
+def _stated_and_ran(predictions: Iterable[Prediction]) -> Iterator[tuple[float, bool]]:
+    for prediction in predictions:
+        ran, peak, limit = states_fit(prediction), prediction.memory_bytes(), prediction.limit_bytes
+        if ran is not None and peak and limit:
+            yield fit_probability(prediction.job, peak, limit, prediction.row.source), ran

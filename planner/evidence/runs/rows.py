@@ -1,12 +1,8 @@
 """Reading measured runs: one CSV row a run, in the documented column format.
 
-Columns: `layers, hidden, ffn, heads, kv_heads, vocab, act, moe, seq, gpu, num_gpus, gpus_per_node,
-tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision, recompute, flash, framework`
-describe the run; `step_time_s, peak_mem_gib, oom` were measured (`mem_kind`, `mem_scope` say what
-was read, on which stage); `schedule, kernel, software, layers_per_stage, head_stage` and the
-facts of `docs/measured_runs.md` state what the rest cannot; what is empty is unknown. `doubt` says
-which figures the row's source contradicts (`time: ...`, `time, memory: ...`, `layout: ...`); a time
-that is withdrawn (`time withdrawn: ...`) is not compared at all.
+`docs/measured_runs.md` says what the columns are; what is empty is unknown. `doubt` says which
+figures the row's source contradicts (`time: ...`, `time, memory: ...`, `layout: ...`); a time that
+is withdrawn (`time withdrawn: ...`) is not compared at all.
 
 `source, source_ref, model, notes` say where a row is from. No prediction depends on them: they
 group and label. `first_sight_s`, `first_sight_gib` are what was predicted before the row had taught
@@ -27,19 +23,19 @@ from typing import Any, TypeVar
 
 from hardware.files import csv_table, read_text, shipped_toml
 from planner.job.errors import UsageError
+from planner.predict.uncertainty.families import Figure
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
-# Measured columns, and the figure that each is.
-MEASURED_COLUMNS = {"step_time_s": "time", "peak_mem_gib": "memory"}
 # Of each figure the measured column, and the one of what was predicted before the row was known.
-FIRST_SIGHT = {
+FIRST_SIGHT: dict[Figure, tuple[str, str]] = {
     "time": ("step_time_s", "first_sight_s"),
     "memory": ("peak_mem_gib", "first_sight_gib"),
 }
+MEASURED_COLUMNS = {measured: figure for figure, (measured, _) in FIRST_SIGHT.items()}
 PLAN_COLUMN = "plan_file"
 _FIGURES = ("time", "memory", "fit")
 
@@ -241,11 +237,6 @@ def yes_or_no(text: str | None) -> bool | None:
     if word in _YES:
         return True
     return False if word in _NO else None
-
-
-def precision_named(text: str) -> str | None:
-    """Arithmetic that a precision cell names: `amp_bf16`, `bfloat16` and `bf16-mixed` are bf16."""
-    return named("precision", text.lower())
 
 
 def zero_stage_named(text: str) -> int | None:

@@ -85,28 +85,17 @@ def _variants() -> tuple[Variant, ...]:
     )
 
 
-def replaced_profile(name: str, row: MeasuredRow) -> str:
-    """Name of the profile that the row runs under, where `name` is its framework's."""
-    found = (one.use for one in _variants() if one.use and one.applies(name, row))
-    return next(found, name)
-
-
-def varied_profile(
-    name: str, row: MeasuredRow, sequence_parallel: str | None, precision: str, unfamiliar: bool
-) -> FrameworkProfile:
+def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) -> FrameworkProfile:
     """The profile as the row states it: its variants, sequence parallelism (`y`, `n`, or not at
     all), and a precision it did train in; `unfamiliar`: it stands for a framework without one."""
-    applied = tuple(
-        index
-        for index, variant in enumerate(_variants())
-        if not variant.use and variant.applies(name, row)
-    )
+    rules = enumerate(_variants())
+    applied = tuple(index for index, one in rules if not one.use and one.applies(name, row))
     mixed = row.says("state_precision", "^fp32") or (
         row.says("precision", r"\b(amp|autocast)|mixed")
         and not row.says("state_precision", r"^(bf|fp)16")
     )
-    hosted = optimizer_share(row) > 0.0
-    return _profile(name, applied, sequence_parallel, precision, unfamiliar, mixed, hosted)
+    spread = row.text("seq_parallel")
+    return _profile(name, applied, spread, precision, unfamiliar, mixed, optimizer_share(row) > 0.0)
 
 
 @cache
@@ -160,11 +149,11 @@ def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tupl
     UnpredictableRowError for 32-bit arithmetic, unless the profile says what it keeps then.
     """
     name, assumed = _name(row)
-    name = replaced_profile(name, row)
+    # A variant may name another profile than the framework's.
+    name = next((one.use for one in _variants() if one.use and one.applies(name, row)), name)
     if precision in _WIDE and precision not in load_framework(name).precisions:
         raise UnpredictableRowError(f"{name} in {precision} is not modelled")
-    sequence_parallel = row.text("seq_parallel")
-    return varied_profile(name, row, sequence_parallel, precision, bool(assumed)), assumed
+    return _varied(name, row, precision, unfamiliar=bool(assumed)), assumed
 
 
 def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:

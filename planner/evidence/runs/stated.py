@@ -141,25 +141,25 @@ def demand_counts(row: MeasuredRow) -> None:
 
 def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
     """UnpredictableRowError where GPUs, batch, heads, experts or kernels rule the row out."""
-    gpus, one_degrees = row.integer("num_gpus") or 1, degrees
-    group = one_degrees.tp * one_degrees.pp * one_degrees.cp
+    gpus = row.integer("num_gpus") or 1
+    group = degrees.tp * degrees.pp * degrees.cp
     if gpus % group:
         raise UnpredictableRowError(f"tp·pp·cp = {group} does not divide {gpus} GPUs")
     gbs = row.integer("gbs")
-    if gbs is not None and gbs < one_degrees.dp:
+    if gbs is not None and gbs < degrees.dp:
         raise UnpredictableRowError(
-            f"gbs {gbs} is less than one sequence for each of dp {one_degrees.dp}"
+            f"gbs {gbs} is less than one sequence for each of dp {degrees.dp}"
         )
-    if job.model.heads % one_degrees.tp:
-        raise UnpredictableRowError(f"tp {one_degrees.tp} does not divide {job.model.heads} heads")
+    if job.model.heads % degrees.tp:
+        raise UnpredictableRowError(f"tp {degrees.tp} does not divide {job.model.heads} heads")
     # Embedding and loss may have separate stages.
-    blocks, most = one_degrees.pp * one_degrees.vpp, job.model.layers + 2
+    blocks, most = degrees.pp * degrees.vpp, job.model.layers + 2
     if blocks > most and row.text("layers_per_stage") is None:
-        named = f"pp·vpp = {blocks}" if one_degrees.vpp > 1 else f"pp {one_degrees.pp}"
+        named = f"pp·vpp = {blocks}" if degrees.vpp > 1 else f"pp {degrees.pp}"
         raise UnpredictableRowError(f"{named} of {job.model.layers} layers")
     experts = job.model.moe.experts if job.model.moe else None
-    if experts is not None and experts % one_degrees.ep:
-        raise UnpredictableRowError(f"ep {one_degrees.ep} does not divide {experts} experts")
+    if experts is not None and experts % degrees.ep:
+        raise UnpredictableRowError(f"ep {degrees.ep} does not divide {experts} experts")
     try:
         gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
     except HardwareError as error:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, assumed
 from planner.evidence.runs.ranking import candidates_of, first_of, measured_groups, pick_share
-from planner.evidence.runs.report import time_comparison, time_error
+from planner.evidence.runs.report import error_of, known
 from planner.predict.costed_plan import TIME_TERMS as TIME_COLUMNS
 from planner.predict.plan_text import batch_text, degrees_text
 from planner.search.explanation import TIME_TERMS
@@ -42,26 +42,23 @@ class WorstRow:
 def worst_rows(predictions: Sequence[Prediction], count: int = WORST_ROWS) -> list[WorstRow]:
     """Rows with the largest |ln(measured / predicted)|, so that half and double weigh the same."""
     errors = [
-        (abs(math.log1p(error)), index)
+        (-abs(math.log1p(error)), index)
         for index, prediction in enumerate(predictions)
-        if (error := time_error(prediction)) is not None
+        if (error := error_of(prediction, "time")) is not None
     ]
-    worst = sorted(errors, key=lambda error: (-error[0], error[1]))[:count]
-    return [_worst_row(predictions[index]) for _, index in worst]
+    return [_worst_row(predictions[index]) for _, index in sorted(errors)[:count]]
 
 
 def _worst_row(prediction: Prediction) -> WorstRow:
-    row, comparison = prediction.row, time_comparison(prediction)
-    if comparison is None:
-        raise ValueError(f"{row.file} line {row.line} has no step time to compare")
+    row, (predicted, measured) = prediction.row, known(prediction, "time") or (0.0, 0.0)
     return WorstRow(
         file=row.file,
         line=row.line,
         source=row.source,
         description=describe(prediction),
-        measured_s=comparison.measured,
-        predicted_s=comparison.predicted,
-        error=comparison.error,
+        measured_s=measured,
+        predicted_s=predicted,
+        error=predicted / measured - 1.0,
         terms=terms(prediction),
         why=_why(prediction),
     )
@@ -153,10 +150,7 @@ def missed_picks(predictions: Iterable[Prediction], below: float = GOOD) -> list
 
 def _text(prediction: Prediction) -> str:
     """`tp2 pp2 dp8 z1 2×16, full`."""
-    mapped = prediction.mapped
-    if mapped is None:
-        return "refused"
-    kernel = prediction.row.text("kernel")
+    mapped, kernel = prediction.configured, prediction.row.text("kernel")
     words = f"{_degrees_text(mapped)} {batch_text(mapped.degrees)}, {mapped.mode.name}"
     return f"{words}, {kernel}" if kernel else words
 

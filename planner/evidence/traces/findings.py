@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hardware.files import shipped_toml
-from planner.evidence.traces.rank import RankTrace
+from planner.evidence.traces.rank import READS, RankTrace
 
 # Below these shares of a step a pattern is not worth a change.
 _WORTH = 0.02
@@ -15,7 +15,6 @@ _GAPS = 0.05
 _APART = 0.05
 _FIRST = 1.2
 
-_READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 _TEXTS = shipped_toml("planner.evidence.traces", "names.toml")["findings"]
 
 
@@ -36,19 +35,16 @@ def _found(name: str, seconds: float, **values: object) -> Finding:
 def findings(ranks: Sequence[RankTrace]) -> list[Finding]:
     """The patterns of all ranks, the costliest first. Seconds: of the median rank."""
     step_s = median(rank.step_s for rank in ranks)
-    found = [
-        one
-        for one in (*_exposed(ranks), *_waiting(ranks), *_calls(ranks), *_uneven(ranks))
-        if one.seconds >= _WORTH * step_s
-    ]
-    found += list(_first_step(ranks))
-    return sorted(found, key=lambda one: -one.seconds)
-
-
-def _exposed(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
-    for group in sorted({group for rank in ranks for group in rank.exposed}):
-        seconds = median(rank.exposed.get(group, 0.0) for rank in ranks)
-        yield _found(group, seconds)
+    exposed = (
+        _found(group, median(rank.exposed.get(group, 0.0) for rank in ranks))
+        for group in sorted({group for rank in ranks for group in rank.exposed})
+    )
+    found = (*exposed, *_waiting(ranks), *_calls(ranks), *_uneven(ranks))
+    worth = [one for one in found if one.seconds >= _WORTH * step_s]
+    first = [rank.first_over_rest for rank in ranks if rank.first_over_rest is not None]
+    if first and median(first) > _FIRST:
+        worth.append(_found("first", 0.0, times=median(first)))
+    return sorted(worth, key=lambda one: -one.seconds)
 
 
 def _waiting(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
@@ -64,7 +60,8 @@ def _calls(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
     seconds = median(rank.idle_synchronised_s for rank in ranks)
     names = sorted({name for rank in ranks for name in rank.calls})
     calls = {name: median(rank.calls.get(name, 0.0) for rank in ranks) for name in names}
-    reads = sum(calls.get(name, 0.0) for name in _READS[:1] + _READS[2:])
+    # `item` calls the dense one.
+    reads = sum(calls.get(name, 0.0) for name in READS if not name.endswith("_dense"))
     named = ", ".join(f"{name} ×{count:g}" for name, count in calls.items() if count >= 1.0)
     if reads >= 1.0:
         yield _found("reads", seconds, named=named)
@@ -84,9 +81,3 @@ def _uneven(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
     if slowest.compute_s > (1.0 + _APART) * middle:
         longer = slowest.compute_s / middle - 1.0
         yield _found("uneven", slowest.compute_s - middle, rank=slowest.rank, longer=longer)
-
-
-def _first_step(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
-    known = [rank.first_over_rest for rank in ranks if rank.first_over_rest is not None]
-    if known and median(known) > _FIRST:
-        yield _found("first", 0.0, times=median(known))

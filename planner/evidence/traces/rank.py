@@ -28,7 +28,7 @@ _SYNCHRONISES = re.compile(
 )
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$")
 # Operators that wait for the GPU to hand a number to the CPU.
-_READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero"})
+READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
 # A gap below is the GPU's time between two kernels that were both issued long before.
 _SHORT_GAP_S = 2e-6
 _MICRO = 1e-6
@@ -139,7 +139,7 @@ def _add(found: Collected, event: dict[str, Any], start: float, end: float) -> N
         elif _ALLOCATES.match(name):
             found.calls[name].append(start)
     elif category == "cpu_op":
-        if name in _READS:
+        if name in READS:
             found.calls[name].append(start)
     elif match := _STEP.match(name):
         steps = found.gpu_steps if category == "gpu_user_annotation" else found.steps
@@ -168,6 +168,7 @@ def _summary(path: Path, rank: int, found: Collected) -> RankTrace:
         return {name: seconds for (one, name), seconds in mean.items() if one == kind}
 
     durations = tuple(float(late - early) for early, late in bounds)
+    others = durations[1:]
     return RankTrace(
         path=path,
         rank=rank,
@@ -183,7 +184,7 @@ def _summary(path: Path, rank: int, found: Collected) -> RankTrace:
         idle_synchronised_s=mean["all", "synchronised"],
         gaps=round(mean["all", "gaps"]),
         calls=_calls(found, bounds[0][0], bounds[-1][1], count),
-        first_over_rest=_first(durations),
+        first_over_rest=durations[0] / float(np.median(others)) if others else None,
         unusable=found.unusable,
     )
 
@@ -237,12 +238,6 @@ def _calls(found: Collected, start: float, end: float, count: int) -> dict[str, 
         name: sum(start <= at < end for at in starts) for name, starts in found.calls.items()
     }
     return {name: number / count for name, number in counted.items() if number}
-
-
-def _first(durations: tuple[float, ...]) -> float | None:
-    if len(durations) < 2:
-        return None
-    return durations[0] / float(np.median(durations[1:]))
 
 
 # Sets of time as arrays of disjoint spans [n, 2] in seconds, sorted.

@@ -151,11 +151,9 @@ def _limited_memory(size_bytes: int) -> Iterator[None]:
 
 
 def _segments(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
-    segments = content.get("segments")
-    if not isinstance(segments, list):
+    if not isinstance(content.get("segments"), list):
         raise UsageError(f"{path}: no 'segments'; it is no memory snapshot")
-    found = [segment for segment in segments if isinstance(segment, dict)]
-    if not found:
+    if not (found := _listed(content, "segments")):
         raise UsageError(f"{path}: no segment: nothing was on a GPU when it was written")
     return found
 
@@ -186,14 +184,13 @@ def _peak(
         address = event.get("addr")
         if event.get("action") == _ALLOCATED:
             one = live[address] = _allocation(event)
-            total, held[one.category] = total + one.size_bytes, held[one.category] + one.size_bytes
+            total += one.size_bytes
+            held[one.category] += one.size_bytes
             if total > most:
                 most, at, made = total, dict(held), one
         elif event.get("action") == _FREED and (gone := live.pop(address, None)) is not None:
-            total, held[gone.category] = (
-                total - gone.size_bytes,
-                held[gone.category] - gone.size_bytes,
-            )
+            total -= gone.size_bytes
+            held[gone.category] -= gone.size_bytes
     return most, {name: size for name, size in at.items() if size > 0}, made
 
 
@@ -204,7 +201,7 @@ def _live_at_start(
     live = {
         block.get("address"): _allocation(block)
         for segment in segments
-        for block in _blocks(segment)
+        for block in _listed(segment, "blocks")
         if block.get("state") == "active_allocated"
     }
     for event in reversed(history):
@@ -215,19 +212,16 @@ def _live_at_start(
     return live
 
 
-def _blocks(segment: dict[str, Any]) -> list[dict[str, Any]]:
-    blocks = segment.get("blocks")
-    return (
-        [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
-    )
+def _listed(entry: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The tables of a list that an entry may have."""
+    found = entry.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _allocation(entry: dict[str, Any]) -> Allocation:
-    frames = entry.get("frames")
     names = tuple(
         f"{frame.get('filename', '')}:{frame.get('line', '')} {frame.get('name', '')}"
-        for frame in (frames if isinstance(frames, list) else ())
-        if isinstance(frame, dict)
+        for frame in _listed(entry, "frames")
     )
     return Allocation(_size(entry.get("size")), _category(names), names[:_SHOWN_FRAMES])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import altair as alt
@@ -91,16 +92,13 @@ def _axis(panel: Panel, direction: int) -> Any:
 
 
 def _rows(panel: Panel) -> list[dict[str, object]]:
+    # A bar without an upper end stops at its point.
     return [
-        {
-            "series": line.name, "x": float(point.x), "y": point.y, "low": point.low,
-            # A bar without an upper end stops at its point.
-            "high": point.high if math.isfinite(point.high) else point.y,
-            "text": point.text, "marked": point.marked, "label": point.label,
-        }
+        {"series": line.name, **asdict(point), "x": float(point.x)}
+        | ({} if math.isfinite(point.high) else {"high": point.y})
         for line in panel.series
         for point in line.points
-    ]  # fmt: skip
+    ]
 
 
 def _ideal(panel: Panel) -> Any:

@@ -76,9 +76,6 @@ def _axis(found: HeatMap, degree: str) -> Any:
 
 
 def _degree(found: HeatMap, name: str, at: int, choose: bool) -> Any:
-    value = found.first[at]
-    if not choose:
-        return alt.param(name=name, value=value)
-    titles = {"across": "Across: ", "up": "Upwards: "}
-    choice = alt.binding_select(options=list(found.values), name=titles[name])
-    return alt.param(name=name, value=value, bind=choice)
+    title = {"across": "Across: ", "up": "Upwards: "}[name]
+    choice = alt.binding_select(options=list(found.values), name=title)
+    return alt.param(name=name, value=found.first[at], bind=choice if choose else alt.Undefined)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import altair as alt
@@ -199,13 +200,7 @@ def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: W
 
 
 def _bar_rows(bars: Sequence[Bar]) -> list[dict[str, object]]:
-    return [
-        {
-            "label": bar.label, "part": bar.part, "start": bar.start, "end": bar.end,
-            "text": bar.text, "amount": seconds(bar.end - bar.start),
-        }
-        for bar in bars
-    ]  # fmt: skip
+    return [asdict(bar) | {"amount": seconds(bar.end - bar.start)} for bar in bars]
 
 
 def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
@@ -254,10 +249,15 @@ def cluster_chart(cluster: Cluster, width: Width) -> Any:
         name="pointed", fields=["group"], on="pointerover", clear="pointerout", empty=True
     )
     choice = "{" + ", ".join(f"'{name}': datum.{field}" for name, field in shown.items()) + "}"
+    gpus = (
+        {"x": gpu.column, "y": gpu.row, "text": gpu.text}
+        | {f"g{index}": group for index, group in enumerate(gpu.groups)}
+        for gpu in cluster.gpus
+    )
     rows = 1 + max(gpu.row for gpu in cluster.gpus)
     columns = list(range(1 + max(gpu.column for gpu in cluster.gpus)))
     return (
-        alt.Chart(table(_gpu_rows(cluster)), name="gpus")
+        alt.Chart(table(gpus), name="gpus")
         .transform_calculate(group=f"{choice}[colour_by]")
         .transform_calculate(colour=f"datum.group % {len(_CLUSTER_COLOURS)}")
         .mark_rect()
@@ -277,11 +277,3 @@ def cluster_chart(cluster: Cluster, width: Width) -> Any:
         .add_params(colour_by, pointed)
         .properties(width=width, height=26 * rows)
     )
-
-
-def _gpu_rows(cluster: Cluster) -> list[dict[str, object]]:
-    return [
-        {"x": gpu.column, "y": gpu.row, "text": gpu.text}
-        | {f"g{index}": group for index, group in enumerate(gpu.groups)}
-        for gpu in cluster.gpus
-    ]

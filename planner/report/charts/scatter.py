@@ -79,8 +79,7 @@ def scatter_chart(
         marks = base.mark_line(strokeCap="round", strokeWidth=4.5, opacity=0.5, aria=False).encode(
             order=alt.Order("place:Q")
         )
-    layers = (_band(unit, span), _diagonal(unit, span), marks)
-    return alt.layer(*layers).properties(width=width, height=_SIDE, title=title)
+    return alt.layer(*_guides(unit, span), marks).properties(width=width, height=_SIDE, title=title)
 
 
 def _shown(family: str, families: Sequence[str]) -> str:
@@ -89,11 +88,8 @@ def _shown(family: str, families: Sequence[str]) -> str:
 
 def _span(points: Sequence[Point]) -> tuple[float, float]:
     """Both axes span all values with a little space; a decade around 1 without any."""
-    values = [value for point in points for value in (point.measured, point.predicted)] or [
-        0.5,
-        5.0,
-    ]
-    return min(values) / 1.15, max(values) * 1.15
+    values = [value for point in points for value in (point.measured, point.predicted)]
+    return min(values, default=0.5) / 1.15, max(values, default=5.0) * 1.15
 
 
 def _axis(name: str, unit: str, span: tuple[float, float]) -> Any:
@@ -128,25 +124,14 @@ def _strokes(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
         yield {"family": name, "place": place + 1, "measured": "", "predicted": ""}
 
 
-def _diagonal(unit: str, span: tuple[float, float]) -> Any:
-    rows = [{"measured": end, "predicted": end} for end in span]
-    return (
-        alt.Chart(table(rows))
-        .mark_line(strokeDash=[4, 3], color=GREY)
-        .encode(x=_axis("measured", unit, span), y=_axis("predicted", unit, span))
-    )
-
-
-def _band(unit: str, span: tuple[float, float]) -> Any:
-    """Between -BAND and +BAND of the measured value, cut off at the frame."""
-    rows = [
+def _guides(unit: str, span: tuple[float, float]) -> Iterator[Any]:
+    """Between -BAND and +BAND of the measured value, cut off at the frame; and the diagonal."""
+    axes = {"x": _axis("measured", unit, span), "y": _axis("predicted", unit, span)}
+    around = [
         {"measured": end, "predicted": end * (1.0 - BAND), "above": end * (1.0 + BAND)}
         for end in span
     ]
-    return (
-        alt.Chart(table(rows))
-        .mark_area(clip=True, opacity=0.12, color=BLUE)
-        .encode(
-            x=_axis("measured", unit, span), y=_axis("predicted", unit, span), y2=alt.Y2("above")
-        )
-    )
+    band = alt.Chart(table(around)).mark_area(clip=True, opacity=0.12, color=BLUE)
+    yield band.encode(**axes, y2=alt.Y2("above"))
+    ends = alt.Chart(table([{"measured": end, "predicted": end} for end in span]))
+    yield ends.mark_line(strokeDash=[4, 3], color=GREY).encode(**axes)

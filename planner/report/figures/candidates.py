@@ -36,12 +36,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The dots; `legal`: shapes there are, `beyond`: those off the picture, `is_thinned`: whether
-    dots stand for others close by."""
+    """The dots; `legal`: shapes there are; `is_thinned`: whether dots stand for others close by."""
 
     dots: tuple[Candidate, ...] = ()
     legal: int = 0
-    beyond: int = 0
     is_thinned: bool = False
 
 
@@ -87,7 +85,7 @@ def candidates(costed: CostedJob, result: SearchResult) -> Candidates:
         Candidate(float(size[row]), float(speed[row]), *shape_of(costed, row))
         for row in drawn.tolist()
     )
-    return Candidates(dots, len(speed), len(speed) - len(near), len(drawn) < len(near))
+    return Candidates(dots, len(speed), len(drawn) < len(near))
 
 
 def shape_of(costed: CostedJob, row: int) -> tuple[Degrees, str]:

@@ -9,10 +9,11 @@ from planner.compare.budget import Budget
 from planner.compare.buying import Buying
 from planner.compare.interval import Range
 from planner.compare.laws import load_laws
-from planner.compare.results import Comparison, Run, ScalePoint, Scaling
+from planner.compare.results import Comparison, Run, Scaling
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import degrees_text
+from planner.report.study_words import ranged
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"
@@ -69,28 +70,27 @@ class Figure:
 
 def scaling_figure(scaling: Scaling) -> Figure:
     """The picture of a scaling study: days, MFU and cost against GPUs, and cost against days."""
-    days = _series(scaling, lambda run: (run.job.num_gpus, run.days))
+    days = _series(scaling, lambda run: run.days)
     first = next((line.points[0] for line in days if line.points), None)
     counts = sorted({point.num_gpus for point in scaling.points})
     ideal = () if first is None else tuple((n, first.y * first.x / n) for n in counts)
-    cost = f"{scaling.currency}, {BASIS_NAMES[scaling.basis]}"
+    unit = f"{scaling.currency}, {BASIS_NAMES[scaling.basis]}"
+
+    def cost(run: Run) -> Range | None:
+        return run.cost(scaling.basis)
+
     panels = (
         Panel(
             "Days, interruptions included", "GPUs", "days", days, (True, True), ideal,
             whole_numbers=True,
         ),
+        Panel("MFU", "GPUs", "%", _series(scaling, _mfu), (True, False), whole_numbers=True),
         Panel(
-            "MFU", "GPUs", "%", _series(scaling, lambda run: (run.job.num_gpus, _mfu(run))),
-            (True, False), whole_numbers=True,
+            "Cost of the run", "GPUs", unit, _series(scaling, cost), (True, False),
+            whole_numbers=True,
         ),
         Panel(
-            "Cost of the run", "GPUs", cost,
-            _series(scaling, lambda run: _at(run.job.num_gpus, run.cost(scaling.basis))),
-            (True, False), whole_numbers=True,
-        ),
-        Panel(
-            "Cost against time", "days", cost,
-            _series(scaling, lambda run: _at(run.days.value, run.cost(scaling.basis))),
+            "Cost against time", "days", unit, _series(scaling, cost, lambda run: run.days.value)
         ),
     )  # fmt: skip
     return Figure(
@@ -107,8 +107,8 @@ def comparison_figure(comparison: Comparison) -> Figure:
     for row in comparison.rows:
         if row.run is None or (cost := row.run.cost(comparison.basis)) is None:
             continue
-        text = f"{row.name}: {_run_text(row.run)}, {_range_text(cost)} {comparison.currency}"
-        point = Point(row.run.days.value, cost.value, cost.low, cost.high, text, label=row.name)
+        text = f"{row.name}: {_run_text(row.run)}, {ranged(cost)} {comparison.currency}"
+        point = _point(row.run.days.value, cost, text, label=row.name)
         groups[_FRONT if row.on_front else _DOMINATED].append(point)
     series = tuple(
         Series(name, tuple(sorted(points, key=lambda point: point.x)), joined=name == _FRONT)
@@ -134,15 +134,19 @@ def buying_figure(buying: Buying) -> Figure:
         Series(
             job,
             tuple(
-                Point(one.days.value, one.cost.value, one.cost.low, one.cost.high,
-                      f"{one.job} on {one.cluster}: {row.plan}", label=one.cluster)
+                _point(
+                    one.days.value,
+                    one.cost,
+                    f"{one.job} on {one.cluster}: {row.plan}",
+                    label=one.cluster,
+                )
                 for row in buying.rows
                 if (one := row.choice) is not None and one.job == job and one.cost is not None
             ),
             joined=False,
         )
         for job in dict.fromkeys(row.job for row in buying.rows)
-    ]  # fmt: skip
+    ]
     front = tuple(
         Point(one.days, one.cost, one.cost, one.cost,
               " + ".join(choice.cluster for choice in one.choices),
@@ -186,43 +190,39 @@ def _loss_point(found: Budget, parameters: float) -> Point:
     tokens = found.tokens.times(found.parameters / parameters)
     loss = load_laws()[0].loss(parameters, tokens)
     size, trained = short_count(parameters), short_count(tokens.value)
-    text = f"{size} parameters on {trained} tokens: {_range_text(loss)} nats a token"
-    is_answer = parameters == found.parameters
-    return Point(parameters / 1e9, loss.value, loss.low, loss.high, text, is_answer)
-
-
-def _at(x: float, value: Range | None) -> tuple[float, Range] | None:
-    return None if value is None else (x, value)
+    text = f"{size} parameters on {trained} tokens: {ranged(loss)} nats a token"
+    return _point(parameters / 1e9, loss, text, marked=parameters == found.parameters)
 
 
 def _series(
-    scaling: Scaling, place: Callable[[Run], tuple[float, Range] | None]
+    scaling: Scaling,
+    figure: Callable[[Run], Range | None],
+    place: Callable[[Run], float] = lambda run: run.job.num_gpus,
 ) -> tuple[Series, ...]:
-    """One series a kind of batch; `place`: where a run lies on both axes, None if nowhere."""
+    """One series a kind of batch: a figure of each run that has it against its place."""
     found = []
     for batch, name in SERIES_NAMES.items():
         points = [
-            _point(point, point.run, spot, point.num_gpus == scaling.knees.get(batch))
+            _point(
+                place(run),
+                value,
+                f"{point.num_gpus:,} GPUs: {ranged(value)}; {_run_text(run)}",
+                marked=point.num_gpus == scaling.knees.get(batch),
+            )
             for point in scaling.series(batch)
-            if point.run is not None and (spot := place(point.run)) is not None
+            if (run := point.run) is not None and (value := figure(run)) is not None
         ]
         if points:
             found.append(Series(name, tuple(points)))
     return tuple(found)
 
 
-def _point(point: ScalePoint, run: Run, spot: tuple[float, Range], is_knee: bool) -> Point:
-    x, value = spot
-    text = f"{point.num_gpus:,} GPUs: {_range_text(value)}; {_run_text(run)}"
-    return Point(x, value.value, value.low, value.high, text, is_knee)
+def _point(x: float, figure: Range, text: str, *, marked: bool = False, label: str = "") -> Point:
+    return Point(x, figure.value, figure.low, figure.high, text, marked, label)
 
 
 def _run_text(run: Run) -> str:
-    return f"{_range_text(run.days)} days, {degrees_text(run.plan.degrees)}"
-
-
-def _range_text(interval: Range) -> str:
-    return f"{interval.value:,.4g} ({interval.low:,.4g} to {interval.high:,.4g})"
+    return f"{ranged(run.days)} days, {degrees_text(run.plan.degrees)}"
 
 
 def _mfu(run: Run) -> Range:

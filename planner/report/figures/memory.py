@@ -61,18 +61,15 @@ class Panel:
     @property
     def shows_limit(self) -> bool:
         """Whether the limit is on the scale; it is not if it dwarfs the bars."""
-        return self._highest_bytes > _DWARFED * self.limit_bytes
+        ends = (self.interval[1],) if self.interval else ()
+        highest: float = max((*(bar.total_bytes for bar in self.bars), *ends))
+        return highest > _DWARFED * self.limit_bytes
 
     @property
     def limit_text(self) -> str:
         """What the line of the limit says, or the arrow towards it."""
         beyond = "" if self.shows_limit else " (beyond the top)"
         return f"HBM that may be used: {gib(self.limit_bytes)} GiB{beyond}"
-
-    @property
-    def _highest_bytes(self) -> float:
-        highest = max(bar.total_bytes for bar in self.bars)
-        return max(highest, self.interval[1] if self.interval else 0.0)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from planner.job.quantities import gib, percent_sure, seconds
+from planner.job.quantities import GIB, gib, percent_sure, seconds
 from planner.job.request import Request
 from planner.predict.command_line import evaluate_command
 from planner.predict.decided import decided_request
@@ -52,8 +52,6 @@ class Gpu:
     column: int
     row: int
     rank: int
-    node: int
-    stage: int
     groups: tuple[int, ...]
     text: str
 
@@ -97,7 +95,7 @@ def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:
         f"{name}: {configuration_text(plan)}; {seconds(plan.step_time_s)}, "
         f"{gib(plan.peak_bytes)} GiB"
     )
-    return FrontPlan(number, label, _gib(plan.peak_bytes), plan.tokens_per_s_per_gpu, text)
+    return FrontPlan(number, label, plan.peak_bytes / GIB, plan.tokens_per_s_per_gpu, text)
 
 
 def stage_bars(plan: Plan) -> tuple[Bar, ...]:
@@ -107,7 +105,7 @@ def stage_bars(plan: Plan) -> tuple[Bar, ...]:
         start = 0.0
         for group, size in zip(GROUPS, stage_sizes(stage), strict=True):
             if size:
-                end = start + _gib(size)
+                end = start + size / GIB
                 text = f"stage {stage.stage}, {group}: {gib(size, 2)} GiB"
                 bars.append(Bar(str(stage.stage), group, start, end, text))
                 start = end
@@ -142,10 +140,8 @@ def _gpu(rank: int, degrees: Degrees, node_gpus: int, nodes_a_row: int) -> Gpu:
     row, place = divmod(node, nodes_a_row)
     coordinates, groups = _coordinates(rank, degrees), _groups(rank, degrees)
     where = ", ".join(f"{kind} {value}" for kind, value in coordinates.items())
-    return Gpu(
-        place * (node_gpus + 1) + inside, row, rank, node, coordinates["pp"],
-        tuple(groups[kind] for kind in GROUP_KINDS), f"rank {rank}, node {node}: {where}",
-    )  # fmt: skip
+    column, kinds = place * (node_gpus + 1) + inside, tuple(groups[kind] for kind in GROUP_KINDS)
+    return Gpu(column, row, rank, kinds, f"rank {rank}, node {node}: {where}")
 
 
 def _coordinates(rank: int, degrees: Degrees) -> dict[str, int]:
@@ -172,7 +168,3 @@ def _groups(rank: int, degrees: Degrees) -> dict[str, int]:
         "pp": place["pp"],
         "ep": inner + degrees.etp * outer,
     }
-
-
-def _gib(size_bytes: float) -> float:
-    return size_bytes / 2**30

@@ -78,7 +78,7 @@ class Front:
             ),
         )
 
-    @property
+    @cached_property
     def _plans(self) -> list[Plan]:
         return [entry.plan for entry in self.entries]
 
@@ -86,10 +86,9 @@ class Front:
         """The front, the table, what two degrees leave."""
         yield self._picture()
         yield overview_section(self.entries, self.results, notes)
-        if len(self.results) == 1 and self.costed[0][0] is not None:
-            found = heat_map(self.costed[0][0], self.results[0])
-            if found is not None:
-                yield heat_section(found)
+        costed = self.costed[0][0] if len(self.results) == 1 else None
+        if costed is not None and (found := heat_map(costed, self.results[0])) is not None:
+            yield heat_section(found)
 
     def _picture(self) -> Section:
         found = [
@@ -124,13 +123,11 @@ class Front:
 
 def _dots_text(found: Candidates) -> str:
     """Which candidates are drawn."""
-    text = (
-        f"Faint: the {len(found.dots):,} of {found.legal:,} legal shapes that lie in the picture, "
-        "with their layers spread evenly."
+    which = "are the fastest close by" if found.is_thinned else "lie in the picture"
+    return (
+        f"Faint: the {len(found.dots):,} of {found.legal:,} legal shapes that {which}, with their "
+        "layers spread evenly."
     )
-    if found.is_thinned:
-        text = text.replace("that lie in the picture", "that are the fastest close by")
-    return text
 
 
 def heat_section(found: HeatMap) -> Section:

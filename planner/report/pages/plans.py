@@ -22,7 +22,7 @@ from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.explain import explanation_report
-from planner.report.figures.memory import Panel, memory_panel
+from planner.report.figures.memory import memory_panel
 from planner.report.figures.plan import cluster_of
 from planner.report.pages.front import Entry, Front
 from planner.report.pages.page import Drawing, Page, Section
@@ -47,9 +47,8 @@ def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page
     """As `result_page`, with the plan to take alone in full; `plan_page` has each of the others.
     `before`: plans of an earlier search, whose front is drawn too."""
     page = _page(_entries(result), result.recommended or 1, before=before)
-    return replace(
-        page, sections=[*page.sections, *plan_page(result, path, page.selected).sections]
-    )
+    chosen = plan_page(result, path, page.selected)
+    return replace(page, sections=[*page.sections, *chosen.sections])
 
 
 def plan_page(result: SearchResult, path: Path, number: int) -> Page:
@@ -137,7 +136,7 @@ def _plan_sections(
     stages, *rest = _drawings(number, plan)
     drawings = [stages, *_memory(number, entry), *rest]
     if job is not None:
-        drawings += _cluster(number, plan, job.cluster.gpus_per_node)
+        drawings.append(_cluster(number, plan, job.cluster.gpus_per_node))
     yield Section("Memory, time and place", drawings, plan=number)
     blocks = _explanation(entry, job, reason)
     yield Section("Figures and assumptions", blocks=blocks[:1], folded=blocks[1:], plan=number)
@@ -195,19 +194,11 @@ def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
 
 
 def _memory(number: int, entry: Entry) -> Iterator[Drawing]:
-    panel = _phases(entry)
-    if panel is None:
-        return
-    note = "The heaviest stage over the first and later steps, with everything beside the tensors."
-    yield memory_drawing(panel, f"phases-{number}", f"Memory over the step. {panel.title}", note)
-
-
-def _phases(entry: Entry) -> Panel | None:
     """The phases of the heaviest stage. None where the layers of a stage recompute in several
     modes, on GPUs of several types, and where the job cannot be resolved, which the page says."""
     plan, layout = entry.plan, entry.plan.layout
     if len(plan.modes) > 1 or is_pool(entry.result.request.gpus):
-        return None
+        return
     try:
         configuration = configure(
             decided_request(entry.result.request, plan).resolve(),
@@ -218,15 +209,17 @@ def _phases(entry: Entry) -> Panel | None:
             layout.mtp_standalone,
         )
     except UsageError:
-        return None
+        return
     footprint = footprint_of(configuration)
-    return memory_panel(footprint, footprint.heaviest)
+    panel = memory_panel(footprint, footprint.heaviest)
+    note = "The heaviest stage over the first and later steps, with everything beside the tensors."
+    yield memory_drawing(panel, f"phases-{number}", f"Memory over the step. {panel.title}", note)
 
 
-def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Iterator[Drawing]:
+def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Drawing:
     cluster = cluster_of(plan.degrees, gpus_per_node)
     rest = f" {cluster.left_out:,} more GPUs go on alike." if cluster.left_out else ""
-    yield Drawing(
+    return Drawing(
         f"cluster-{number}",
         f"Groups on the cluster, nodes of {gpus_per_node} GPUs",
         specification(charts.cluster_chart(cluster, "container")),

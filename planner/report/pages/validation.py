@@ -3,79 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.families import Family
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.report import known
+from planner.evidence.runs.worst import describe, worst_rows
+from planner.job.quantities import GIB
+from planner.predict.uncertainty.families import Figure
 from planner.report.charts.drawing import specification
 from planner.report.charts.scatter import Point, scatter_chart
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.tables import Report, TableData, table
 
-Record = dict[str, Any]
+# Name of the drawing, title, unit and its size.
+_DRAWN: dict[Figure, tuple[str, str, str, float]] = {
+    "time": ("step_time_s", "Step time", "s", 1.0),
+    "memory": ("peak_mem_gib", "Peak memory", "GiB", GIB),
+}
 
-_FIGURES = (
-    ("Step time", "step_time_s", "predicted_step_time_s", "s"),
-    ("Peak memory", "peak_mem_gib", "predicted_peak_mem_gib", "GiB"),
-)
 
-
-def validation_page(
-    content: Record, report: Report, families: Sequence[str], labels: Sequence[str]
-) -> Page:
-    """The page for a document of `planner.evidence.runs.document` and its report; `families` and
-    `labels` name the family of each of its rows, and where the row stands."""
-    rows, summary = content["rows"], content["summary"]
-    predicted = summary["rows"] - summary["refused"]
+def validation_page(predictions: Sequence[Prediction], family: Family, report: Report) -> Page:
+    """The page of predicted rows above the tables of their report."""
+    predicted = sum(one.error is None for one in predictions)
     lead = (
-        f"{predicted:,} of {summary['rows']:,} measured runs predicted from their configuration "
+        f"{predicted:,} of {len(predictions):,} measured runs predicted from their configuration "
         "alone. One dot a run; point at it for its row."
     )
-    drawings = tuple(_drawings(rows, families, labels))
     sections = (
-        Section("Step time and peak memory", drawings, side_by_side=True),
+        Section("Step time and peak memory", [*_drawings(predictions, family)], side_by_side=True),
         Section("Errors by family", blocks=report.blocks),
-        Section("Worst rows, and why", blocks=(_worst(summary["worst"]),)),
+        Section("Worst rows, and why", blocks=(_worst(predictions),)),
     )
     return Page("Predicted against measured", lead, sections)
 
 
-def _drawings(
-    rows: Sequence[Record], families: Sequence[str], labels: Sequence[str]
-) -> Iterator[Drawing]:
-    for title, measured, predicted, unit in _FIGURES:
+def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Drawing]:
+    for figure, (name, title, unit, size) in _DRAWN.items():
         points = []
-        for row, family, label in zip(rows, families, labels, strict=True):
-            value, found = _number(row, measured), row[predicted]
-            if value and found:
+        for one in predictions:
+            if pair := known(one, figure):
+                predicted, measured = (value / size for value in pair)
                 text = (
-                    f"{label}: measured {value:.4g} {unit}, predicted {found:.4g} {unit} "
-                    f"({(found / value - 1) * 100:+.1f} %)"
+                    f"{one.row.place}: {describe(one)}: measured {measured:.4g} {unit}, predicted "
+                    f"{predicted:.4g} {unit} ({(predicted / measured - 1) * 100:+.1f} %)"
                 )
-                points.append(Point(value, found, family, text))
+                points.append(Point(measured, predicted, family(one), text))
         if points:
             chart = scatter_chart(points, "", unit, "container")
-            yield Drawing(measured, title, specification(chart))
+            yield Drawing(name, title, specification(chart))
 
 
-def _number(row: Record, column: str) -> float | None:
-    """A measurement as a number; None where empty, and for a refused row."""
-    return None if row["error"] else MeasuredRow("", 0, row).measurement(column)
-
-
-def _worst(rows: Sequence[Record]) -> TableData:
-    return table(
-        "<run | <where | measured s | predicted s | error | <why",
+def _worst(predictions: Sequence[Prediction]) -> TableData:
+    rows = (
         (
-            (
-                row["description"],
-                f"{row['source']}, {row['file']} line {row['line']}",
-                *(
-                    f"{row[name]:.4g}" if row[name] else ""
-                    for name in ("measured_s", "predicted_s")
-                ),
-                f"{row['error'] * 100:+.1f} %",
-                row["why"],
-            )
-            for row in rows
-        ),
+            row.description,
+            f"{row.source}, {row.file} line {row.line}",
+            f"{row.measured_s:.4g}",
+            f"{row.predicted_s:.4g}",
+            f"{row.error * 100:+.1f} %",
+            row.why,
+        )
+        for row in worst_rows(predictions)
     )
+    return table("<run | <where | measured s | predicted s | error | <why", rows)

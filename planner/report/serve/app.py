@@ -68,8 +68,8 @@ def make_app(time_limit_s: float) -> Starlette:
             Route("/search", _search, methods=["POST"]),
             Route("/progress", _progress),
             Route("/plans/{number:int}", _plan),
-            Route("/plans.json", _plans),
-            Route("/report.html", _report),
+            Route("/plans.json", _download(plan_file, "application/json")),
+            Route("/report.html", _download(report_file, "text/html")),
         ],
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS), www_redirect=False),
@@ -182,16 +182,9 @@ async def _plan(request: Request) -> Response:
     return JSONResponse(await anyio.to_thread.run_sync(plan_in_full, session, number))
 
 
-async def _plans(request: Request) -> Response:
-    return await _download(request, plan_file, "application/json")
+def _download(content: Callable[[Session], str], media_type: str) -> _Handler:
+    async def answered(request: Request) -> Response:
+        text = await anyio.to_thread.run_sync(content, _session(request)[1])
+        return Response(text, media_type=media_type, headers={"Content-Disposition": "attachment"})
 
-
-async def _report(request: Request) -> Response:
-    return await _download(request, report_file, "text/html")
-
-
-async def _download(
-    request: Request, content: Callable[[Session], str], media_type: str
-) -> Response:
-    text = await anyio.to_thread.run_sync(content, _session(request)[1])
-    return Response(text, media_type=media_type, headers={"Content-Disposition": "attachment"})
+    return answered

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from planner.evidence.learn.linear import GIB, LearningModel
+from planner.evidence.learn.linear import LearningModel
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
-from planner.evidence.runs.report import comparable_bytes
+from planner.evidence.runs.report import predicted
+from planner.job.quantities import GIB
 from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B, row
 
 # Llama-2-7B and 13B on H100: products, links inside and between nodes all matter somewhere.
@@ -45,7 +46,7 @@ def predictions(
 
 
 def _measured(prediction: Prediction) -> dict[str, str]:
-    size = comparable_bytes(prediction)
+    size = predicted(prediction, "memory")
     return {
         "step_time_s": repr(prediction.step_time_s),
         "peak_mem_gib": repr(size / GIB) if size else "",

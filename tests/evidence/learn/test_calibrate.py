@@ -38,6 +38,18 @@ def test_known_parameters_lie_in_their_intervals(fit) -> None:
         assert factors[name].low <= 1.0 <= factors[name].high, name
 
 
+def telling(one: Prediction, **cells: object) -> Prediction:
+    """A run with other measurements."""
+    texts = {
+        name: value if isinstance(value, str) else repr(value) for name, value in cells.items()
+    }
+    return replace(one, row=replace(one.row, cells=one.row.cells | texts))
+
+
+def seconds_of(one: Prediction) -> float:
+    return float(one.row.cells["step_time_s"])
+
+
 def learnt(truth) -> dict[str, LearntFactor]:
     found = fit_figure(runs.predictions(truth), "time")
     return {factor.name: factor for factor in calibration_of([found], ["made up"]).factors}
@@ -105,9 +117,7 @@ def test_runs_as_predicted_change_nothing() -> None:
 
 def test_one_odd_run_hardly_counts() -> None:
     measured = runs.predictions({})
-    row = measured[3].row
-    slow = repr(3.0 * float(row.text("step_time_s")))
-    measured[3] = replace(measured[3], row=replace(row, cells=row.cells | {"step_time_s": slow}))
+    measured[3] = telling(measured[3], step_time_s=3.0 * seconds_of(measured[3]))
     found = fit_figure(measured, "time")
     assert [run.row.cells["tp"] for run in found.odd] == ["8"]
     assert np.delete(np.abs(found.after), 3).mean() < 0.03
@@ -117,11 +127,10 @@ def test_a_calibrated_cluster_costs_what_was_learnt() -> None:
     """Each tensor degree is off by its own share, which no factor says: what the file predicts of
     the runs is what the fit expects, and of the slowest degree more than of the others."""
     off = {"1": 0.97, "2": 1.0, "4": 0.9, "8": 1.15, "16": 1.0}
-    measured = []
-    for one in runs.predictions({}):
-        seconds = repr(off[one.row.cells["tp"]] * float(one.row.cells["step_time_s"]))
-        cells = one.row.cells | {"step_time_s": seconds}
-        measured.append(replace(one, row=replace(one.row, cells=cells)))
+    measured = [
+        telling(one, step_time_s=off[one.row.cells["tp"]] * seconds_of(one))
+        for one in runs.predictions({})
+    ]
     found = fit_figure(measured, "time")
     calibration = calibration_of([found], ["x"])
     costed = []
@@ -143,14 +152,11 @@ def test_what_no_run_depends_on_is_not_determined(fit) -> None:
 
 def test_noise_that_no_parameter_explains_is_refused() -> None:
     """Runs that scatter at random, each judged by the others, get no better."""
-    measured = runs.predictions({})
     random = np.random.default_rng(7)
-    noisy = []
-    for one in measured:
-        seconds = float(one.row.text("step_time_s")) * float(np.exp(random.normal(0.0, 0.3)))
-        noisy.append(
-            replace(one, row=replace(one.row, cells=one.row.cells | {"step_time_s": repr(seconds)}))
-        )
+    noisy = [
+        telling(one, step_time_s=seconds_of(one) * float(np.exp(random.normal(0.0, 0.3))))
+        for one in runs.predictions({})
+    ]
     assert fit_figure(noisy, "time").is_refused
 
 
@@ -172,13 +178,9 @@ def test_runs_on_two_gpus_are_refused() -> None:
 
 def test_nothing_to_learn_from() -> None:
     [one] = runs.predictions({}, [{}])
-    empty = replace(
-        one, row=replace(one.row, cells=one.row.cells | {"step_time_s": "", "peak_mem_gib": ""})
-    )
-    with pytest.raises(CannotTellError, match="step_time_s and peak_mem_gib"):
-        calibrate([empty], ["a.csv"])
-    with pytest.raises(CannotTellError, match="step_time_s and peak_mem_gib"):
-        calibrate([], ["a.csv"])
+    for found in ([telling(one, step_time_s="", peak_mem_gib="")], []):
+        with pytest.raises(CannotTellError, match="step_time_s and peak_mem_gib"):
+            calibrate(found, ["a.csv"])
 
 
 def test_every_parameter_names_fields_of_the_core() -> None:
@@ -267,12 +269,10 @@ def test_runs_that_agree_half_move_factors_less() -> None:
 
 def doubtful(measured: Sequence[Prediction]) -> list[Prediction]:
     """Every second run a fifth faster than it was."""
-    found = list(measured)
-    for index in range(0, len(found), 2):
-        cells = found[index].row.cells
-        faster = {"step_time_s": repr(0.8 * float(cells["step_time_s"]))}
-        found[index] = replace(found[index], row=replace(found[index].row, cells=cells | faster))
-    return found
+    return [
+        one if index % 2 else telling(one, step_time_s=0.8 * seconds_of(one))
+        for index, one in enumerate(measured)
+    ]
 
 
 @pytest.mark.parametrize("count", [3, 10])

@@ -24,7 +24,7 @@ from planner.evidence.recipes.compare import (
 )
 from planner.evidence.recipes.page import page
 from planner.evidence.runs.predict import Prediction, predict_rows
-from planner.evidence.runs.reliability import fit_errors
+from planner.evidence.runs.report import fit_errors
 from planner.evidence.runs.rows import MeasuredRow
 
 

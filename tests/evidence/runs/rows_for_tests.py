@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
 import numpy as np
+import pytest
 
 from planner.cost import fields as f
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.rows import MeasuredRow
+from planner.job.frameworks import load_framework
 
 # Korthikanti et al. 2022, Table 5: GPT 175B on 64 A100, full recompute, 18.13 s.
 KORTHIKANTI_175B = {
@@ -33,3 +39,27 @@ def predicted(seconds: float, gib: float = 1.0, **changes: str) -> Prediction:
     stages = np.zeros((2, f.STAGE_COLUMNS))
     stages[:, [f.STAGE_ALLOCATED, f.STAGE_PEAK]] = gib * 2**30
     return Prediction(found, map_row(found), step=step, stages=stages)
+
+
+Cells = dict[str, str]
+# What a profile has where a row has these cells, by the setting's name (`kernels.issue_s`); a text
+# `as PROFILE` is what ships of that one.
+Case = tuple[Cells, dict[str, Any]]
+
+
+def cases(by_sentence: Mapping[str, list[Case]]) -> Any:
+    """A decorator of `check_settings`: every case under its sentence."""
+    listed = [(words, case) for words, some in by_sentence.items() for case in some]
+    return pytest.mark.parametrize(
+        "case", [one for _, one in listed], ids=[one for one, _ in listed]
+    )
+
+
+def check_settings(case: Case) -> None:
+    """The settings of the row's profile are those of the case."""
+    cells, expected = case
+    profile = map_row(row(**cells)).job.framework
+    for path, value in expected.items():
+        found = attrgetter(path)
+        like = isinstance(value, str) and value.startswith("as ")
+        assert found(profile) == (found(load_framework(value[3:])) if like else value), path

@@ -8,7 +8,7 @@ from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import predict_rows
 from planner.job.frameworks import load_framework
 from tests.evidence.runs.rows_for_tests import row
-from tests.evidence.runs.test_variants import TORCHTITAN
+from tests.evidence.runs.test_variant_peaks import TORCHTITAN
 
 
 def test_kernels_fused_by_hand_run_as_compiled_ones() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.ranking import rank_groups
-from planner.evidence.runs.report import time_error
+from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import MeasuredRow
 
 LLAMA_1B = {
@@ -53,7 +53,7 @@ def predictions() -> list[Prediction]:
 
 
 def test_the_head_over_odd_rows_is_predicted(predictions: list[Prediction]) -> None:
-    errors = [time_error(prediction) for prediction in predictions]
+    errors = [error_of(prediction, "time") for prediction in predictions]
     assert errors == pytest.approx([0.0] * len(RUNS), abs=0.07)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
-from planner.evidence.runs.report import comparable_bytes
+from planner.evidence.runs.report import predicted
 from tests.evidence.runs.rows_for_tests import row
 
 # NVIDIA/Megatron-LM @d98e8a64dd, tests/functional_tests/test_cases/moe/gpt3_moe_mcore_te_tp2_pp2_
@@ -53,7 +53,7 @@ def both(fields: dict[str, str]) -> tuple[Prediction, float, float]:
     assert predict_row.mapped is not None
     job = replace(predict_row.mapped.job, activation_offload=())
     (plain,) = cost_predictions([replace(predict_row, mapped=replace(predict_row.mapped, job=job))])
-    sizes = [comparable_bytes(prediction) for prediction in (predict_row, plain)]
+    sizes = [predicted(prediction, "memory") for prediction in (predict_row, plain)]
     assert sizes[0] is not None
     assert sizes[1] is not None
     return predict_row, sizes[0] / 2**30, sizes[1] / 2**30

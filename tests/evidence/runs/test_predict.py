@@ -6,7 +6,7 @@ import pytest
 
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.ranking import rank_groups, spearman
-from planner.evidence.runs.report import fit_confusion, report, time_error
+from planner.evidence.runs.report import error_of, fit_confusion, report
 from tests.evidence.runs.rows_for_tests import row
 
 # Korthikanti et al. 2022, Table 5: (model, layers, hidden, heads, GPUs, pp, vpp, mbs, gbs,
@@ -33,7 +33,7 @@ def test_korthikanti_table_5_within_about_three_percent_on_average() -> None:
         )
         for name, layers, hidden, heads, gpus, pp, vpp, mbs, gbs, recompute, sp, seconds in TABLE_5
     ]  # fmt: skip
-    errors = [abs(time_error(prediction) or 9.0) for prediction in predict_rows(rows)]
+    errors = [abs(error_of(prediction, "time") or 9.0) for prediction in predict_rows(rows)]
     assert sum(errors) / len(errors) < 0.031
     assert max(errors) < 0.06
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from planner.evidence.runs.reliability import fit_reliability, of_sources_with_failures
-from planner.evidence.runs.report import states_fit
+from planner.evidence.runs.report import fit_reliability, of_sources_with_failures, states_fit
 from tests.evidence.runs.rows_for_tests import predicted
 
 

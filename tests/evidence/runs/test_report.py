@@ -8,12 +8,11 @@ from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.ranking import rank_groups
 from planner.evidence.runs.report import (
     Comparison,
+    comparison,
     family_report,
     is_stated,
     mean_of_sources,
-    memory_comparison,
     summarise,
-    time_comparison,
 )
 from planner.predict.plan import Interval
 from tests.evidence.runs.rows_for_tests import predicted
@@ -61,11 +60,11 @@ def test_rank_correlation_needs_three_rows() -> None:
 
 
 def test_memory_is_compared_in_bytes() -> None:
-    comparison = memory_comparison(predicted(1.0, gib=22.0, peak_mem_gib="20"))
-    assert comparison is not None
-    assert comparison.error == pytest.approx(0.1)
-    assert memory_comparison(predicted(1.0, gib=22.0)) is None
-    assert time_comparison(predicted(1.0, step_time_s="")) is None
+    found = comparison(predicted(1.0, gib=22.0, peak_mem_gib="20"), "memory")
+    assert found is not None
+    assert found.error == pytest.approx(0.1)
+    assert comparison(predicted(1.0, gib=22.0), "memory") is None
+    assert comparison(predicted(1.0, step_time_s=""), "time") is None
 
 
 # Measured seconds of five runs of one group, told apart by the micro-batch.

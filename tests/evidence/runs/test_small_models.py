@@ -10,7 +10,7 @@ import pytest
 
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import predict_rows
-from planner.evidence.runs.report import time_error
+from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import MeasuredRow
 from tests.evidence.runs.rows_for_tests import row
 
@@ -68,6 +68,6 @@ def test_memory_is_filled_for_layers_of_transformer_engine(
 def test_step_times(changes: dict[str, str], within: float) -> None:
     (prediction,) = predict_rows([test_row(**changes)])
     assert prediction.error is None
-    error = time_error(prediction)
+    error = error_of(prediction, "time")
     assert error is not None
     assert abs(error) < within

@@ -6,7 +6,7 @@ import pytest
 
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.rows import (
-    precision_named,
+    named,
     recompute_named,
     yes_or_no,
     zero_stage_named,
@@ -25,7 +25,7 @@ from tests.evidence.runs.rows_for_tests import row
     ],
 )  # fmt: skip
 def test_precisions(text: str, precision: str | None) -> None:
-    assert precision_named(text) == precision
+    assert named("precision", text.lower()) == precision
 
 
 @pytest.mark.parametrize(

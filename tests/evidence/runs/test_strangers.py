@@ -12,7 +12,7 @@ import planner.cost.fields as f
 from planner.evidence.runs.mapping import map_row
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.recomputing import kept_products_share
-from planner.evidence.runs.report import memory_error, time_error
+from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import PUBLISHED, read_rows
 from planner.job.frameworks import load_framework
 from planner.job.modules import Module
@@ -30,8 +30,8 @@ DEEPSPEED = {
 
 
 @cache
-def published(source: str) -> list[Prediction]:
-    rows = read_rows(PUBLISHED / "finetuning_stacks.csv")
+def published(source: str, file: str) -> list[Prediction]:
+    rows = read_rows(PUBLISHED / f"{file}.csv")
     return predict_rows(one for one in rows if one.source == source)
 
 
@@ -42,22 +42,62 @@ def predict(**cells: str) -> Prediction:
 
 
 @pytest.mark.parametrize(
-    ("source", "time", "memory"),
+    ("file", "source", "time", "memory"),
     [
-        ("qwen-finetuning", 0.125, 0.25),
-        ("internlm-scaling", 0.13, None),
-        ("hf-accelerate-granite", 0.10, None),
+        ("finetuning_stacks", "qwen-finetuning", 0.125, 0.25),
+        ("finetuning_stacks", "internlm-scaling", 0.13, None),
+        ("finetuning_stacks", "hf-accelerate-granite", 0.10, None),
         # Its optimizer on the host takes twice as long as predicted, the rest 1.4 times.
-        ("deepspeed-zero-a800", 0.57, 0.46),
+        ("finetuning_stacks", "deepspeed-zero-a800", 0.57, 0.46),
+        ("strangers_2026_11", "gcp-gpu-recipes", 0.08, None),
+        ("strangers_2026_11", "transformers-b200", 0.01, None),
+        ("strangers_2026_11", "colossal-benchmark", 0.06, 0.17),
+        ("strangers_2026_11", "atorch-llama2", 0.13, 0.61),
+        ("strangers_2026_11", "lightning-thunder", 0.14, 0.36),
+        ("strangers_2026_11b", "llm-c", 0.14, None),
+        ("strangers_2026_11b", "llm-tii", 0.24, 0.16),
+        ("strangers_2026_11b", "oumi-2b", 0.33, None),
+        ("strangers_2026_11b", "gpt-simple", 0.07, None),
+        ("strangers_2026_11b", "prime-rl", 0.42, 0.07),
+        ("strangers_2026_11b", "nanogpt-issues", 0.17, None),
+        ("strangers_2026_11c", "gipfelsturm-gh200", 0.17, None),
+        ("strangers_2026_11c", "geodesic-nano", 0.33, 0.23),
+        ("strangers_2026_11c", "nvcre-gb300", 0.20, None),
+        ("strangers_2026_11c", "posttrain-a800", 0.07, 0.04),
+        ("strangers_2026_11c", "tk-llama-gb200", 0.09, 0.06),
+        ("strangers_2026_11c", "mlperf-5.1-nemo", 0.20, None),
+        ("strangers_2026_11c", "mlperf-5.1-amd", 0.14, None),
+        ("strangers_2026_11c", "dhelix-h800", 0.16, None),
+        ("strangers_2026_11c", "pai-qwen3-h800", 0.09, None),
+        ("strangers_2026_11c", "llmfs-gpt2", 0.46, None),
+        ("strangers_2026_11d", "a4x-gb200-llama", 0.09, None),
+        ("strangers_2026_11d", "a4x-gb200-qwen3", 0.14, 0.23),
+        ("strangers_2026_11d", "alps-8b-fp8", 0.14, None),
+        ("strangers_2026_11d", "b200-k8s-llama8b", 0.20, None),
+        ("strangers_2026_11d", "backdoor-h200", 0.07, None),
+        ("strangers_2026_11d", "cs336-4090", 0.30, 0.22),
+        ("strangers_2026_11d", "distrain", 0.28, None),
+        ("strangers_2026_11d", "kys-nanotron", 0.05, 0.12),
+        ("strangers_2026_11d", "mi350x-torchtune", 0.05, None),
+        ("strangers_2026_11d", "poc-titan-h200", 0.10, 0.15),
+        ("strangers_2026_11d", "together-b200", 0.26, None),
+        # Experts over nodes by EFA, with all-to-all and DeepEP; two NVSHMEM runs err by half.
+        ("strangers_2026_11e", "aws-h100-qwen3-30b", 0.5, None),
+        # Experts' weights travel beside nothing: 1 to 16 sequences a GPU.
+        ("strangers_2026_11e", "maxtext-b200", 0.25, None),
+        ("strangers_2026_11e", "maxtext-mi355x", 0.25, None),
+        ("strangers_2026_11e", "micro-model-4080s", 0.28, 0.21),
+        # A million tokens and more, a layer's checkpoints on the host.
+        ("strangers_2026_11e", "trl-1m", 0.18, None),
     ],
 )
-def test_published_runs_of_fine_tuning_stacks(
-    source: str, time: float, memory: float | None
+def test_published_runs_are_predicted_within(
+    file: str, source: str, time: float, memory: float | None
 ) -> None:
-    for prediction in published(source):
-        assert abs(time_error(prediction) or 0.0) < time
-        if memory is not None:
-            assert abs(memory_error(prediction) or 0.0) < memory
+    for prediction in published(source, file):
+        assert prediction.error is None
+        assert abs(error_of(prediction, "time") or 0.0) < time
+        assert memory is None or abs(error_of(prediction, "memory") or 0.0) < memory
 
 
 def test_weights_that_autograd_holds_and_attention_that_a_row_names() -> None:
@@ -84,7 +124,7 @@ def test_gradients_reduced_once_a_step_are_kept_whole() -> None:
         kept = once.memory_bytes("allocated") - each.memory_bytes("allocated")
         assert kept == pytest.approx(4.0 * whole * (1.0 - 1.0 / degrees.dp), rel=0.1)
         assert once.step_time_s < each.step_time_s
-        assert abs(memory_error(once) or 1.0) < 0.1
+        assert abs(error_of(once, "memory") or 1.0) < 0.1
 
 
 def test_four_logits_of_a_held_loss_and_no_root() -> None:
@@ -96,7 +136,7 @@ def test_four_logits_of_a_held_loss_and_no_root() -> None:
     )
     small = [one for one in found if one.row.text("model") in ("Llama3-arch-7B", "Llama3-arch-13B")]
     assert len(small) > 10
-    assert max(abs(memory_error(one) or 0.0) for one in small) < 0.005
+    assert max(abs(error_of(one, "memory") or 0.0) for one in small) < 0.005
 
 
 def test_an_optimizer_on_the_host_leaves_the_gpu_and_takes_the_cpus_time() -> None:
@@ -114,7 +154,7 @@ def test_an_optimizer_on_the_host_leaves_the_gpu_and_takes_the_cpus_time() -> No
 def test_deepspeeds_update_casts_gradients_of_the_ranks_share() -> None:
     """16 bytes of weights, gradients and states, 6 of a group of 1e9 parameters at a time, and a
     bucket of 1e9 bytes."""
-    (small, *_) = published("qwen-finetuning")
+    (small, *_) = published("qwen-finetuning", "finetuning_stacks")
     parameters, ends = 1.84e9, 2 * 2048 * 151936
     least = 16 * parameters + 6 * 1e9 + 1e9
     assert least < (small.memory_bytes() or 0.0) < least + 4 * ends
@@ -213,30 +253,6 @@ def test_fsdp_that_keeps_weights_gathered_gathers_beside_the_pass() -> None:
         assert load_framework(name).overlap.parameter_gather == 1.0
 
 
-def bounded(file: str, source: str, time: float, memory: float | None) -> None:
-    """Check that all runs of a source are predicted, and within these errors."""
-    for prediction in predict_rows(
-        one for one in read_rows(PUBLISHED / file) if one.source == source
-    ):
-        assert prediction.error is None
-        assert abs(time_error(prediction) or 0.0) < time
-        assert memory is None or abs(memory_error(prediction) or 0.0) < memory
-
-
-@pytest.mark.parametrize(
-    ("source", "time", "memory"),
-    [
-        ("gcp-gpu-recipes", 0.08, None),
-        ("transformers-b200", 0.01, None),
-        ("colossal-benchmark", 0.06, 0.17),
-        ("atorch-llama2", 0.13, 0.61),
-        ("lightning-thunder", 0.14, 0.36),
-    ],
-)
-def test_the_latest_strangers(source: str, time: float, memory: float | None) -> None:
-    bounded("strangers_2026_11.csv", source, time, memory)
-
-
 PLAIN = DEEPSPEED | {
     "framework": "plain PyTorch DDP", "zero": "none", "num_gpus": "2", "hidden": "2048",
     "ffn": "5632", "layers": "16", "heads": "16", "kv_heads": "16", "gbs": "8",
@@ -274,65 +290,10 @@ def test_a_loop_that_keeps_its_logits_has_them_beside_their_gradients() -> None:
     assert more == pytest.approx(4 * tokens * vocab, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("source", "time", "memory"),
-    [
-        ("llm-c", 0.14, None),
-        ("llm-tii", 0.24, 0.16),
-        ("oumi-2b", 0.33, None),
-        ("gpt-simple", 0.07, None),
-        ("prime-rl", 0.42, 0.07),
-        ("nanogpt-issues", 0.17, None),
-    ],
-)
-def test_strangers_of_a_second_draw(source: str, time: float, memory: float | None) -> None:
-    bounded("strangers_2026_11b.csv", source, time, memory)
-
-
-@pytest.mark.parametrize(
-    ("source", "time", "memory"),
-    [
-        ("gipfelsturm-gh200", 0.17, None),
-        ("geodesic-nano", 0.33, 0.23),
-        ("nvcre-gb300", 0.20, None),
-        ("posttrain-a800", 0.07, 0.04),
-        ("tk-llama-gb200", 0.09, 0.06),
-        ("mlperf-5.1-nemo", 0.20, None),
-        ("mlperf-5.1-amd", 0.14, None),
-        ("dhelix-h800", 0.16, None),
-        ("pai-qwen3-h800", 0.09, None),
-        ("llmfs-gpt2", 0.46, None),
-    ],
-)
-def test_strangers_of_a_third_draw(source: str, time: float, memory: float | None) -> None:
-    bounded("strangers_2026_11c.csv", source, time, memory)
-
-
-@pytest.mark.parametrize(
-    ("source", "time", "memory"),
-    [
-        ("a4x-gb200-llama", 0.09, None),
-        ("a4x-gb200-qwen3", 0.14, 0.23),
-        ("alps-8b-fp8", 0.14, None),
-        ("b200-k8s-llama8b", 0.20, None),
-        ("backdoor-h200", 0.07, None),
-        ("cs336-4090", 0.30, 0.22),
-        ("distrain", 0.28, None),
-        ("kys-nanotron", 0.05, 0.12),
-        ("mi350x-torchtune", 0.05, None),
-        ("poc-titan-h200", 0.10, 0.15),
-        ("together-b200", 0.26, None),
-    ],
-)
-def test_strangers_of_a_fourth_draw(source: str, time: float, memory: float | None) -> None:
-    bounded("strangers_2026_11d.csv", source, time, memory)
-
-
 def test_peaks_of_megatron_bridge_with_what_its_release_sets() -> None:
     """19 runs of Qwen3, dense and of experts, tp 1 to 8, with and without recomputation."""
-    rows = read_rows(PUBLISHED / "strangers_2026_11d.csv")
-    found = predict_rows(one for one in rows if one.source == "nebius-qwen3-h100")
-    errors = [error for one in found if (error := memory_error(one)) is not None]
+    found = published("nebius-qwen3-h100", "strangers_2026_11d")
+    errors = [error for one in found if (error := error_of(one, "memory")) is not None]
     assert len(errors) == 19
     assert max(map(abs, errors)) < 0.05
     ran_out = [one for one in found if one.row.text("oom") == "1"]
@@ -353,38 +314,12 @@ def test_whole_models_in_fp16_without_autocast() -> None:
         profile = one.mapped.job.framework
         assert (profile.state.master_bytes, profile.state.gradient_bytes) == (0.0, 2.0)
         assert profile.saved.logits_peak_bytes == 8.0
-        assert abs(memory_error(one) or 1.0) < 0.05
-
-
-def strangers(source: str) -> list[Prediction]:
-    rows = read_rows(PUBLISHED / "strangers_2026_11e.csv")
-    return predict_rows(one for one in rows if one.source == source)
-
-
-@pytest.mark.parametrize(
-    ("source", "time", "memory"),
-    [
-        # Experts over nodes by EFA, with all-to-all and DeepEP; two NVSHMEM runs err by half.
-        ("aws-h100-qwen3-30b", 0.5, None),
-        # Experts' weights travel beside nothing: 1 to 16 sequences a GPU.
-        ("maxtext-b200", 0.25, None),
-        ("maxtext-mi355x", 0.25, None),
-        ("micro-model-4080s", 0.28, 0.21),
-        # A million tokens and more, a layer's checkpoints on the host.
-        ("trl-1m", 0.18, None),
-    ],
-)
-def test_published_runs_of_the_fifth_draw(source: str, time: float, memory: float | None) -> None:
-    for prediction in strangers(source):
-        assert prediction.error is None
-        assert abs(time_error(prediction) or 0.0) < time
-        if memory is not None:
-            assert abs(memory_error(prediction) or 0.0) < memory
+        assert abs(error_of(one, "memory") or 1.0) < 0.05
 
 
 def test_mixtures_under_xla_wait_for_their_weights() -> None:
     """Dense layers prefetch the next; and gradients are of their weights' 16 bits."""
-    plain, *_ = strangers("maxtext-b200")
+    plain, *_ = published("maxtext-b200", "strangers_2026_11e")
     assert plain.mapped is not None
     inputs = CostModel(plain.mapped.job).framework_inputs
     assert inputs.hide_fsdp_prefetch == 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from planner.evidence.runs.predict import predict_rows
-from planner.evidence.runs.report import memory_error
+from planner.evidence.runs.report import error_of
 from tests.evidence.runs.rows_for_tests import row
 
 # nanotron logs of 2024-07: Llama 1B on H100, allocated on rank 0.
@@ -112,4 +112,4 @@ PEAKS = [
 def test_peak_of_a_measured_row(family: dict[str, str], cells: dict[str, str], peak: str) -> None:
     (prediction,) = predict_rows([row(**(family | cells), peak_mem_gib=peak)])
     assert prediction.error is None
-    assert memory_error(prediction) == pytest.approx(0.0, abs=0.05)
+    assert error_of(prediction, "memory") == pytest.approx(0.0, abs=0.05)
