@@ -19,6 +19,7 @@ from planner.evidence.runs.report import (
 )
 from planner.evidence.runs.report import report as by_family
 from planner.evidence.runs.worst import GOOD, MissedPick, missed_picks
+from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import gib, plural, seconds
 from planner.predict.uncertainty.families import Figure
 from planner.report.tables import Block, Notes, TableData, report, table
@@ -203,9 +204,10 @@ def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
     if total.picks is not None:
         yield (
             f"Picks: {plural(total.picks.groups, 'group')} of one source, model, cluster, batch, "
-            "precision and framework; a pick that ran out of memory counts 0. Ranked by expected "
-            "throughput: the step time, with the chance that memory is full where runs of the "
-            "framework slowed down then (--json: predicted_expected_s)."
+            "precision and framework; a pick that ran out of memory counts 0. Of runs at least "
+            f"{SURE_TO_FIT:.0%} sure to fit, as a search asks for, ranked by expected throughput: "
+            "the step time, with the chance that memory is full where runs of the framework "
+            "slowed down then (--json: predicted_expected_s)."
         )
     if _LEFT_OUT in parts:
         yield (

@@ -13,6 +13,7 @@ from statistics import fmean
 
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.rows import grouped
+from planner.job.job import SURE_TO_FIT
 
 _KEYS = ("model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
 _TITLE = ", {model}, {num_gpus}x{gpu}, seq {seq}, batch {gbs}, {precision}, {framework}"
@@ -79,8 +80,11 @@ _measured = methodcaller("measured", "step_time_s")
 
 
 def candidates_of(members: Sequence[Prediction]) -> list[Prediction]:
-    """A run that we say does not fit is picked only if none does."""
-    return [member for member in members if member.fits] or list(members)
+    """Runs that fit as surely as a search asks for, by runs of other sources; those called fitting
+    where none does, all where none is called so."""
+    fitting = [member for member in members if member.fits]
+    sure = [member for member in fitting if member.full_chance <= 1.0 - SURE_TO_FIT]
+    return sure or fitting or list(members)
 
 
 def pick_share(members: Sequence[Prediction]) -> float:

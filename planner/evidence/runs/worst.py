@@ -112,7 +112,7 @@ def _why(prediction: Prediction) -> str:
 
 # Picks this near to the best measured throughput are as good as it.
 GOOD = 0.95
-MEMORY = "memory: the best was called too large"
+MEMORY = "memory: the best was not sure to fit"
 OUT = "memory: the pick ran out"
 
 

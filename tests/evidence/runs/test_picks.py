@@ -36,3 +36,9 @@ def test_memory_decides_where_the_best_was_said_not_to_fit_or_the_pick_ran_out()
     assert (missed.share, missed.decided_by) == (0.5, MEMORY)
     (missed,) = missed_picks(group((10.0, "", 10.0), *LIKE))
     assert (missed.share, missed.decided_by) == (0.0, OUT)
+
+
+def test_a_run_that_hardly_fits_is_no_pick_beside_sure_ones() -> None:
+    unsure = group((10.0, "", 79.0), *LIKE)
+    assert unsure[0].fits
+    assert missed_picks(unsure) == []

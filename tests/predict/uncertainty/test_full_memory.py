@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from planner.cli.main import cli
 from planner.evidence.runs.predict import predict_rows
-from planner.evidence.runs.ranking import rank_groups
+from planner.evidence.runs.ranking import first_of
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
@@ -172,8 +172,8 @@ def test_the_full_run_took_what_the_risk_says_and_is_not_picked() -> None:
     assert full.step_time_s is not None
     assert full.step_time_s < 24.0
     assert full.full_step_time_s == pytest.approx(166.97, rel=0.1)
-    (group,) = rank_groups(predictions)
-    assert group.pick == 1.0
+    (first,) = first_of(predictions)
+    assert first.measured("step_time_s") == 24.64
 
 
 def test_evaluate_shows_the_risk() -> None:
