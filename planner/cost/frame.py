@@ -16,6 +16,7 @@ from planner.cost.data_parallel import (
     reduce_seconds,
     reduce_stream,
 )
+from planner.cost.fields import record_of
 from planner.cost.inputs import GpuInputs
 from planner.cost.passes import (
     backward_seconds,
@@ -24,7 +25,6 @@ from planner.cost.passes import (
     recompute_seconds,
 )
 from planner.cost.peak import fill_known
-from planner.cost.phase_records import record_of
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
@@ -34,14 +34,12 @@ from planner.cost.update import stage_update_seconds
 # adds to those of a plain piece and of one that recomputes; of a pass, what its hidden traffic
 # takes from parameters' or gradients' at the end of the step, and by how much both of these
 # together delay the piece's compute and exposed traffic (`planner.cost.boundary_traffic`).
-TRAFFIC_ROW = record_of(*(
-    (name, 1) for name in (
-        "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
-        "gather_s", "gather_inside", "gather_between", "gather_engaged",
-        "forward_s", "backward_s", "recompute_s", "sharded_s", "sharded_again_s",
-        "taken_forward_s", "taken_backward_s", "shared_s",
-    )
-))  # fmt: skip
+TRAFFIC_ROW = record_of(
+    "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
+    "gather_s", "gather_inside", "gather_between", "gather_engaged",
+    "forward_s", "backward_s", "recompute_s", "sharded_s", "sharded_again_s",
+    "taken_forward_s", "taken_backward_s", "shared_s",
+)  # fmt: skip
 
 
 @jit

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.communication import (
@@ -109,7 +107,7 @@ def collective_bytes(row: Row, key: Row, job: JobInputs) -> float:
     tokens = key.mbs * job.seq
     if int(row.group) != f.GROUP_CP:
         tokens /= key.cp
-    return float(row.bytes * tokens * shard_factor(int(row.shard), key, job.kv_heads))
+    return float(row.bytes_per_token * tokens * shard_factor(int(row.shard), key, job.kv_heads))
 
 
 @jit
@@ -153,9 +151,7 @@ def expert_exchange_stream(
 # 2 recompute): seconds, the part that may hide, link time inside and between domains. Number
 # 3·group + pass of TRAFFICS.
 TRAFFICS = 9
-TRAFFIC_ROW = np.dtype(
-    (np.record, [(name, "f8") for name in ("total", "hideable", "inside", "between")])
-)
+TRAFFIC_ROW = f.record_of("total", "hideable", "inside", "between")
 
 
 @jit
@@ -168,7 +164,7 @@ def row_stream(
     if code == f.GROUP_EP and kind == f.COLLECTIVE_ALL_GATHER:
         return collective_stream(kind, key.ep, key.etp, size_bytes * key.ep, network)
     if code == f.GROUP_EP:
-        tokens = size_bytes / row.bytes
+        tokens = size_bytes / row.bytes_per_token
         return expert_exchange_stream(size_bytes, tokens, key, job, framework, network)
     if code == f.GROUP_TP and kind == f.COLLECTIVE_ALL_GATHER:
         size_bytes *= framework.tensor_gather_share
@@ -207,7 +203,7 @@ def communication_terms(
         row = collectives[index]
         if int(row.piece) != piece:
             continue
-        if row.sp_only > 0 and key.sequence_parallel == 0:
+        if row.sequence_parallel_only > 0 and key.sequence_parallel == 0:
             continue
         stream = row_stream(row, key, job, framework, network)
         if stream.seconds > 0.0:

@@ -28,7 +28,7 @@ from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
 from planner.cost.piece_traffic import TRAFFICS
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.job.job import Job, model_numbers
-from planner.predict import cost_tables
+from planner.predict import cost_tables, op_columns
 from planner.predict.calibrated import calibrated, learnt_factors
 from planner.predict.device import gpu_inputs
 from planner.predict.likeness import learnt_logs
@@ -203,7 +203,7 @@ class CostModel:
     @cached_property
     def op_table(self) -> OpTable:
         """The op table as arrays."""
-        return cost_tables.flatten(self.pieces, self.job)
+        return op_columns.flatten(self.pieces, self.job)
 
     @cached_property
     def job_inputs(self) -> JobInputs:
@@ -224,7 +224,7 @@ class CostModel:
     def _on_gpu(self) -> OpTable:
         """The op table with nothing offloaded."""
         plain = replace(self.job, activation_offload=(), offload_fraction=1.0)
-        return cost_tables.flatten(cost_tables.job_pieces(plain), plain)
+        return op_columns.flatten(cost_tables.job_pieces(plain), plain)
 
     @cached_property
     def gpu_inputs(self) -> GpuInputs:

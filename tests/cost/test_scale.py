@@ -12,6 +12,7 @@ import pytest
 from hardware.link_curves import load_curve_table
 from hardware.load import parse_gpus
 from planner.cost import fields as f
+from planner.cost._jit import rows
 from planner.cost.communication import all_gather_time_s, point_to_point_time_s
 from planner.cost.compute import (
     eager_attention_backward_time_s,
@@ -82,13 +83,13 @@ def test_a_launch_that_waits_adds_its_time_to_the_kernels() -> None:
         model = CostModel(with_table(job, "kernels", blocking_launches=blocking))
         costed, steps[blocking] = cost(model, mbs=2)
         costs[blocking] = costed.piece_costs(0)[0]
-    kernels = CostModel(job).op_table.ops
-    first = kernels[kernels[:, f.OP_PIECE] == 0]
+    kernels = rows(CostModel(job).op_table.ops, f.OP_ROW)
+    first = kernels[kernels["piece"] == 0]
     for column, item in (
-        (f.PIECE_FORWARD, f.OP_FORWARD_KERNELS),
-        (f.PIECE_BACKWARD, f.OP_BACKWARD_KERNELS),
+        (f.PIECE_FORWARD, "forward_kernels"),
+        (f.PIECE_BACKWARD, "backward_kernels"),
     ):
-        issue = first[:, item].sum() * job.framework.kernels.issue_s / job.cluster.host_speed
+        issue = first[item].sum() * job.framework.kernels.issue_s / job.cluster.host_speed
         assert costs[True][column] - costs[False][column] == pytest.approx(issue)
     assert steps[True][f.STEP_TIME] > steps[False][f.STEP_TIME]
 

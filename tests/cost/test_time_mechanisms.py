@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from planner.cost import fields as f
+from planner.cost._jit import rows
 from planner.cost.layer import HOST_SPREAD
 from planner.cost.piece_traffic import exchange_draws, expert_exchange_stream
 from planner.cost.tables import Array
@@ -111,7 +112,7 @@ def test_hybridep_sends_weights_of_all_experts_and_a_map() -> None:
     rest = key_of(cost(model, dp=8, ep=8)[0]), *model.inputs[:2], model.network
     sent, same = (expert_exchange_stream(*given, *rest) for given in ((0, 1e6), (2048e6, 0)))
     assert sent == same
-    assert (model.op_table.collectives[:, f.COMM_KIND] == f.COLLECTIVE_ALL_GATHER).any()
+    assert (rows(model.op_table.collectives, f.COMM_ROW)["kind"] == f.COLLECTIVE_ALL_GATHER).any()
 
 
 @pytest.mark.parametrize(("ep", "draws"), [(1, 1.0), (16, 1.0), (32, 2.0), (128, 8.0)])
@@ -184,10 +185,10 @@ def test_torch_operators_are_issued_at_the_speed_of_bare_launches() -> None:
     for gpus, loss in (("8xH100", 1.0), ("8xGB200", 0.95 / 0.51)):
         job = make_job("qwen3-30b-a3b", gpus, "megatron-core")
         names = [op.name for piece in CostModel(job).pieces for op in piece.ops]
-        issued = CostModel(job).op_table.ops[names.index("moe/routing"), f.OP_ISSUED]
-        assert issued == pytest.approx(loss / 6.0)
-        captured = CostModel(with_kernels(job, captured=True)).op_table.ops
-        assert captured[names.index("moe/routing"), f.OP_ISSUED] == 0.0
+        ops = rows(CostModel(job).op_table.ops, f.OP_ROW)
+        assert ops[names.index("moe/routing")].issued == pytest.approx(loss / 6.0)
+        captured = rows(CostModel(with_kernels(job, captured=True)).op_table.ops, f.OP_ROW)
+        assert captured[names.index("moe/routing")].issued == 0.0
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_graphs_hold_the_modules_that_are_named(graphs: str, held: tuple[str, ..
     cells = {"framework": "Megatron-Bridge", "moe": "8 experts top2", "cuda_graphs": graphs}
     model = CostModel(map_row(row(**cells)).job)
     names = [op.name for piece in model.pieces for op in piece.ops]
-    issued = model.op_table.ops[:, f.OP_ISSUED]
+    issued = rows(model.op_table.ops, f.OP_ROW)["issued"]
     for name in ("attention/core", "moe/routing"):
         assert (issued[names.index(name)] == 0.0) == (name in held)
     assert issued[names.index("moe/experts_up")] == 1.0
