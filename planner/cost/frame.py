@@ -10,10 +10,8 @@ from __future__ import annotations
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.boundary_traffic import end_traffic
 from planner.cost.data_parallel import (
-    gather_seconds,
     gather_stream,
     optimizer_seconds,
-    reduce_seconds,
     reduce_stream,
 )
 from planner.cost.fields import record_of
@@ -88,10 +86,10 @@ def fill_group(
     out.reduce_s = out.gather_s = 0.0
     if grid.zero < 2:
         size = framework.gradient_communication_bytes
-        out.reduce_s = reduce_seconds(dense, expert, size, key, grid, network)
+        out.reduce_s = reduce_stream(dense, expert, size, key, grid, network).seconds
     if 1 <= grid.zero <= 2:
         size = framework.parameter_communication_bytes
-        out.gather_s = gather_seconds(dense, expert, size, key, grid, network)
+        out.gather_s = gather_stream(dense, expert, size, key, grid, network).seconds
 
 
 @jit

@@ -80,8 +80,8 @@ def parameters_on_rank(
     dense = expert = 0.0
     for index in range(parameters.shape[0]):
         if int(parameters[index].piece) == piece:
-            one_row_parameters = row_parameters(parameters[index], key, job)
-            dense, expert = dense + one_row_parameters[0], expert + one_row_parameters[1]
+            row_dense, row_expert = row_parameters(parameters[index], key, job)
+            dense, expert = dense + row_dense, expert + row_expert
     return dense, expert
 
 

@@ -15,7 +15,6 @@ from planner.cost.communication import (
     exchange_bytes,
     parts_hit,
     point_to_point_time_s,
-    reduce_scatter_time_s,
     reduction_gain,
 )
 from planner.cost.inputs import LinkInputs
@@ -66,11 +65,8 @@ def collective_stream(
     group = group_of(size, stride, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
     wire = size_bytes * (size - 1.0) / size
-    if kind == f.COLLECTIVE_ALL_GATHER:
+    if kind in (f.COLLECTIVE_ALL_GATHER, f.COLLECTIVE_REDUCE_SCATTER):
         seconds = all_gather_time_s(size_bytes, size, inside, links, roots)
-        return ring_stream(seconds, wire, size, inside, links, roots)
-    if kind == f.COLLECTIVE_REDUCE_SCATTER:
-        seconds = reduce_scatter_time_s(size_bytes, size, inside, links, roots)
         return ring_stream(seconds, wire, size, inside, links, roots)
     if kind == f.COLLECTIVE_ALL_TO_ALL:
         seconds = all_to_all_time_s(size_bytes, size, inside, links, roots)
@@ -171,18 +167,13 @@ def row_stream(
     if code == f.GROUP_CP:
         return context_stream(kind, size_bytes, key, network)
     size, stride = degree_and_stride(code, key)
-    one_collective_stream = collective_stream(kind, size, stride, size_bytes, network)
-    if code != f.GROUP_TP or one_collective_stream.seconds == 0.0:
-        return one_collective_stream
-    seconds = one_collective_stream.seconds + 0.5 * size_bytes * framework.tensor_copy_s
+    stream = collective_stream(kind, size, stride, size_bytes, network)
+    if code != f.GROUP_TP or stream.seconds == 0.0:
+        return stream
+    seconds = stream.seconds + 0.5 * size_bytes * framework.tensor_copy_s
     if key.tp > network[0].scale_up_domain:
         seconds += (key.tp - 1.0) * framework.outer_tensor_step_s
-    return Stream(
-        seconds,
-        one_collective_stream.inside,
-        one_collective_stream.between,
-        one_collective_stream.engaged,
-    )
+    return Stream(seconds, stream.inside, stream.between, stream.engaged)
 
 
 @jit

@@ -292,7 +292,7 @@ def evaluate_step(
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
     out.host = framework.host_step_s + alike_s - busy_s
     out.time = alike_s * frame.slowdown * math.exp(grid.learnt)
-    out.stragglers = out.time - alike_s
+    out.straggler = out.time - alike_s
     most = -1.0
     for stage in range(groups.shape[0]):
         allocated = group_bytes(
@@ -363,11 +363,8 @@ def peak_bound_bytes(frame: Frame, saved: float, grid: Row, framework: Framework
     for end in range(2):
         stage = end * (grid.pp - 1.0)
         held = held_microbatches(stage, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-        one_fullest_pass = fullest_pass(held, grid.grad_acc, framework)
-        saved_bytes, accumulates = (
-            min(saved_bytes, saved * one_fullest_pass.in_flight),
-            one_fullest_pass.accumulates,
-        )
+        fullest = fullest_pass(held, grid.grad_acc, framework)
+        saved_bytes, accumulates = min(saved_bytes, saved * fullest.in_flight), fullest.accumulates
     state, gradients = frame.state_bytes, frame.gradient_bytes
     backward = state + accumulates * gradients + saved_bytes
     live = max(backward, state + gradients)

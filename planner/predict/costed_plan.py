@@ -55,45 +55,20 @@ from planner.predict.uncertainty.intervals import (
 )
 
 Status = Literal["optimal", "feasible", "evaluated"]
+# Columns of the terms of a step and of a stage's memory.
 TIME_TERMS = {
-    "compute_s": f.STEP_COMPUTE,
-    "recompute_s": f.STEP_RECOMPUTE,
-    "tp_s": f.STEP_TP,
-    "cp_s": f.STEP_CP,
-    "ep_s": f.STEP_EP,
-    "fsdp_s": f.STEP_FSDP,
-    "pp_s": f.STEP_PP,
-    "bubble_s": f.STEP_BUBBLE,
-    "dp_s": f.STEP_DP,
-    "optimizer_s": f.STEP_OPTIMIZER,
-    "straggler_s": f.STEP_STRAGGLERS,
-    "offload_s": f.STEP_OFFLOAD,
-    "host_s": f.STEP_HOST,
+    name: getattr(f, "STEP_" + name.removesuffix("_s").upper()) for name in TimeTerms.model_fields
+}
+_STAGE_TERMS = {
+    name: getattr(f, f"STAGE_{name.upper()}")
+    for name in StageMemory.model_fields
+    if name not in ("stage", "layers", "phase")
 }
 _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
     "backward",
     "optimizer",
     "forward",
 )
-_STAGE_TERMS = {
-    "in_flight": f.STAGE_IN_FLIGHT,
-    "weights": f.STAGE_WEIGHTS,
-    "gradients": f.STAGE_GRADIENTS,
-    "optimizer": f.STAGE_OPTIMIZER,
-    "activations": f.STAGE_ACTIVATIONS,
-    "working": f.STAGE_WORKING,
-    "logits": f.STAGE_LOGITS,
-    "gather_buffers": f.STAGE_GATHER,
-    "optimizer_temporary": f.STAGE_OPTIMIZER_TEMPORARY,
-    "fragmentation": f.STAGE_FRAGMENTATION,
-    "context": f.STAGE_CONTEXT,
-    "communication": f.STAGE_COMMUNICATION,
-    "allocated": f.STAGE_ALLOCATED,
-    "peak": f.STAGE_PEAK,
-    "forward_s": f.STAGE_FORWARD_S,
-    "backward_s": f.STAGE_BACKWARD_S,
-    "offloaded": f.STAGE_OFFLOADED,
-}
 
 
 def row_degrees(columns: Columns, row: int) -> Degrees:

@@ -96,23 +96,30 @@ class LayerLayout(_Frozen):
         return len(set(self.block_layers)) <= 1
 
 
-class TimeTerms(_Frozen):
-    """Seconds of one step on the slowest stage; they add up to the step time."""
+def term_labels(kind: type[BaseModel]) -> dict[str, str]:
+    """The words of the fields that are terms of a sum, in order."""
+    fields = kind.model_fields.items()
+    return {name: field.description for name, field in fields if field.description}
 
-    compute_s: float
-    recompute_s: float
-    tp_s: float
-    cp_s: float
-    ep_s: float
-    fsdp_s: float
-    pp_s: float
-    bubble_s: float
-    dp_s: float
-    optimizer_s: float
+
+class TimeTerms(_Frozen):
+    """Seconds of one step on the slowest stage; they add up to the step time. A term of the core's
+    results has the same name (`planner.cost.fields`, STEP_*)."""
+
+    compute_s: float = Field(description="compute")
+    recompute_s: float = Field(description="recompute")
+    tp_s: float = Field(description="exposed TP traffic")
+    cp_s: float = Field(description="exposed CP traffic")
+    ep_s: float = Field(description="exposed EP traffic")
+    fsdp_s: float = Field(description="exposed parameter gathers (ZeRO-3)")
+    pp_s: float = Field(description="exposed pipeline traffic")
+    bubble_s: float = Field(description="pipeline bubble and waiting")
+    dp_s: float = Field(description="exposed gradient traffic")
+    optimizer_s: float = Field(description="optimizer step")
     # 0 in plans written before the term existed.
-    straggler_s: float = 0.0
-    offload_s: float = 0.0
-    host_s: float
+    straggler_s: float = Field(0.0, description="waiting for the slowest node")
+    offload_s: float = Field(0.0, description="copies to and from the host, not hidden")
+    host_s: float = Field(description="host: data loading, logging")
 
     @property
     def total_s(self) -> float:
@@ -131,17 +138,17 @@ class StageMemory(_Frozen):
     stage: int
     layers: int
     in_flight: float
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    working: float
-    logits: float
-    gather_buffers: float
-    optimizer_temporary: float
-    fragmentation: float
-    context: float
-    communication: float
+    weights: float = Field(description="weights")
+    gradients: float = Field(description="gradients")
+    optimizer: float = Field(description="optimizer state")
+    activations: float = Field(description="activations kept for backward")
+    working: float = Field(description="working set of one layer")
+    logits: float = Field(description="logits and loss")
+    gather_buffers: float = Field(description="gathered parameters (ZeRO-3)")
+    optimizer_temporary: float = Field(description="optimizer temporaries")
+    fragmentation: float = Field(description="allocator rounding and fragmentation")
+    communication: float = Field(description="communication buffers")
+    context: float = Field(description="CUDA context and libraries")
     allocated: float
     peak: float
     phase: Literal["backward", "optimizer", "forward"]

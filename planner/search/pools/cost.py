@@ -108,7 +108,7 @@ def compose(steps: Array, stages: Array, grad_acc: float, vpp: float) -> Array:
     step[f.STEP_HOST] = steps[:, f.STEP_HOST].max()
     tail = [f.STEP_PP, f.STEP_DP, f.STEP_OPTIMIZER, f.STEP_HOST]
     alike = span + float(step[tail].sum())
-    times, waits = steps[:, f.STEP_TIME], steps[:, f.STEP_STRAGGLERS]
+    times, waits = steps[:, f.STEP_TIME], steps[:, f.STEP_STRAGGLER]
     step[f.STEP_TIME] = alike * float((times / (times - waits)).max())
-    step[f.STEP_STRAGGLERS] = step[f.STEP_TIME] - alike
+    step[f.STEP_STRAGGLER] = step[f.STEP_TIME] - alike
     return step

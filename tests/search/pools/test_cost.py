@@ -79,7 +79,7 @@ def test_a_mixed_pool_lies_between_its_parts() -> None:
             sum(step[column] for column in (
                 f.STEP_COMPUTE, f.STEP_RECOMPUTE, f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP,
                 f.STEP_PP, f.STEP_BUBBLE, f.STEP_DP, f.STEP_OPTIMIZER, f.STEP_HOST,
-                f.STEP_STRAGGLERS,
+                f.STEP_STRAGGLER,
             ))
         ), terms  # fmt: skip
 
