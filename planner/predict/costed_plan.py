@@ -20,8 +20,7 @@ from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
-from planner.predict.cost_model import Columns, CostedShapes, CostModel
-from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.cost_model import Columns, CostedShapes, CostModel, KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
 from planner.predict.layouts import plain_context

@@ -17,8 +17,7 @@ from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array, JobInputs
 from planner.job.frameworks import RecomputeMode
-from planner.predict.cost_model import CostedShapes, CostModel, LayoutInputs
-from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout, LayoutInputs
 from planner.predict.layouts import kernel_layout
 
 _PASSES = slice(f.PIECE_BACKWARD, f.PIECE_BACKWARD_EP + 1)

@@ -19,8 +19,7 @@ from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
-from planner.predict.cost_model import Columns, CostedShapes, CostModel, LayoutInputs
-from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.cost_model import Columns, CostedShapes, CostModel, KernelLayout, LayoutInputs
 from planner.predict.layouts import kernel_layout
 from planner.predict.mixture import CostedLayout, cost_layout, memory_inputs, stack, wider_job
 from planner.predict.offload_groups import shape_groups

@@ -14,24 +14,17 @@ from functools import cached_property
 import numpy as np
 
 from constraints.batch import accumulation
-from constraints.condition import UserCondition
 from constraints.context import RuleContext
-from constraints.context_kinds import ContextKind
 from constraints.numbers import (
     SHAPE_COLUMNS,
-    BatchGoal,
     ClusterNumbers,
     Columns,
-    DegreeLimit,
     IntArray,
     Mask,
 )
 from constraints.pipeline import most_chunks
 from constraints.registry import rules_of
 from constraints.rule import ShapeRule
-from planner.job.frameworks import FrameworkProfile
-from planner.job.job import model_numbers
-from planner.job.specs import ModelSpec
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 # A rank's slice of a sequence shorter than this makes its GEMMs too thin to be worth a cp more.
@@ -85,46 +78,6 @@ class LegalityReport:
     considered: int
     legal: int
     removed: Mapping[str, int]
-
-
-def build_context(
-    model: ModelSpec,
-    framework: FrameworkProfile,
-    cluster: ClusterNumbers,
-    batch: BatchGoal,
-    *,
-    seq: int | None = None,
-    precision: str = "bf16",
-    recompute_modes: int = 1,
-    limits: Mapping[str, DegreeLimit] | None = None,
-    allow_tp_across_nodes: bool = False,
-    least_zero: int = 0,
-    schedule: str | None = None,
-    conditions: tuple[UserCondition, ...] = (),
-    context_kinds: tuple[ContextKind, ...] = ("p2p",),
-    context_inner: int = 0,
-) -> RuleContext:
-    """The plain numbers that rules read, from the planner's own types.
-
-    `seq` in tokens defaults to the model's pretraining length; `recompute_modes` is the number
-    of recompute modes to try (column `recompute` holds their indices).
-    """
-    return RuleContext(
-        model=model_numbers(model, seq or model.pretraining_seq),
-        cluster=cluster,
-        batch=batch,
-        framework=framework.parallelism,
-        framework_name=framework.name,
-        precision=precision,
-        recompute_modes=recompute_modes,
-        limits=dict(limits or {}),
-        allow_tp_across_nodes=allow_tp_across_nodes,
-        least_zero=least_zero,
-        schedule=schedule,
-        conditions=conditions,
-        context_kinds=context_kinds,
-        context_inner=context_inner,
-    )
 
 
 def enumerate_shapes(ctx: RuleContext) -> Shapes:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from constraints.rule import Layout as PlanLayout
+from constraints.rule import Layout
 from hardware.errors import first_error
 from hardware.schema import Cluster
 from planner.cost import fields as f
@@ -33,7 +33,7 @@ from planner.evidence.runs.rows import (
 )
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.predict.cost_model import CostModel, Layout
+from planner.predict.cost_model import CostModel, KernelLayout
 from planner.predict.layouts import kernel_layout, plain_context
 from planner.predict.plan import expected_step_time_s
 from planner.predict.uncertainty.full_memory import full_step_time_s
@@ -265,14 +265,14 @@ def degree_columns(*members: MappedRow) -> dict[str, NDArray[np.int64]]:
     return columns | {"recompute": np.zeros(len(members), dtype=np.int64)}
 
 
-def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> Layout:
+def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> KernelLayout:
     if member.layout is not None:
         return _planned_layout(model, member, member.layout)
     even = model.even_layout(costed, index)  # type: ignore[arg-type]
     if member.block_layers is None:
         if member.recomputed_share == 1.0:
             return even
-        return Layout(even.counts, np.rint(even.recomputed * member.recomputed_share))
+        return KernelLayout(even.counts, np.rint(even.recomputed * member.recomputed_share))
     counts = np.zeros_like(even.counts)
     pp, kinds = member.degrees.pp, len(member.job.model.kinds)
     start = 0
@@ -288,10 +288,10 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
     recomputed = np.zeros_like(counts)
     if member.mode.modules:
         recomputed[:kinds] = np.rint(counts[:kinds] * member.recomputed_share)
-    return Layout(counts, recomputed)
+    return KernelLayout(counts, recomputed)
 
 
-def _planned_layout(model: CostModel, member: MappedRow, layout: PlanLayout) -> Layout:
+def _planned_layout(model: CostModel, member: MappedRow, layout: Layout) -> KernelLayout:
     """The layout of a plan file, as the search costs it."""
     job, degrees = member.job, member.degrees
     ctx = plain_context(job, degrees.pp, degrees.vpp, member.mode)

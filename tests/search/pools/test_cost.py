@@ -11,7 +11,7 @@ from hardware.load import parse_gpus
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.pool import Pool
-from planner.predict.cost_model import CostModel, Layout
+from planner.predict.cost_model import CostModel, KernelLayout
 from planner.search.pools.cost import PoolModel
 from tests.cost.jobs import COLUMNS, make_job
 
@@ -34,7 +34,7 @@ def pool_model(*gpus: str) -> tuple[Pool, PoolModel]:
     return pool, PoolModel([replace(job, cluster=world) for world in pool.worlds()])
 
 
-def even(model: CostModel, columns: dict[str, np.ndarray]) -> tuple[Layout, Array, Array]:
+def even(model: CostModel, columns: dict[str, np.ndarray]) -> tuple[KernelLayout, Array, Array]:
     costed = model.cost_shapes(columns)
     layout = model.even_layout(costed, 0)
     return layout, *model.cost_layout(costed, 0, layout)
