@@ -38,11 +38,11 @@ from planner.cost.pipeline import (
 from planner.cost.rank_order import stage_domains
 from planner.cost.schedule import (
     SCHEDULE_ALL_FORWARD_FIRST,
+    boundary_hideable,
+    boundary_passes,
     bubble_share,
     held_microbatches,
-    hideable_at_ends,
     microbatch_share,
-    passes_at_ends,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
@@ -190,14 +190,14 @@ def exposed_end_s(
     """Seconds of gradient and parameter traffic that end the step, beside nothing.
 
     Gradients of a stage are reduced beside its last backward, updated weights gathered beside
-    the first forward of the next step (`passes_at_ends`); later stages also have the drain of the
+    the first forward of the next step (`boundary_passes`); later stages also have the drain of the
     pipeline. Where
     they share links with the layers' own traffic: `planner.cost.boundary_traffic`.
     """
     exposed_s = drain_s = 0.0
     mirrored = microbatch_share(framework.schedule)
-    passes = passes_at_ends(framework.schedule, grid.pp, grid.vpp, grid.grad_acc)
-    hideable = hideable_at_ends(framework.schedule, grid.vpp)
+    passes = boundary_passes(framework.schedule, grid.pp, grid.vpp, grid.grad_acc)
+    hideable = boundary_hideable(framework.schedule, grid.vpp)
     hide_reduce = hideable * framework.hide_gradient_reduction
     hide_gather = hideable * framework.hide_parameter_gather
     for stage in range(groups.shape[0]):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from constraints.context_kinds import ContextKind
+from hardware.frozen import Frozen
 from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
 from planner.predict.displays import displays
 
@@ -18,11 +19,7 @@ TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 ALWAYS_SHOWN = ("tp", "pp", "dp")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Degrees(_Frozen):
+class Degrees(Frozen):
     """Parallel degrees and batch of a plan. dp·tp·pp·cp = GPUs; gbs = mbs·grad_acc·dp."""
 
     tp: int = Field(1, ge=1, le=LARGEST_DEGREE)
@@ -59,7 +56,7 @@ class Degrees(_Frozen):
         return " ".join((*shown, f"z{self.zero}", *shard))
 
 
-class LayerLayout(_Frozen):
+class LayerLayout(Frozen):
     """Transformer layers of each block in pipeline order.
 
     `placement`: block b is on stage b mod pp (`straight`), on the way back in a V (`folded`), or
@@ -96,13 +93,13 @@ class LayerLayout(_Frozen):
         return len(set(self.block_layers)) <= 1
 
 
-def term_labels(kind: type[BaseModel]) -> dict[str, str]:
+def term_labels(kind: type[Frozen]) -> dict[str, str]:
     """The words of the fields that are terms of a sum, in order."""
     fields = kind.model_fields.items()
     return {name: field.description for name, field in fields if field.description}
 
 
-class TimeTerms(_Frozen):
+class TimeTerms(Frozen):
     """Seconds of one step on the slowest stage; they add up to the step time. A term of the core's
     results has the same name (`planner.cost.fields`, STEP_*)."""
 
@@ -127,7 +124,7 @@ class TimeTerms(_Frozen):
         return float(sum(self.model_dump().values()))
 
 
-class StageMemory(_Frozen):
+class StageMemory(Frozen):
     """Bytes on one GPU of a pipeline stage at its peak.
 
     The terms are those of its heaviest moment, in the phase that `phase` names, so some are zero
@@ -158,7 +155,7 @@ class StageMemory(_Frozen):
     offloaded: float = 0.0
 
 
-class Interval(_Frozen):
+class Interval(Frozen):
     """Where the true value lies with 80 % probability, and the measured rows that say so.
 
     `beyond`: what lies outside these rows, for which the interval is wider.
@@ -181,7 +178,7 @@ class Interval(_Frozen):
         return self.family + wider
 
 
-class PlanBatch(_Frozen):
+class PlanBatch(Frozen):
     """A batch of a ramp before the last: `until_tokens` of training, the same plan with another
     gradient accumulation. `step_time_s` as the plan's; its interval is as wide in proportion."""
 
@@ -191,7 +188,7 @@ class PlanBatch(_Frozen):
     step_time_s: float = Field(ge=0, allow_inf_nan=False)
 
 
-class FullMemory(_Frozen):
+class FullMemory(Frozen):
     """The chance that what the allocator reserves does not fit, and what follows.
 
     `step_time_s`: seconds of a step that goes on then, None where no measured run says;
@@ -216,7 +213,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 OPTIMAL_WITHIN = 1e-3
 
 
-class Plan(_Frozen):
+class Plan(Frozen):
     """One configuration and what it costs. Times in seconds, memory in bytes.
 
     `mfu`: model FLOP with the full attention square over dense 16-bit peak; `mfu_causal` counts

@@ -218,7 +218,7 @@ class StageSeconds:
         backward_s = sums[:, linear.TERM_BACKWARD] + again @ layer[:, linear.TERM_RECOMPUTE]
         reduce_s = sums[:, linear.TERM_REDUCE] + terms.scalars[linear.SCALAR_REDUCE_BASE]
         gather_s = sums[:, linear.TERM_ALL_GATHER] + terms.scalars[linear.SCALAR_ALL_GATHER_BASE]
-        passes, (hide_reduce, hide_gather) = terms.passes_at_ends, terms.hidden_at_ends
+        passes, (hide_reduce, hide_gather) = terms.boundary_passes, terms.boundary_hidden
         window_s = passes * backward_s - sums[:, linear.TERM_TAKEN_BACKWARD]
         shown_s = _exposed(reduce_s, hide_reduce, window_s)
         window_s = passes * sums[:, linear.TERM_FORWARD] - sums[:, linear.TERM_TAKEN_FORWARD]
@@ -362,10 +362,10 @@ class BlockBound:
         self, of_stage: Integers, places: Integers, seconds: Array, largest: bool
     ) -> tuple[float, Integers]:
         """(the least that all stages take together, the option of each stage with which)."""
-        reached = np.empty((self.ctx.pp + 1, self.end + 1))
+        together = np.empty((self.ctx.pp + 1, self.end + 1))
         chosen = np.zeros(self.ctx.pp, dtype=np.int64)
-        compiled.least_together(of_stage, places, seconds, largest, reached, chosen)
-        return float(reached[-1, -1]), chosen
+        compiled.least_together(of_stage, places, seconds, largest, together, chosen)
+        return float(together[-1, -1]), chosen
 
     # --- what stages may hold ---------------------------------------------------------------------
 

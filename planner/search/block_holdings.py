@@ -192,12 +192,12 @@ class StagesThatHold:
         if ctx.memory is None:
             return
         phases = ctx.memory.phases
-        # [moment, stage] of what is pinned; [moment, stage, number of a holding] of one more each.
+        # [phase, stage] of what is pinned; [phase, stage, number of a holding] of one more each.
         self._pinned = np.array([phase.stage for phase in phases], dtype=np.int64)
         per_layer = np.array([phase.layer for phase in phases], dtype=np.int64)
         freed = np.array([phase.freed for phase in phases], dtype=np.int64)
         self._each = np.concatenate([per_layer, -freed], axis=2)
-        # [moment, number of a holding] of what the largest present counts of.
+        # [phase, number of a holding] of what the largest present counts of.
         self._working = np.array(
             [(*phase.working, *phase.working_recomputed) for phase in phases], dtype=np.int64
         )
@@ -209,8 +209,8 @@ class StagesThatHold:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """([moment, stage] of what is pinned, [moment, stage, number of a holding] of one more of
-        each) as shares of the limit, without what counts once however many there are; at moments
+        """([phase, stage] of what is pinned, [phase, stage, number of a holding] of one more of
+        each) as shares of the limit, without what counts once however many there are; at phases
         that every stage has."""
         if self.memory is None:
             return np.zeros((0, self.pp)), np.zeros((0, self.pp, 2 * self.kinds))

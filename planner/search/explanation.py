@@ -33,7 +33,7 @@ Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
 MEMORY_TERMS, TIME_TERMS = term_labels(StageMemory), term_labels(TimeTerms)
 # Times the memory of a GPU, where that shall not bind.
 _NO_LIMIT = 1000.0
-# Two plans whose pace differs by less than this share are called equal.
+# Two plans whose sample time differs by less than this share are called equal.
 SAME_SPEED = 0.0005
 
 
@@ -317,7 +317,7 @@ def _outcome(other: Plan, faster_by: float) -> Outcome:
 
 
 def main_difference(plan: Plan, other: Plan) -> tuple[str, float]:
-    """The time term that explains a difference in pace most, and its seconds.
+    """The time term that explains a difference in sample time most, and its seconds.
 
     The other plan's times are scaled to the plan's batch. Of terms that push the way of the
     total, the largest.

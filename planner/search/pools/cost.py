@@ -6,7 +6,7 @@ Every stage is costed by the model of its part, alone; the step is composed from
     T = ((m - 1/v)·max + sum/v + exposed transfers + exposed traffic + optimizer + host)·s
 
 with m = grad_acc, v = vpp and s the largest slowdown by stragglers of any part. Transfers go at
-the pace of the slower part's network, and a stage's gradient reduction waits for nobody during the
+the speed of the slower part's network, and a stage's gradient reduction waits for nobody during the
 drain of the stages before it.
 """
 
