@@ -155,7 +155,9 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "model_parameters": _parameters(job),
         "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
         "live_gathered_bytes": _live_gathered(job, profile),
-        "logits_transient_bytes": _logits_transient(profile),
+        "logits_transient_bytes": max(
+            0.0, profile.saved.logits_peak_bytes - profile.saved.logits_saved_bytes
+        ),
         "issue_s": kernels.issue_s / job.cluster.host_speed,
         "launch_s": min(
             kernels.launch_s / job.cluster.host_launch_speed,
@@ -267,10 +269,6 @@ def _mask_buffer(job: Job) -> float:
     if job.attention != "eager":
         return 0.0
     return float(job.framework.saved.mask_buffer_bytes * job.model.max_positions**2)
-
-
-def _logits_transient(profile: FrameworkProfile) -> float:
-    return max(0.0, profile.saved.logits_peak_bytes - profile.saved.logits_saved_bytes)
 
 
 def kind_prefix(model: ModelSpec) -> Array:

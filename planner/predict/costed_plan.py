@@ -24,7 +24,7 @@ from planner.predict.cost_model import Columns, CostedShapes, CostModel, KernelL
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
 from planner.predict.layouts import plain_context
-from planner.predict.offload_share import cost_any_layout, row_groups
+from planner.predict.mixture import cost_layout, row_groups
 from planner.predict.ops import flop_per_token
 from planner.predict.plan import (
     Degrees,
@@ -90,7 +90,7 @@ def job_plan(
     mode = job.recompute[int(columns["recompute"][row])]
     ctx = plain_context(job, degrees.pp, degrees.vpp, mode)
     groups = row_groups(job, columns, row)
-    costed_layout = cost_any_layout(cost_model, costed, row, layout, ctx, groups)
+    costed_layout = cost_layout(cost_model, costed, row, layout, ctx, groups)
     step = costed_layout.step
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     limit = job.hbm_limit_bytes
@@ -101,7 +101,7 @@ def job_plan(
     if job.cluster.sharp:
         bare = replace(job, cluster=job.cluster.model_copy(update={"sharp": ""}))
         hosts = CostModel(bare, compiled=cost_model.compiled)
-        by_hosts = cost_any_layout(hosts, costed, row, layout, ctx, groups).step
+        by_hosts = cost_layout(hosts, costed, row, layout, ctx, groups).step
         by_hosts_s = float(by_hosts[f.STEP_TIME])
         beside = step_time_interval(job, by_hosts_s, at=plan_conditions(job, degrees, by_hosts))
         interval = or_by_hosts(interval, step_time_s, beside, by_hosts_s)
@@ -152,9 +152,7 @@ def _ramp(
     for entry, goal in zip(job.ramp, rules.ramp, strict=True):
         at = ramp_columns(one, rules, goal)
         costed = cost_model.price_shapes(at)
-        step = cost_any_layout(
-            cost_model, costed, 0, layout, ctx, row_groups(job, at, 0)
-        ).step  # fmt: skip
+        step = cost_layout(cost_model, costed, 0, layout, ctx, row_groups(job, at, 0)).step
         batches.append(
             PlanBatch(
                 gbs=int(at["gbs"][0]),
