@@ -13,13 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from hardware.load import parse_gpus
-from planner.cost.light import LightRows
-from planner.cost.piece_memory import parameters_on_rank, table_parameters, weight_elements
-from planner.cost.tables import JobInputs
+from planner.cost.piece_memory import table_parameters, weight_elements
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, load_framework
 from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
@@ -36,11 +33,12 @@ from planner.predict.layouts import even_layout
 from planner.predict.memory.account import layout_inputs
 from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import ParamShard, Piece
+from planner.predict.ops.rows import Piece
 from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.plan import Degrees
 from planner.predict.saved import Key, rank_key, saved_bytes
 from planner.predict.stage import Stage
+from tests.truth.parameters import rank_parameters
 
 Row = Mapping[str, str]
 
@@ -300,7 +298,7 @@ def megatron_rank(row: Row, profile: FrameworkProfile) -> list[tuple[str, float]
     layers = _integer(row, "layers_here", model.layers)
     key = rank_key(tp=tp, ep=_integer(row, "ep", 1), etp=_integer(row, "expert_tp", 1))
     inputs = context_inputs(context)
-    layer, embedding, head = (_rank_parameters(piece, inputs, key) for piece in pieces(context))
+    layer, embedding, head = (rank_parameters(piece, inputs, key) for piece in pieces(context))
     norm = model.hidden * (2 if model.norm_bias else 1)
     first, last = stage == 0, stage == pp - 1
     # A tied head on a stage of its own holds a copy of the vocabulary table.
@@ -314,19 +312,6 @@ def megatron_rank(row: Row, profile: FrameworkProfile) -> list[tuple[str, float]
         ("head", head_alone),
         ("expert", experts),
     ]
-
-
-def _rank_parameters(piece: Piece, inputs: JobInputs, key: Key) -> tuple[float, float]:
-    """(dense, expert) parameters of a piece on the rank before ZeRO; vocabulary rows padded."""
-    rows = [
-        SimpleNamespace(
-            piece=0, count=count, shard=shard,
-            pads_vocabulary=op.pads_vocabulary and shard is ParamShard.TP,
-        )
-        for op in piece.ops
-        for count, shard in op.parameters
-    ]  # fmt: skip
-    return parameters_on_rank(0, key, LightRows(rows), inputs)
 
 
 def step_timeline(row: Row) -> MemoryTimeline:
