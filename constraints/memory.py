@@ -32,7 +32,7 @@ class StageMemory:
         return f"{self.name}[{stage}]"
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Every moment of every stage within the limit."""
+        """Every phase of every stage within the limit."""
         memory = ctx.memory
         if memory is None:
             return
@@ -44,7 +44,7 @@ class StageMemory:
                 variables.hold(model, constraint, self.stage_name(stage))
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
-        """Every moment of every stage within the limit."""
+        """Every phase of every stage within the limit."""
         memory = ctx.memory
         if memory is None:
             return True
@@ -68,7 +68,7 @@ class _Held:
         self.surely: set[tuple[str, int]] = set()
 
     def size(self, phase: PhaseNumbers) -> Expression:
-        """Units at a moment, at least."""
+        """Units at a phase, at least."""
         stage = self.index
         kept = _weighted(self.layers, phase.layer[stage])
         kept -= _weighted(self.again, phase.freed[stage])
@@ -81,7 +81,7 @@ class _Held:
         return phase.stage[stage] + kept + self._largest(working) + self._largest(gather) + done
 
     def spared(self, phase: PhaseNumbers, limit: int) -> Expression:
-        """Units by which a stage of one layer or none may exceed the limit at a moment that it does
+        """Units by which a stage of one layer or none may exceed the limit at a phase that it does
         not have."""
         fewest = sum(map(self.ctx.least_layers, self.ctx.stage_blocks(self.index)))
         if fewest > 1 or not phase.two_layers:

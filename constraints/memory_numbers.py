@@ -12,7 +12,7 @@ from operator import le, mul, sub
 
 @dataclass(frozen=True)
 class PhaseNumbers:
-    """Memory of every stage at one moment of a step, in whole units.
+    """Memory of every stage at one phase of a step, in whole units.
 
     Index s is a stage, k a kind of layer: stage[s] + layers·layer[s][k] - recomputed·freed[s][k] +
     working set + gather buffer. The working set is the largest among the kinds present, and among
@@ -20,7 +20,7 @@ class PhaseNumbers:
     layer in backward leaves (`done`: of plain layers, then of those that recompute) is the largest
     among the kinds present, where kinds are `ordered` of the last kind present; a kind recomputes
     last, so that leaves something only where none of its layers is plain. With `two_layers` stages
-    of fewer do not have the moment.
+    of fewer do not have the phase.
     """
 
     stage: tuple[int, ...]
@@ -58,7 +58,7 @@ class PhaseNumbers:
         )
 
     def never_exceeds(self, other: PhaseNumbers) -> bool:
-        """Whether no layout holds more at this moment than at the other, which it has if it has
+        """Whether no layout holds more at this phase than at the other, which it has if it has
         this one; term by term."""
         return self.two_layers >= other.two_layers and all(map(le, self._terms, other._terms))
 
@@ -75,7 +75,7 @@ class PhaseNumbers:
 
 
 def undominated(phases: Iterable[PhaseNumbers]) -> tuple[PhaseNumbers, ...]:
-    """The moments that some layout may have as its peak, in order."""
+    """The phases that some layout may have as its peak, in order."""
     kept: list[PhaseNumbers] = []
     for phase in phases:
         if any(phase.never_exceeds(other) for other in kept):
@@ -88,7 +88,7 @@ def undominated(phases: Iterable[PhaseNumbers]) -> tuple[PhaseNumbers, ...]:
 class MemoryNumbers:
     """Memory of one shape in whole units, rounded so that what fits here fits in truth.
 
-    At each moment of a step every stage must stay within `limit`.
+    At each phase of a step every stage must stay within `limit`.
     """
 
     unit_bytes: int

@@ -23,7 +23,7 @@ Axis = Literal["gpus", "seq", "hidden", "tokens", "overhead"]
 LEAST_FACTOR, MOST_FACTOR = 0.01, 100.0
 _Factor = Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1, le=2**40)]
-_Reached = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]
+_Measured = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0.0, le=100.0, allow_inf_nan=False)]
 
 
@@ -206,7 +206,7 @@ class LearntFigure(Frozen):
     error_after: _Share
     error_left_out: _Share | None = None
     spread: _Share
-    measured: tuple[tuple[Axis, _Reached, _Reached], ...] = ()
+    measured: tuple[tuple[Axis, _Measured, _Measured], ...] = ()
 
     @field_validator("measured", mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import one_plan
-from planner.predict.configuration import evaluate
+from planner.predict.configuration import evaluate_job
 from planner.predict.plan import Degrees, Plan
 from planner.report.explain import explanation_report
 from planner.search.explanation import explain
@@ -25,18 +25,19 @@ def run(**options: Any) -> None:
     output = check_files(options)
     request, degrees = given_configuration(options)
 
-    plan = evaluate(
-        request,
+    job = request.resolve()
+    plan = evaluate_job(
+        job,
         degrees,
         options["recompute"],
         options["layers_per_stage"],
         options["recompute_layers"],
         mtp_standalone=options["mtp_standalone"],
     )
-    result = as_result(request, plan)
+    result = one_plan(plan, request, job)
     write_result(result, output)
     write_result_plot(options["plot"], result, output, 1)
-    show_result(result, style, lambda: explanation_report(explain(result, 1, request.resolve())))
+    show_result(result, style, lambda: explanation_report(explain(result, 1, job)))
     click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
 
 

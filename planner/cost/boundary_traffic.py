@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from planner.cost._jit import Row, jit
 from planner.cost.passes import pass_window
-from planner.cost.schedule import hideable_at_ends, passes_at_ends
+from planner.cost.schedule import boundary_hideable, boundary_passes
 from planner.cost.sharing import (
     Stream,
     Window,
@@ -42,8 +42,8 @@ def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs) 
     traffic.taken_forward_s = traffic.taken_backward_s = traffic.shared_s = 0.0
     if cost.dense_parameters + cost.expert_parameters == 0.0:
         return
-    hideable = hideable_at_ends(framework.schedule, grid.vpp)
-    count = passes_at_ends(framework.schedule, grid.pp, grid.vpp, grid.grad_acc)
+    hideable = boundary_hideable(framework.schedule, grid.vpp)
+    count = boundary_passes(framework.schedule, grid.pp, grid.vpp, grid.grad_acc)
     if grid.zero < 2:
         stream = times(piece_reduction(traffic), hideable * framework.hide_gradient_reduction)
         if stream.seconds > 0.0:

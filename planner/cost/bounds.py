@@ -102,8 +102,8 @@ def layer_bytes(
 ) -> tuple[float, float, float]:  # fmt: skip
     """What one layer adds to a stage: (at a layer's backward besides what micro-batches keep, in
     the update, gathered weights if it is the largest); `holds`: `stage_layers` without ends."""
-    one_fullest_pass = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
-    zero, one = no_maxima(), Pass(0.0, one_fullest_pass.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
+    fullest = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
+    zero, one = no_maxima(), Pass(0.0, fullest.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     empty, plain, again = holds[0], holds[2 + kind], holds[2 + job.kinds + kind]
     base = phase_bytes(LAYER, empty, zero, one, key, grid, job, framework)
     held = min(
@@ -170,18 +170,18 @@ def empty_stages(
     holds = np.zeros(1, GROUP_ROW)[0]
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-        one_fullest_pass = fullest_pass(held, grid.grad_acc, framework)
+        fullest = fullest_pass(held, grid.grad_acc, framework)
         fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, holds)
-        base = phase_bytes(LAYER, holds, zero, one_fullest_pass, key, grid, job, framework)
-        stages[stage, STAGE_FLIGHT] = one_fullest_pass.in_flight
-        stages[stage, STAGE_DEFERRED] = one_fullest_pass.deferred
+        base = phase_bytes(LAYER, holds, zero, fullest, key, grid, job, framework)
+        stages[stage, STAGE_FLIGHT] = fullest.in_flight
+        stages[stage, STAGE_DEFERRED] = fullest.deferred
         stages[stage, STAGE_BYTES] = base
         stages[stage, STAGE_OPTIMIZER_BYTES] = phase_bytes(
-            OPTIMIZER, holds, zero, one_fullest_pass, key, grid, job, framework
+            OPTIMIZER, holds, zero, fullest, key, grid, job, framework
         )
         for phase in range(MTP + 1):
-            if exists(phase, holds, one_fullest_pass, grid):
-                size = phase_bytes(phase, holds, zero, one_fullest_pass, key, grid, job, framework)
+            if exists(phase, holds, fullest, grid):
+                size = phase_bytes(phase, holds, zero, fullest, key, grid, job, framework)
                 stages[stage, STAGE_VOCAB] = max(stages[stage, STAGE_VOCAB], size - base)
         for piece in range(job.kinds, job.pieces):
             seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]

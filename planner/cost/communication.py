@@ -172,9 +172,10 @@ def all_gather_time_s(
     links: LinkInputs,
     root_groups: float = 0.0,
 ) -> float:
-    """All-gather whose result is `payload_bytes` on every rank, s.
+    """All-gather whose result is `payload_bytes` on every rank, s; or a reduce-scatter of as much
+    that every rank holds, which is the same run backwards, its additions hidden by the transfer.
 
-    Ring: n - 1 steps, S (n - 1)/n on every link (Thakur et al. 2005, section 4.1).
+    Ring: n - 1 steps, S (n - 1)/n on every link (Thakur et al. 2005, sections 4.1 and 4.3).
     """
     if size <= 1 or payload_bytes <= 0.0:
         return 0.0
@@ -182,21 +183,6 @@ def all_gather_time_s(
     wire_bytes = payload_bytes * (size - 1.0) / size
     wire_s = two_level_time_s(wire_bytes, wire_bytes, float(size), members, links, root_groups)
     return links.collective_launch_s + chain_latency_s(float(size), members, links) + wire_s
-
-
-@jit
-def reduce_scatter_time_s(
-    payload_bytes: float,
-    size: float,
-    members_per_domain: float,
-    links: LinkInputs,
-    root_groups: float = 0.0,
-) -> float:
-    """Reduce-scatter of `payload_bytes` held by every rank, s: the all-gather run backwards.
-
-    Source: Thakur et al. 2005, section 4.3. The additions are hidden by the transfer.
-    """
-    return all_gather_time_s(payload_bytes, size, members_per_domain, links, root_groups)
 
 
 @jit

@@ -192,7 +192,7 @@ def odd_rows_time_s(m: float, n: float, k: float, gpu: GpuInputs) -> float:
 
 
 @jit
-def pooled_gemm_time_s(
+def grouped_gemm_time_s(
     m: float,
     n: float,
     k: float,
@@ -202,63 +202,20 @@ def pooled_gemm_time_s(
     output_bytes: float,
     gpu: GpuInputs,
 ) -> float:
-    """Seconds of `groups` equal products whose tiles share the SMs.
+    """Seconds of `groups` equal products of experts, whose tiles share the SMs.
 
         t = t_floor + groups · t_group + max(compute, memory),  e → e · g_grouped
 
     t_group: cost of starting one group's product; g_grouped: what a grouped launch loses against
-    one large product (shared caches and SMs).
+    one large product (shared caches and SMs). With few tokens an expert the traffic of a weight
+    gradient's buffer, 8·m·n bytes each, dominates. Ignores imbalance between the experts of one
+    rank; for that between ranks, multiply by the load of the busiest over the mean.
     """
     share = max_efficiency * gpu.grouped_efficiency_share
     compute = compute_bound_time_s(m, n, k, groups, peak_flop_per_s, share, output_bytes, gpu)
     traffic = operand_bytes(peak_flop_per_s, gpu) * k * (m + n) + output_bytes * m * n
     memory = groups * traffic / (gpu.hbm_bytes_per_s * gpu.grouped_hbm_efficiency)
     return gpu.kernel_floor_s + groups * gpu.group_start_s + max(compute, memory)
-
-
-@jit
-def grouped_gemm_time_s(
-    tokens: float,
-    groups: float,
-    n: float,
-    k: float,
-    peak_flop_per_s: float,
-    max_efficiency: float,
-    output_bytes: float,
-    gpu: GpuInputs,
-) -> float:
-    """Seconds of the experts' forward or input-gradient product, (tokens/groups × k)·(k × n) each.
-
-    See `pooled_gemm_time_s`. `tokens`: all routed tokens of the rank, split evenly; multiply by
-    the load of the busiest rank over the mean for imbalance between ranks. Ignores imbalance
-    between the experts of one rank, whose tiles share the SMs.
-    """
-    rows = tokens / groups
-    return pooled_gemm_time_s(
-        rows, n, k, groups, peak_flop_per_s, max_efficiency, output_bytes, gpu
-    )
-
-
-@jit
-def grouped_weight_gradient_time_s(
-    tokens: float,
-    groups: float,
-    n: float,
-    k: float,
-    peak_flop_per_s: float,
-    max_efficiency: float,
-    output_bytes: float,
-    gpu: GpuInputs,
-) -> float:
-    """Seconds of the experts' weight gradients, (n × tokens/groups)·(tokens/groups × k) each.
-
-    `n`, `k`: output and input width of the forward product; otherwise `grouped_gemm_time_s`.
-    With few tokens per expert the accumulation buffer's traffic, 8·n·k bytes each, dominates.
-    """
-    depth = tokens / groups
-    return pooled_gemm_time_s(
-        n, k, depth, groups, peak_flop_per_s, max_efficiency, output_bytes, gpu
-    )
 
 
 @jit

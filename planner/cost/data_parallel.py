@@ -43,15 +43,6 @@ def gather_stream(
 
 
 @jit
-def gather_seconds(
-    dense: float, expert: float, per_parameter_bytes: float, key: Row, grid: Row,
-    network: Rows,
-) -> float:  # fmt: skip
-    """Seconds of `gather_stream` alone."""
-    return gather_stream(dense, expert, per_parameter_bytes, key, grid, network).seconds
-
-
-@jit
 def reduce_stream(
     dense: float, expert: float, per_parameter_bytes: float, key: Row, grid: Row,
     network: Rows,
@@ -81,15 +72,6 @@ def reduce_stream(
         parameter_stream(kind, grid.replicas, distance, expert_value, network),
     )
     return after(first, second)
-
-
-@jit
-def reduce_seconds(
-    dense: float, expert: float, per_parameter_bytes: float, key: Row, grid: Row,
-    network: Rows,
-) -> float:  # fmt: skip
-    """Seconds of `reduce_stream` alone."""
-    return reduce_stream(dense, expert, per_parameter_bytes, key, grid, network).seconds
 
 
 @jit

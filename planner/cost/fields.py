@@ -1,7 +1,8 @@
 """Columns of the tables that the compiled core reads and writes.
 
 Outside the core a table is a float64 array and its columns are these numbers; inside it is an array
-of records whose fields have the same names in lower case (`PIECE_SAVED`: `cost.saved`).
+of records whose fields have the same names in lower case (`PIECE_SAVED`: `cost.saved`). Tables that
+only the core reads have the records alone.
 `planner.predict.cost_tables` fills the input tables from the op table.
 """
 
@@ -12,40 +13,42 @@ from typing import Any
 
 import numpy as np
 
-# --- OpTable.ops -----------------------------------------------------------------------------
-OP_PIECE = 0
-OP_KIND = 1
-OP_TOKENS_SHARD = 2
-OP_TOKENS_FACTOR = 3
-OP_OUT_WIDTH = 4
-OP_OUT_SHARD = 5
-OP_KV_OUT_WIDTH = 6
-OP_IN_WIDTH = 7
-OP_IN_SHARD = 8
-OP_GROUPS = 9
-OP_HEADS = 10
-OP_KV_HEADS = 11
-OP_QK_HEAD_DIM = 12
-OP_V_HEAD_DIM = 13
-OP_WINDOW = 14
-OP_FORWARD_BYTES = 15
-OP_BACKWARD_BYTES = 16
-OP_FORWARD_KERNELS = 17
-OP_BACKWARD_KERNELS = 18
-OP_LOW_PRECISION = 19
-OP_PADS_VOCABULARY = 20
-OP_RERUN_WITH = 21
-OP_AUTOCASTS = 22  # 0 where autocast knows nothing of the product
-OP_WORK_BYTES = 23
-OP_ISSUED = 24  # 0 where a CUDA graph holds it
-OP_HOST_WAITS = 25  # times that the CPU waits for the GPU in forward
-# Launches of a loop over the experts of a rank, for each of them.
-OP_FORWARD_LAUNCHES = 26
-OP_BACKWARD_LAUNCHES = 27
-# Values a token that atomics add up.
-OP_FORWARD_ADDS = 28
-OP_BACKWARD_ADDS = 29
-OP_COLUMNS = 30
+
+def record_of(*columns: str, **wide: int) -> np.dtype[Any]:
+    """A record of numbers: one for each of the columns, then so many for each wide one."""
+    single = [(name, "f8") for name in columns]
+    return np.dtype((np.record, [*single, *((name, "f8", (n,)) for name, n in wide.items())]))
+
+
+# --- OpTable: fields of `planner.predict.ops.rows`, and what `planner.predict.cost_tables` adds ---
+# `autocasts`: 0 where autocast knows nothing of the product; `issued`: 0 where a CUDA graph holds
+# it; `host_waits`: times that the CPU waits for the GPU in forward; `_launches`: of a loop over the
+# experts of a rank, for each of them; `_adds`: values a token that atomics add up.
+OP_ROW = record_of(
+    "piece", "kind", "tokens_shard", "tokens_factor", "out_width", "out_shard", "kv_out_width",
+    "in_width", "in_shard", "groups", "heads", "kv_heads", "qk_head_dim", "v_head_dim", "window",
+    "forward_bytes", "backward_bytes", "forward_kernels", "backward_kernels", "low_precision",
+    "pads_vocabulary", "rerun_with", "autocasts", "work_bytes", "issued", "host_waits",
+    "forward_launches", "backward_launches", "forward_adds", "backward_adds",
+)  # fmt: skip
+# Of the optimizer: bytes of state beyond those of every parameter; temporaries of the update of one
+# matrix, and FLOP of all of them. `after_core`: 1 behind the core of attention in forward: a
+# gradient is made, and a tensor freed, before the core's backward.
+PARAM_ROW = record_of(
+    "piece", "count", "shard", "pads_vocabulary", "state_bytes", "temporary_bytes", "flop",
+    "after_core",
+)  # fmt: skip
+# `pads_vocabulary`: the loss's logits; `fixed_bytes`: per micro-batch, however many sequences it
+# holds; `copies`: times that the tensor crosses the host link each way, and `leaves` 1 where it
+# leaves the GPU for it.
+SAVED_ROW = record_of(
+    "piece", "bytes_per_token", "shard", "freed_by", "only_with", "pads_vocabulary", "fixed_bytes",
+    "copies", "leaves", "after_core",
+)  # fmt: skip
+COMM_ROW = record_of(
+    "piece", "kind", "group", "bytes_per_token", "forward", "backward", "shard", "hidden_forward",
+    "hidden_backward", "rerun_with", "sequence_parallel_only",
+)  # fmt: skip
 
 KIND_GEMM = 0
 KIND_GROUPED_GEMM = 1
@@ -61,51 +64,10 @@ SHARD_ROUTED = 4
 SHARD_ROUTED_TP = 5
 SHARD_EXPERT_TP = 6
 
-# --- OpTable.parameters ----------------------------------------------------------------------
-PARAM_PIECE = 0
-PARAM_COUNT = 1
-PARAM_SHARD = 2
-PARAM_PADS_VOCABULARY = 3
-# Optimizer: bytes of state beyond those of every parameter; bytes and FLOP of the update of one
-# matrix, and of all of them.
-PARAM_STATE = 4
-PARAM_UPDATE_BYTES = 5
-PARAM_UPDATE_FLOP = 6
-PARAM_AFTER_CORE = 7  # 1 behind the core of attention in forward: its gradient is made before it
-PARAM_COLUMNS = 8
-
 SPLIT_NONE = 0
 SPLIT_TP = 1
 SPLIT_KV = 2
 SPLIT_EXPERT = 3
-
-# --- OpTable.saved ---------------------------------------------------------------------------
-SAVED_PIECE = 0
-SAVED_BYTES = 1
-SAVED_SHARD = 2
-SAVED_FREED_BY = 3
-SAVED_ONLY_WITH = 4
-SAVED_PADS_VOCABULARY = 5  # the loss's logits
-SAVED_FIXED = 6  # bytes per micro-batch, however many sequences it holds
-# Times that the tensor crosses the host link each way, and 1 where it leaves the GPU for it.
-SAVED_COPIES = 7
-SAVED_LEAVES = 8
-SAVED_AFTER_CORE = 9  # 1 behind the core of attention in forward: freed before its backward
-SAVED_COLUMNS = 10
-
-# --- OpTable.collectives ---------------------------------------------------------------------
-COMM_PIECE = 0
-COMM_KIND = 1
-COMM_GROUP = 2
-COMM_BYTES = 3
-COMM_FORWARD = 4
-COMM_BACKWARD = 5
-COMM_SHARD = 6
-COMM_HIDDEN_FORWARD = 7
-COMM_HIDDEN_BACKWARD = 8
-COMM_RERUN_WITH = 9
-COMM_SP_ONLY = 10
-COMM_COLUMNS = 11
 
 COLLECTIVE_ALL_REDUCE = 0
 COLLECTIVE_ALL_GATHER = 1
@@ -243,7 +205,7 @@ STEP_PP = 7
 STEP_BUBBLE = 8
 STEP_DP = 9
 STEP_OPTIMIZER = 10
-STEP_STRAGGLERS = 11
+STEP_STRAGGLER = 11
 STEP_HOST = 12
 STEP_PEAK_BYTES = 13  # reserved by the allocator plus context: what nvidia-smi shows
 STEP_PEAK_STAGE = 14
@@ -262,7 +224,7 @@ STAGE_OPTIMIZER = 2
 STAGE_ACTIVATIONS = 3
 STAGE_WORKING = 4
 STAGE_LOGITS = 5
-STAGE_GATHER = 6
+STAGE_GATHER_BUFFERS = 6
 STAGE_OPTIMIZER_TEMPORARY = 7
 STAGE_ALLOCATED = 8
 STAGE_FRAGMENTATION = 9
@@ -295,10 +257,6 @@ def _row(prefix: str) -> np.dtype[Any]:
     return np.dtype((np.record, fields))
 
 
-OP_ROW = _row("OP_")
-PARAM_ROW = _row("PARAM_")
-SAVED_ROW = _row("SAVED_")
-COMM_ROW = _row("COMM_")
 KEY_ROW = _row("KEY_")
 SHAPE_ROW = _row("SHAPE_")
 PIECE_ROW = _row("PIECE_")

@@ -10,12 +10,11 @@ from __future__ import annotations
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.boundary_traffic import end_traffic
 from planner.cost.data_parallel import (
-    gather_seconds,
     gather_stream,
     optimizer_seconds,
-    reduce_seconds,
     reduce_stream,
 )
+from planner.cost.fields import record_of
 from planner.cost.inputs import GpuInputs
 from planner.cost.passes import (
     backward_seconds,
@@ -24,7 +23,6 @@ from planner.cost.passes import (
     recompute_seconds,
 )
 from planner.cost.peak import fill_known
-from planner.cost.phase_records import record_of
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
@@ -34,14 +32,12 @@ from planner.cost.update import stage_update_seconds
 # adds to those of a plain piece and of one that recomputes; of a pass, what its hidden traffic
 # takes from parameters' or gradients' at the end of the step, and by how much both of these
 # together delay the piece's compute and exposed traffic (`planner.cost.boundary_traffic`).
-TRAFFIC_ROW = record_of(*(
-    (name, 1) for name in (
-        "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
-        "gather_s", "gather_inside", "gather_between", "gather_engaged",
-        "forward_s", "backward_s", "recompute_s", "sharded_s", "sharded_again_s",
-        "taken_forward_s", "taken_backward_s", "shared_s",
-    )
-))  # fmt: skip
+TRAFFIC_ROW = record_of(
+    "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
+    "gather_s", "gather_inside", "gather_between", "gather_engaged",
+    "forward_s", "backward_s", "recompute_s", "sharded_s", "sharded_again_s",
+    "taken_forward_s", "taken_backward_s", "shared_s",
+)  # fmt: skip
 
 
 @jit
@@ -90,10 +86,10 @@ def fill_group(
     out.reduce_s = out.gather_s = 0.0
     if grid.zero < 2:
         size = framework.gradient_communication_bytes
-        out.reduce_s = reduce_seconds(dense, expert, size, key, grid, network)
+        out.reduce_s = reduce_stream(dense, expert, size, key, grid, network).seconds
     if 1 <= grid.zero <= 2:
         size = framework.parameter_communication_bytes
-        out.gather_s = gather_seconds(dense, expert, size, key, grid, network)
+        out.gather_s = gather_stream(dense, expert, size, key, grid, network).seconds
 
 
 @jit

@@ -110,12 +110,12 @@ def parameter_stream(
     """A collective over gradients or weights among `size` ranks that lie `stride` apart: through
     the hosts, or through the switches where they serve and are faster."""
     links = network[0]
-    one_collective_stream = collective_stream(kind, size, stride, size_bytes, network)
-    if one_collective_stream.seconds <= 0.0 or links.in_network_bytes_per_s <= 0.0:
-        return one_collective_stream
+    stream = collective_stream(kind, size, stride, size_bytes, network)
+    if stream.seconds <= 0.0 or links.in_network_bytes_per_s <= 0.0:
+        return stream
     group = group_of(size, stride, links)
     members, roots = float(group.members_per_domain), float(group.root_groups)
     if not serves(kind, size, members, links.job_gpus / size, links):
-        return one_collective_stream
+        return stream
     switched = in_network_stream(kind, size_bytes, size, members, links, roots)
-    return switched if switched.seconds < one_collective_stream.seconds else one_collective_stream
+    return switched if switched.seconds < stream.seconds else stream

@@ -107,9 +107,9 @@ def usual_counts(
     blocks = pp * vpp
     for block in range(blocks):
         end = start + usual_block_layers(job, blocks, block)
+        stage = block_stage(block, pp, schedule)
         for kind in range(job.kinds):
-            one_block_stage = block_stage(block, pp, schedule)
-            counts[kind, one_block_stage] += prefix[kind, end] - prefix[kind, start]
+            counts[kind, stage] += prefix[kind, end] - prefix[kind, start]
         start = end
     place_vocab_layers(counts, pp, job, schedule)
     if schedule == SCHEDULE_DUALPIPE and pp > 1:

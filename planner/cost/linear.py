@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
+from planner.cost.data_parallel import gather_stream, optimizer_seconds, reduce_stream
 from planner.cost.frame import TRAFFIC_ROW, fill_passes, fill_traffic
 from planner.cost.inputs import GpuInputs
 from planner.cost.memory import outside_bytes
@@ -81,10 +81,10 @@ def traffic_line(
         first = last
         if reduce:
             per_parameter = framework.gradient_communication_bytes
-            last = reduce_seconds(dense, routed, per_parameter, key, grid, network)
+            last = reduce_stream(dense, routed, per_parameter, key, grid, network).seconds
         else:
             per_parameter = framework.parameter_communication_bytes
-            last = gather_seconds(dense, routed, per_parameter, key, grid, network)
+            last = gather_stream(dense, routed, per_parameter, key, grid, network).seconds
     return first, (last - first) / high
 
 

@@ -239,16 +239,10 @@ def pipeline_traffic_seconds(
     if grid.mtp_standalone == 0.0:
         return seconds
     transfer = transfer_seconds(costs, traffic, key, grid, job, framework, network)
-    one_transfer_alone_seconds = transfer_alone_seconds(key, grid, job, framework, network, 1.0)
+    alone = transfer_alone_seconds(key, grid, job, framework, network, 1.0)
     wide = transfer_alone_seconds(key, grid, job, framework, network, 1.0 + job.mtp_layers)
     shown = 1.0 - (framework.hide_pipeline if grid.vpp > 1.0 else 0.0)
-    seconds += (
-        2.0
-        * (grid.grad_acc * shown + 1.0)
-        * (wide - one_transfer_alone_seconds)
-        * transfer
-        / one_transfer_alone_seconds
-    )
+    seconds += 2.0 * (grid.grad_acc * shown + 1.0) * (wide - alone) * transfer / alone
     same_domain = stages_share_domain(key, grid, network)
     shape = point_to_point_time_s(SHAPE_BYTES, same_domain, network[0]) + framework.issue_s
     return float(seconds + 2.0 * (grid.grad_acc * grid.vpp + grid.pp - 1.0) * shape)

@@ -7,11 +7,10 @@ nothing asks for it but what shows a step over time (`planner.predict.memory.tim
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, NamedTuple
-
-import numpy as np
+from typing import Annotated, NamedTuple
 
 from planner.cost._jit import Row, jit
+from planner.cost.fields import record_of
 from planner.cost.tables import FrameworkInputs
 
 # Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward); then the
@@ -30,11 +29,6 @@ OPTIMIZER = 9
 PHASES = 10
 # See `passes`.
 PASSES = 3
-
-
-def record_of(*fields: tuple[str, int]) -> np.dtype[Any]:
-    """A record of numbers; how many stand behind each name."""
-    return np.dtype((np.record, [(n, "f8") if k == 1 else (n, "f8", (k,)) for n, k in fields]))
 
 
 # Contents of a stage on one rank, sums: parameters before ZeRO, bytes of a micro-batch. First what
@@ -65,10 +59,8 @@ _KEPT = (
 # bytes: at rest, in the update, and in every phase of the first and of later passes
 # (`planner.cost.peak`).
 GROUP_ROW = record_of(
-    ("first", 1), ("span", 1), ("update_s", 1), ("reduce_s", 1), ("gather_s", 1),
-    *((name, 1) for name in (*_PARAMETERS, *_KEPT)),
-    ("resting_bytes", 1), ("packed_bytes", 1), ("update_moving_bytes", 1),
-    ("known_bytes", 2 * (PHASES - 1)),
+    "first", "span", "update_s", "reduce_s", "gather_s", *_PARAMETERS, *_KEPT,
+    "resting_bytes", "packed_bytes", "update_moving_bytes", known_bytes=2 * (PHASES - 1),
 )  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def left_by_first(phase: int, most: LayerMaxima, one_pass: Pass) -> float:
 
 
 @jit
-def staying_casts(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
+def resident_casts(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Quantised copies of weights, which stay beside them; ZeRO-3 makes them for a pass."""
     if framework.weight_casts_stay == 0.0 or grid.zero > 2:
         return 0.0
@@ -309,7 +309,7 @@ def at_rest(
     sharing = (dense, expert, zero, shards, expert_shards)
     resting = RestingTerms(
         weight_bytes(dense, expert, zero, shards, expert_shards, framework)
-        + staying_casts(holds, grid, framework),
+        + resident_casts(holds, grid, framework),
         shared_bytes(framework.master_bytes, 1, *sharing),
         holds.extra_state + shared_bytes(framework.optimizer_bytes, 1, *sharing),
         bucket_bytes(holds, key, grid, framework),

@@ -13,7 +13,6 @@ from planner.cost.compute import (
     eager_attention_forward_time_s,
     gemm_time_s,
     grouped_gemm_time_s,
-    grouped_weight_gradient_time_s,
     longest_row,
     memory_bound_time_s,
     odd_rows_time_s,
@@ -101,11 +100,12 @@ def grouped_gemm_seconds(
     """Seconds of the experts' products on one rank; see `gemm_seconds`."""
     rows, out, depth = gemm_shape(op, key, job)
     groups = op.groups / key.ep
+    each = rows / groups
     low = op.low_precision > 0
     peak, share = product_rate(low, framework, gpu)
-    forward = grouped_gemm_time_s(rows, groups, out, depth, peak, share, 2.0, gpu)
-    data = grouped_gemm_time_s(rows, groups, depth, out, peak, share, 2.0, gpu)
-    weight = grouped_weight_gradient_time_s(rows, groups, out, depth, peak, share, 8.0, gpu)
+    forward = grouped_gemm_time_s(each, out, depth, groups, peak, share, 2.0, gpu)
+    data = grouped_gemm_time_s(each, depth, out, groups, peak, share, 2.0, gpu)
+    weight = grouped_gemm_time_s(out, depth, each, groups, peak, share, 8.0, gpu)
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)

@@ -27,10 +27,10 @@ def saved_bytes(piece: int, key: Row, modules: int, saved: Rows, job: JobInputs)
 @jit
 def saved_row_bytes(row: Row, tokens: float, key: Row, job: JobInputs) -> float:
     """Bytes of one kept tensor on a rank."""
-    size = row.bytes * shard_factor(int(row.shard), key, job.kv_heads)
+    size = row.bytes_per_token * shard_factor(int(row.shard), key, job.kv_heads)
     if row.pads_vocabulary > 0:
         size *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-    return float(size * tokens + row.fixed / key.cp)
+    return float(size * tokens + row.fixed_bytes / key.cp)
 
 
 @jit
@@ -80,8 +80,8 @@ def parameters_on_rank(
     dense = expert = 0.0
     for index in range(parameters.shape[0]):
         if int(parameters[index].piece) == piece:
-            one_row_parameters = row_parameters(parameters[index], key, job)
-            dense, expert = dense + one_row_parameters[0], expert + one_row_parameters[1]
+            row_dense, row_expert = row_parameters(parameters[index], key, job)
+            dense, expert = dense + row_dense, expert + row_expert
     return dense, expert
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.communication import (
@@ -17,7 +15,6 @@ from planner.cost.communication import (
     exchange_bytes,
     parts_hit,
     point_to_point_time_s,
-    reduce_scatter_time_s,
     reduction_gain,
 )
 from planner.cost.inputs import LinkInputs
@@ -68,11 +65,8 @@ def collective_stream(
     group = group_of(size, stride, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
     wire = size_bytes * (size - 1.0) / size
-    if kind == f.COLLECTIVE_ALL_GATHER:
+    if kind in (f.COLLECTIVE_ALL_GATHER, f.COLLECTIVE_REDUCE_SCATTER):
         seconds = all_gather_time_s(size_bytes, size, inside, links, roots)
-        return ring_stream(seconds, wire, size, inside, links, roots)
-    if kind == f.COLLECTIVE_REDUCE_SCATTER:
-        seconds = reduce_scatter_time_s(size_bytes, size, inside, links, roots)
         return ring_stream(seconds, wire, size, inside, links, roots)
     if kind == f.COLLECTIVE_ALL_TO_ALL:
         seconds = all_to_all_time_s(size_bytes, size, inside, links, roots)
@@ -109,7 +103,7 @@ def collective_bytes(row: Row, key: Row, job: JobInputs) -> float:
     tokens = key.mbs * job.seq
     if int(row.group) != f.GROUP_CP:
         tokens /= key.cp
-    return float(row.bytes * tokens * shard_factor(int(row.shard), key, job.kv_heads))
+    return float(row.bytes_per_token * tokens * shard_factor(int(row.shard), key, job.kv_heads))
 
 
 @jit
@@ -153,9 +147,7 @@ def expert_exchange_stream(
 # 2 recompute): seconds, the part that may hide, link time inside and between domains. Number
 # 3·group + pass of TRAFFICS.
 TRAFFICS = 9
-TRAFFIC_ROW = np.dtype(
-    (np.record, [(name, "f8") for name in ("total", "hideable", "inside", "between")])
-)
+TRAFFIC_ROW = f.record_of("total", "hideable", "inside", "between")
 
 
 @jit
@@ -168,25 +160,20 @@ def row_stream(
     if code == f.GROUP_EP and kind == f.COLLECTIVE_ALL_GATHER:
         return collective_stream(kind, key.ep, key.etp, size_bytes * key.ep, network)
     if code == f.GROUP_EP:
-        tokens = size_bytes / row.bytes
+        tokens = size_bytes / row.bytes_per_token
         return expert_exchange_stream(size_bytes, tokens, key, job, framework, network)
     if code == f.GROUP_TP and kind == f.COLLECTIVE_ALL_GATHER:
         size_bytes *= framework.tensor_gather_share
     if code == f.GROUP_CP:
         return context_stream(kind, size_bytes, key, network)
     size, stride = degree_and_stride(code, key)
-    one_collective_stream = collective_stream(kind, size, stride, size_bytes, network)
-    if code != f.GROUP_TP or one_collective_stream.seconds == 0.0:
-        return one_collective_stream
-    seconds = one_collective_stream.seconds + 0.5 * size_bytes * framework.tensor_copy_s
+    stream = collective_stream(kind, size, stride, size_bytes, network)
+    if code != f.GROUP_TP or stream.seconds == 0.0:
+        return stream
+    seconds = stream.seconds + 0.5 * size_bytes * framework.tensor_copy_s
     if key.tp > network[0].scale_up_domain:
         seconds += (key.tp - 1.0) * framework.outer_tensor_step_s
-    return Stream(
-        seconds,
-        one_collective_stream.inside,
-        one_collective_stream.between,
-        one_collective_stream.engaged,
-    )
+    return Stream(seconds, stream.inside, stream.between, stream.engaged)
 
 
 @jit
@@ -207,7 +194,7 @@ def communication_terms(
         row = collectives[index]
         if int(row.piece) != piece:
             continue
-        if row.sp_only > 0 and key.sequence_parallel == 0:
+        if row.sequence_parallel_only > 0 and key.sequence_parallel == 0:
             continue
         stream = row_stream(row, key, job, framework, network)
         if stream.seconds > 0.0:

@@ -64,14 +64,14 @@ def microbatch_share(schedule: int) -> float:
 
 
 @jit
-def passes_at_ends(schedule: int, pp: float, vpp: float, grad_acc: float) -> float:
+def boundary_passes(schedule: int, pp: float, vpp: float, grad_acc: float) -> float:
     """Passes of one micro-batch over a stage's layers that its traffic at an end of the step has
     beside it: one, or if interleaved (v-1)·min(p, m) / v.
 
     Chunks then go through p micro-batches in turn: gradients of a chunk are final, and sent, while
     the chunks before it still run backward, and weights of a chunk are gathered while those before
     it run forward (Megatron-LM core 0.19, pipeline_parallel/schedules.py: grad_sync_func and
-    param_sync_func). `hideable_at_ends` of it find something beside them.
+    param_sync_func). `boundary_hideable` of it find something beside them.
     """
     if schedule != SCHEDULE_1F1B or vpp <= 1.0:
         return 1.0
@@ -79,7 +79,7 @@ def passes_at_ends(schedule: int, pp: float, vpp: float, grad_acc: float) -> flo
 
 
 @jit
-def hideable_at_ends(schedule: int, vpp: float) -> float:
+def boundary_hideable(schedule: int, vpp: float) -> float:
     """Share of that traffic that is not of the first chunk, which is sent once all has run."""
     return 1.0 if schedule != SCHEDULE_1F1B or vpp <= 1.0 else 1.0 - 1.0 / vpp
 

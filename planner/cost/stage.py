@@ -102,28 +102,23 @@ def layer_maxima(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerMaxima:
     """Maxima of one kind with `plain` layers and `again` that recompute."""
-    one_layer_parts = layer_parts(cost, plain, again, key, grid, framework)
+    parts = layer_parts(cost, plain, again, key, grid, framework)
     # The last layer in backward is the stage's first, which recomputes if any does.
-    last = (
-        one_layer_parts.making
-        + (one_layer_parts.remade if again > 0.0 else 0.0)
-        - one_layer_parts.made
-        + one_layer_parts.gathered
-        + one_layer_parts.casts
-    )
+    last = parts.making + (parts.remade if again > 0.0 else 0.0)
+    last = last - parts.made + parts.gathered + parts.casts
     done = 0.0
     if gives_back(grid, framework):
-        last += one_layer_parts.light if again > 0.0 else one_layer_parts.kept
-        done = -(one_layer_parts.kept if plain > 0.0 else one_layer_parts.light)
+        last += parts.light if again > 0.0 else parts.kept
+        done = -(parts.kept if plain > 0.0 else parts.light)
     return LayerMaxima(
         cost.dense_parameters + cost.expert_parameters,
-        one_layer_parts.working if plain > 0.0 else 0.0,
-        one_layer_parts.working + one_layer_parts.remade if again > 0.0 else 0.0,
-        one_layer_parts.making if plain > 0.0 else 0.0,
-        one_layer_parts.making + one_layer_parts.remade if again > 0.0 else 0.0,
+        parts.working if plain > 0.0 else 0.0,
+        parts.working + parts.remade if again > 0.0 else 0.0,
+        parts.making if plain > 0.0 else 0.0,
+        parts.making + parts.remade if again > 0.0 else 0.0,
         last,
-        done + one_layer_parts.made - one_layer_parts.gathered,
-        done - one_layer_parts.gathered,
+        done + parts.made - parts.gathered,
+        done - parts.gathered,
     )
 
 
@@ -142,25 +137,16 @@ def stage_maxima(
         count, again = counts[kind, stage], recomputed[kind, stage]
         if count == 0.0:
             continue
-        one_layer_maxima = layer_maxima(costs[kind], count - again, again, key, grid, framework)
-        largest, working = (
-            max(largest, one_layer_maxima.largest),
-            max(working, one_layer_maxima.working),
-        )
-        working_again = max(working_again, one_layer_maxima.working_again)
-        making, making_again = (
-            max(making, one_layer_maxima.making),
-            max(making_again, one_layer_maxima.making_again),
-        )
+        most = layer_maxima(costs[kind], count - again, again, key, grid, framework)
+        largest, working = max(largest, most.largest), max(working, most.working)
+        working_again = max(working_again, most.working_again)
+        making, making_again = max(making, most.making), max(making_again, most.making_again)
         if job.kinds_in_order > 0.0:
-            last = one_layer_maxima.last if last == -np.inf else last
-            done_making, done = one_layer_maxima.done_making, one_layer_maxima.done
+            last = most.last if last == -np.inf else last
+            done_making, done = most.done_making, most.done
         else:
-            last = max(last, one_layer_maxima.last)
-            done_making, done = (
-                max(done_making, one_layer_maxima.done_making),
-                max(done, one_layer_maxima.done),
-            )
+            last = max(last, most.last)
+            done_making, done = max(done_making, most.done_making), max(done, most.done)
     if largest == 0.0:
         last = done_making = done = 0.0
     return LayerMaxima(
@@ -355,7 +341,7 @@ def fill_terms(terms: PhaseTerms, out: Row) -> None:
     out.activations = moving.activations + moving.weight_casts
     out.working = moving.working + moving.recomputed
     out.logits = moving.logits
-    out.gather = moving.gathered_weights + moving.unsharded_gradients + moving.reduction
+    out.gather_buffers = moving.gathered_weights + moving.unsharded_gradients + moving.reduction
     out.optimizer_temporary = moving.optimizer_temporaries
 
 

@@ -14,20 +14,20 @@ from planner.cost.tables import Array
 
 @jit
 def least_together(
-    options: Array, places: Array, seconds: Array, largest: bool, reached: Array, chosen: Array
+    options: Array, places: Array, seconds: Array, largest: bool, totals: Array, chosen: Array
 ) -> None:
-    """Fill reached[n, place]: the least seconds of the first n stages whose places add up to it,
+    """Fill totals[n, place]: the least seconds of the first n stages whose places add up to it,
     and chosen[stage]: its option where all of them take least together, the first of several.
 
     `options[stage]`: first and last + 1 of its options, each with its place and its seconds;
     `largest`: the longest of the stages' seconds instead of their sum (nothing is chosen).
 
-        reached[n + 1, p] = min over options o of reached[n, p - place_o] + seconds_o
+        totals[n + 1, p] = min over options o of totals[n, p - place_o] + seconds_o
     """
-    reached[0, :] = np.inf
-    reached[0, 0] = 0.0
+    totals[0, :] = np.inf
+    totals[0, 0] = 0.0
     for stage in range(options.shape[0]):
-        before, after = reached[stage], reached[stage + 1]
+        before, after = totals[stage], totals[stage + 1]
         after[:] = np.inf
         for option in range(options[stage, 0], options[stage, 1]):
             place, taken = places[option], seconds[option]
@@ -37,14 +37,14 @@ def least_together(
                 rest = before[at - place]
                 total = max(rest, taken) if largest else rest + taken
                 after[at] = min(after[at], total)
-    at = reached.shape[1] - 1
-    if largest or reached[-1, at] == np.inf:
+    at = totals.shape[1] - 1
+    if largest or totals[-1, at] == np.inf:
         return
     for stage in range(options.shape[0] - 1, -1, -1):
         least = np.inf
         for option in range(options[stage, 0], options[stage, 1]):
             if places[option] <= at:
-                total = reached[stage, at - places[option]] + seconds[option]
+                total = totals[stage, at - places[option]] + seconds[option]
                 if total < least:
                     least, chosen[stage] = total, option
         at -= places[chosen[stage]]

@@ -38,11 +38,11 @@ from planner.cost.pipeline import (
 from planner.cost.rank_order import stage_domains
 from planner.cost.schedule import (
     SCHEDULE_ALL_FORWARD_FIRST,
+    boundary_hideable,
+    boundary_passes,
     bubble_share,
     held_microbatches,
-    hideable_at_ends,
     microbatch_share,
-    passes_at_ends,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
@@ -190,14 +190,14 @@ def exposed_end_s(
     """Seconds of gradient and parameter traffic that end the step, beside nothing.
 
     Gradients of a stage are reduced beside its last backward, updated weights gathered beside
-    the first forward of the next step (`passes_at_ends`); later stages also have the drain of the
+    the first forward of the next step (`boundary_passes`); later stages also have the drain of the
     pipeline. Where
     they share links with the layers' own traffic: `planner.cost.boundary_traffic`.
     """
     exposed_s = drain_s = 0.0
     mirrored = microbatch_share(framework.schedule)
-    passes = passes_at_ends(framework.schedule, grid.pp, grid.vpp, grid.grad_acc)
-    hideable = hideable_at_ends(framework.schedule, grid.vpp)
+    passes = boundary_passes(framework.schedule, grid.pp, grid.vpp, grid.grad_acc)
+    hideable = boundary_hideable(framework.schedule, grid.vpp)
     hide_reduce = hideable * framework.hide_gradient_reduction
     hide_gather = hideable * framework.hide_parameter_gather
     for stage in range(groups.shape[0]):
@@ -292,7 +292,7 @@ def evaluate_step(
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
     out.host = framework.host_step_s + alike_s - busy_s
     out.time = alike_s * frame.slowdown * math.exp(grid.learnt)
-    out.stragglers = out.time - alike_s
+    out.straggler = out.time - alike_s
     most = -1.0
     for stage in range(groups.shape[0]):
         allocated = group_bytes(
@@ -363,11 +363,8 @@ def peak_bound_bytes(frame: Frame, saved: float, grid: Row, framework: Framework
     for end in range(2):
         stage = end * (grid.pp - 1.0)
         held = held_microbatches(stage, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-        one_fullest_pass = fullest_pass(held, grid.grad_acc, framework)
-        saved_bytes, accumulates = (
-            min(saved_bytes, saved * one_fullest_pass.in_flight),
-            one_fullest_pass.accumulates,
-        )
+        fullest = fullest_pass(held, grid.grad_acc, framework)
+        saved_bytes, accumulates = min(saved_bytes, saved * fullest.in_flight), fullest.accumulates
     state, gradients = frame.state_bytes, frame.gradient_bytes
     backward = state + accumulates * gradients + saved_bytes
     live = max(backward, state + gradients)

@@ -27,16 +27,16 @@ def update_costs(piece: int, key: Row, parameters: Rows, job: JobInputs, out: Ro
         if int(row.piece) != piece:
             continue
         out.tensors += 1.0
-        state = row.state
-        out.update_bytes = max(out.update_bytes, row.update_bytes)
+        state = row.state_bytes
+        out.update_bytes = max(out.update_bytes, row.temporary_bytes)
         shard = int(row.shard)
         if row.pads_vocabulary > 0 and shard == f.SPLIT_TP:
             state *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
         if shard == f.SPLIT_EXPERT:
             out.state_expert += state / (key.ep * key.etp)
-            out.update_flop_expert += row.update_flop / key.ep
+            out.update_flop_expert += row.flop / key.ep
             continue
-        out.update_flop_dense += row.update_flop
+        out.update_flop_dense += row.flop
         if shard == f.SPLIT_TP:
             state /= key.tp
         elif shard == f.SPLIT_KV:

@@ -39,7 +39,20 @@ def evaluate(
     a search. UsageError names every rule that the configuration breaks.
     """
     _demand_range(degrees)
-    job = request.resolve()
+    layers = block_layers, recomputed, mtp_standalone
+    return evaluate_job(request.resolve(), degrees, recompute, *layers)
+
+
+def evaluate_job(
+    job: Job,
+    degrees: Degrees,
+    recompute: str = "none",
+    block_layers: Sequence[int] | None = None,
+    recomputed: Recomputed | None = None,
+    mtp_standalone: bool = False,
+) -> Plan:
+    """`evaluate` of a request that is resolved."""
+    _demand_range(degrees)
     job = replace(job, recompute=given_modes(job, recompute, recomputed))
     for mode in job.recompute:
         demand_parts(mode, job.model)

@@ -28,7 +28,7 @@ from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
 from planner.cost.piece_traffic import TRAFFICS
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.job.job import Job, model_numbers
-from planner.predict import cost_tables
+from planner.predict import cost_tables, op_columns
 from planner.predict.calibrated import calibrated, learnt_factors
 from planner.predict.device import gpu_inputs
 from planner.predict.likeness import learnt_logs
@@ -70,7 +70,7 @@ class CostedShapes:
 
 
 @dataclass(frozen=True)
-class Layout:
+class KernelLayout:
     """Where layers live: `counts[piece, stage]`, and how many of them recompute.
 
     `mtp_standalone`: multi-token prediction is in the block before that of head and loss.
@@ -89,7 +89,7 @@ class LayoutInputs:
     shape: Array
     key: Array
     costs: Array
-    layout: Layout
+    layout: KernelLayout
     job: JobInputs
     framework: FrameworkInputs
 
@@ -203,7 +203,7 @@ class CostModel:
     @cached_property
     def op_table(self) -> OpTable:
         """The op table as arrays."""
-        return cost_tables.flatten(self.pieces, self.job)
+        return op_columns.flatten(self.pieces, self.job)
 
     @cached_property
     def job_inputs(self) -> JobInputs:
@@ -224,7 +224,7 @@ class CostModel:
     def _on_gpu(self) -> OpTable:
         """The op table with nothing offloaded."""
         plain = replace(self.job, activation_offload=(), offload_fraction=1.0)
-        return cost_tables.flatten(cost_tables.job_pieces(plain), plain)
+        return op_columns.flatten(cost_tables.job_pieces(plain), plain)
 
     @cached_property
     def gpu_inputs(self) -> GpuInputs:
@@ -383,11 +383,13 @@ class CostModel:
         )  # fmt: skip
         return costs
 
-    def cost_layout(self, costed: CostedShapes, row: int, layout: Layout) -> tuple[Array, Array]:
+    def cost_layout(
+        self, costed: CostedShapes, row: int, layout: KernelLayout
+    ) -> tuple[Array, Array]:
         """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""
         return self.cost_inputs(self.layout_inputs(costed, row, layout))
 
-    def layout_inputs(self, costed: CostedShapes, row: int, layout: Layout) -> LayoutInputs:
+    def layout_inputs(self, costed: CostedShapes, row: int, layout: KernelLayout) -> LayoutInputs:
         """What a layout of one shape is costed from."""
         shape = laid_out(costed.shapes[row], layout.mtp_standalone)
         key = int(shape[f.SHAPE_KEY])
@@ -430,7 +432,7 @@ class CostModel:
         self.run(compiled.memory_phases, shape, key, costs, job, self.framework_inputs, *phases)
         return phases
 
-    def even_layout(self, costed: CostedShapes, row: int) -> Layout:
+    def even_layout(self, costed: CostedShapes, row: int) -> KernelLayout:
         """The layout in which `cost_shapes` costed a shape."""
         shape = costed.shapes[row]
         pp = int(shape[f.SHAPE_PP])
@@ -441,4 +443,4 @@ class CostModel:
         if costed.keys[int(shape[f.SHAPE_KEY]), f.KEY_MODULES] != 0:
             kinds = len(self.job.model.kinds)
             recomputed[:kinds] = counts[:kinds]
-        return Layout(counts, recomputed)
+        return KernelLayout(counts, recomputed)

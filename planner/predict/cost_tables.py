@@ -1,30 +1,25 @@
-"""From a job to the numpy arrays and NamedTuples that the compiled core reads.
-
-The op table decides what is counted; this module only flattens it.
-"""
+"""From a job to the NamedTuples that the compiled core reads; `planner.predict.op_columns` has the
+op table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from constraints.layout_context import greedy_costs
-from planner.cost import fields as f
 from planner.cost.inputs import as_declared, filled
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
-from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.execution import Kernels
 from planner.job.frameworks.profile import FP32_PRECISIONS
 from planner.job.job import Job
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.device import gpu_inputs
 from planner.predict.links import channels, link_inputs
-from planner.predict.ops import Op, OpKind, ParamShard, Piece, Saved, pieces
+from planner.predict.ops import Piece, pieces
 from planner.predict.ops.attention_core import score_parts
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.table import parameter_count
@@ -32,7 +27,6 @@ from planner.predict.optimizer_terms import (
     gradients_on_gpu,
     moment_bytes,
     offload_seconds_per_parameter,
-    parameter_update,
     traffic_bytes,
     trained_profile,
 )
@@ -61,172 +55,6 @@ def op_context(job: Job) -> OpContext:
 def job_pieces(job: Job) -> tuple[Piece, ...]:
     """Pieces of the job's model under its framework, for the compiled core."""
     return pieces(op_context(job))
-
-
-def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
-    """Op table of the pieces as arrays; columns in `planner.cost.fields`."""
-    rows = [(index, op) for index, piece in enumerate(all_pieces) for op in piece.ops]
-    ordered = [item for index, piece in enumerate(all_pieces) for item in _ordered(index, piece)]
-    return OpTable(
-        ops=_array([_op_row(index, op, job) for index, op in rows], f.OP_COLUMNS),
-        parameters=_array(
-            [
-                (
-                    index,
-                    *parameter_columns(op, count, shard).values(),
-                    *_update_row(op, count, job),
-                    after_core,
-                )
-                for index, op, after_core in ordered
-                for count, shard in op.parameters
-                if count
-            ],
-            f.PARAM_COLUMNS,
-        ),
-        saved=_array(
-            [
-                (index, *saved_columns(saved).values(), after_core)
-                for index, op, after_core in ordered
-                for saved in op.saved
-            ],
-            f.SAVED_COLUMNS,
-        ),
-        collectives=_array(
-            [
-                (
-                    index,
-                    comm.kind,
-                    comm.group,
-                    comm.bytes_per_token,
-                    comm.forward,
-                    comm.backward,
-                    comm.shard,
-                    comm.hidden_forward,
-                    comm.hidden_backward,
-                    comm.rerun_with,
-                    comm.sequence_parallel_only,
-                )
-                for index, op in rows
-                for comm in op.collectives
-            ],
-            f.COMM_COLUMNS,
-        ),
-    )
-
-
-def _ordered(index: int, piece: Piece) -> Iterator[tuple[int, Op, bool]]:
-    """(piece, row, whether it is behind the core of attention in forward)."""
-    behind = False
-    for op in piece.ops:
-        yield index, op, behind
-        behind = behind or op.kind is OpKind.ATTENTION
-
-
-def _array(rows: Sequence[Sequence[float]], columns: int) -> Array:
-    return np.array(rows, dtype=np.float64).reshape(len(rows), columns)
-
-
-def parameter_columns(op: Op, count: float, shard: ParamShard) -> dict[str, float]:
-    """Columns of some parameters of a row that do not depend on the optimizer. Vocabulary-parallel
-    tables are padded; a position table in the same row is not."""
-    pads = op.pads_vocabulary and shard is ParamShard.TP
-    return {"count": count, "shard": shard, "pads_vocabulary": pads}
-
-
-def saved_columns(saved: Saved) -> dict[str, float]:
-    """Columns of a saved tensor but for its piece."""
-    return {
-        "bytes": saved.bytes_per_token,
-        "shard": saved.shard,
-        "freed_by": saved.freed_by,
-        "only_with": saved.only_with,
-        "pads_vocabulary": saved.name in ("head/loss", "head/softcap"),
-        "fixed": saved.fixed_bytes,
-        "copies": saved.copies,
-        "leaves": saved.leaves,
-    }
-
-
-def _update_row(op: Op, count: float, job: Job) -> tuple[float, ...]:
-    """What the optimizer adds for some parameters of a row."""
-    update = parameter_update(
-        op, count, job.optimizer_setting, job.framework, float(job.model.hidden)
-    )
-    return update.state_bytes, update.temporary_bytes, update.flop
-
-
-def _op_row(index: int, op: Op, job: Job) -> tuple[float, ...]:
-    copies = quantised_copy_bytes(job, job.framework.in_precision(job.precision))
-    low = op.low_precision and _quantises(op, job.framework)
-    return (
-        index,
-        op.kind,
-        op.tokens,
-        op.tokens_factor,
-        op.out_width,
-        op.out_shard,
-        op.kv_out_width,
-        op.in_width,
-        op.in_shard,
-        op.groups,
-        op.heads,
-        op.kv_heads,
-        op.qk_head_dim,
-        op.v_head_dim,
-        op.window,
-        op.forward_bytes,
-        op.backward_bytes,
-        op.forward_kernels,
-        op.backward_kernels,
-        low,
-        op.pads_vocabulary,
-        op.rerun_with,
-        low if copies != 0.0 else op.autocasts,
-        op.work_bytes,
-        issue_factor(op, job),
-        op.host_waits,
-        op.forward_launches,
-        op.backward_launches,
-        op.forward_adds,
-        op.backward_adds,
-    )
-
-
-# CPU time of one of torch's operators over that of a module's kernel, of which profiles have the
-# time: a product takes 13.5 us on the host of a DGX H100, 19 us on a DGX A100's, 1.4 times as slow
-# (NVIDIA/TransformerEngine issue 2053), where a module's kernel takes 110 to 225.
-_OPERATOR_SHARE = 1.0 / 6.0
-
-
-def issue_factor(op: Op, job: Job) -> float:
-    """CPU time of a row over that of as many kernels of modules: nothing where a CUDA graph holds
-    it; torch's operators run at the host's speed of bare launches."""
-    if op.captured and _captured(op, job.framework.kernels):
-        return 0.0
-    if not op.torch_operators:
-        return 1.0
-    return _OPERATOR_SHARE * job.cluster.host_speed / job.cluster.host_launch_speed
-
-
-# Rows by the beginning of their names -> whether a graph holds them.
-_CAPTURED = {
-    "attention/": "attention_captured",
-    "state/": "state_captured",
-    "moe/": "router_captured",
-    "shared_experts/": "router_captured",
-}
-
-
-def _captured(op: Op, kernels: Kernels) -> bool:
-    """Whether CUDA graphs hold the module that a row is of."""
-    held = (name for start, name in _CAPTURED.items() if op.name.startswith(start))
-    return kernels.captured and all(getattr(kernels, name) for name in held)
-
-
-def _quantises(op: Op, profile: FrameworkProfile) -> bool:
-    """Whether a framework runs products of the row's kind in the job's 8 or 4 bits."""
-    experts = op.kind is OpKind.GROUPED_GEMM
-    return profile.kernels.quantises_experts if experts else profile.kernels.quantises_linears
 
 
 def may_part(job: Job) -> bool:
@@ -327,7 +155,9 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "model_parameters": _parameters(job),
         "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.offload),
         "live_gathered_bytes": _live_gathered(job, profile),
-        "logits_transient_bytes": _logits_transient(profile),
+        "logits_transient_bytes": max(
+            0.0, profile.saved.logits_peak_bytes - profile.saved.logits_saved_bytes
+        ),
         "issue_s": kernels.issue_s / job.cluster.host_speed,
         "launch_s": min(
             kernels.launch_s / job.cluster.host_launch_speed,
@@ -439,10 +269,6 @@ def _mask_buffer(job: Job) -> float:
     if job.attention != "eager":
         return 0.0
     return float(job.framework.saved.mask_buffer_bytes * job.model.max_positions**2)
-
-
-def _logits_transient(profile: FrameworkProfile) -> float:
-    return max(0.0, profile.saved.logits_peak_bytes - profile.saved.logits_saved_bytes)
 
 
 def kind_prefix(model: ModelSpec) -> Array:

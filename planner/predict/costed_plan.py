@@ -20,12 +20,11 @@ from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
-from planner.predict.cost_model import Columns, CostedShapes, CostModel
-from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.cost_model import Columns, CostedShapes, CostModel, KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
 from planner.predict.layouts import plain_context
-from planner.predict.offload_share import cost_any_layout, row_groups
+from planner.predict.mixture import cost_layout, row_groups
 from planner.predict.ops import flop_per_token
 from planner.predict.plan import (
     Degrees,
@@ -55,45 +54,20 @@ from planner.predict.uncertainty.intervals import (
 )
 
 Status = Literal["optimal", "feasible", "evaluated"]
+# Columns of the terms of a step and of a stage's memory.
 TIME_TERMS = {
-    "compute_s": f.STEP_COMPUTE,
-    "recompute_s": f.STEP_RECOMPUTE,
-    "tp_s": f.STEP_TP,
-    "cp_s": f.STEP_CP,
-    "ep_s": f.STEP_EP,
-    "fsdp_s": f.STEP_FSDP,
-    "pp_s": f.STEP_PP,
-    "bubble_s": f.STEP_BUBBLE,
-    "dp_s": f.STEP_DP,
-    "optimizer_s": f.STEP_OPTIMIZER,
-    "straggler_s": f.STEP_STRAGGLERS,
-    "offload_s": f.STEP_OFFLOAD,
-    "host_s": f.STEP_HOST,
+    name: getattr(f, "STEP_" + name.removesuffix("_s").upper()) for name in TimeTerms.model_fields
+}
+_STAGE_TERMS = {
+    name: getattr(f, f"STAGE_{name.upper()}")
+    for name in StageMemory.model_fields
+    if name not in ("stage", "layers", "phase")
 }
 _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
     "backward",
     "optimizer",
     "forward",
 )
-_STAGE_TERMS = {
-    "in_flight": f.STAGE_IN_FLIGHT,
-    "weights": f.STAGE_WEIGHTS,
-    "gradients": f.STAGE_GRADIENTS,
-    "optimizer": f.STAGE_OPTIMIZER,
-    "activations": f.STAGE_ACTIVATIONS,
-    "working": f.STAGE_WORKING,
-    "logits": f.STAGE_LOGITS,
-    "gather_buffers": f.STAGE_GATHER,
-    "optimizer_temporary": f.STAGE_OPTIMIZER_TEMPORARY,
-    "fragmentation": f.STAGE_FRAGMENTATION,
-    "context": f.STAGE_CONTEXT,
-    "communication": f.STAGE_COMMUNICATION,
-    "allocated": f.STAGE_ALLOCATED,
-    "peak": f.STAGE_PEAK,
-    "forward_s": f.STAGE_FORWARD_S,
-    "backward_s": f.STAGE_BACKWARD_S,
-    "offloaded": f.STAGE_OFFLOADED,
-}
 
 
 def row_degrees(columns: Columns, row: int) -> Degrees:
@@ -116,7 +90,7 @@ def job_plan(
     mode = job.recompute[int(columns["recompute"][row])]
     ctx = plain_context(job, degrees.pp, degrees.vpp, mode)
     groups = row_groups(job, columns, row)
-    costed_layout = cost_any_layout(cost_model, costed, row, layout, ctx, groups)
+    costed_layout = cost_layout(cost_model, costed, row, layout, ctx, groups)
     step = costed_layout.step
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     limit = job.hbm_limit_bytes
@@ -127,7 +101,7 @@ def job_plan(
     if job.cluster.sharp:
         bare = replace(job, cluster=job.cluster.model_copy(update={"sharp": ""}))
         hosts = CostModel(bare, compiled=cost_model.compiled)
-        by_hosts = cost_any_layout(hosts, costed, row, layout, ctx, groups).step
+        by_hosts = cost_layout(hosts, costed, row, layout, ctx, groups).step
         by_hosts_s = float(by_hosts[f.STEP_TIME])
         beside = step_time_interval(job, by_hosts_s, at=plan_conditions(job, degrees, by_hosts))
         interval = or_by_hosts(interval, step_time_s, beside, by_hosts_s)
@@ -178,9 +152,7 @@ def _ramp(
     for entry, goal in zip(job.ramp, rules.ramp, strict=True):
         at = ramp_columns(one, rules, goal)
         costed = cost_model.price_shapes(at)
-        step = cost_any_layout(
-            cost_model, costed, 0, layout, ctx, row_groups(job, at, 0)
-        ).step  # fmt: skip
+        step = cost_layout(cost_model, costed, 0, layout, ctx, row_groups(job, at, 0)).step
         batches.append(
             PlanBatch(
                 gbs=int(at["gbs"][0]),

@@ -15,8 +15,7 @@ from planner.job.offload import grouped_modules
 from planner.job.recomputation import layer_modes, recomputation
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
-from planner.predict.cost_model import CostModel
-from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.cost_model import CostModel, KernelLayout
 from planner.predict.cost_tables import may_part
 from planner.predict.plan import Plan
 

@@ -1,9 +1,14 @@
-"""Layers of one stage in several recompute modes: costed by the kernel as so many kinds of layers.
+"""Layers of one kind that are not alike, costed by the kernel as so many kinds of layers.
 
 A layer that recomputes in another mode than the shape's own becomes a kind of its own. For memory
 it is a plain layer that keeps and works with what the mode leaves it, and whose backward contains
-what runs again; so every maximum and moment of the cost core holds for it unchanged. The pieces
-are the kinds, the kinds in each other mode, then the ends. No search chooses a mix.
+what runs again; so every maximum and phase of the cost core holds for it unchanged. So does a layer
+whose activations stay where a fraction of those that can leave the GPU does: a framework's fraction
+leaves the last groups of every chunk there (`constraints.offload`). A layer of which some groups
+stay counts as one that stays in bytes and as one that leaves in seconds: a plan holds and takes no
+more than is said, by less than a layer of each chunk.
+
+The pieces are the kinds, the kinds once more for each way, then the ends. No search chooses either.
 """
 
 from __future__ import annotations
@@ -13,18 +18,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from constraints.layout_context import LayoutContext
+from constraints.offload import resident_counts
 from constraints.rule import Layout
 from planner.cost import fields as f
-from planner.cost.tables import Array, JobInputs
+from planner.cost.tables import Array, FrameworkInputs
 from planner.job.frameworks import RecomputeMode
-from planner.predict.cost_model import CostedShapes, CostModel, LayoutInputs
-from planner.predict.cost_model import Layout as KernelLayout
+from planner.job.job import Job
+from planner.predict.cost_model import (
+    Columns,
+    CostedShapes,
+    CostModel,
+    KernelLayout,
+    LayoutInputs,
+)
 from planner.predict.layouts import kernel_layout
+from planner.predict.offload_groups import shape_groups
 
+Groups = tuple[int, ...]
 _PASSES = slice(f.PIECE_BACKWARD, f.PIECE_BACKWARD_EP + 1)
 _AGAIN = slice(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1)
 _PASS_LINKS = slice(f.PIECE_LINKS + f.LINK_PASS, f.PIECE_LINKS + 2 * f.LINK_PASS)
 _AGAIN_LINKS = slice(f.PIECE_LINKS + 2 * f.LINK_PASS, f.PIECE_LINKS + 3 * f.LINK_PASS)
+_MEMORY = [f.STEP_PEAK_BYTES, f.STEP_PEAK_STAGE, f.STEP_ALLOCATED_BYTES]
+_OF_TIME = [f.STAGE_FORWARD_S, f.STAGE_BACKWARD_S, f.STAGE_OFFLOADED]
 
 
 @dataclass(frozen=True)
@@ -39,11 +55,72 @@ class CostedLayout:
     memory: LayoutInputs
 
 
-def mode_costs(cost_model: CostModel, costed: CostedShapes, row: int, mode: RecomputeMode) -> Array:
-    """Piece costs [pieces, PIECE_COLUMNS] of a shape's key in another recompute mode."""
-    key = costed.keys[int(costed.shapes[row, f.SHAPE_KEY])].copy()
-    key[[f.KEY_MODULES, f.KEY_SHARE, f.KEY_SPAN]] = int(mode.mask), mode.share, mode.span
-    costs: Array = cost_model.cost_keys(key[None, :])[0]
+def row_groups(job: Job, columns: Columns, row: int) -> Groups | None:
+    """Offloaded modules of a layer of each kind; None where all that can leaves, or nothing."""
+    if job.offload_fraction == 1.0:
+        return None
+    mode = job.recompute[int(columns["recompute"][row])]
+    degrees = {name: int(columns[name][row]) for name in ("tp", "cp", "ep", "etp", "mbs")}
+    return shape_groups(job, mode, **degrees)
+
+
+def cost_layout(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    layout: Layout,
+    ctx: LayoutContext,
+    groups: Groups | None = None,
+) -> CostedLayout:
+    """The kernel's figures for a layout; `groups`: `row_groups`."""
+    heavy, timed = kernel_inputs(cost_model, costed, row, layout, ctx, groups)
+    step, stages = cost_model.cost_inputs(timed)
+    if timed is not heavy:
+        held, sizes = cost_model.cost_inputs(heavy)
+        step[_MEMORY] = held[_MEMORY]
+        if groups is not None:
+            sizes[:, _OF_TIME] = stages[:, _OF_TIME]
+        stages = sizes
+    return CostedLayout(step, stages, timed.layout, timed.costs, heavy)
+
+
+def kernel_inputs(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    layout: Layout,
+    ctx: LayoutContext,
+    groups: Groups | None = None,
+) -> tuple[LayoutInputs, LayoutInputs]:
+    """(of its memory, of its seconds) what a layout is costed from; the same where all layers of a
+    kind are alike, but for those that do not recompute. `groups`: `row_groups`."""
+    counts = kernel_layout(cost_model, layout, ctx)
+    plain = cost_model.layout_inputs(costed, row, counts)
+    if groups is not None:
+        resident = cost_model.cost_resident(plain.key[None, :])[0]
+        inputs = _wider(plain, [resident], cost_model.share_inputs)
+        heavy, timed = (
+            _split(counts, np.array(stays, dtype=float).T, plain.job.kinds)
+            for stays in resident_counts(layout, ctx, groups)
+        )
+        return replace(inputs, layout=heavy), replace(inputs, layout=timed)
+    if not set(layout.recomputed) - set(ctx.modes[:1]):
+        return plain, plain
+    find = cost_model.job.framework.recompute_mode
+    others = [mode_costs(cost_model, plain.key, find(name)) for name in ctx.modes[1:]]
+    # The same layers once as such that recompute: what runs again is then named as such.
+    heavy, timed = (_mixed(counts, layout, ctx, again=again) for again in (False, True))
+    return (
+        replace(_wider(plain, list(map(as_plain, others))), layout=heavy),
+        replace(_wider(plain, others), layout=timed),
+    )
+
+
+def mode_costs(cost_model: CostModel, key: Array, mode: RecomputeMode) -> Array:
+    """Piece costs [pieces, PIECE_COLUMNS] of a key in another recompute mode."""
+    other = key.copy()
+    other[[f.KEY_MODULES, f.KEY_SHARE, f.KEY_SPAN]] = int(mode.mask), mode.share, mode.span
+    costs: Array = cost_model.cost_keys(other[None, :])[0]
     return costs
 
 
@@ -61,67 +138,27 @@ def as_plain(costs: Array) -> Array:
     return out
 
 
-def wider_job(job: JobInputs, others: int) -> JobInputs:
-    """The job with its kinds of layers once more for each other mode."""
-    return job._replace(
-        kinds=job.kinds * (1 + others),
-        pieces=job.pieces + job.kinds * others,
-        kinds_in_order=0.0,
+def _wider(
+    plain: LayoutInputs, others: list[Array], framework: FrameworkInputs | None = None
+) -> LayoutInputs:
+    """Inputs with the kinds of layers once more for each of other costs."""
+    job, kinds = plain.job, plain.job.kinds
+    return replace(
+        plain,
+        costs=stack(plain.costs, others, kinds),
+        job=job._replace(
+            kinds=kinds * (1 + len(others)),
+            pieces=job.pieces + kinds * len(others),
+            kinds_in_order=0.0,
+        ),
+        framework=framework or plain.framework,
     )
 
 
 def stack(base: Array, others: list[Array], kinds: int) -> Array:
-    """Rows of the kinds, of the kinds in each other mode, then of the ends."""
+    """Rows of the kinds, of the kinds once more for each other way, then of the ends."""
     rows = [base[:kinds], *(other[:kinds] for other in others), base[kinds:]]
     return np.ascontiguousarray(np.concatenate(rows))
-
-
-def memory_inputs(
-    cost_model: CostModel,
-    costed: CostedShapes,
-    row: int,
-    layout: Layout,
-    ctx: LayoutContext,
-) -> LayoutInputs:
-    """What the memory of a layout is computed from."""
-    counts = kernel_layout(cost_model, layout, ctx)
-    others = [as_plain(costs) for costs in _other_costs(cost_model, costed, row, layout, ctx)]
-    if not others:
-        return cost_model.layout_inputs(costed, row, counts)
-    return _wide_inputs(cost_model, costed, row, others, _mixed(counts, layout, ctx, again=False))
-
-
-def cost_layout(
-    cost_model: CostModel,
-    costed: CostedShapes,
-    row: int,
-    layout: Layout,
-    ctx: LayoutContext,
-) -> CostedLayout:
-    """The kernel's figures for a layout."""
-    held = memory_inputs(cost_model, costed, row, layout, ctx)
-    step, stages = cost_model.cost_inputs(held)
-    others = _other_costs(cost_model, costed, row, layout, ctx)
-    if not others:
-        return CostedLayout(step, stages, held.layout, held.costs, held)
-    counts = kernel_layout(cost_model, layout, ctx)
-    # The same layers once as such that recompute: what runs again is then named as such.
-    mixed = _mixed(counts, layout, ctx, again=True)
-    timed = _wide_inputs(cost_model, costed, row, others, mixed)
-    seconds, _ = cost_model.cost_inputs(timed)
-    memory = [f.STEP_PEAK_BYTES, f.STEP_PEAK_STAGE, f.STEP_ALLOCATED_BYTES]
-    seconds[memory] = step[memory]
-    return CostedLayout(seconds, stages, mixed, timed.costs, held)
-
-
-def _other_costs(
-    cost_model: CostModel, costed: CostedShapes, row: int, layout: Layout, ctx: LayoutContext
-) -> list[Array]:
-    """Piece costs in each mode but the first, where layers take any of them."""
-    if not set(layout.recomputed) - set(ctx.modes[:1]):
-        return []
-    find = cost_model.job.framework.recompute_mode
-    return [mode_costs(cost_model, costed, row, find(name)) for name in ctx.modes[1:]]
 
 
 def _mixed(
@@ -139,17 +176,15 @@ def _mixed(
     )
 
 
-def _wide_inputs(
-    cost_model: CostModel,
-    costed: CostedShapes,
-    row: int,
-    others: list[Array],
-    layout: KernelLayout,
-) -> LayoutInputs:
-    """Inputs of a layout with further kinds of given costs."""
-    layout_inputs = cost_model.layout_inputs(costed, row, layout)
-    return replace(
-        layout_inputs,
-        costs=stack(layout_inputs.costs, others, layout_inputs.job.kinds),
-        job=wider_job(layout_inputs.job, len(others)),
+def _split(plain: KernelLayout, resident: Array, kinds: int) -> KernelLayout:
+    """Counts of pieces with so many layers of each kind as layers that stay."""
+
+    def parts(counts: Array, stay: Array) -> Array:
+        leave = counts.copy()
+        leave[:kinds] -= stay
+        return stack(leave, [stay], kinds)
+
+    again = np.where(plain.recomputed[:kinds] > 0.0, resident, 0.0)
+    return KernelLayout(
+        parts(plain.counts, resident), parts(plain.recomputed, again), plain.mtp_standalone
     )

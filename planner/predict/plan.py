@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from constraints.context_kinds import ContextKind
+from hardware.frozen import Frozen
 from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
 from planner.predict.displays import displays
 
@@ -18,11 +19,7 @@ TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 ALWAYS_SHOWN = ("tp", "pp", "dp")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Degrees(_Frozen):
+class Degrees(Frozen):
     """Parallel degrees and batch of a plan. dp·tp·pp·cp = GPUs; gbs = mbs·grad_acc·dp."""
 
     tp: int = Field(1, ge=1, le=LARGEST_DEGREE)
@@ -59,7 +56,7 @@ class Degrees(_Frozen):
         return " ".join((*shown, f"z{self.zero}", *shard))
 
 
-class LayerLayout(_Frozen):
+class LayerLayout(Frozen):
     """Transformer layers of each block in pipeline order.
 
     `placement`: block b is on stage b mod pp (`straight`), on the way back in a V (`folded`), or
@@ -96,23 +93,30 @@ class LayerLayout(_Frozen):
         return len(set(self.block_layers)) <= 1
 
 
-class TimeTerms(_Frozen):
-    """Seconds of one step on the slowest stage; they add up to the step time."""
+def term_labels(kind: type[Frozen]) -> dict[str, str]:
+    """The words of the fields that are terms of a sum, in order."""
+    fields = kind.model_fields.items()
+    return {name: field.description for name, field in fields if field.description}
 
-    compute_s: float
-    recompute_s: float
-    tp_s: float
-    cp_s: float
-    ep_s: float
-    fsdp_s: float
-    pp_s: float
-    bubble_s: float
-    dp_s: float
-    optimizer_s: float
+
+class TimeTerms(Frozen):
+    """Seconds of one step on the slowest stage; they add up to the step time. A term of the core's
+    results has the same name (`planner.cost.fields`, STEP_*)."""
+
+    compute_s: float = Field(description="compute")
+    recompute_s: float = Field(description="recompute")
+    tp_s: float = Field(description="exposed TP traffic")
+    cp_s: float = Field(description="exposed CP traffic")
+    ep_s: float = Field(description="exposed EP traffic")
+    fsdp_s: float = Field(description="exposed parameter gathers")
+    pp_s: float = Field(description="exposed pipeline traffic")
+    bubble_s: float = Field(description="pipeline bubble and waiting")
+    dp_s: float = Field(description="exposed gradient traffic")
+    optimizer_s: float = Field(description="optimizer step")
     # 0 in plans written before the term existed.
-    straggler_s: float = 0.0
-    offload_s: float = 0.0
-    host_s: float
+    straggler_s: float = Field(0.0, description="waiting for the slowest node")
+    offload_s: float = Field(0.0, description="copies to and from the host, not hidden")
+    host_s: float = Field(description="host: data loading, logging")
 
     @property
     def total_s(self) -> float:
@@ -120,7 +124,7 @@ class TimeTerms(_Frozen):
         return float(sum(self.model_dump().values()))
 
 
-class StageMemory(_Frozen):
+class StageMemory(Frozen):
     """Bytes on one GPU of a pipeline stage at its peak.
 
     The terms are those of its heaviest moment, in the phase that `phase` names, so some are zero
@@ -131,17 +135,17 @@ class StageMemory(_Frozen):
     stage: int
     layers: int
     in_flight: float
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    working: float
-    logits: float
-    gather_buffers: float
-    optimizer_temporary: float
-    fragmentation: float
-    context: float
-    communication: float
+    weights: float = Field(description="weights")
+    gradients: float = Field(description="gradients")
+    optimizer: float = Field(description="optimizer state")
+    activations: float = Field(description="activations kept for backward")
+    working: float = Field(description="working set of one layer")
+    logits: float = Field(description="logits and loss")
+    gather_buffers: float = Field(description="gathered parameters (ZeRO-3)")
+    optimizer_temporary: float = Field(description="optimizer temporaries")
+    fragmentation: float = Field(description="allocator rounding and fragmentation")
+    communication: float = Field(description="communication buffers")
+    context: float = Field(description="CUDA context and libraries")
     allocated: float
     peak: float
     phase: Literal["backward", "optimizer", "forward"]
@@ -151,7 +155,7 @@ class StageMemory(_Frozen):
     offloaded: float = 0.0
 
 
-class Interval(_Frozen):
+class Interval(Frozen):
     """Where the true value lies with 80 % probability, and the measured rows that say so.
 
     `beyond`: what lies outside these rows, for which the interval is wider.
@@ -174,7 +178,7 @@ class Interval(_Frozen):
         return self.family + wider
 
 
-class PlanBatch(_Frozen):
+class PlanBatch(Frozen):
     """A batch of a ramp before the last: `until_tokens` of training, the same plan with another
     gradient accumulation. `step_time_s` as the plan's; its interval is as wide in proportion."""
 
@@ -184,7 +188,7 @@ class PlanBatch(_Frozen):
     step_time_s: float = Field(ge=0, allow_inf_nan=False)
 
 
-class FullMemory(_Frozen):
+class FullMemory(Frozen):
     """The chance that what the allocator reserves does not fit, and what follows.
 
     `step_time_s`: seconds of a step that goes on then, None where no measured run says;
@@ -209,7 +213,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 OPTIMAL_WITHIN = 1e-3
 
 
-class Plan(_Frozen):
+class Plan(Frozen):
     """One configuration and what it costs. Times in seconds, memory in bytes.
 
     `mfu`: model FLOP with the full attention square over dense 16-bit peak; `mfu_causal` counts

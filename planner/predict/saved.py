@@ -7,11 +7,10 @@ from typing import Any
 
 from planner.cost import piece_memory
 from planner.cost.keys import local_tokens
-from planner.cost.light import LightRows
 from planner.job.modules import Module
-from planner.predict.cost_tables import context_inputs, parameter_columns, saved_columns
+from planner.predict.cost_tables import context_inputs
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import Piece, Saved
+from planner.predict.ops.rows import Saved
 
 Key = Any
 """A row of the key table as an object (`planner.cost.fields.KEY_*`)."""
@@ -37,24 +36,4 @@ def rank_key(
 def saved_bytes(row: Saved, context: OpContext, key: Key) -> float:
     """Bytes of one saved tensor on the rank."""
     job = context_inputs(context)
-    return piece_memory.saved_row_bytes(saved_row(row), local_tokens(key, job), key, job)
-
-
-def saved_row(row: Saved) -> SimpleNamespace:
-    """A saved tensor as a record of the core's table."""
-    return SimpleNamespace(**saved_columns(row))
-
-
-def rank_parameters(piece: Piece, context: OpContext, key: Key) -> tuple[float, float]:
-    """(dense, expert) parameters of a piece on the rank before ZeRO; vocabulary rows padded."""
-    rows = [
-        SimpleNamespace(piece=0, **parameter_columns(op, count, shard))
-        for op in piece.ops
-        for count, shard in op.parameters
-    ]
-    return piece_memory.parameters_on_rank(0, key, LightRows(rows), context_inputs(context))
-
-
-def table_parameters(context: OpContext, key: Key) -> float:
-    """Parameters of the vocabulary table on the rank, padding included."""
-    return piece_memory.table_parameters(key, context_inputs(context))
+    return piece_memory.saved_row_bytes(row, local_tokens(key, job), key, job)

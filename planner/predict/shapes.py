@@ -12,7 +12,7 @@ from constraints.explain import minimal_conflict
 from constraints.numbers import BatchGoal, ClusterNumbers, DegreeLimit, IntArray
 from constraints.registry import rules_of
 from planner.job.errors import UsageError
-from planner.job.job import BatchTarget, Job
+from planner.job.job import BatchTarget, Job, model_numbers
 from planner.job.offload import grouped_modules
 from planner.predict.cost_tables import job_pieces
 from planner.predict.links import link_inputs
@@ -21,7 +21,6 @@ from planner.predict.plan import Degrees
 from planner.predict.space import (
     LegalityReport,
     Shapes,
-    build_context,
     enumerate_shapes,
     largest_usable,
     legal_shapes,
@@ -41,16 +40,13 @@ class Candidates:
 def rule_context(job: Job) -> RuleContext:
     """The plain numbers that rules over shapes read."""
     cluster = job.cluster
-    context = build_context(
-        job.model,
-        job.framework,
-        ClusterNumbers(
-            cluster.num_gpus,
-            cluster.gpus_per_node,
-            int(link_inputs(cluster).scale_up_domain),
-        ),
-        _goal(job.batch),
-        seq=job.seq,
+    domain = int(link_inputs(cluster).scale_up_domain)
+    context = RuleContext(
+        model=model_numbers(job.model, job.seq),
+        cluster=ClusterNumbers(cluster.num_gpus, cluster.gpus_per_node, domain),
+        batch=_goal(job.batch),
+        framework=job.framework.parallelism,
+        framework_name=job.framework.name,
         precision=job.precision,
         recompute_modes=len(job.recompute),
         limits={name: degree_limit(values) for name, values in job.limits.items()},
@@ -60,8 +56,8 @@ def rule_context(job: Job) -> RuleContext:
         conditions=job.conditions,
         context_kinds=job.context_kinds,
         context_inner=job.context_inner,
+        ramp=tuple(_goal(entry.batch) for entry in job.ramp),
     )
-    context = replace(context, ramp=tuple(_goal(entry.batch) for entry in job.ramp))
     if not job.activation_offload:
         return context
     host_bytes = cluster.host_memory_bytes_per_node / cluster.gpus_per_node

@@ -14,24 +14,17 @@ from functools import cached_property
 import numpy as np
 
 from constraints.batch import accumulation
-from constraints.condition import UserCondition
 from constraints.context import RuleContext
-from constraints.context_kinds import ContextKind
 from constraints.numbers import (
     SHAPE_COLUMNS,
-    BatchGoal,
     ClusterNumbers,
     Columns,
-    DegreeLimit,
     IntArray,
     Mask,
 )
 from constraints.pipeline import most_chunks
 from constraints.registry import rules_of
 from constraints.rule import ShapeRule
-from planner.job.frameworks import FrameworkProfile
-from planner.job.job import model_numbers
-from planner.job.specs import ModelSpec
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 # A rank's slice of a sequence shorter than this makes its GEMMs too thin to be worth a cp more.
@@ -87,46 +80,6 @@ class LegalityReport:
     removed: Mapping[str, int]
 
 
-def build_context(
-    model: ModelSpec,
-    framework: FrameworkProfile,
-    cluster: ClusterNumbers,
-    batch: BatchGoal,
-    *,
-    seq: int | None = None,
-    precision: str = "bf16",
-    recompute_modes: int = 1,
-    limits: Mapping[str, DegreeLimit] | None = None,
-    allow_tp_across_nodes: bool = False,
-    least_zero: int = 0,
-    schedule: str | None = None,
-    conditions: tuple[UserCondition, ...] = (),
-    context_kinds: tuple[ContextKind, ...] = ("p2p",),
-    context_inner: int = 0,
-) -> RuleContext:
-    """The plain numbers that rules read, from the planner's own types.
-
-    `seq` in tokens defaults to the model's pretraining length; `recompute_modes` is the number
-    of recompute modes to try (column `recompute` holds their indices).
-    """
-    return RuleContext(
-        model=model_numbers(model, seq or model.pretraining_seq),
-        cluster=cluster,
-        batch=batch,
-        framework=framework.parallelism,
-        framework_name=framework.name,
-        precision=precision,
-        recompute_modes=recompute_modes,
-        limits=dict(limits or {}),
-        allow_tp_across_nodes=allow_tp_across_nodes,
-        least_zero=least_zero,
-        schedule=schedule,
-        conditions=conditions,
-        context_kinds=context_kinds,
-        context_inner=context_inner,
-    )
-
-
 def enumerate_shapes(ctx: RuleContext) -> Shapes:
     """Every candidate shape, legal or not, without duplicates.
 
@@ -140,7 +93,7 @@ def enumerate_shapes(ctx: RuleContext) -> Shapes:
     shape = _parallel_degrees(ctx)
     shape = _interleaving(ctx, shape)
     shape = _expert_degrees(ctx, shape)
-    shape = _cross(shape, "zero", {*ctx.framework.zero_stages, *_named(ctx, "zero")})
+    shape = _cross(shape, "zero", {*ctx.framework.zero_stages, *ctx.named("zero")})
     shape = _shards(ctx, shape)
     shape = _batches(ctx, shape)
     names = (name for name in SHAPE_COLUMNS if name != "recompute")
@@ -195,9 +148,9 @@ def _gpu_counts(cluster: ClusterNumbers) -> list[int]:
 def _parallel_degrees(ctx: RuleContext) -> Shape:
     """Columns tp, pp, cp, dp: splits of the GPUs, and whatever the user names."""
     gpus = ctx.cluster.num_gpus
-    shape: Shape = {"tp": _values({*_tensor_degrees(ctx), *_named(ctx, "tp")})}
-    shape = _cross(shape, "pp", {*_divisors(gpus, ctx.model.layers), *_named(ctx, "pp")})
-    shape = _cross(shape, "cp", {*_context_degrees(ctx), *_named(ctx, "cp")})
+    shape: Shape = {"tp": _values({*_tensor_degrees(ctx), *ctx.named("tp")})}
+    shape = _cross(shape, "pp", {*_divisors(gpus, ctx.model.layers), *ctx.named("pp")})
+    shape = _cross(shape, "cp", {*_context_degrees(ctx), *ctx.named("cp")})
     replica = shape["tp"] * shape["pp"] * shape["cp"]
     shape = _keep(shape, (gpus % replica == 0) | _names_any(ctx, shape, ("tp", "pp", "cp")))
     replica = shape["tp"] * shape["pp"] * shape["cp"]
@@ -220,7 +173,7 @@ def _context_degrees(ctx: RuleContext) -> list[int]:
 def _interleaving(ctx: RuleContext, shape: Shape) -> Shape:
     """Column vpp: 1, and chunk counts that suit the number of layers."""
     layers = ctx.model.layers
-    shape = _cross(shape, "vpp", {*range(1, max(1, layers // 2) + 1), *_named(ctx, "vpp")})
+    shape = _cross(shape, "vpp", {*range(1, max(1, layers // 2) + 1), *ctx.named("vpp")})
     chunks = shape["pp"] * shape["vpp"]
     # The embedding and the head may count as a layer each: 126 + 2 = 128 (Llama 3.1 405B).
     useful = (layers % chunks == 0) | ((layers + 2) % chunks == 0)
@@ -233,11 +186,11 @@ def _interleaving(ctx: RuleContext, shape: Shape) -> Shape:
 def _expert_degrees(ctx: RuleContext, shape: Shape) -> Shape:
     """Columns ep and etp: splits of a stage's GPUs over the experts."""
     experts = ctx.model.experts
-    shape = _cross(shape, "ep", {*_divisors(experts or 1, experts or 1), *_named(ctx, "ep")})
+    shape = _cross(shape, "ep", {*_divisors(experts or 1, experts or 1), *ctx.named("ep")})
     # 0 stands for "as tp"; it would repeat 1 where tp is 1.
-    shape = _cross(shape, "etp", {1, *([0] if experts else []), *_named(ctx, "etp")})
+    shape = _cross(shape, "etp", {1, *([0] if experts else []), *ctx.named("etp")})
     as_tp = shape["etp"] == 0
-    listed = np.isin(shape["tp"], _values({1, *_named(ctx, "etp")}))
+    listed = np.isin(shape["tp"], _values({1, *ctx.named("etp")}))
     shape = _keep(shape, ~(as_tp & listed))
     shape["etp"] = np.where(shape["etp"] == 0, shape["tp"], shape["etp"])
     stage = shape["dp"] * shape["cp"] * shape["tp"]
@@ -252,7 +205,7 @@ def _shards(ctx: RuleContext, shape: Shape) -> Shape:
     (stages 2 and 3): for the one reduction of a step it costs memory and saves nothing.
     """
     limit = ctx.limits.get("shard")
-    named = _named(ctx, "shard")
+    named = ctx.named("shard")
     tried = {size for size in named if limit is None or limit.allows_value(size)}
     least = ctx.framework.hybrid_least_zero
     domains = SHARD_DOMAINS if least <= 3 else ()
@@ -271,7 +224,7 @@ def _shards(ctx: RuleContext, shape: Shape) -> Shape:
 def _batches(ctx: RuleContext, shape: Shape) -> Shape:
     """Columns mbs, grad_acc, gbs: each shape's own global batch, nearest to the one wanted."""
     goal = ctx.batch.sequences
-    shape = _cross(shape, "mbs", {*MICRO_BATCHES, *_named(ctx, "mbs")})
+    shape = _cross(shape, "mbs", {*MICRO_BATCHES, *ctx.named("mbs")})
     tokens = shape["mbs"] * ctx.model.seq // (shape["cp"] * shape["tp"])
     useful = tokens <= MOST_TOKENS_PER_RANK
     useful &= shape["mbs"] * shape["dp"] <= goal + ctx.batch.largest_difference
@@ -285,21 +238,16 @@ def _batches(ctx: RuleContext, shape: Shape) -> Shape:
 
 def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
     """Adds rows for values that the user names but that no row has by derivation."""
-    missing = sorted({*_named(ctx, name)} - set(shape[name].tolist()))
+    missing = sorted({*ctx.named(name)} - set(shape[name].tolist()))
     if not missing:
         return shape
     forced = _cross({key: column for key, column in shape.items() if key != name}, name, missing)
     return {key: np.concatenate((column, forced[key])) for key, column in shape.items()}
 
 
-def _named(ctx: RuleContext, degree: str) -> tuple[int, ...]:
-    """Numbers of a degree that the user names."""
-    return ctx.named(degree)
-
-
 def _names_any(ctx: RuleContext, shape: Shape, degrees: Iterable[str]) -> Mask:
     """Rows in which some degree has a value that the user names."""
-    masks = [np.isin(shape[degree], _values(_named(ctx, degree))) for degree in degrees]
+    masks = [np.isin(shape[degree], _values(ctx.named(degree))) for degree in degrees]
     mask: Mask = np.logical_or.reduce(masks)
     return mask
 

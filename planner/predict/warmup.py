@@ -149,9 +149,8 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     inputs = (
         _zeros(JobInputs), _zeros(FrameworkInputs), _zeros(GpuInputs), network(_zeros(LinkInputs))
     )  # fmt: skip
-    ops = [table(columns, 1) for columns in (
-        f.OP_COLUMNS, f.PARAM_COLUMNS, f.SAVED_COLUMNS, f.COMM_COLUMNS
-    )]  # fmt: skip
+    rows = (f.OP_ROW, f.PARAM_ROW, f.SAVED_ROW, f.COMM_ROW)
+    ops = [table(len(row.names or ()), 1) for row in rows]
     keys, shapes = table(f.KEY_COLUMNS, 1), table(f.SHAPE_COLUMNS, 1)
     costs, steps = table(f.PIECE_COLUMNS, 1, 1), table(f.STEP_COLUMNS, 1)
     shape = (shapes[0], keys[0], costs[0])

@@ -34,10 +34,8 @@ from planner.search.terms import ShapeTerms
 MOST_OF_MEAN = 2.5
 # Stages at the start of the pipeline of which each may show most traffic at the end of a step.
 SHOWS = 6
-# Starts of unlike runs with which this bound takes no more than seconds, over a stage's chunks, and
-# milliseconds, in a chunk.
+# Starts of unlike runs, over a stage's chunks, with which this bound takes no more than seconds.
 _MOST_STARTS = 64
-_FEW_STARTS = 16
 # Layers of a model with which it takes seconds, however they are mixed.
 _FEW_LAYERS = 64
 # Most places that the layers of all stages may have together.
@@ -59,11 +57,6 @@ def applies(ctx: LayoutContext) -> bool:
     few = ctx.layers <= _FEW_LAYERS or sum(sequence(ctx.kinds).repeats) * ctx.vpp <= _MOST_STARTS
     choice = few if shared else ctx.blocks > 1
     return plain and choice and sequence(ctx.kinds).coded
-
-
-def is_quick(ctx: LayoutContext) -> bool:
-    """Whether kinds of layers repeat enough for this bound to come before any other."""
-    return sum(sequence(ctx.kinds).repeats) <= _FEW_STARTS
 
 
 @dataclass(frozen=True)
@@ -218,7 +211,7 @@ class StageSeconds:
         backward_s = sums[:, linear.TERM_BACKWARD] + again @ layer[:, linear.TERM_RECOMPUTE]
         reduce_s = sums[:, linear.TERM_REDUCE] + terms.scalars[linear.SCALAR_REDUCE_BASE]
         gather_s = sums[:, linear.TERM_ALL_GATHER] + terms.scalars[linear.SCALAR_ALL_GATHER_BASE]
-        passes, (hide_reduce, hide_gather) = terms.passes_at_ends, terms.hidden_at_ends
+        passes, (hide_reduce, hide_gather) = terms.boundary_passes, terms.boundary_hidden
         window_s = passes * backward_s - sums[:, linear.TERM_TAKEN_BACKWARD]
         shown_s = _exposed(reduce_s, hide_reduce, window_s)
         window_s = passes * sums[:, linear.TERM_FORWARD] - sums[:, linear.TERM_TAKEN_FORWARD]
@@ -362,10 +355,10 @@ class BlockBound:
         self, of_stage: Integers, places: Integers, seconds: Array, largest: bool
     ) -> tuple[float, Integers]:
         """(the least that all stages take together, the option of each stage with which)."""
-        reached = np.empty((self.ctx.pp + 1, self.end + 1))
+        together = np.empty((self.ctx.pp + 1, self.end + 1))
         chosen = np.zeros(self.ctx.pp, dtype=np.int64)
-        compiled.least_together(of_stage, places, seconds, largest, reached, chosen)
-        return float(reached[-1, -1]), chosen
+        compiled.least_together(of_stage, places, seconds, largest, together, chosen)
+        return float(together[-1, -1]), chosen
 
     # --- what stages may hold ---------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Lower bounds on the pace of one job's shapes, by rungs of a memory ladder.
+"""Lower bounds on the sample time of one job's shapes, by limits of a memory ladder.
 
 Each is tightened only when its shape comes first in a search.
 """
@@ -21,9 +21,7 @@ from planner.predict.layouts import job_placement
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
-from planner.search.block_bound import NO_BOUND, Bound, StageSeconds
-from planner.search.block_holdings import StagesThatHold
-from planner.search.fractional_bound import Prices, least_step_s
+from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST
 from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms, within
@@ -35,7 +33,7 @@ TIGHTEST = 2
 
 
 class BoundedShapes:
-    """Costed shapes of one job under a memory limit. `tie`: shares of a pace that do not matter.
+    """Costed shapes of one job under a memory limit. `tie`: shares of a time that do not matter.
 
     `deadline` (`time.perf_counter`, None: none): after it no bound gets tighter than it is.
     """
@@ -54,12 +52,11 @@ class BoundedShapes:
         self.columns = columns
         self.limit_bytes = limit_bytes
         self.deadline = deadline
-        # Best pace known of other jobs that are searched with this one.
+        # Best sample time known of other jobs that are searched with this one.
         self.best_beside = np.inf
         self._tight_bounds: dict[tuple[int, int], Array] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
-        self._prices: dict[object, Prices] = {}
         # Whether bounds by whole blocks pay: not where a rough answer will do.
         self._whole_blocks = tie <= OPTIMAL_WITHIN
         # By shape, within `limit_bytes`.
@@ -110,12 +107,12 @@ class BoundedShapes:
         return np.flatnonzero(light & quick)
 
     def best_even(self) -> float:
-        """Best pace of an even layout within the limit; infinite if none fits."""
+        """Best sample time of an even layout within the limit; infinite if none fits."""
         return float(self.sample_s[self.peak <= self.limit_bytes].min(initial=np.inf))
 
     @cached_property
     def bounds(self) -> Floats:
-        """[rows, rungs]: no layout of the shape within the limit has a better pace.
+        """[rows, limits]: no layout of the shape within the limit has a better sample time.
 
         The plain ones of the kernel, until a search looks at the shape (`_bound`).
         """
@@ -144,22 +141,22 @@ class BoundedShapes:
 
     @cached_property
     def _plain_sample_times(self) -> Floats:
-        """[rows, rungs]: no layout of the shape has a better pace; infinite where none can fit."""
+        """[rows, limits]: no layout has a better sample time; infinite where none can fit."""
         steps = self.costed.steps[self.rows]
         light = steps[:, f.STEP_PEAK_BOUND][:, None] <= self.limits[None, :]
         sample_times = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows]
         return np.where(light, sample_times[:, None], np.inf)
 
     def least_bound(self, index: int, enough: float) -> float:
-        """No layout of any shape has a better pace at a rung; where none beats `enough`, more is
-        not looked for."""
+        """No layout of any shape within a limit is faster, s a sequence; where none beats `enough`,
+        more is not looked for."""
         bound = self.bounds[:, index]
         known = float(bound[self._bounded <= index].min(initial=enough))
         self._bound(np.flatnonzero((self._bounded > index) & (bound < known)), index)
         return float(self.bounds[:, index].min(initial=np.inf))
 
     def _bound(self, positions: np.ndarray, index: int) -> None:
-        """Raise the bounds of shapes to those of `bounds.bound_shapes`, from a rung on; those that
+        """Raise the bounds of shapes to those of `bounds.bound_shapes`, from a limit on; those that
         have them from a higher one on, or where the search is over, keep theirs."""
         positions = positions[self._bounded[positions] > index]
         for start in range(0, len(positions), _CHUNK):
@@ -172,7 +169,7 @@ class BoundedShapes:
         self._bounded[positions] = index
 
     def _bound_seconds(self, positions: np.ndarray, index: int) -> Floats:
-        """[shapes, rungs] bounds on the step time from a rung on, s."""
+        """[shapes, limits] bounds on the step time from a limit on, s."""
         codes = np.array(
             [recompute_code(recomputation) for recomputation in self.recomputations],
             dtype=np.float64,
@@ -195,7 +192,7 @@ class BoundedShapes:
         return self.deadline is not None and time.perf_counter() >= self.deadline
 
     def _tighten(self, position: int, index: int, target: float) -> float:
-        """The next tighter bound on the pace of a shape at a rung; it holds at lower rungs too."""
+        """The next tighter bound on the sample time within a limit; it holds within lower ones."""
         self._tightened[position, index] += 1
         if self._tightened[position, index] < TIGHTEST:
             gbs = float(self.columns["gbs"][self.rows[position]])
@@ -221,21 +218,13 @@ class BoundedShapes:
         Without a plan to beat any layout will do, and that is CP-SAT's to find.
         """
         row = int(self.rows[position])
-        found = NO_BOUND
-        wanted = self._whole_blocks and target < np.inf
-        if wanted:
-            terms, ctx = self.linear(row, float(self.limits[index]))
-            target_s = target * float(self.columns["gbs"][row])
-            whole = block_bound.applies(ctx)
-            if ctx.placement == "straight" and not (whole and block_bound.is_quick(ctx)):
-                seconds, memory = StageSeconds(terms, ctx), StagesThatHold(ctx)
-                found = Bound(least_step_s(seconds, memory, target_s, self._prices))
-            if whole and found.step_s < target_s:
-                each_s = np.maximum(found.step_s, self._tight_s(position, index))
-                found = block_bound.least_step(terms, ctx, target_s, each_s, self.deadline).over(
-                    found
-                )
-        return found
+        if not self._whole_blocks or target == np.inf:
+            return NO_BOUND
+        terms, ctx = self.linear(row, float(self.limits[index]))
+        if not block_bound.applies(ctx):
+            return NO_BOUND
+        target_s, each_s = target * float(self.columns["gbs"][row]), self._tight_s(position, index)
+        return block_bound.least_step(terms, ctx, target_s, each_s, self.deadline)
 
     def linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
         """The linear terms of a shape, and what layout rules read of it under a memory limit."""
@@ -254,7 +243,7 @@ class BoundedShapes:
         return self.cost_model.job.recompute[int(self.columns["recompute"][row])]
 
     def _tight_s(self, position: int, index: int) -> Array:
-        """`planner.cost.tight_bounds` of a shape at a rung: [n - 1] seconds where every block
+        """`planner.cost.tight_bounds` of a shape at a limit: [n - 1] seconds where every block
         recomputes n layers, else one figure; 0 where the schedule has none."""
         if (position, index) in self._tight_bounds:
             return self._tight_bounds[position, index]

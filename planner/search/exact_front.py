@@ -38,7 +38,7 @@ def fastest_plan(
 def lighter_plans(
     explorer: LimitSearch, found: Sequence[LimitResult], most_s: float, memory_bytes: float
 ) -> list[LimitResult]:
-    """`found`, and below its last plan the front's plans one by one, up to a pace."""
+    """`found`, and below its last plan the front's plans one by one, up to a sample time."""
     results = list(found)
     while (point := results[-1].point) is not None and not explorer.stopped:
         if point.peak <= memory_bytes:

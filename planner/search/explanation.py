@@ -17,7 +17,7 @@ from planner.job.job import Job, offered_exchanges
 from planner.job.technique_rules import site_of
 from planner.predict.assumed_hardware import Assumption, hardware_assumptions
 from planner.predict.assumptions import unmeasured_notes
-from planner.predict.plan import Degrees, Plan, StageMemory
+from planner.predict.plan import Degrees, Plan, StageMemory, TimeTerms, term_labels
 from planner.predict.techniques import works_with
 from planner.search.neighbours import Configured, Neighbour, neighbours
 from planner.search.result import JobSummary, SearchResult
@@ -30,37 +30,10 @@ if TYPE_CHECKING:
 Evaluator = Callable[[Degrees, str], Plan]
 Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
 
-MEMORY_TERMS = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimizer state",
-    "activations": "activations kept for backward",
-    "working": "working set of one layer",
-    "logits": "logits and loss",
-    "gather_buffers": "gathered parameters (ZeRO-3)",
-    "optimizer_temporary": "optimizer temporaries",
-    "fragmentation": "allocator rounding and fragmentation",
-    "communication": "communication buffers",
-    "context": "CUDA context and libraries",
-}
-TIME_TERMS = {
-    "compute_s": "compute",
-    "recompute_s": "recompute",
-    "tp_s": "exposed TP traffic",
-    "cp_s": "exposed CP traffic",
-    "ep_s": "exposed EP traffic",
-    "fsdp_s": "exposed parameter gathers",
-    "pp_s": "exposed pipeline traffic",
-    "bubble_s": "pipeline bubble and waiting",
-    "dp_s": "exposed gradient traffic",
-    "optimizer_s": "optimizer step",
-    "straggler_s": "waiting for the slowest node",
-    "offload_s": "copies to and from the host, not hidden",
-    "host_s": "host: data loading, logging",
-}
+MEMORY_TERMS, TIME_TERMS = term_labels(StageMemory), term_labels(TimeTerms)
 # Times the memory of a GPU, where that shall not bind.
 _NO_LIMIT = 1000.0
-# Two plans whose pace differs by less than this share are called equal.
+# Two plans whose sample time differs by less than this share are called equal.
 SAME_SPEED = 0.0005
 
 
@@ -344,7 +317,7 @@ def _outcome(other: Plan, faster_by: float) -> Outcome:
 
 
 def main_difference(plan: Plan, other: Plan) -> tuple[str, float]:
-    """The time term that explains a difference in pace most, and its seconds.
+    """The time term that explains a difference in sample time most, and its seconds.
 
     The other plan's times are scaled to the plan's batch. Of terms that push the way of the
     total, the largest.

@@ -1,8 +1,8 @@
 """Epsilon-constraint search: the fastest plan under each of a ladder of memory limits.
 
-At each rung the shapes are visited in order of their bound at that limit. A shape is skipped once
+At each limit the shapes are visited in order of their bound at that limit. A shape is skipped once
 its bound cannot beat the best plan by more than TIE; the others get their layout from CP-SAT, and
-the kernel costs what it finds. So for each rung the gap between the best plan and the least bound
+the kernel costs what it finds. So for each limit the gap between the best plan and the least bound
 of all layouts of all shapes is known, not hoped for.
 """
 
@@ -35,7 +35,7 @@ _BOUNDED_AT_ONCE = 1024
 
 
 class Explorer(BoundedShapes):
-    """Finds the rungs of one job's costed shapes under a memory limit."""
+    """Finds the limits of one job's costed shapes under a memory limit."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Explorer(BoundedShapes):
         return bool(self.stopped) or super()._over()
 
     def climb(self, index: int, beside: float = np.inf) -> LimitResult:
-        """The fastest plan at one rung.
+        """The fastest plan at one limit.
 
-        `beside`: best pace known elsewhere; layouts that do not beat it are not looked for.
+        `beside`: best sample time known elsewhere; layouts that do not beat it are not looked for.
         """
         limit = float(self.limits[index])
         best = self.best_known(limit)
@@ -109,7 +109,7 @@ class Explorer(BoundedShapes):
         return LimitResult(limit, best, bound)
 
     def _open(self, index: int, target: float) -> list[tuple[float, int]]:
-        """(bound, position) of the shapes that may have a layout of use at a rung."""
+        """(bound, position) of the shapes that may have a layout of use at a limit."""
         bound = self.bounds[:, index]
         beats = bound * (1.0 + self.effort.tie) < target
         useful = np.flatnonzero(beats & np.isfinite(bound) & ~self.only_even[self.rows])
@@ -157,7 +157,7 @@ class Explorer(BoundedShapes):
         return best
 
     def _allowed_s(self, index: int) -> float:
-        """Work that may be spent once this rung is done, deterministic seconds: the first takes at
+        """Work that may be spent once this limit is done, deterministic seconds: the first takes at
         most half of what is left, the others a share that leaves something for all."""
         most_s, share = self.effort.most_effort_s, 0.5 if index == 0 else 0.2
         return self.spent.effort_s + share * max(0.0, most_s - self.spent.effort_s)
@@ -202,9 +202,9 @@ class Explorer(BoundedShapes):
         return Point(row, layout, float(self.sample_s[row]), float(self.peak[row]), self.source)
 
     def _solve(self, position: int, index: int, target: float) -> Point | None:
-        """Solve one shape at one rung for a layout that beats `target` by more than a tie.
+        """Solve one shape at one limit for a layout that beats `target` by more than a tie.
 
-        What its bound turns out to be holds for lower rungs too.
+        What its bound turns out to be holds for lower limits too.
         """
         row, limit = int(self.rows[position]), float(self.limits[index])
         gbs = float(self.columns["gbs"][row])

@@ -22,7 +22,7 @@ def thin(sample_s: Floats, peak: Floats, order: Indices, tie: float, saving: flo
     """A front, fastest first, without points that say little: the fastest of each group stays.
 
     Going down in memory, a point is kept if it saves the share `saving` of the last kept one's
-    peak. A point within `tie` of the last kept one's pace takes its place when it saves that
+    peak. A point within `tie` of the last kept one's sample time takes its place when it saves that
     much: nobody would choose the heavier of two equally fast plans, the fastest excepted.
     """
     kept: list[int] = []

@@ -8,6 +8,7 @@ from planner._version import __version__
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.search.changes import Situation, dropped_choices
 from planner.search.infeasibility import (
     UNDECIDED_RULES,
     ConflictingRule,
@@ -16,7 +17,7 @@ from planner.search.infeasibility import (
 )
 from planner.search.limit_results import Progress, Until
 from planner.search.memory_conflict import layout_rules, memory_rule
-from planner.search.relaxations import Situation, Tried, dropped_choices, find_relaxations
+from planner.search.relaxations import Tried, find_relaxations
 from planner.search.shares import CostedShares, SharesExplorer
 from planner.search.trial import try_job
 

@@ -171,9 +171,9 @@ class Objective:
             return 0
         exposed = self._variable(self.scale)
         drain: Expression = 0
-        hidden = dict(zip(columns, terms.hidden_at_ends, strict=True))
+        hidden = dict(zip(columns, terms.boundary_hidden, strict=True))
         based = dict(zip(columns, terms.scalars[bases], strict=True))
-        passes = terms.passes_at_ends
+        passes = terms.boundary_passes
         for stage in range(terms.pp):
             seconds = self._unhidden(stage, hidden, based)
             taken = self._sum(stage, (linear.TERM_TAKEN_BACKWARD,), floor)

@@ -27,7 +27,7 @@ LIMIT_STEPS = 24
 # Plans slower than this many times the fastest are not looked for.
 SLOWEST = 1.5
 # Work for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
-# many layouts. A rung takes at most half of what is left, so that the lower ones get their part.
+# many layouts. A limit takes at most half of what is left, so that the lower ones get their part.
 MOST_EFFORT_S = 2.5
 MOST_SOLVES = 300
 
@@ -73,7 +73,7 @@ class Point:
 
 
 def gap_to_bound(sample_s: float | None, bound: float) -> float:
-    """Share of a pace (None: no plan found) that a better plan could save, none beating `bound`."""
+    """Share of a time (None: no plan found) that a better plan could save, none beating `bound`."""
     if sample_s is None:
         return 0.0 if np.isinf(bound) else 1.0
     return max(0.0, 1.0 - bound / sample_s)
@@ -89,7 +89,7 @@ class LimitResult:
 
     @property
     def gap(self) -> float:
-        """Share of the pace that a better plan could save at most."""
+        """Share of the sample time that a better plan could save at most."""
         return gap_to_bound(None if self.point is None else self.point.sample_s, self.bound)
 
 
@@ -151,12 +151,12 @@ class LimitSearch(ABC):
     ) -> list[LimitResult]:
         """The results from a limit down, until nothing fits, plans take far longer than `fastest`,
         seconds per sequence that are known, or those so far are `enough`."""
-        rungs = range(self.limit_steps)
-        self.descend([limit_bytes * self.limit_step**index for index in rungs])
+        indices = range(self.limit_steps)
+        self.descend([limit_bytes * self.limit_step**index for index in indices])
         results: list[LimitResult] = []
         with stopped_by_signal(self.spent.interrupt):
-            for index in rungs:
-                self.progress("solving layouts", index, len(rungs))
+            for index in indices:
+                self.progress("solving layouts", index, len(indices))
                 result = self.climb(index)
                 if result.point is None or result.point.sample_s > SLOWEST * fastest:
                     return results or [result]
@@ -169,7 +169,7 @@ class LimitSearch(ABC):
     def within(
         self, limits: Sequence[float], target_sample_times: Sequence[float]
     ) -> list[LimitResult]:
-        """The fastest plan within each of some falling limits, of those that beat a pace."""
+        """The fastest plan within each of some falling limits, of those that beat a sample time."""
         self.descend(limits)
         with stopped_by_signal(self.spent.interrupt):
             return list(map(self.climb, range(len(limits)), target_sample_times))

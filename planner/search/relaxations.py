@@ -7,19 +7,17 @@ request, so what is printed can be typed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
 from hardware.load import gpu_names, load_gpu
 from planner.job.errors import UsageError
-from planner.job.frameworks import load_framework
-from planner.job.job import Job, searched_modes
-from planner.job.offload import searched_offloads, spelled
-from planner.job.optimizers import load_optimizer
 from planner.job.request import Request
 from planner.predict.plan import Plan
+from planner.search import changes
+from planner.search.changes import Change, Changes, Make, Situation
 from planner.search.costed import EVEN_CHANCE
 from planner.search.infeasibility import Relaxation, RelaxationKind
 from planner.search.limit_results import Effort, Progress, Until
@@ -30,63 +28,12 @@ from planner.search.trial import search_costed
 COUNTS_TRIED = 64
 NODES_BEYOND = 4
 MOST_DOUBLINGS = 10
-SHORTEST_SEQUENCE = 512
-# Optimizers with less state, the nearest to AdamW first.
-SMALLER_OPTIMIZERS = ("adamw-bf16", "adamw-fp8", "adamw-8bit", "adamw-4bit")
-OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
-TOLERANCES = (0.1, 0.2)
-# Frameworks in use today that shard further than Megatron-LM does.
-SHARDING_FRAMEWORKS = ("torchtitan", "deepspeed")
-
 # Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
 EFFORT = Effort(most_solves=6, most_effort_s=0.5, tie=0.02)
 # Work to learn whether anything fits at all.
 PROBE = replace(EFFORT, any_plan=True)
 # Kinds whose changes do not build on each other.
 _INDEPENDENT = ("condition", "limit")
-
-Make = Callable[[], Job]
-
-
-@dataclass(frozen=True)
-class Change:
-    """One change of the job. `complete`: every smaller change of its kind comes before it."""
-
-    text: str
-    make: Make
-    complete: bool = True
-
-
-Changes = Iterator[Change]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A changed request; called, its job. UsageError for what no request may ask."""
-
-    plain: Request
-    changes: dict[str, object]
-
-    @property
-    def request(self) -> Request:
-        """The request with the changes."""
-        return Request(**(self.plain.model_dump() | self.changes))
-
-    def __call__(self) -> Job:
-        return self.request.resolve()
-
-
-@dataclass(frozen=True)
-class Situation:
-    """The job in which nothing fits. `gpus`: how many of the given ones it can use."""
-
-    request: Request
-    job: Job
-    gpus: int
-
-    def asked(self, **changes: object) -> Asked:
-        """The request with some fields changed."""
-        return Asked(self.request, changes)
 
 
 @dataclass(frozen=True)
@@ -112,18 +59,18 @@ def find_relaxations(
     until, kinds, check = until or Until(), kinds or KINDS, check or verify
     found: list[Relaxation] = []
     in_vain: list[str] = []
-    for index, (kind, changes) in enumerate(kinds.items()):
+    for index, (kind, of_kind) in enumerate(kinds.items()):
         progress(f"searching what would fit: {kind}", index, len(kinds))
-        item, vain = _smallest(at, kind, changes(at, until), until, check)
+        item, vain = _smallest(at, kind, of_kind(at, until), until, check)
         found += item
         in_vain += vain
     if not found:
-        found, _ = _smallest(at, "everything", _everything(at), until, check)
+        found, _ = _smallest(at, "everything", changes.everything(at), until, check)
     return Tried(sorted(found, key=lambda relaxation: relaxation.seconds_per_token), in_vain)
 
 
 def _smallest(
-    at: Situation, kind: RelaxationKind, changes: Changes, until: Until, check: Check
+    at: Situation, kind: RelaxationKind, tries: Changes, until: Until, check: Check
 ) -> tuple[list[Relaxation], list[str]]:
     """The first change that fits safely, and the first that at least probably fits, if smaller;
     the last change that was tried if none does.
@@ -133,7 +80,7 @@ def _smallest(
     found: list[Relaxation] = []
     in_vain: list[str] = []
     all_decided = True
-    for change in changes:
+    for change in tries:
         if until.over(kind):
             break
         safe_only = bool(found) and kind not in _INDEPENDENT
@@ -205,170 +152,6 @@ def verify(
     return Outcome(None, trial.proven)
 
 
-# --- the user's choices -------------------------------------------------------------------------
-
-
-def dropped_choices(request: Request) -> dict[str, Request]:
-    """For each choice of the user that narrows the search: the request without it."""
-    choices: dict[str, Request] = {}
-    for condition in request.conditions():
-        given = getattr(request, condition.verb)
-        left = tuple(text for text in given if " ".join(text.split()) != condition.text)
-        if condition.verb == "fix":
-            left = tuple(text for text in given if _fixed(text) != condition.text)
-        choices[condition.option] = request.model_copy(update={condition.verb: left})
-    for name, values in request.limits.items():
-        limits = {other: kept for other, kept in request.limits.items() if other != name}
-        text = f"--{_option(name)} {','.join(str(value) for value in values)}"
-        choices[text] = request.model_copy(update={"limits": limits})
-    if request.recompute is not None:
-        text = f"--recompute {','.join(request.recompute)}"
-        choices[text] = request.model_copy(update={"recompute": None})
-    if request.hbm_reserve != "0":
-        text = f"--hbm-reserve {request.hbm_reserve}"
-        choices[text] = request.model_copy(update={"hbm_reserve": "0"})
-    return choices
-
-
-def _fixed(text: str) -> str:
-    from constraints.condition import user_condition
-
-    return user_condition("fix", text).text
-
-
-def _option(degree: str) -> str:
-    return "shard-size" if degree == "shard" else degree.replace("_", "-")
-
-
-def _conditions(at: Situation, _until: Until) -> Changes:
-    item = {condition.option for condition in at.request.conditions()}
-    for text, request in dropped_choices(at.request).items():
-        if text in item:
-            yield Change(f"without {text}", Asked(request, {}))
-
-
-def _limits(at: Situation, _until: Until) -> Changes:
-    for name in at.request.limits:
-        others = {other: kept for other, kept in at.request.limits.items() if other != name}
-        yield Change(f"without --{_option(name)}", at.asked(limits=others))
-
-
-def _larger(name: str) -> Callable[[Situation, Until], Changes]:
-    """The next larger values of a degree that the user limited."""
-
-    def changes(at: Situation, _until: Until) -> Changes:
-        values = at.request.limits.get(name, ())
-        tried = range(4) if name == "zero" else [1 << power for power in range(10)]
-        for value in (one_range for one_range in tried if values and one_range > max(values)):
-            yield Change(f"--{name} {value}", at.asked(limits=at.request.limits | {name: (value,)}))
-
-    return changes
-
-
-def _tensor(at: Situation, until: Until) -> Changes:
-    """More tp: the limit lifted step by step, then beyond the NVLink domain."""
-    yield from _larger("tp")(at, until)
-    cluster = at.job.cluster
-    several = cluster.num_gpus > cluster.scale_up_domain_gpus
-    if several and not at.request.allow_tp_across_domains:
-        yield Change("--allow-tp-across-nodes", at.asked(allow_tp_across_domains=True))
-
-
-def _recompute(at: Situation, _until: Until) -> Changes:
-    """Modes beside those that the user chose, those that free least first."""
-    if at.request.recompute is None:
-        return
-    names = {mode.name for mode in at.job.recompute}
-    for mode in searched_modes(at.job.model, at.job.framework):
-        if mode.name not in names:
-            yield Change(f"--recompute {mode.name}", at.asked(recompute=(mode.name,)))
-
-
-def _reserve(at: Situation, _until: Until) -> Changes:
-    if at.request.hbm_reserve != "0":
-        yield Change("without --hbm-reserve", at.asked(hbm_reserve="0"))
-
-
-def _everything(at: Situation) -> Changes:
-    """All of the user's choices dropped together."""
-    choices = dropped_choices(at.request)
-    if len(choices) > 1:
-        free = at.asked(require=(), forbid=(), fix=(), limits={}, recompute=None, hbm_reserve="0")
-        yield Change("without " + ", ".join(choices), free, complete=False)
-
-
-# --- the job ------------------------------------------------------------------------------------
-
-
-def _batch(at: Situation, _until: Until) -> Changes:
-    """A looser tolerance of the batch: more replica counts and micro-batches divide it."""
-    if at.request.gbs_tokens is None:
-        return
-    for tolerance in TOLERANCES:
-        if tolerance > at.request.gbs_tolerance:
-            yield Change(f"--gbs-tolerance {tolerance:g}", at.asked(gbs_tolerance=tolerance))
-
-
-def smaller_optimizers(at: Situation, _until: Until) -> Changes:
-    """Optimizers with less state."""
-    for name in SMALLER_OPTIMIZERS:
-        if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
-            yield Change(f"--optimizer {name}", at.asked(optimizer=name))
-
-
-def larger_offloads(at: Situation, _until: Until) -> Changes:
-    """More of the optimizer on the CPU."""
-    if at.request.optimizer_offload == "search":
-        return
-    for share in OFFLOADED_SHARES:
-        if share > at.request.optimizer_offload:
-            yield Change(f"--optimizer-offload {share:g}", at.asked(optimizer_offload=share))
-
-
-def _activations(at: Situation, _until: Until) -> Changes:
-    """Activations of more modules on the host, where the framework has it."""
-    profile = at.job.framework
-    if at.request.activation_offload == "search" or not profile.activation_offload.modules:
-        return
-    for modules in searched_offloads(profile, at.job.model):
-        if set(modules) > set(at.job.activation_offload):
-            named = spelled(modules, profile, at.job.model)
-            yield Change(f"--activation-offload {named}", at.asked(activation_offload=named))
-
-
-def _dtype(at: Situation, _until: Until) -> Changes:
-    if at.job.dtype != "bf16":
-        precision = "bf16" if at.request.precision == "fp32" else at.request.precision
-        yield Change("--dtype bf16", at.asked(dtype="bf16", precision=precision))
-
-
-def shorter_sequences(at: Situation, _until: Until) -> Changes:
-    """Halved sequences; the batch keeps its tokens."""
-    if at.job.ramp and at.job.batch.exact:
-        return  # each of its batches would have to follow
-    factor = 2
-    while at.job.seq % factor == 0 and at.job.seq // factor >= SHORTEST_SEQUENCE:
-        seq = at.job.seq // factor
-        if at.request.gbs is None:
-            yield Change(f"--seq {seq}", at.asked(seq=seq))
-        else:
-            gbs = at.request.gbs * factor
-            yield Change(f"--seq {seq} --gbs {gbs}", at.asked(seq=seq, gbs=gbs))
-        factor *= 2
-
-
-def _framework(at: Situation, _until: Until) -> Changes:
-    """A framework with a higher ZeRO stage."""
-    zero_stage = max(at.job.framework.parallelism.zero_stages)
-    if max(at.request.limits.get("zero", (zero_stage,))) < zero_stage:
-        return
-    for name in SHARDING_FRAMEWORKS:
-        stage = max(load_framework(name).parallelism.zero_stages)
-        if stage > zero_stage:
-            text = f"--framework {name} (ZeRO {stage})"
-            yield Change(text, at.asked(framework=name, dtype=None, recompute=None))
-
-
 # --- the machines -------------------------------------------------------------------------------
 
 
@@ -437,19 +220,19 @@ def _gpu_type(at: Situation, _until: Until) -> Changes:
 
 
 KINDS: Kinds = {
-    "condition": _conditions,
-    "limit": _limits,
-    "zero": _larger("zero"),
-    "tp": _tensor,
-    "recompute": _recompute,
-    "reserve": _reserve,
-    "batch": _batch,
-    "optimizer": smaller_optimizers,
-    "offload": larger_offloads,
-    "activation-offload": _activations,
-    "dtype": _dtype,
-    "sequence": shorter_sequences,
-    "framework": _framework,
+    "condition": changes.conditions,
+    "limit": changes.degree_limits,
+    "zero": changes.larger_degree("zero"),
+    "tp": changes.tensor_degrees,
+    "recompute": changes.recompute_modes,
+    "reserve": changes.memory_reserve,
+    "batch": changes.batch_tolerance,
+    "optimizer": changes.smaller_optimizers,
+    "offload": changes.larger_offloads,
+    "activation-offload": changes.activation_offloads,
+    "dtype": changes.dtypes,
+    "sequence": changes.shorter_sequences,
+    "framework": changes.frameworks,
     "gpus": _gpus,
     "gpu-type": _gpu_type,
 }

@@ -102,7 +102,7 @@ def find_plans(
     note = launch.of_plans(found["plans"], request, shares.job)
     return SearchResult(
         request=request,
-        job=job_summary([shares.job], request.resolve().cluster.num_gpus),
+        job=job_summary([shares.job], job.cluster.num_gpus),
         counts=_counts(shares, explorer, time.perf_counter() - started),
         riskier=riskier,
         notes=(

@@ -3,8 +3,8 @@ whose activations are kept on the host, as one front.
 
 Neither enters the shapes or the layouts, only what the update of a parameter or a layer costs and
 keeps, and which recompute modes work with it. So the job is costed once at each choice, and the
-explorers climb together: on each rung they share the best plan known, and the bound of the rung is
-the least of theirs. A plan is optimal only if no layout at any choice beats it.
+explorers climb together: at each limit they share the best plan known, and its bound is the least
+of theirs. A plan is optimal only if no layout at any choice beats it.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class SharesExplorer(LimitSearch):
             explorer.descend(np.asarray(limits, dtype=np.float64))
 
     def climb(self, index: int, target_sample_s: float = np.inf) -> LimitResult:
-        """The fastest plan at one rung, over all shares, and the bound that none beats."""
+        """The fastest plan at one limit, over all shares, and the bound that none beats."""
         limit = float(self.explorers[0].limits[index])
         known = [explorer.best_known(limit) for explorer in self.explorers]
         best = _fastest([point for point in known if point is not None])

@@ -39,7 +39,7 @@ class ShapeTerms:
     """Linear terms of one shape; columns TERM_*, SCALAR_* of `planner.cost.linear`.
 
     `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a copy of the
-    vocabulary table); `memory`: bytes at every moment. `bubble_share`: see
+    vocabulary table); `memory`: bytes at every phase. `bubble_share`: see
     `planner.cost.schedule`, at most that of any layout. `ordered`: kinds of layers follow each
     other.
     """
@@ -66,14 +66,14 @@ class ShapeTerms:
         return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
 
     @property
-    def passes_at_ends(self) -> float:
-        """`planner.cost.schedule.passes_at_ends`."""
-        return schedule.passes_at_ends(self.framework.schedule, self.pp, self.vpp, self.grad_acc)
+    def boundary_passes(self) -> float:
+        """`planner.cost.schedule.boundary_passes`."""
+        return schedule.boundary_passes(self.framework.schedule, self.pp, self.vpp, self.grad_acc)
 
     @property
-    def hidden_at_ends(self) -> tuple[float, float]:
+    def boundary_hidden(self) -> tuple[float, float]:
         """Shares of the gradients' reduction and of the weights' gather that may be hidden."""
-        share = schedule.hideable_at_ends(self.framework.schedule, self.vpp)
+        share = schedule.boundary_hideable(self.framework.schedule, self.vpp)
         framework = self.framework
         return share * framework.hide_gradient_reduction, share * framework.hide_parameter_gather
 

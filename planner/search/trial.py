@@ -110,7 +110,7 @@ def search_costed(
     """
     explorer = shares.explorer(effort, None, probability, limit_bytes)
     for one_explorer in explorer.explorers:
-        # Only the first rung is climbed: no bounds are needed below it.
+        # Only the first limit is climbed: no bounds are needed below it.
         one_explorer.limits = one_explorer.limits[:1]
     for source, row, layout in known:
         one_explorer = explorer.explorers[source]

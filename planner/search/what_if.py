@@ -20,10 +20,10 @@ from planner.predict.decided import decided_job
 from planner.predict.layouts import plan_layout
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import given_columns, legal_candidates
+from planner.search.changes import dropped_choices
 from planner.search.costed import EVEN_CHANCE, likely_limit_bytes
 from planner.search.hardware_changes import JobChange, hardware_changes
 from planner.search.limit_results import Effort, Progress, Until
-from planner.search.relaxations import dropped_choices
 from planner.search.shares import CostedShares, cost_shares
 from planner.search.trial import Trial, TrialModel, cost_altered, search_costed
 from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow

@@ -82,3 +82,8 @@ def cost(model: CostModel, **degrees: int) -> tuple[CostedShapes, Array]:
     columns = {name: np.array([value]) for name, value in (defaults | degrees).items()}
     costed = model.cost_shapes(columns)
     return costed, costed.steps[0]
+
+
+def with_kernels(job: Job, **values: float) -> Job:
+    """The job with other figures of kernels."""
+    return with_table(job, "kernels", **values)

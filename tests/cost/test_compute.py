@@ -102,9 +102,9 @@ def test_grouped_gemm_agrees_with_measurements(
     tolerance: float,
 ) -> None:  # fmt: skip
     inputs = MEASURED_ON[gpu]
-    function = compute.grouped_weight_gradient_time_s if weight else compute.grouped_gemm_time_s
-    seconds = function(
-        groups * rows, groups, n, k, inputs.matmul16_flop_per_s, inputs.gemm16_max_efficiency,
+    shape = (n, k, rows) if weight else (rows, n, k)
+    seconds = compute.grouped_gemm_time_s(
+        *shape, groups, inputs.matmul16_flop_per_s, inputs.gemm16_max_efficiency,
         8.0 if weight else 2.0, inputs,
     )  # fmt: skip
     predicted = 2.0 * groups * rows * n * k / (inputs.matmul16_flop_per_s * seconds)
@@ -210,7 +210,7 @@ def test_rows_of_an_odd_width_are_loaded_element_by_element() -> None:
 
 def test_one_group_equals_one_gemm_on_the_ideal_gpu() -> None:
     peak, share = IDEAL.matmul16_flop_per_s, IDEAL.gemm16_max_efficiency
-    grouped = compute.grouped_gemm_time_s(4096.0, 1.0, 1024.0, 2048.0, peak, share, 2.0, IDEAL)
+    grouped = compute.grouped_gemm_time_s(4096.0, 1024.0, 2048.0, 1.0, peak, share, 2.0, IDEAL)
     assert grouped == pytest.approx(gemm_s(4096.0, 1024.0, 2048.0, IDEAL), rel=1e-12)
 
 

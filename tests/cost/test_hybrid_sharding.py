@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.cost import fields as f
-from planner.cost.communication import all_reduce_time_s, reduce_scatter_time_s
-from planner.cost.data_parallel import reduce_seconds
+from planner.cost.communication import all_gather_time_s, all_reduce_time_s
+from planner.cost.data_parallel import reduce_stream
 from planner.cost.tables import Array
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job, with_links
@@ -38,7 +38,7 @@ def test_a_group_of_one_shards_no_state(model: CostModel) -> None:
     _, hybrid = stages_of(model, dp=32, zero=3, shard=1)
     for column in STATE:
         assert hybrid[0, column] == alone[0, column]
-    assert hybrid[0, f.STAGE_GATHER] == 0
+    assert hybrid[0, f.STAGE_GATHER_BUFFERS] == 0
 
 
 def test_state_is_divided_by_the_group(model: CostModel) -> None:
@@ -60,8 +60,8 @@ def test_reduction_is_a_scatter_inside_and_an_all_reduce_across(model: CostModel
     key = key_of(costed)
     grid = grid_of(costed)
     links = model.link_inputs
-    seconds = reduce_seconds(1e9, 0.0, 4.0, key, grid, model.network)
-    inside = reduce_scatter_time_s(4e9, 8.0, 8.0, links)
+    seconds = reduce_stream(1e9, 0.0, 4.0, key, grid, model.network).seconds
+    inside = all_gather_time_s(4e9, 8.0, 8.0, links)
     across = all_reduce_time_s(5e8, 4.0, 1.0, links)
     assert seconds == pytest.approx(inside + across)
     assert (grid.shards, grid.replicas) == (8.0, 4.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hardware.load import parse_gpus
 from hardware.sharp import with_sharp
 from planner.cost import fields as f
-from planner.cost.communication import all_reduce_time_s, reduce_scatter_time_s
+from planner.cost.communication import all_gather_time_s, all_reduce_time_s
 from planner.cost.in_network import in_network_stream, serves, switch_tiers
 from planner.cost.inputs import LinkInputs
 from planner.predict.links import link_inputs
@@ -69,7 +69,7 @@ def test_a_scatter_moves_what_a_ring_does() -> None:
     switched = in_network_stream(f.COLLECTIVE_REDUCE_SCATTER, 8 * GB, 1024.0, 8.0, IDEAL)
     assert switched.seconds == pytest.approx(8 * GB / 8 / 50e9)
     assert switched.between == pytest.approx(switched.seconds)
-    hosts = reduce_scatter_time_s(8 * GB, 1024, 8, IDEAL)
+    hosts = all_gather_time_s(8 * GB, 1024, 8, IDEAL)
     assert hosts == pytest.approx(1023 / 1024 * switched.seconds)
 
 

@@ -9,7 +9,7 @@ from hardware.load import parse_gpus
 from hardware.sharp import with_sharp
 from planner.cost import fields as f
 from planner.cost import linear
-from planner.cost.data_parallel import gather_seconds, reduce_seconds
+from planner.cost.data_parallel import gather_stream, reduce_stream
 from planner.cost.linear import traffic_line
 from planner.cost.step import slowdown
 from planner.job.request import Request
@@ -47,12 +47,12 @@ def test_terms_of_one_stage_are_those_of_its_parameters(model: CostModel, zero: 
         framework.gradient_communication_bytes,
         framework.parameter_communication_bytes,
     )
-    for term, base, seconds, size, exists in (
-        (linear.TERM_REDUCE, linear.SCALAR_REDUCE_BASE, reduce_seconds, gradient, zero < 2),
-        (linear.TERM_ALL_GATHER, linear.SCALAR_ALL_GATHER_BASE, gather_seconds, weight, zero > 0),
+    for term, base, stream, size, exists in (
+        (linear.TERM_REDUCE, linear.SCALAR_REDUCE_BASE, reduce_stream, gradient, zero < 2),
+        (linear.TERM_ALL_GATHER, linear.SCALAR_ALL_GATHER_BASE, gather_stream, weight, zero > 0),
     ):
         whole, least = (
-            exists * factor * seconds(count, 0.0, size, key, grid, network)
+            exists * factor * stream(count, 0.0, size, key, grid, network).seconds
             for count in (parameters, linear.NEARLY_NONE)
         )
         assert scalars[base] == pytest.approx(least)
@@ -73,14 +73,14 @@ def test_no_line_lies_above_the_time(
     for high in (1e6, 1e8, 1e10):
         for reduce in (True, False):
             base, slope = traffic_line(high, False, reduce, key, grid, framework, links)
-            time_s = reduce_seconds if reduce else gather_seconds
+            stream = reduce_stream if reduce else gather_stream
             size_bytes = (
                 framework.gradient_communication_bytes
                 if reduce
                 else framework.parameter_communication_bytes
             )
             for size in np.geomspace(1e3, high, 40):
-                real_s = time_s(size, 0.0, size_bytes, key, grid, links)
+                real_s = stream(size, 0.0, size_bytes, key, grid, links).seconds
                 assert base + slope * size <= real_s * (1 + 1e-9)
-            whole_s = time_s(high, 0.0, size_bytes, key, grid, links)
+            whole_s = stream(high, 0.0, size_bytes, key, grid, links).seconds
             assert base + slope * high == pytest.approx(whole_s, rel=1e-6)

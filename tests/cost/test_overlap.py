@@ -11,7 +11,7 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.compute import attention_forward_time_s, gemm_time_s
-from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
+from planner.cost.data_parallel import gather_stream, optimizer_seconds, reduce_stream
 from planner.cost.piece_compute import ComputeTerms
 from planner.cost.piece_traffic import exposed_traffic, group_window, hide_share
 from planner.cost.tables import Array
@@ -128,8 +128,12 @@ def boundary_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[floa
     parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
     framework = model.framework_inputs
     key_grid = (key, grid, model.network)
-    reduce = reduce_seconds(parameters, 0.0, framework.gradient_communication_bytes, *key_grid)
-    gather = gather_seconds(parameters, 0.0, framework.parameter_communication_bytes, *key_grid)
+    reduce = reduce_stream(
+        parameters, 0.0, framework.gradient_communication_bytes, *key_grid
+    ).seconds
+    gather = gather_stream(
+        parameters, 0.0, framework.parameter_communication_bytes, *key_grid
+    ).seconds
     return reduce, gather, found
 
 

@@ -70,9 +70,9 @@ def test_activations_that_micro_batches_keep(vpp: float, kept: list[float]) -> N
 
 def test_quantised_copies_of_weights_stay_but_under_zero_3() -> None:
     framework = framework_inputs(weight_casts_stay=1.0)
-    stays = [p.staying_casts(HOLDS, grid(zero=zero), framework) for zero in range(4)]
+    stays = [p.resident_casts(HOLDS, grid(zero=zero), framework) for zero in range(4)]
     assert stays == [1101, 1101, 1101, 0]
-    assert p.staying_casts(HOLDS, grid(), framework_inputs()) == 0.0
+    assert p.resident_casts(HOLDS, grid(), framework_inputs()) == 0.0
     assert {p.cast_bytes(phase, HOLDS, framework) for phase in range(OPTIMIZER)} == {0.0}
 
 

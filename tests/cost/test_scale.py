@@ -12,6 +12,7 @@ import pytest
 from hardware.link_curves import load_curve_table
 from hardware.load import parse_gpus
 from planner.cost import fields as f
+from planner.cost._jit import rows
 from planner.cost.communication import all_gather_time_s, point_to_point_time_s
 from planner.cost.compute import (
     eager_attention_backward_time_s,
@@ -32,22 +33,22 @@ def test_stragglers_cost_a_share_of_the_rest_with_each_doubling_of_the_domains(
     gpus: str, dp: int, doublings: int
 ) -> None:
     _, step = cost(CostModel(make_job(gpus=gpus)), dp=dp, zero=1)
-    rest = step[f.STEP_TIME] - step[f.STEP_STRAGGLERS]
-    assert step[f.STEP_STRAGGLERS] == pytest.approx(STRAGGLER_SHARE * doublings * rest)
+    rest = step[f.STEP_TIME] - step[f.STEP_STRAGGLER]
+    assert step[f.STEP_STRAGGLER] == pytest.approx(STRAGGLER_SHARE * doublings * rest)
     assert step[f.STEP_TIME_BOUND] <= step[f.STEP_TIME]
 
 
 def test_one_rack_of_nvl72_waits_for_nobody_else() -> None:
     _, step = cost(CostModel(make_job(gpus="64xGB200")), dp=64, zero=1)
-    assert step[f.STEP_STRAGGLERS] == 0.0
+    assert step[f.STEP_STRAGGLER] == 0.0
 
 
 @pytest.mark.parametrize(("pp", "dp", "doublings"), [(8, 1, 0), (4, 2, 1), (1, 8, 3)])
 def test_stages_of_a_pipeline_do_not_wait_for_each_other(pp: int, dp: int, doublings: int) -> None:
     """Ranks that meet in collectives are those of a stage: here dp nodes."""
     _, step = cost(CostModel(make_job(gpus="64xH100")), tp=8, pp=pp, dp=dp, zero=1, grad_acc=8)
-    rest = step[f.STEP_TIME] - step[f.STEP_STRAGGLERS]
-    assert step[f.STEP_STRAGGLERS] == pytest.approx(STRAGGLER_SHARE * doublings * rest)
+    rest = step[f.STEP_TIME] - step[f.STEP_STRAGGLER]
+    assert step[f.STEP_STRAGGLER] == pytest.approx(STRAGGLER_SHARE * doublings * rest)
 
 
 def test_scattered_activations_pass_the_network_once_and_are_gathered_inside() -> None:
@@ -82,13 +83,13 @@ def test_a_launch_that_waits_adds_its_time_to_the_kernels() -> None:
         model = CostModel(with_table(job, "kernels", blocking_launches=blocking))
         costed, steps[blocking] = cost(model, mbs=2)
         costs[blocking] = costed.piece_costs(0)[0]
-    kernels = CostModel(job).op_table.ops
-    first = kernels[kernels[:, f.OP_PIECE] == 0]
+    kernels = rows(CostModel(job).op_table.ops, f.OP_ROW)
+    first = kernels[kernels["piece"] == 0]
     for column, item in (
-        (f.PIECE_FORWARD, f.OP_FORWARD_KERNELS),
-        (f.PIECE_BACKWARD, f.OP_BACKWARD_KERNELS),
+        (f.PIECE_FORWARD, "forward_kernels"),
+        (f.PIECE_BACKWARD, "backward_kernels"),
     ):
-        issue = first[:, item].sum() * job.framework.kernels.issue_s / job.cluster.host_speed
+        issue = first[item].sum() * job.framework.kernels.issue_s / job.cluster.host_speed
         assert costs[True][column] - costs[False][column] == pytest.approx(issue)
     assert steps[True][f.STEP_TIME] > steps[False][f.STEP_TIME]
 

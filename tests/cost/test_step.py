@@ -6,7 +6,7 @@ import pytest
 
 from planner.cost import compiled
 from planner.cost import fields as f
-from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_V, hideable_at_ends, passes_at_ends
+from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_V, boundary_hideable, boundary_passes
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, make_job, on_ideal_links, with_table
 
@@ -87,8 +87,8 @@ def test_a_second_model_does_not_recompile(model: CostModel) -> None:
 def test_what_stands_beside_the_traffic_at_the_ends_of_a_step(
     schedule: int, shape: tuple[int, int, int], passes: float, hideable: float
 ) -> None:
-    assert passes_at_ends(schedule, *map(float, shape)) == pytest.approx(passes)
-    assert hideable_at_ends(schedule, float(shape[1])) == pytest.approx(hideable)
+    assert boundary_passes(schedule, *map(float, shape)) == pytest.approx(passes)
+    assert boundary_hideable(schedule, float(shape[1])) == pytest.approx(hideable)
 
 
 def test_interleaved_chunks_hide_all_but_the_first_one_s_traffic() -> None:

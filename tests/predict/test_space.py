@@ -11,10 +11,10 @@ from constraints.context import RuleContext
 from constraints.numbers import SHAPE_COLUMNS, BatchGoal, ClusterNumbers
 from constraints.user import parse_degree_limit
 from planner.job.frameworks import framework_names, load_framework
+from planner.job.job import model_numbers
 from planner.job.models.catalog import load_model
 from planner.predict.space import (
     Shape,
-    build_context,
     enumerate_shapes,
     largest_usable,
     legal_shapes,
@@ -34,12 +34,13 @@ def job(
     precision: str = "bf16",
     **limits: str,
 ) -> RuleContext:
-    return build_context(
-        load_model(model).spec,
-        load_framework(framework),
-        ClusterNumbers(gpus, gpus_per_node=min(8, domain), scale_up_domain=domain),
-        BatchGoal(gbs, exact=exact),
-        seq=seq,
+    profile = load_framework(framework)
+    return RuleContext(
+        model=model_numbers(load_model(model).spec, seq),
+        cluster=ClusterNumbers(gpus, gpus_per_node=min(8, domain), scale_up_domain=domain),
+        batch=BatchGoal(gbs, exact=exact),
+        framework=profile.parallelism,
+        framework_name=profile.name,
         precision=precision,
         recompute_modes=modes,
         limits={name: parse_degree_limit(text, name) for name, text in limits.items()},
@@ -257,13 +258,5 @@ def test_context_holds_the_models_numbers() -> None:
     assert (ctx.model.experts, ctx.model.top_k, ctx.model.moe_ffn) == (256, 8, 2048)
     assert ctx.model.has_mla
     assert ctx.model.ffn == 18432
+    assert ctx.model.seq == 4096
     assert job("mixtral-8x7b").model.ffn == 0
-    assert (
-        build_context(
-            load_model("deepseek-v3").spec,
-            load_framework("torchtitan"),
-            ClusterNumbers(8),
-            BatchGoal(8),
-        ).model.seq
-        == 4096
-    )

@@ -16,11 +16,12 @@ from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report
+from planner.search.changes import Situation
 from planner.search.costed import EVEN_CHANCE
 from planner.search.explanation import job_evaluator
 from planner.search.limit_results import TIE, Effort, Until
 from planner.search.plan_file import read_plan_file, to_json
-from planner.search.relaxations import KINDS, Situation
+from planner.search.relaxations import KINDS
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import cost_shares

@@ -16,13 +16,14 @@ from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
 from planner.predict.plan import OPTIMAL_WITHIN, Degrees
 from planner.report.search import search_report
+from planner.search.changes import Situation
 from planner.search.costed import cost_job
 from planner.search.explanation import job_evaluator
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.limit_results import TIE, Effort, LimitResult, Until
 from planner.search.memory_conflict import memory_rule
 from planner.search.plan_file import read_plan_file, to_json
-from planner.search.relaxations import KINDS, Situation
+from planner.search.relaxations import KINDS
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.shares import SharesExplorer, cost_shares

@@ -13,13 +13,15 @@ from functools import cache
 import pytest
 
 from constraints.rule import Layout
+from planner.cost.piece_memory import table_parameters
 from planner.job.request import Request
 from planner.predict.cost_model import CostModel
+from planner.predict.cost_tables import context_inputs
 from planner.predict.costed_plan import job_plan
 from planner.predict.decided import decided_request
 from planner.predict.ops.context import OpContext
 from planner.predict.plan import Plan
-from planner.predict.saved import rank_key, table_parameters
+from planner.predict.saved import rank_key
 from planner.predict.shapes import given_columns
 from planner.search.search import find_plans
 
@@ -99,7 +101,7 @@ def test_recommended_plans_hold_embeddings_and_logits(name: str) -> None:
     for plan in recommended(name):
         degrees = plan.degrees
         bare = 128 * degrees.tp
-        table = degrees.tp * table_parameters(context, rank_key(tp=degrees.tp))
+        table = degrees.tp * table_parameters(rank_key(tp=degrees.tp), context_inputs(context))
         rows = table / job.model.hidden - bare
         without = with_vocabulary(name, plan, bare)
         first, last = (plan.stages[end].peak - without.stages[end].peak for end in (0, -1))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware.load import parse_gpus
-from planner.cost.piece_memory import weight_elements
+from planner.cost.piece_memory import table_parameters, weight_elements
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, load_framework
 from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
@@ -28,6 +28,7 @@ from planner.job.modules import Module
 from planner.job.optimizers import load_optimizer
 from planner.job.recompute import RecomputeMode
 from planner.job.specs import ModelSpec
+from planner.predict.cost_tables import context_inputs
 from planner.predict.layouts import even_layout
 from planner.predict.memory.account import layout_inputs
 from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
@@ -35,14 +36,9 @@ from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Piece
 from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.plan import Degrees
-from planner.predict.saved import (
-    Key,
-    rank_key,
-    rank_parameters,
-    saved_bytes,
-    table_parameters,
-)
+from planner.predict.saved import Key, rank_key, saved_bytes
 from planner.predict.stage import Stage
+from tests.truth.parameters import rank_parameters
 
 Row = Mapping[str, str]
 
@@ -301,11 +297,12 @@ def megatron_rank(row: Row, profile: FrameworkProfile) -> list[tuple[str, float]
     tp, pp, stage = (_integer(row, *cell) for cell in (("tp", 1), ("pp", 1), ("stage", 0)))
     layers = _integer(row, "layers_here", model.layers)
     key = rank_key(tp=tp, ep=_integer(row, "ep", 1), etp=_integer(row, "expert_tp", 1))
-    layer, embedding, head = (rank_parameters(piece, context, key) for piece in pieces(context))
+    inputs = context_inputs(context)
+    layer, embedding, head = (rank_parameters(piece, inputs, key) for piece in pieces(context))
     norm = model.hidden * (2 if model.norm_bias else 1)
     first, last = stage == 0, stage == pp - 1
     # A tied head on a stage of its own holds a copy of the vocabulary table.
-    copy = table_parameters(context, key) if model.tied_embeddings and not first else 0.0
+    copy = table_parameters(key, inputs) if model.tied_embeddings and not first else 0.0
     head_alone = head[0] - norm + copy if last else 0.0
     dense = layers * layer[0] + first * embedding[0] + last * norm + head_alone
     experts = layers * layer[1]

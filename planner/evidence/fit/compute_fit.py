@@ -30,7 +30,6 @@ from planner.cost.compute import (
     attention_forward_time_s,
     gemm_time_s,
     grouped_gemm_time_s,
-    grouped_weight_gradient_time_s,
 )
 from planner.cost.inputs import GpuInputs
 from planner.evidence.fit.command import one_file, run
@@ -255,9 +254,9 @@ def _loop(family: int, rows: Array, gpu: GpuInputs) -> Array:
         if family == 0:
             out[i] = gemm_time_s(a, b, c, d, peak, share, e, gpu)
         elif family == 1 and f > 0:
-            out[i] = grouped_weight_gradient_time_s(a, b, c, d, peak, share, e, gpu)
+            out[i] = grouped_gemm_time_s(c, d, a / b, b, peak, share, e, gpu)
         elif family == 1:
-            out[i] = grouped_gemm_time_s(a, b, c, d, peak, share, e, gpu)
+            out[i] = grouped_gemm_time_s(a / b, c, d, b, peak, share, e, gpu)
         elif last > 0:
             out[i] = attention_backward_time_s(a, b, c, d, e, f, g, h, gpu)
         else:

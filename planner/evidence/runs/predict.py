@@ -32,7 +32,7 @@ from planner.evidence.runs.rows import (
 )
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.predict.cost_model import CostModel, Layout
+from planner.predict.cost_model import CostModel, KernelLayout
 from planner.predict.layouts import kernel_layout, plain_context
 from planner.predict.plan import Degrees, expected_step_time_s
 from planner.predict.uncertainty.full_memory import full_step_time_s
@@ -262,7 +262,7 @@ def degree_columns(*members: MappedRow) -> dict[str, NDArray[np.int64]]:
     return columns | {"recompute": np.zeros(len(members), dtype=np.int64)}
 
 
-def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> Layout:
+def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> KernelLayout:
     if member.layout is not None:
         # Of a plan file, as the search costs it.
         degrees = member.degrees
@@ -272,7 +272,7 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
     if member.block_layers is None:
         if member.recomputed_share == 1.0:
             return even
-        return Layout(even.counts, np.rint(even.recomputed * member.recomputed_share))
+        return KernelLayout(even.counts, np.rint(even.recomputed * member.recomputed_share))
     counts = np.zeros_like(even.counts)
     pp, kinds = member.degrees.pp, len(member.job.model.kinds)
     start = 0
@@ -292,7 +292,7 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
     recomputed = np.zeros_like(counts)
     if member.mode.modules:
         recomputed[:kinds] = np.rint(counts[:kinds] * member.recomputed_share)
-    return Layout(counts, recomputed)
+    return KernelLayout(counts, recomputed)
 
 
 _CANDIDATES = (1, 2, 4, 8)

@@ -21,7 +21,7 @@ from planner.predict.cost_model import CostModel, LayoutInputs
 from planner.predict.cost_tables import job_pieces
 from planner.predict.layouts import plain_context
 from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
-from planner.predict.offload_share import any_memory_inputs, row_groups
+from planner.predict.mixture import kernel_inputs, row_groups
 from planner.predict.plan import Degrees
 from planner.predict.shapes import given_columns
 from planner.predict.stage import Stage
@@ -72,7 +72,7 @@ def layout_inputs(job: Job, degrees: Degrees, layout: Layout) -> LayoutInputs:
     model, columns = CostModel(job, compiled=False), given_columns(degrees)
     ctx = plain_context(job, degrees.pp, degrees.vpp, job.recompute[0])
     groups = row_groups(job, columns, 0)
-    return any_memory_inputs(model, model.price_shapes(columns), 0, layout, ctx, groups=groups)
+    return kernel_inputs(model, model.price_shapes(columns), 0, layout, ctx, groups)[0]
 
 
 def _account(

@@ -227,17 +227,17 @@ class _Adviser:
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int]) -> Degrees | None:
         """Degrees that follow: dp from the GPUs, grad_acc from the batch, etp, vpp and ZeRO."""
-        one_degrees = self.setup.degrees
+        present = self.setup.degrees
         replica = degrees.tp * degrees.pp * degrees.cp
-        gpus = one_degrees.gpus
+        gpus = present.gpus
         if self.may_add_gpus and (replica > gpus or "dp" in wanted):
             gpus = replica * wanted.get("dp", 1)
         dp, rest = divmod(gpus, replica)
-        share, left = divmod(one_degrees.gbs, degrees.mbs * dp) if dp else (0, 0)
+        share, left = divmod(present.gbs, degrees.mbs * dp) if dp else (0, 0)
         if rest or left or not share:
             return None
         changes = {"dp": dp, "grad_acc": share, "etp": self._expert_tensor(degrees)}
-        if degrees.pp != one_degrees.pp:
+        if degrees.pp != present.pp:
             even = self.job.model.layers % (degrees.pp * degrees.vpp) == 0
             changes["vpp"] = degrees.vpp if even and degrees.pp > 1 else 1
         if "zero" not in wanted:
@@ -246,16 +246,12 @@ class _Adviser:
 
     def _expert_tensor(self, degrees: Degrees) -> int:
         """etp follows tp where it did so before, or must."""
-        one_degrees, rules = self.setup.degrees, self.job.framework.parallelism
+        present, rules = self.setup.degrees, self.job.framework.parallelism
         if self.job.model.moe is None:
             return 1
         if not rules.expert_tensor:
             return 1 if degrees.ep > 1 else degrees.tp
-        return (
-            degrees.tp
-            if one_degrees.etp == one_degrees.tp > 1
-            else min(one_degrees.etp, degrees.tp)
-        )
+        return degrees.tp if present.etp == present.tp > 1 else min(present.etp, degrees.tp)
 
     def _zero(self, stage: int, replicas: int) -> int:
         """The stage as it is, or none where there is nothing to shard over."""
@@ -354,11 +350,11 @@ class _Adviser:
 
     def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[Change]:
         """More of one split at the cost of another, on the same GPUs."""
-        one_degrees = self.setup.degrees
+        present = self.setup.degrees
         for giver in names:
-            given = getattr(one_degrees, giver)
+            given = getattr(present, giver)
             if giver not in (name, "ep") and name != "ep" and given % factor == 0:
-                degrees = {name: getattr(one_degrees, name) * factor, giver: given // factor}
+                degrees = {name: getattr(present, name) * factor, giver: given // factor}
                 flags = " ".join(f"--{key} {value}" for key, value in degrees.items())
                 yield Change(name, flags, degrees=degrees)
 

@@ -17,7 +17,6 @@ from planner.job.modules import Module
 from planner.predict.cost_tables import job_pieces
 from planner.predict.memory.timeline import Kept, PhaseMemory
 from planner.predict.ops.rows import Piece, Saved
-from planner.predict.saved import saved_row
 from planner.predict.stage import Stage
 
 WAITING = "deferred weight gradients"
@@ -107,7 +106,7 @@ def _piece_rows(
 def _row_bytes(stage: Stage, row: Saved) -> float:
     """Bytes of one tensor of one micro-batch on the rank."""
     key, job = stage.key, stage.inputs.job
-    return saved_row_bytes(saved_row(row), local_tokens(key, job), key, job)
+    return saved_row_bytes(row, local_tokens(key, job), key, job)
 
 
 def _share_kept(stage: Stage, row: Saved, size: float, again: bool | None) -> float:

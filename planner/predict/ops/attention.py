@@ -72,14 +72,10 @@ def input_norm(context: OpContext) -> tuple[Op, ...]:
     checkpoint = layer_checkpoint(context)
     if model.block == "post":
         keeper = elementwise(context, "attention/input", 0.0, Shard.SEQUENCE, 0, 0)
-        return (_with_saved(keeper, (checkpoint,)),)
+        return (replace(keeper, saved=(checkpoint,)),)
     alone = Module.LAYERNORM if model.mla else context.norm_in_linear
     row = norm(context, "attention/norm", model.hidden, Shard.SEQUENCE, Module.NOTHING, alone=alone)
-    return (_with_saved(row, (*row.saved, checkpoint)),)
-
-
-def _with_saved(op: Op, saved: tuple[Saved, ...]) -> Op:
-    return replace(op, saved=saved)
+    return (replace(row, saved=(*row.saved, checkpoint)),)
 
 
 def output_norm(context: OpContext) -> tuple[Op, ...]:
@@ -230,7 +226,7 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
         count = context.norm_parameters * (model.head_dim if per_head else width)
         param_shard = ParamShard.NONE if per_head else ParamShard.TP
         saved = _qk_norm_saved(context, row, width, heads if per_head else 1)
-        rows.append(_with_saved(_with_parameters(row, count, param_shard), saved))
+        rows.append(replace(row, parameters=((count, param_shard),), saved=saved))
     return tuple(rows)
 
 
@@ -266,10 +262,6 @@ def _qk_norm_saved(context: OpContext, row: Op, width: float, count: int) -> tup
     return tuple(rows)
 
 
-def _with_parameters(op: Op, count: float, shard: ParamShard) -> Op:
-    return replace(op, parameters=((count, shard),))
-
-
 def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
     """Rotary embedding: one read and one write of queries and keys each way.
 
@@ -283,7 +275,7 @@ def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
     if not tables:
         return (row,)
     kept = Saved("attention/rotary", 0.0, Shard.NONE, WHOLE_LAYER, fixed_bytes=tables * context.seq)
-    return (_with_saved(row, (kept,)),)
+    return (replace(row, saved=(kept,)),)
 
 
 def _mla_rows(context: OpContext) -> tuple[Op, ...]:
@@ -364,8 +356,6 @@ def _mla_down(context: OpContext, name: str, rank: float, consumers: int) -> Op:
         if consumers
         else ()
     )
-    if not consumers and context.model.mla and not context.model.mla.q_lora_rank:
-        saved = ()
     return Op(
         name=name,
         kind=OpKind.GEMM,

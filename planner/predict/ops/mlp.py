@@ -150,13 +150,11 @@ def activation_row(
         forward_kernels=forward_kernels,
         backward_kernels=backward_kernels,
         saved=(kept,),
-        rerun_with=WHOLE_LAYER | owner | _activation_module(owner),
+        # The module `moe_act`: activations of routed experts alone (Megatron-Core, experts.py).
+        rerun_with=WHOLE_LAYER
+        | owner
+        | (Module.ACTIVATION if owner == Module.MOE else Module.NOTHING),
     )
-
-
-def _activation_module(owner: Module) -> Module:
-    """The module `moe_act`: activations of routed experts alone (Megatron-Core, experts.py)."""
-    return Module.ACTIVATION if owner == Module.MOE else Module.NOTHING
 
 
 def _unfused_gelu_bytes(context: OpContext) -> float | None:

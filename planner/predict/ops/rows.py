@@ -97,6 +97,11 @@ class Saved:
     copies: float = 0.0
     leaves: float = 0.0
 
+    @property
+    def pads_vocabulary(self) -> bool:
+        """Whether it holds the loss's logits, of the padded vocabulary."""
+        return self.name in ("head/loss", "head/softcap")
+
     def kept_under(self, modules: Module) -> bool:
         """Whether the tensor lives from forward to backward under a recompute mode."""
         return not self.freed_by & modules and (

@@ -220,7 +220,7 @@ class ResidualTable:
         return {}
 
     @cached_property
-    def _reached(self) -> dict[str, _Near]:
+    def _near_runs(self) -> dict[str, _Near]:
         return {}
 
     def _has_runs(self, family: Family) -> bool:
@@ -245,13 +245,13 @@ class ResidualTable:
     def _near(self, family: Family) -> _Near:
         """What the nearest runs reach."""
         base = getattr(family, self._base)
-        if base not in self._reached:
+        if base not in self._near_runs:
             members = self._members(Family()._replace(**{self._base: base})) or self.entries
-            self._reached[base] = _Near(
+            self._near_runs[base] = _Near(
                 common_ranges(_merged(members)),
                 frozenset(bits for one in members for bits in one.bits),
             )
-        return self._reached[base]
+        return self._near_runs[base]
 
     def _members(self, family: Family) -> list[SourceResiduals]:
         return [entry for entry in self.entries if family.includes(entry.family)]

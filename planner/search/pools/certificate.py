@@ -61,7 +61,7 @@ class PoolChecks:
         yield from self._limit_problems()
 
     def _plan(self, plan: Plan, points: list[tuple[float, float]]) -> Iterator[str]:
-        """What is wrong with a plan; its pace and fill are added to `points`."""
+        """What is wrong with a plan; its sample time and fill are added to `points`."""
         explorer = self.explorer
         row = find_row(explorer.columns, explorer.model.jobs[0], plan.degrees, plan.recompute)
         parts = None if row is None else self._parts(row, plan)

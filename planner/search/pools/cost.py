@@ -6,7 +6,7 @@ Every stage is costed by the model of its part, alone; the step is composed from
     T = ((m - 1/v)·max + sum/v + exposed transfers + exposed traffic + optimizer + host)·s
 
 with m = grad_acc, v = vpp and s the largest slowdown by stragglers of any part. Transfers go at
-the pace of the slower part's network, and a stage's gradient reduction waits for nobody during the
+the speed of the slower part's network, and a stage's gradient reduction waits for nobody during the
 drain of the stages before it.
 """
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
-from planner.predict.cost_model import Columns, CostedShapes, CostModel, Layout
+from planner.predict.cost_model import Columns, CostedShapes, CostModel, KernelLayout
 
 _OF_SLOWEST = (
     f.STEP_ISSUE,
@@ -63,7 +63,7 @@ class PoolModel:
         return CostedPool(parts, columns["recompute"])
 
     def cost_layout(
-        self, costed: CostedPool, row: int, layout: Layout, parts: Sequence[int]
+        self, costed: CostedPool, row: int, layout: KernelLayout, parts: Sequence[int]
     ) -> tuple[Array, Array]:
         """([STEP_*] vector, [pp, STAGE_*] matrix) of a layout; `parts`: part of each stage.
 
@@ -85,12 +85,12 @@ class PoolModel:
         return step, stages
 
 
-def only_stage(layout: Layout, stage: int) -> Layout:
+def only_stage(layout: KernelLayout, stage: int) -> KernelLayout:
     """The layout with nothing on the other stages."""
     counts, recomputed = np.zeros_like(layout.counts), np.zeros_like(layout.recomputed)
     counts[..., stage] = layout.counts[..., stage]
     recomputed[..., stage] = layout.recomputed[..., stage]
-    return Layout(counts, recomputed, layout.mtp_standalone)
+    return KernelLayout(counts, recomputed, layout.mtp_standalone)
 
 
 def compose(steps: Array, stages: Array, grad_acc: float, vpp: float) -> Array:
@@ -108,7 +108,7 @@ def compose(steps: Array, stages: Array, grad_acc: float, vpp: float) -> Array:
     step[f.STEP_HOST] = steps[:, f.STEP_HOST].max()
     tail = [f.STEP_PP, f.STEP_DP, f.STEP_OPTIMIZER, f.STEP_HOST]
     alike = span + float(step[tail].sum())
-    times, waits = steps[:, f.STEP_TIME], steps[:, f.STEP_STRAGGLERS]
+    times, waits = steps[:, f.STEP_TIME], steps[:, f.STEP_STRAGGLER]
     step[f.STEP_TIME] = alike * float((times / (times - waits)).max())
-    step[f.STEP_STRAGGLERS] = step[f.STEP_TIME] - alike
+    step[f.STEP_STRAGGLER] = step[f.STEP_TIME] - alike
     return step

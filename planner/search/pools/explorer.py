@@ -22,8 +22,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.pool import Pool
 from planner.job.recomputation import recomputation
-from planner.predict.cost_model import CostedShapes
-from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.cost_model import CostedShapes, KernelLayout
 from planner.predict.costed_plan import row_degrees
 from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.search.layout_model import solve_layout
@@ -43,7 +42,7 @@ from planner.search.result import SolverBound
 from planner.search.terms import recompute_code
 
 Parts = tuple[int, ...]
-# Bound on the pace of a shape in one order, whether it is the tight one, row, parts of the stages.
+# Bound on the sample time of a shape in one order, whether it is the tight one, row, parts.
 Waiting = tuple[float, bool, int, Parts]
 
 
@@ -74,14 +73,14 @@ class PoolExplorer(LimitSearch):
         self.columns = columns
         super().__init__(effort, Spent(), progress)
         self.limits: tuple[float, ...] = ()
-        self._rungs: tuple[float, ...] = ()
+        self._ladder: tuple[float, ...] = ()
         self.solved: list[PoolPoint] = []
         self.solved_rows: set[int] = set()
         # Never solved, and not shown unable to improve the front.
         self.undecided: set[int] = set()
         self.costing_s = 0.0
-        # Terms of shapes on each part, and paces that no layout of a shape beats within a share of
-        # the memory.
+        # Terms of shapes on each part, and sample times that no layout of a shape beats within a
+        # share of the memory.
         self._terms: dict[int, tuple[PartTerms, ...]] = {}
         self._proven: dict[tuple[int, Parts], list[tuple[float, float]]] = {}
         # What CP-SAT proved.
@@ -110,12 +109,12 @@ class PoolExplorer(LimitSearch):
 
     @cached_property
     def balanced(self) -> Array:
-        """No layout of a shape has a better pace, whatever the memory."""
+        """No layout of a shape has a better sample time, whatever the memory."""
         return np.array([self._balanced_s(row) for row in range(len(self.orders))]) / self.gbs
 
     @cached_property
     def _unbounded(self) -> list[Waiting]:
-        """Every shape in every order with the pace that no memory limit lets it beat."""
+        """Every shape in every order with the sample time that no memory limit lets it beat."""
         return [
             (float(self.balanced[row]), False, row, parts)
             for row, orders in enumerate(self.orders)
@@ -123,7 +122,7 @@ class PoolExplorer(LimitSearch):
         ]
 
     def bound(self, row: int, parts: Parts, share: float) -> float:
-        """No layout of a shape in this order has a better pace within a share of the limits."""
+        """No layout of a shape in this order is faster within a share of the limits."""
         totals = self.model.models[0].totals
         shape = self.costed.parts[0].shapes[row]
         bound_s = pool_bound_s(
@@ -193,26 +192,26 @@ class PoolExplorer(LimitSearch):
 
     def descend(self, limits: Sequence[float]) -> None:
         """Take other limits, in bytes of the largest memory."""
-        self._rungs = tuple(limits)
+        self._ladder = tuple(limits)
 
     def known(self, row: int, parts: Parts, share: float) -> float:
-        """No layout of a shape in this order has a better pace, by what was proven within as much
-        memory or more."""
+        """No layout of a shape in this order has a better sample time, by what was proven within as
+        much memory or more."""
         proven = (bound for at, bound in self._proven.get((row, parts), ()) if at >= share)
         return max(proven, default=0.0)
 
     def prove(self, row: int, parts: Parts, share: float, bound: float) -> None:
-        """Note such a pace."""
+        """Note such a sample time."""
         if bound > self.known(row, parts, share):
             self._proven.setdefault((row, parts), []).append((share, bound))
 
     def climb(self, index: int, target_sample_s: float = np.inf) -> LimitResult:
-        """The fastest plan whose stages take at most that share of their limits which a rung is of
+        """The fastest plan whose stages take at most that share of their limits which a limit is of
         the largest.
 
         Shapes wait with a quick bound, and again with a tight one once they come first.
         """
-        limit_bytes = self._rungs[index]
+        limit_bytes = self._ladder[index]
         share = limit_bytes / self.limit_bytes
         best = min(
             (pool_point for pool_point in self.solved if pool_point.fill <= share),
@@ -287,7 +286,7 @@ class PoolExplorer(LimitSearch):
     def _solve(
         self, row: int, parts: Parts, share: float, target: float, bound: float
     ) -> tuple[PoolPoint | None, float]:
-        """(a layout that beats `target` by more than a tie, the pace that none beats)."""
+        """(a layout that beats `target` by more than a tie, the sample time that none beats)."""
         gbs = float(self.gbs[row])
         limits = [share * limit for limit in self.limits]
         terms, ctx = pool_terms(self.model, self.costed, row, parts, limits)

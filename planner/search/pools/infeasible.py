@@ -14,23 +14,20 @@ from planner.job.errors import UsageError
 from planner.job.pool import parse_pool
 from planner.job.request import Request
 from planner.predict.plan import Plan
-from planner.search.infeasibility import GIB, ConflictingRule, DoesNotFitError, WhyNothingFits
-from planner.search.limit_results import Effort, LimitResult, Until
-from planner.search.pools.explorer import PoolExplorer
-from planner.search.relaxations import (
+from planner.search.changes import (
     Asked,
     Change,
     Changes,
-    Kinds,
-    Outcome,
     Situation,
-    Tried,
     dropped_choices,
-    find_relaxations,
     larger_offloads,
     shorter_sequences,
     smaller_optimizers,
 )
+from planner.search.infeasibility import GIB, ConflictingRule, DoesNotFitError, WhyNothingFits
+from planner.search.limit_results import Effort, LimitResult, Until
+from planner.search.pools.explorer import PoolExplorer
+from planner.search.relaxations import Kinds, Outcome, Tried, find_relaxations
 
 # Work for one change: enough to find a plan, not to prove it the fastest.
 _EFFORT = Effort(most_solves=10, most_effort_s=0.5)

@@ -25,7 +25,7 @@ from planner.search.pools.cost import CostedPool, PoolModel
 
 if TYPE_CHECKING:
     from constraints.numbers import IntArray
-    from planner.predict.cost_model import Layout as KernelLayout
+    from planner.predict.cost_model import KernelLayout
     from planner.search.pools.explorer import PoolPoint
 
 # Added to the step time's spread: no run on GPUs of several types has been measured. Assumed.

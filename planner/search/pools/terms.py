@@ -11,7 +11,7 @@ cheapest kind, and one for the layers of each kind alone. Then, with m = grad_ac
 
     T_step >= (m - 1/v)·T + total/v + update + exposed transfers and host
 
-where `total` takes every piece at the pace of the part that is fastest at it.
+where `total` takes every piece at the sample time of the part that is fastest at it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def pool_terms(
 
 
 def _with_held(memory: MemoryNumbers | None, held: Sequence[int]) -> MemoryNumbers | None:
-    """The numbers with some units already taken on each stage, at every moment."""
+    """The numbers with some units already taken on each stage, at every phase."""
     if memory is None:
         return None
     phases = tuple(

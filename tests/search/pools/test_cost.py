@@ -11,7 +11,7 @@ from hardware.load import parse_gpus
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.pool import Pool
-from planner.predict.cost_model import CostModel, Layout
+from planner.predict.cost_model import CostModel, KernelLayout
 from planner.search.pools.cost import PoolModel
 from tests.cost.jobs import COLUMNS, make_job
 
@@ -34,7 +34,7 @@ def pool_model(*gpus: str) -> tuple[Pool, PoolModel]:
     return pool, PoolModel([replace(job, cluster=world) for world in pool.worlds()])
 
 
-def even(model: CostModel, columns: dict[str, np.ndarray]) -> tuple[Layout, Array, Array]:
+def even(model: CostModel, columns: dict[str, np.ndarray]) -> tuple[KernelLayout, Array, Array]:
     costed = model.cost_shapes(columns)
     layout = model.even_layout(costed, 0)
     return layout, *model.cost_layout(costed, 0, layout)
@@ -79,7 +79,7 @@ def test_a_mixed_pool_lies_between_its_parts() -> None:
             sum(step[column] for column in (
                 f.STEP_COMPUTE, f.STEP_RECOMPUTE, f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP,
                 f.STEP_PP, f.STEP_BUBBLE, f.STEP_DP, f.STEP_OPTIMIZER, f.STEP_HOST,
-                f.STEP_STRAGGLERS,
+                f.STEP_STRAGGLER,
             ))
         ), terms  # fmt: skip
 
