@@ -167,7 +167,8 @@ def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Shell:
             if embedded_text.name:
                 shell.written[embedded_text.name] = embedded_text.text
             else:
-                read_script(shell, embedded_text.text)
+                with shell.process():
+                    read_script(shell, embedded_text.text)
     return shell
 
 
@@ -175,7 +176,8 @@ def _shell_of(paths: Sequence[str], read: Opened, hints: Hints, *, hopeful: bool
     """One shell that has read scripts one after another."""
     shell = Shell(read.files, hints.environment, open_file=read.open_beside, hopeful=hopeful)
     for path in paths:
-        read_script(shell, read.texts[path])
+        with shell.process():
+            read_script(shell, read.texts[path])
     return shell
 
 

@@ -19,6 +19,7 @@ from planner.launch.read.shell_calls import (
     as_submitted,
     carried_variables,
     counts_processes,
+    ends_on_failure,
     filled,
     inline_script,
     reads_a_script,
@@ -28,6 +29,7 @@ from planner.launch.read.shell_state import (
     ENVIRONMENTS,
     MOST_NOTES,
     Command,
+    EndedError,
     Shell,
     broken_nodes,
     first_of,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 def read_script(shell: Shell, source: Text, *, nested: bool = False) -> None:
     """Walk a script in a shell. Errors of syntax are collected, with file and line.
 
-    CannotTellError for a script that goes beyond the limits of reading.
+    EndedError where it ends before its last line (`Shell.process` catches it); CannotTellError for a script that goes beyond the limits of reading.
     """
     if not nested:
         shell.variables |= scheduler_variables(source)
@@ -107,7 +109,8 @@ class _Walk(Statements):
         # The file stands before the mark or behind it.
         file = first_of(node, "file_redirect") or first_of(node.parent, "file_redirect")
         if any(map(reads_a_script, commands)):
-            self._nested(text)
+            with self.shell.process():
+                self._nested(text)
         elif file is not None:
             name = self.value(file.named_children[-1]).value
             before = self.shell.written.get(name) if ">>" in self.piece(file).value else None
@@ -146,7 +149,11 @@ class _Walk(Statements):
         """What a command means to the shell, else a command to keep."""
         name = words[0].text.value if words else ""
         shell = self.shell
-        if name in FILLING:
+        if name == "exit" or (name == "false" and shell.ends_on_failure):
+            self._end(node, "exit" if name == "exit" else "false, under set -e,")
+        elif name == "set":
+            shell.ends_on_failure = ends_on_failure(words, shell.ends_on_failure)
+        elif name in FILLING:
             given = [self.value(item.named_children[0]) for item in node.named_children
                      if item.type == "herestring_redirect"]  # fmt: skip
             shell.variables |= filled(words, given[0] if given else None, environment)
@@ -170,13 +177,23 @@ class _Walk(Statements):
             self._call(name, words[1:], *shell.functions[name])
         elif (inner := inline_script(words)) is not None:
             before, script = inner
-            with self._started_by(before), shell.carrying(carried_variables(words)):
+            carried = shell.carrying(carried_variables(words))
+            with self._started_by(before), carried, shell.process():
                 self._nested(script)
         elif (call := script_call(words)) is None or not self._read_file(call, node):
             environment = environment | carried_variables(words)
             at = self.piece(node).first()
             file = at[0] if at else ""
             shell.commands.append(Command(tuple(words), environment, file, shell.files.line(at)))
+
+    def _end(self, node: Node, what: str) -> None:
+        """The script's end, where it is sure that it is reached."""
+        if self.shell.doubts:
+            return
+        rest = self.source.value[node.end_byte :].splitlines()
+        if any(line.strip() and not line.strip().startswith("#") for line in rest):
+            self._note(node, f"{what} ends the script; what stands below is never reached")
+        raise EndedError
 
     @contextmanager
     def _started_by(self, before: Sequence[Word]) -> Iterator[None]:
@@ -217,7 +234,8 @@ class _Walk(Statements):
         if (submitted := as_submitted(call, text)) is not None:
             shell.submitted.append(submitted)
         reading = shell.reading(file, file)
-        with reading, shell.called(call.arguments), self._started_by(call.before):
+        started = self._started_by(call.before)
+        with reading, shell.called(call.arguments), started, shell.process():
             read_script(shell, submitted or text)
         return True
 
