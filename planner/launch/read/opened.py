@@ -84,7 +84,7 @@ def open_file(path: Path, read: Opened) -> None:
 
 def _content(path: Path) -> str:
     """A text file's content. HardwareError, UsageError for anything else."""
-    text = read_text(path, MOST_BYTES)
+    text = read_text(path) if path.suffix == ".json" else read_text(path, MOST_BYTES)
     if not text.strip():
         raise UsageError(f"{path} is empty")
     return text.replace("\r\n", "\n").replace("\r", "\n")
