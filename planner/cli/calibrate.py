@@ -88,6 +88,10 @@ def _output(options: dict[str, Any]) -> Path | None:
     """The file to write, known to be writable before any work is done."""
     if options["gpus"] and options["cluster"]:
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+    if options["gpus"]:
+        parse_one_type(options["gpus"])
+    if options["cluster"]:
+        load_cluster_file(Path(options["cluster"]))
     return check_output(options["output"], options["force"])
 
 

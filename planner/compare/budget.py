@@ -18,6 +18,7 @@ from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
 from planner.compare.offers import Offer
 from planner.compare.results import Run, flat_run
 from planner.compare.searches import ONE_BY_ONE, How, Outcome, search_one
+from planner.compare.quotes import check_providers
 from planner.compare.settings import CostBasis, Settings
 from planner.compare.shapes import LEAST, MOST, ShapedRequest, shaped
 from planner.job.errors import NothingFitsError, UsageError
@@ -123,7 +124,9 @@ def budget(
     `ask.model` is set. UsageError for what contradicts itself,
     NothingFitsError where nothing runs."""
     _check(ask)
-    return _Study(request, ask, settings or Settings(), how).answer()
+    one_settings = settings or Settings()
+    check_providers(one_settings, ())
+    return _Study(request, ask, one_settings, how).answer()
 
 
 def _check(ask: Ask) -> None:

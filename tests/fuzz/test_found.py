@@ -446,3 +446,57 @@ def test_what_a_link_points_to_is_written(tmp_path: Path) -> None:
 def test_trouble_with_files_names_the_path(number: int, status: ExitStatus) -> None:
     found = refusal(OSError(number, "no such luck", "/some/where"))
     assert (found.exit_code, "/some/where" in found.message) == (status, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (*_COMPARE, "--cublas-workspace-config", "nan"),
+        (*_COMPARE, "--precision-fallback", "nan"),
+        ("budget", *BASES["budget"], "--provider", "nan"),
+        ("calibrate", *BASES["calibrate"], "--gpus", "nan"),
+        ("calibrate", *BASES["calibrate"], "--cluster", "none.toml"),
+        ("hardware", "none.toml"),
+    ],
+    ids=lambda item: " ".join(item[-2:]),
+)
+def test_what_is_not_used_is_refused_too(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """A name that nothing has, where the run would never come to it."""
+    assert tried(tmp_path, *options).status == ExitStatus.WRONG_INPUT
+
+
+def test_a_measurement_without_a_gpu_cannot_tell(tmp_path: Path) -> None:
+    found = tried(tmp_path, "probe", *BASES["probe"])
+    assert found.status == ExitStatus.CANNOT_TELL, found.describe()
+
+
+def test_a_rule_that_nothing_breaches_is_not_ignored_in_silence(tmp_path: Path) -> None:
+    found = tried(tmp_path, "check", "run.sh", *BASES["check"], "--ignore", "tp-in-domian")
+    assert "--ignore tp-in-domian: nothing here breaches a rule of that name" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model_toml", TEXTS["model.toml"][0].replace("layers = ", "layers = true #")),
+        ("offers_toml", '[[cluster]]\ngpus = "1xH100"\non_demand = true\n'),
+    ],
+)
+def test_true_is_no_number(tmp_path: Path, name: str, content: str) -> None:
+    found = tried(tmp_path, *TEXTS[name.replace("_", ".")][1], **{name: content})
+    assert found.status == ExitStatus.WRONG_INPUT, found.describe()
+
+
+def test_a_plan_file_of_millions_of_values_is_read(tmp_path: Path) -> None:
+    document = json.loads(plan_file("one cluster"))
+    document["plans"] *= 4_000
+    document["complete"] = False
+    text = json.dumps(document)
+    assert len(text) > 2**20
+    found = run(("explain", "plans.json", "4000", "--no-neighbours", "-q"), _with(tmp_path, text))
+    assert found.status == ExitStatus.DONE, found.describe()
+
+
+def _with(folder: Path, plans: str) -> Path:
+    (folder / "plans.json").write_text(plans)
+    return folder
