@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hardware.files import json_content
 from planner.cli.errors import ExitStatus, refusal
 from planner.job.written import write_text
 from tests.fuzz.command_line import BASES, POSITIONAL
@@ -383,6 +384,8 @@ def planner(command: str, timeout: float = 60.0) -> subprocess.CompletedProcess[
         ("PLANNER models gpt2 >&-", ExitStatus.FILE_TROUBLE, "the output: Bad file descriptor"),
         ("PLANNER models gpt2 2>&- >/dev/null", ExitStatus.DONE, ""),
         ("COLUMNS=abc PLANNER models gpt2", ExitStatus.DONE, ""),
+        ("PLANNER models nothing 2> /dev/full", ExitStatus.FILE_TROUBLE, ""),
+        ("PLANNER models nothing 2>&-", ExitStatus.WRONG_INPUT, ""),
         ("PLANNER explain /dev/stdin < /dev/zero", ExitStatus.WRONG_INPUT, "too large"),
         ("PLANNER explain $'\\xff'", ExitStatus.WRONG_INPUT, "UTF-8"),
     ],
@@ -487,16 +490,8 @@ def test_true_is_no_number(tmp_path: Path, name: str, content: str) -> None:
     assert found.status == ExitStatus.WRONG_INPUT, found.describe()
 
 
-def test_a_plan_file_of_millions_of_values_is_read(tmp_path: Path) -> None:
-    document = json.loads(plan_file("one cluster"))
-    document["plans"] *= 4_000
-    document["complete"] = False
-    text = json.dumps(document)
-    assert len(text) > 2**20
-    found = run(("explain", "plans.json", "4000", "--no-neighbours", "-q"), _with(tmp_path, text))
+def test_a_plan_file_beyond_a_megabyte_is_checked(tmp_path: Path) -> None:
+    text = plan_file("one cluster") + " " * 2**20
+    assert json_content(f"[{'0,' * 1_500_000}0]", "plans.json")
+    found = tried(tmp_path, "check", "plans.json", *BASES["check"], plans_json=text)
     assert found.status == ExitStatus.DONE, found.describe()
-
-
-def _with(folder: Path, plans: str) -> Path:
-    (folder / "plans.json").write_text(plans)
-    return folder
