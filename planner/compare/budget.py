@@ -16,9 +16,9 @@ from planner.compare.comparison import Entry, enter, run_of, with_batch
 from planner.compare.interval import Range, columns
 from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
 from planner.compare.offers import Offer
+from planner.compare.quotes import check_providers
 from planner.compare.results import Run, flat_run
 from planner.compare.searches import ONE_BY_ONE, How, Outcome, search_one
-from planner.compare.quotes import check_providers
 from planner.compare.settings import CostBasis, Settings
 from planner.compare.shapes import LEAST, MOST, ShapedRequest, shaped
 from planner.job.errors import NothingFitsError, UsageError

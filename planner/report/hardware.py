@@ -100,7 +100,7 @@ def named_report(name: str) -> Report:
 
 
 def _shape(name: str) -> tuple[ClusterShape, Cluster]:
-    """A node shape and a cluster of such nodes: those of a file, else two nodes of the catalogue's."""
+    """A node shape and a cluster of such nodes: of a file, else two nodes of the catalogue's."""
     if _is_file(name):
         return load_shape_file(Path(name))
     shape = load_cluster_shape(name)

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 def read_script(shell: Shell, source: Text, *, nested: bool = False) -> None:
     """Walk a script in a shell. Errors of syntax are collected, with file and line.
 
-    EndedError where it ends before its last line (`Shell.process` catches it); CannotTellError for a script that goes beyond the limits of reading.
+    EndedError where it ends before its last line (`Shell.process` catches it); CannotTellError for
+    a script that goes beyond the limits of reading.
     """
     if not nested:
         shell.variables |= scheduler_variables(source)
@@ -137,6 +138,7 @@ class _Walk(Statements):
         called = self.shell.active & self.shell.functions.keys()
         if called and words and words[0].text.value == "return":
             raise _ReturnedError
+        self._end_where_it_does(node, words)
         environment = self.shell.environment()
         for value in environment.values():
             self.shell.limits.step(len(value.value))
@@ -149,11 +151,7 @@ class _Walk(Statements):
         """What a command means to the shell, else a command to keep."""
         name = words[0].text.value if words else ""
         shell = self.shell
-        if name == "exit" or (name == "false" and shell.ends_on_failure):
-            self._end(node, "exit" if name == "exit" else "false, under set -e,")
-        elif name == "set":
-            shell.ends_on_failure = ends_on_failure(words, shell.ends_on_failure)
-        elif name in FILLING:
+        if name in FILLING:
             given = [self.value(item.named_children[0]) for item in node.named_children
                      if item.type == "herestring_redirect"]  # fmt: skip
             shell.variables |= filled(words, given[0] if given else None, environment)
@@ -186,10 +184,15 @@ class _Walk(Statements):
             file = at[0] if at else ""
             shell.commands.append(Command(tuple(words), environment, file, shell.files.line(at)))
 
-    def _end(self, node: Node, what: str) -> None:
-        """The script's end, where it is sure that it is reached."""
-        if self.shell.doubts:
+    def _end_where_it_does(self, node: Node, words: list[Word]) -> None:
+        """EndedError after an `exit`, or what fails under `set -e`, that is sure to be reached."""
+        name, shell = words[0].text.value if words else "", self.shell
+        if name == "set":
+            shell.ends_on_failure = ends_on_failure(words, before=shell.ends_on_failure)
+        fails = name == "false" and shell.ends_on_failure
+        if shell.doubts or not (fails or name == "exit"):
             return
+        what = "false, under set -e," if fails else name
         rest = self.source.value[node.end_byte :].splitlines()
         if any(line.strip() and not line.strip().startswith("#") for line in rest):
             self._note(node, f"{what} ends the script; what stands below is never reached")

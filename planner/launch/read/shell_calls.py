@@ -36,12 +36,10 @@ class ScriptCall:
     before: tuple[Word, ...] = ()
 
 
-def ends_on_failure(words: Sequence[Word], before: bool) -> bool:
+def ends_on_failure(words: Sequence[Word], *, before: bool) -> bool:
     """Whether a failing command ends the script after `set -e`, `set -euo pipefail`, `set +e`."""
-    for first, second in pairwise([*(word.text.value for word in words), ""]):
-        if (first[:1], second) in (("-", "errexit"), ("+", "errexit")) or re.match(r"[-+]\w*e", first):
-            before = first.startswith("-")
-    return before
+    found = re.findall(r"(?<!\S)([-+])(?:\w*e|o errexit)", spaced(w.text for w in words).value)
+    return found[-1] == "-" if found else before
 
 
 def carried_variables(words: Sequence[Word]) -> dict[str, Text]:
