@@ -159,7 +159,7 @@ def expert_ffn_by_etp(columns: Columns, ctx: RuleContext) -> Mask:
     source="Megatron-LM core 0.19, parallel_state.py (checked only at run time); "
     "torchtitan distributed/parallel_dims.py",
     wording=lambda ctx: (
-        f"ep·etp must divide dp·cp·tp, the GPUs of one stage (pp=1: {ctx.cluster.num_gpus:,})"
+        f"ep·etp must divide dp·cp·tp, the GPUs of one stage ({ctx.cluster.num_gpus:,} / pp)"
     ),
 )
 def experts_fill_stage(columns: Columns, ctx: RuleContext) -> Mask:  # noqa: ARG001

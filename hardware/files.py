@@ -29,6 +29,8 @@ MOST_BYTES = 64 * 2**20
 # Beyond any configuration that a person or a tool writes; deeper ones exhaust parsers.
 DEEPEST = 64
 MOST_VALUES = 1_000_000
+# A front of 400 plans of 128 pipeline stages has 2 million.
+MOST_VALUES_OF_JSON = 4_000_000
 LARGEST_INTEGER = 2**63 - 1
 # What an OSError says of the name, not of the disk.
 _NAME_AT_FAULT = (
@@ -99,7 +101,7 @@ def json_content(text: str, origin: str) -> Any:
     """The value of a JSON text. HardwareError names `origin`, line and column."""
     with _parsing(origin, "JSON"):
         content = json.loads(text, parse_constant=_no_number)
-    demand_bounded(content, origin)
+    demand_bounded(content, origin, MOST_VALUES_OF_JSON)
     return content
 
 
@@ -180,7 +182,7 @@ def number_error(error: ValueError) -> str:
     return "a number of thousands of digits" if "sys.set_int_max" in str(error) else str(error)
 
 
-def demand_bounded(content: Any, origin: str) -> None:
+def demand_bounded(content: Any, origin: str, most_values: int = MOST_VALUES) -> None:
     """HardwareError for what is nested too deep or has too many values, and for values that
     nothing can have: nan and inf, whole numbers beyond 64 bits, halves of characters.
 
@@ -193,8 +195,8 @@ def demand_bounded(content: Any, origin: str) -> None:
         below: list[Any] = []
         for value in level:
             below += _inner(value, origin)
-            if count + len(below) > MOST_VALUES:
-                raise HardwareError(f"{origin}: more than {MOST_VALUES:,} values")
+            if count + len(below) > most_values:
+                raise HardwareError(f"{origin}: more than {most_values:,} values")
         level, depth, count = below, depth + 1, count + len(below)
 
 

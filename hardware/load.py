@@ -225,7 +225,13 @@ def _reject_text(text: str) -> NoReturn:
 
 
 def load_cluster_file(path: Path) -> Cluster:
-    """A cluster from a user's TOML file.
+    """A cluster from a user's TOML file; see `load_shape_file`."""
+    return load_shape_file(path)[1]
+
+
+def load_shape_file(path: Path) -> tuple[ClusterShape, Cluster]:
+    """A node shape, every number with its source, and the cluster of such nodes, from a user's
+    TOML file.
 
     Required: `num_gpus`, and one of `gpu` and `like`. Everything else has a default::
 
@@ -280,7 +286,7 @@ def load_cluster_file(path: Path) -> Cluster:
         raise invalid_file(str(path), error, ClusterShape.model_fields) from None
     except HardwareError as error:
         raise HardwareError(f"{path}: {error}") from None
-    return cluster.model_copy(update={"calibration": calibration})
+    return shape, cluster.model_copy(update={"calibration": calibration})
 
 
 def _calibration(path: Path, given: Any) -> Calibration | None:
@@ -406,13 +412,14 @@ def load_sources() -> dict[str, Source]:
 
 def gpu_facts(name: str) -> tuple[Fact, ...]:
     """All numbers of a GPU with unit and source. HardwareError for an unknown name."""
-    return _facts(load_gpu_record(name).quantities())
+    return facts(load_gpu_record(name).quantities())
 
 
 def cluster_facts(name: str) -> tuple[Fact, ...]:
     """All numbers of a node shape with unit and source. HardwareError for an unknown name."""
-    return _facts(load_cluster_shape(name).quantities())
+    return facts(load_cluster_shape(name).quantities())
 
 
-def _facts(quantities: dict[str, Quantity]) -> tuple[Fact, ...]:
+def facts(quantities: dict[str, Quantity]) -> tuple[Fact, ...]:
+    """Numbers of a record by their names."""
     return tuple(Fact(name=name, **dict(one)) for name, one in quantities.items())

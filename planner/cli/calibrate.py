@@ -44,6 +44,10 @@ from planner.search.plan_file import read_plan_file
 def run(paths: tuple[str, ...], **options: Any) -> None:
     if options["gpus"] and options["cluster"]:
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+    if options["gpus"]:
+        parse_one_type(options["gpus"])
+    if options["cluster"]:
+        load_cluster_file(Path(options["cluster"]))
     # Known to be writable before any work is done.
     output = check_output(options["output"], options["force"])
     if options["suggest"]:

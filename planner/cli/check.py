@@ -53,6 +53,8 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
         findings = _findings(assessment, measured)
         if options["fix"]:
             _write_fixed(assessment, changes, given.read, options, watch)
+    for rule in set(options["ignored"]) - {problem.rule for problem in assessment.problems}:
+        click.echo(f"--ignore {rule}: nothing here breaches a rule of that name", err=True)
     setup, job, plan, plot = assessment.setup, assessment.job, assessment.plan, options["plot"]
     explanation = None
     if setup is not None and job is not None and plan is not None:

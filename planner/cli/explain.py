@@ -17,6 +17,7 @@ from planner.predict.decided import decided_request
 from planner.report.explain import explanation_report
 from planner.report.trace import step_trace
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
+from planner.search.limit_results import Until
 from planner.search.plan_file import read_plan
 from planner.search.pools.explain import explain_pool
 from planner.search.result import SearchResult
@@ -24,6 +25,11 @@ from planner.search.what_if import what_if
 
 
 def run(plan_file: str, number: int | None, **options: Any) -> None:
+    with limited(options["time_limit"]) as until:
+        _explain(plan_file, number, until, options)
+
+
+def _explain(plan_file: str, number: int | None, until: Until, options: dict[str, Any]) -> None:
     trace = check_output(options["trace"], options["force"], "--trace")
     check_plot(options["plot"], options["force"], trace)
 
@@ -38,7 +44,7 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
 
         explanation = explain_pool(result, number)
     else:
-        explanation = _explained(result, number, options)
+        explanation = _explained(result, number, until, options)
     if trace is not None:
         text = json.dumps(step_trace(result.plans[number - 1]), allow_nan=False)
         write_text(trace, text + "\n")
@@ -49,8 +55,10 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
         print_report(explanation_report(explanation))
 
 
-def _explained(result: SearchResult, number: int, options: dict[str, Any]) -> Explanation:
-    """The explanation of a plan on GPUs of one type."""
+def _explained(
+    result: SearchResult, number: int, until: Until, options: dict[str, Any]
+) -> Explanation:
+    """The explanation of a plan on GPUs of one type, as far as the time lasts."""
     plan = pick_plan(result, number)
     job, searched = (
         request.resolve().on_gpus(result.job.used_gpus)
@@ -59,13 +67,13 @@ def _explained(result: SearchResult, number: int, options: dict[str, Any]) -> Ex
     evaluator = None
     if options["neighbours"]:
         if plan.status != "evaluated":
-            compile_if_first_run(options["quiet"])
-        evaluator = job_evaluator(job, plan)
-    explanation = explain(result, number, job, evaluator)
-    if not options["with_what_if"]:
+            compile_if_first_run(options["quiet"], until.seconds_left())
+        evaluator = job_evaluator(job, plan, until)
+    explanation = explain(result, number, job, evaluator, until)
+    if not options["with_what_if"] or until.over("--what-if"):
         return explanation
-    compile_if_first_run(options["quiet"])
+    compile_if_first_run(options["quiet"], until.seconds_left())
 
-    with limited(options["time_limit"]) as until, watched(options["quiet"]) as progress:
+    with watched(options["quiet"]) as progress:
         found = what_if(result.request, searched, plan, progress, until)
     return explanation.model_copy(update={"what_if": found})

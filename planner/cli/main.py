@@ -163,6 +163,9 @@ def main() -> NoReturn:
         cli(prog_name="planner")
     except SystemExit as end:
         raise SystemExit(flush_output() or end.code) from None
+    except OSError:  # of stderr: no message can be shown
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        raise SystemExit(ExitStatus.FILE_TROUBLE) from None
     raise SystemExit(flush_output())
 
 

@@ -21,6 +21,7 @@ from planner.compare.searches import ONE_BY_ONE, How, Outcome, Prepare, run_sear
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks import load_framework
+from planner.job.frameworks.profile import check_precision
 from planner.job.job import Job
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
@@ -63,6 +64,8 @@ def compare(
     one_settings = settings or Settings()
     named = tuple(Offer(gpus=one) if isinstance(one, str) else one for one in offers)
     _check(named, tokens, sort, one_settings)
+    if fallback_precision is not None:
+        check_precision(request.find_framework(), fallback_precision)
     base, notes = with_batch(request)
     entries = [enter(offer, base, fallback_precision, how.prepare) for offer in named]
     raise_common_problem(entries)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hardware.errors import first_error
 from hardware.files import read_text, toml_content
@@ -46,6 +46,14 @@ class Offer(Frozen):
     unit: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
     minimum: Annotated[int, Field(ge=1, le=MOST_GPUS)] = 1
     term_days: Annotated[float, Field(ge=0, le=36_525)] = 0.0
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value(cls, value: Any) -> Any:
+        """Python counts with `true` as 1."""
+        if isinstance(value, bool):
+            raise ValueError(f"{str(value).lower()} is neither a number nor a text")
+        return value
 
     @model_validator(mode="after")
     def _one_cluster(self) -> Offer:

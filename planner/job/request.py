@@ -25,6 +25,7 @@ from planner.job.frameworks.profile import (
 )
 from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
 from planner.job.frameworks.techniques import Decision, decide
+from planner.job.frameworks.workspaces import workspace_bytes
 from planner.job.job import (
     SURE_TO_FIT,
     BatchTarget,
@@ -164,6 +165,8 @@ class Request(Frozen):
         resolved = self.find_model()
         framework = self.find_framework()
         check_precision(framework, self.precision)
+        if self.cublas_workspace_config is not None:
+            workspace_bytes(self.cublas_workspace_config)
         dtype = self._dtype(framework)
         profile = framework.in_mode(dtype)
         model = resolved.spec if profile.builds_mtp else resolved.spec.without_mtp()

@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from hardware.frozen import Frozen
 from planner.job.bounds import MOST_LAYERS, WIDEST
 
-Positive = Annotated[int, Field(gt=0, le=WIDEST)]
-NonNegative = Annotated[int, Field(ge=0, le=WIDEST)]
-PositiveNumber = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
+NonNegative = Annotated[int, Field(ge=0, strict=True, le=WIDEST)]
+PositiveNumber = Annotated[float, Field(gt=0.0, strict=True, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Constant = bool | int | Finite | tuple[Finite, ...]
@@ -204,7 +204,7 @@ class ModelSpec(_Frozen):
 
     name: str
     family: str = "custom"
-    layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)]
+    layers: Annotated[int, Field(gt=0, strict=True, le=MOST_LAYERS)]
     hidden: Positive
     heads: Positive
     kv_heads: Positive

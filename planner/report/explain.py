@@ -64,7 +64,7 @@ def explanation_report(explanation: Explanation) -> Iterator[Block]:
         yield Facts(assumed, "Assumed")
     if explanation.neighbours:
         yield neighbour_table(explanation.neighbours, plan)
-    if explanation.what_if is not None:
+    if explanation.what_if is not None and explanation.what_if.rows:
         yield from what_if_blocks(explanation.what_if, plan)
 
 
@@ -247,7 +247,8 @@ def what_if_blocks(found: WhatIf, plan: Plan) -> tuple[Block, ...]:
     """Binding constraints, then the changes by effect."""
     constraints = tuple((each.name, _constraint(each, found)) for each in found.constraints)
     title = "Constraints (binding: the step shortens when it is lifted)"
-    return Facts(constraints, title), tornado_table(found, plan), Notes(_what_if_notes(found))
+    shown = (Facts(constraints, title),) if constraints else ()
+    return *shown, tornado_table(found, plan), Notes(_what_if_notes(found))
 
 
 def _constraint(constraint: BindingConstraint, found: WhatIf) -> str:

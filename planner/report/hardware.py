@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hardware.errors import HardwareError
 from hardware.load import (
     Fact,
     Source,
-    cluster_facts,
     cluster_names,
+    facts,
     gpu_facts,
     gpu_names,
     load_cluster_shape,
     load_gpu,
     load_gpu_record,
+    load_shape_file,
     load_sources,
 )
 from hardware.prices import Price, load_prices
 from hardware.records import ClusterShape
-from hardware.schema import Gpu
+from hardware.schema import Cluster, Gpu
 from hardware.sharp import generation_of, why_not
 from planner.job.quantities import gib
 from planner.report.tables import Block, Facts, Notes, Report, report, table
@@ -86,19 +88,34 @@ def hardware_documents() -> list[dict[str, Any]]:
 
 def named_document(name: str) -> dict[str, Any]:
     """One of them as JSON. HardwareError where nothing has that name."""
-    found: dict[str, Any] = _named(name, load_gpu_record, load_cluster_shape).model_dump(
+    found: dict[str, Any] = _named(name, load_gpu_record, lambda name: _shape(name)[0]).model_dump(
         mode="json"
     )
     return found
 
 
 def named_report(name: str) -> Report:
-    """The GPU of that name, else the node shape. HardwareError if there is neither."""
+    """The GPU of that name, else the node shape, or those of a cluster file. HardwareError if there
+    is neither."""
     found: Report = _named(name, _gpu_report, _shape_report)
     return found
 
 
+def _shape(name: str) -> tuple[ClusterShape, Cluster]:
+    """A node shape and a cluster of such nodes: of a file, else two nodes of the catalogue's."""
+    if _is_file(name):
+        return load_shape_file(Path(name))
+    shape = load_cluster_shape(name)
+    return shape, shape.to_cluster(load_gpu(shape.gpu), 2 * int(shape.gpus_per_node.value))
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".toml")
+
+
 def _named(name: str, as_gpu: Callable[[str], Any], as_shape: Callable[[str], Any]) -> Any:
+    if _is_file(name):
+        return as_shape(name)
     try:
         return as_gpu(name)
     except HardwareError as unknown_gpu:
@@ -121,22 +138,22 @@ def _gpu_report(name: str) -> Report:
 
 
 def _shape_report(name: str) -> Report:
-    shape = load_cluster_shape(name)
+    shape, cluster = _shape(name)
     title = [
+        *([("cluster", f"{name}: {cluster.describe()}")] if _is_file(name) else ()),
         ("node shape", f"{shape.name} {shape.title}".rstrip()),
         ("also", ", ".join(shape.aliases) or "-"),
         ("GPU", shape.gpu),
         ("fabric", shape.fabric + (", rail-optimised" if shape.rail_optimised else "")),
-        ("SHARP", _shape_sharp(shape)),
+        ("SHARP", _shape_sharp(cluster)),
     ]
     if shape.note:
         title.append(("note", shape.note))
-    return _facts_report(title, cluster_facts(name))
+    return _facts_report(title, facts(shape.quantities()))
 
 
-def _shape_sharp(shape: ClusterShape) -> str:
-    """Whether the switches between such nodes can reduce, and how to ask for it."""
-    cluster = shape.to_cluster(load_gpu(shape.gpu), 2 * int(shape.gpus_per_node.value))
+def _shape_sharp(cluster: Cluster) -> str:
+    """Whether the switches between its nodes can reduce, and how to ask for it."""
     reason = why_not(cluster)
     if reason:
         return f"no: {reason}"

@@ -167,7 +167,11 @@ def _front_text(result: SearchResult, plans: Numbered) -> str:
     if worst is None:
         return f"{count}{more}; not proven"
     if open_plans:
-        return f"{count}{more}; not proven: up to {share(worst)} faster plans may exist"
+        faster = f"up to {share(worst)} faster plans"
+        if max(result.plans, key=lambda plan: plan.tokens_per_s).status == "optimal":
+            proven = "the fastest is proven optimal, not all lighter ones"
+            return f"{count}{more}; {proven}: {faster} as light may exist"
+        return f"{count}{more}; not proven: {faster} may exist"
     return (
         f"{count}{more}. Each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "
         f"under other memory limits a plan may be missing that is faster by up to {share(worst)}"
@@ -183,7 +187,8 @@ def _missing_text(result: SearchResult) -> str:
         )
     if result.stopped:
         return "Others may lie between them."
-    return "Plans between these were not looked for: --all, --json, --csv and -o do."
+    which = "between these" if len(result.plans) > 1 else "near this one"
+    return f"Plans {which} were not looked for: --all, --json, --csv and -o do."
 
 
 _RESOLUTION = f"{share(TIME)} of the step time and {gib(MEMORY_BYTES)} GiB"

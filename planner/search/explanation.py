@@ -26,6 +26,7 @@ from planner.search.what_if_result import WhatIf
 if TYPE_CHECKING:
     from constraints.rule import Layout
     from planner.predict.cost_model import Columns, CostedShapes, CostModel
+    from planner.search.limit_results import Effort, Until
 
 Evaluator = Callable[[Degrees, str], Plan]
 Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
@@ -119,14 +120,19 @@ def _not_used(job: Job, plan: Plan) -> tuple[str, ...]:
 
 
 def explain(
-    result: SearchResult, number: int, job: Job, evaluator: Evaluator | None = None
+    result: SearchResult,
+    number: int,
+    job: Job,
+    evaluator: Evaluator | None = None,
+    until: Until | None = None,
 ) -> Explanation:
-    """Explain plan `number` (from 1). Without an `evaluator` there are no neighbours.
+    """Explain plan `number` (from 1). Without an `evaluator` there are no neighbours; those for
+    which no time is left count as untried in `until`.
 
     Raises UsageError if there is no such plan.
     """
     plan = pick_plan(result, number)
-    reports = () if evaluator is None else neighbour_reports(plan, job, evaluator)
+    reports = () if evaluator is None else neighbour_reports(plan, job, evaluator, until)
     return Explanation(
         number=number,
         of=len(result.plans),
@@ -141,7 +147,7 @@ def explain(
     )
 
 
-def job_evaluator(job: Job, plan: Plan) -> Evaluator:
+def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator:
     """Costs configurations of a job, whatever limits and conditions it sets on the degrees.
 
     Beside a searched plan each gets its best layout (CP-SAT), since the plan has its own;
@@ -150,6 +156,7 @@ def job_evaluator(job: Job, plan: Plan) -> Evaluator:
     from planner.predict.cost_model import CostModel
     from planner.predict.costed_plan import job_plan
     from planner.predict.shapes import broken_rules, given_columns
+    from planner.search.limit_results import Effort
 
     def evaluator(degrees: Degrees, recompute: str) -> Plan:
         mode = job.framework.recompute_mode(recompute)
@@ -164,21 +171,26 @@ def job_evaluator(job: Job, plan: Plan) -> Evaluator:
         cost_model = CostModel(free, compiled=plan.status != "evaluated")
         columns = given_columns(degrees)
         costed = cost_model.cost_shapes(columns)
-        layout = _layout(plan, degrees, cost_model, costed, columns)
+        effort = Effort() if until is None else until.effort(Effort())
+        layout = _layout(plan, degrees, cost_model, costed, columns, effort)
         return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
 
     return evaluator
 
 
 def _layout(
-    plan: Plan, degrees: Degrees, cost_model: CostModel, costed: CostedShapes, columns: Columns
+    plan: Plan,
+    degrees: Degrees,
+    cost_model: CostModel,
+    costed: CostedShapes,
+    columns: Columns,
+    effort: Effort,
 ) -> Layout:
     """Layout of a neighbour, see `job_evaluator`: the fastest that fits as surely as was asked,
     else the fastest that fits, else the fastest."""
     from planner.predict.layouts import even_layout, in_mode
     from planner.search.costed import likely_limit_bytes
     from planner.search.explorer import Explorer
-    from planner.search.limit_results import Effort
 
     job = cost_model.job
     even = even_layout(job, degrees.pp, degrees.vpp, job.recompute[0])
@@ -191,7 +203,7 @@ def _layout(
         even = replace(even, block_layers=split, mtp_standalone=plan.layout.mtp_standalone)
         return in_mode(even, job.recompute[0])
     likely = likely_limit_bytes(job, job.fit_probability)
-    explorer = Explorer(cost_model, costed, columns, likely, Effort())
+    explorer = Explorer(cost_model, costed, columns, likely, effort)
     if explorer.only_even[0]:
         return even
     for limit in (likely, job.hbm_limit_bytes, _NO_LIMIT * job.hbm_limit_bytes):
@@ -260,10 +272,16 @@ def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
     )
 
 
-def neighbour_reports(plan: Plan, job: Job, evaluator: Evaluator) -> tuple[NeighbourReport, ...]:
-    """Every neighbour costed and compared with the plan."""
+def neighbour_reports(
+    plan: Plan, job: Job, evaluator: Evaluator, until: Until | None = None
+) -> tuple[NeighbourReport, ...]:
+    """Every neighbour costed and compared with the plan, as far as the time lasts."""
     given = Configured(plan.degrees, plan.gbs, plan.recompute)
-    return tuple(_report(plan, near, evaluator, job) for near in neighbours(given, job))
+    return tuple(
+        _report(plan, near, evaluator, job)
+        for near in neighbours(given, job)
+        if until is None or not until.over(f"neighbour {near.change}")
+    )
 
 
 def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> NeighbourReport:

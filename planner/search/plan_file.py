@@ -207,7 +207,8 @@ def read_plan(path: Path, number: int | None) -> tuple[SearchResult, int]:
 
 
 def read_json(path: Path) -> Any:
+    text = read_text(path)
     try:
-        return json_content(read_text(path), str(path))
+        return json_content(text, str(path))
     except HardwareError as error:
         raise UsageError(f"{error}; {_MADE_BY}") from None

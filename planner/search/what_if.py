@@ -91,7 +91,9 @@ class _Solver:
             if self.until.over(change.text):
                 continue
             self.progress(f"what if: {change.text}", index, len(changes))
-            rows.append(self.row(change))
+            row = self.row(change)
+            if row.resolved or row.resolution <= OPTIMAL_WITHIN or not self.until.over(change.text):
+                rows.append(row)
         rows.sort(key=lambda row: (row.effect is None, -abs(row.effect or 0.0)))
         return WhatIf(
             step_time_s=self.plan.step_time_s,
@@ -145,7 +147,11 @@ class _Solver:
 
     def trial(self, change: JobChange) -> Trial | None:
         try:
-            shares = cost_shares(change.job, lambda item: cost_altered(item, change.factors))
+            shares = cost_shares(
+                change.job,
+                lambda item: cost_altered(item, change.factors),
+                self.until.deadline,
+            )
             if shares.job.cluster.num_gpus != change.job.cluster.num_gpus:
                 return None
             return search_costed(

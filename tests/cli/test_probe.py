@@ -40,7 +40,7 @@ def without_gpu() -> types.SimpleNamespace:
 def test_without_a_gpu(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", _importing({"torch": without_gpu()}))
     result = invoke("--plan-file", plan, "-o", tmp_path / "a.toml")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "no GPU that torch sees" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -48,7 +48,7 @@ def test_without_a_gpu(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_without_torch(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", _importing({"torch": None}))
     result = invoke("--plan-file", plan, "-o", tmp_path / "a.toml")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "pip install 'trainplan[probe]'" in result.stderr
 
 

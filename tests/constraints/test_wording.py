@@ -58,7 +58,7 @@ STATES = replace(DENSE, state_heads=16, state_groups=2)
         ("experts-by-ep", context(model=MOE), "ep must divide 6 experts"),
         ("expert-ffn-by-etp", context(model=MOE), "etp must divide 40 (width of one expert)"),
         ("experts-fill-stage", context(gpus=2048),
-         "ep·etp must divide dp·cp·tp, the GPUs of one stage (pp=1: 2,048)"),
+         "ep·etp must divide dp·cp·tp, the GPUs of one stage (2,048 / pp)"),
         ("low-precision-multiple", context(precision="fp8"),
          "fp8: widths per rank must be multiples of 16, tokens per rank of 8"),
         ("low-precision-multiple", context(precision="nvfp4"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hardware.files import json_content
 from planner.cli.errors import ExitStatus, refusal
 from planner.job.written import write_text
 from tests.fuzz.command_line import BASES, POSITIONAL
@@ -383,6 +384,8 @@ def planner(command: str, timeout: float = 60.0) -> subprocess.CompletedProcess[
         ("PLANNER models gpt2 >&-", ExitStatus.FILE_TROUBLE, "the output: Bad file descriptor"),
         ("PLANNER models gpt2 2>&- >/dev/null", ExitStatus.DONE, ""),
         ("COLUMNS=abc PLANNER models gpt2", ExitStatus.DONE, ""),
+        ("PLANNER models nothing 2> /dev/full", ExitStatus.FILE_TROUBLE, ""),
+        ("PLANNER models nothing 2>&-", ExitStatus.WRONG_INPUT, ""),
         ("PLANNER explain /dev/stdin < /dev/zero", ExitStatus.WRONG_INPUT, "too large"),
         ("PLANNER explain $'\\xff'", ExitStatus.WRONG_INPUT, "UTF-8"),
     ],
@@ -446,3 +449,49 @@ def test_what_a_link_points_to_is_written(tmp_path: Path) -> None:
 def test_trouble_with_files_names_the_path(number: int, status: ExitStatus) -> None:
     found = refusal(OSError(number, "no such luck", "/some/where"))
     assert (found.exit_code, "/some/where" in found.message) == (status, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (*_COMPARE, "--cublas-workspace-config", "nan"),
+        (*_COMPARE, "--precision-fallback", "nan"),
+        ("budget", *BASES["budget"], "--provider", "nan"),
+        ("calibrate", *BASES["calibrate"], "--gpus", "nan"),
+        ("calibrate", *BASES["calibrate"], "--cluster", "none.toml"),
+        ("hardware", "none.toml"),
+    ],
+    ids=lambda item: " ".join(item[-2:]),
+)
+def test_what_is_not_used_is_refused_too(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """A name that nothing has, where the run would never come to it."""
+    assert tried(tmp_path, *options).status == ExitStatus.WRONG_INPUT
+
+
+def test_a_measurement_without_a_gpu_cannot_tell(tmp_path: Path) -> None:
+    found = tried(tmp_path, "probe", *BASES["probe"])
+    assert found.status == ExitStatus.CANNOT_TELL, found.describe()
+
+
+def test_a_rule_that_nothing_breaches_is_not_ignored_in_silence(tmp_path: Path) -> None:
+    found = tried(tmp_path, "check", "run.sh", *BASES["check"], "--ignore", "tp-in-domian")
+    assert "--ignore tp-in-domian: nothing here breaches a rule of that name" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model_toml", TEXTS["model.toml"][0].replace("layers = ", "layers = true #")),
+        ("offers_toml", '[[cluster]]\ngpus = "1xH100"\non_demand = true\n'),
+    ],
+)
+def test_true_is_no_number(tmp_path: Path, name: str, content: str) -> None:
+    found = tried(tmp_path, *TEXTS[name.replace("_", ".")][1], **{name: content})
+    assert found.status == ExitStatus.WRONG_INPUT, found.describe()
+
+
+def test_a_plan_file_beyond_a_megabyte_is_checked(tmp_path: Path) -> None:
+    text = plan_file("one cluster") + " " * 2**20
+    assert json_content(f"[{'0,' * 1_500_000}0]", "plans.json")
+    found = tried(tmp_path, "check", "plans.json", "--time-limit", "0.1", "-q", plans_json=text)
+    assert found.status == ExitStatus.DONE, found.describe()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.explain import tornado_table, what_if_blocks
+from planner.search.explanation import explain, job_evaluator
 from planner.search.hardware_changes import hardware_changes, more_hbm
+from planner.search.limit_results import Until
+from planner.search.neighbours import Configured, neighbours
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.trial import TrialModel, cost_altered
@@ -152,3 +157,14 @@ def test_report_shows_binding_constraints(fastest: WhatIf, found: SearchResult) 
     assert "memory" in str(facts)
     assert "now" in str(table)
     assert "80 % interval" in str(notes)
+
+
+def test_the_time_limit_holds_for_neighbours_and_changes_together(found: SearchResult) -> None:
+    plan, job = found.plans[0], REQUEST.resolve()
+    until = Until(time.perf_counter() - 1.0)
+    explained = explain(found, 1, job, job_evaluator(job, plan, until), until)
+    assert explained.neighbours == ()
+    assert len(until.untried) == len(neighbours(Configured(plan.degrees, plan.gbs, "none"), job))
+    answer = what_if(REQUEST, job, plan, until=until)
+    assert answer.rows == answer.constraints == ()
+    assert "+8 GiB HBM" in answer.untried

@@ -20,7 +20,7 @@ from planner.cost import fields as f
 from planner.evidence.learn.benches import COLLECTIVES, Bench
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.rows import MeasuredRow
-from planner.job.errors import NothingFitsError, UsageError
+from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import csv_text
 from planner.predict.cost_tables import job_pieces
 from planner.predict.ops import OpKind
@@ -103,16 +103,16 @@ def _products(op: Any, tokens: float, tp: int) -> Iterator[tuple[float, float, f
 
 
 def load_torch() -> Any:
-    """torch with a GPU. NothingFitsError (exit 1) where either is missing."""
+    """torch with a GPU. CannotTellError where either is missing."""
     try:
         torch = importlib.import_module("torch")
     except ImportError:
-        raise NothingFitsError(
+        raise CannotTellError(
             "no torch here, so no GPU can be measured: pip install 'trainplan[probe]' on "
             "a node of the cluster, or run planner probe in the environment that trains"
         ) from None
     if not torch.cuda.is_available():
-        raise NothingFitsError(
+        raise CannotTellError(
             "no GPU that torch sees: planner probe measures the machine it runs on; run it on a "
             "node of the cluster (torchrun --nproc-per-node 8 for its links too)"
         )

@@ -254,7 +254,8 @@ def _reason(
         technique = profile.technique(name)
         if technique is not None and not _has(profile, technique):
             changed.append(f"{name} (unused)" if name in unused else name)
-    return f"{', '.join(changed)}: {_largest_term(prediction, plan)}"
+    what = ", ".join(changed) or "the same degrees, layers split otherwise"
+    return f"{what}: {_largest_term(prediction, plan)}"
 
 
 def _changed_degrees(mapped: MappedRow, plan: Plan, names: Iterable[str]) -> list[str]:
@@ -270,17 +271,28 @@ _TOGETHER = (("tp", "etp"), ("pp", "vpp"), ("cp",), ("ep",), ("zero", "shard"), 
 
 def _telling_run(prediction: Prediction, mapped: MappedRow, plan: Plan) -> str:
     """The measurement that is missing: the recipe with that one of the plan's changes by which it
-    would save most; the plan itself where no change alone brings half of the gain."""
+    would save most and still fit as surely; the plan itself where no change alone brings half of
+    the gain."""
     trials = list(_single_changes(mapped, plan))
     costed = cost_predictions([replace(prediction, mapped=trial) for _, trial in trials])
     times_s = [
-        (one.step_time_s or inf, text) for (text, _), one in zip(trials, costed, strict=True)
+        (one.step_time_s or inf, text)
+        for (text, _), one in zip(trials, costed, strict=True)
+        if _fits(one, min(SURE_TO_FIT, plan.fit_probability))
     ]
     seconds, text = min(times_s, default=(inf, ""))
     before_s = prediction.step_time_s or 0.0
     if before_s - seconds < _MOST_OF_IT * (before_s - plan.step_time_s):
         return "; a run of this plan would tell"
     return f"; a run of the recipe with {text} alone would tell, predicted {seconds:.3g} s"
+
+
+def _fits(prediction: Prediction, sure: float) -> bool:
+    """Whether a run would fit with a probability, as a search reckons it."""
+    peak, mapped = prediction.memory_bytes(), prediction.mapped
+    if peak is None or mapped is None:
+        return False
+    return fit_probability(mapped.job, peak, mapped.job.hbm_limit_bytes) >= sure - _BISECTED
 
 
 def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, MappedRow]]:

@@ -321,7 +321,7 @@ def open_file(path: Path, read: Opened) -> None:
 
 def _content(path: Path) -> str:
     """A text file's content. HardwareError, UsageError for anything else."""
-    text = read_text(path, MOST_BYTES)
+    text = read_text(path) if path.suffix == ".json" else read_text(path, MOST_BYTES)
     if not text.strip():
         raise UsageError(f"{path} is empty")
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -403,7 +403,8 @@ def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Shell:
             if embedded_text.name:
                 shell.written[embedded_text.name] = embedded_text.text
             else:
-                read_script(shell, embedded_text.text)
+                with shell.process():
+                    read_script(shell, embedded_text.text)
     return shell
 
 
@@ -411,7 +412,8 @@ def _shell_of(paths: Sequence[str], read: Opened, hints: Hints, *, hopeful: bool
     """One shell that has read scripts one after another."""
     shell = Shell(read.files, hints.environment, open_file=read.open_beside, hopeful=hopeful)
     for path in paths:
-        read_script(shell, read.texts[path])
+        with shell.process():
+            read_script(shell, read.texts[path])
     return shell
 
 

@@ -19,6 +19,7 @@ from planner.launch.read.shell_calls import (
     as_submitted,
     carried_variables,
     counts_processes,
+    ends_on_failure,
     filled,
     inline_script,
     reads_a_script,
@@ -28,6 +29,7 @@ from planner.launch.read.shell_state import (
     ENVIRONMENTS,
     MOST_NOTES,
     Command,
+    EndedError,
     Shell,
     broken_nodes,
     first_of,
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
 def read_script(shell: Shell, source: Text, *, nested: bool = False) -> None:
     """Walk a script in a shell. Errors of syntax are collected, with file and line.
 
-    CannotTellError for a script that goes beyond the limits of reading.
+    EndedError where it ends before its last line (`Shell.process` catches it); CannotTellError for
+    a script that goes beyond the limits of reading.
     """
     if not nested:
         shell.variables |= scheduler_variables(source)
@@ -107,7 +110,8 @@ class _Walk(Statements):
         # The file stands before the mark or behind it.
         file = first_of(node, "file_redirect") or first_of(node.parent, "file_redirect")
         if any(map(reads_a_script, commands)):
-            self._nested(text)
+            with self.shell.process():
+                self._nested(text)
         elif file is not None:
             name = self.value(file.named_children[-1]).value
             before = self.shell.written.get(name) if ">>" in self.piece(file).value else None
@@ -134,6 +138,7 @@ class _Walk(Statements):
         called = self.shell.active & self.shell.functions.keys()
         if called and words and words[0].text.value == "return":
             raise _ReturnedError
+        self._end_where_it_does(node, words)
         environment = self.shell.environment()
         for value in environment.values():
             self.shell.limits.step(len(value.value))
@@ -170,13 +175,28 @@ class _Walk(Statements):
             self._call(name, words[1:], *shell.functions[name])
         elif (inner := inline_script(words)) is not None:
             before, script = inner
-            with self._started_by(before), shell.carrying(carried_variables(words)):
+            carried = shell.carrying(carried_variables(words))
+            with self._started_by(before), carried, shell.process():
                 self._nested(script)
         elif (call := script_call(words)) is None or not self._read_file(call, node):
             environment = environment | carried_variables(words)
             at = self.piece(node).first()
             file, line = (at.file.path, at.line) if at else ("", 0)
             shell.commands.append(Command(tuple(words), environment, file, line))
+
+    def _end_where_it_does(self, node: Node, words: list[Word]) -> None:
+        """EndedError after an `exit`, or what fails under `set -e`, that is sure to be reached."""
+        name, shell = words[0].text.value if words else "", self.shell
+        if name == "set":
+            shell.ends_on_failure = ends_on_failure(words, before=shell.ends_on_failure)
+        fails = name == "false" and shell.ends_on_failure
+        if shell.doubts or not (fails or name == "exit"):
+            return
+        what = "false, under set -e," if fails else name
+        rest = self.source.value[node.end_byte :].splitlines()
+        if any(line.strip() and not line.strip().startswith("#") for line in rest):
+            self._note(node, f"{what} ends the script; what stands below is never reached")
+        raise EndedError
 
     @contextmanager
     def _started_by(self, before: Sequence[Word]) -> Iterator[None]:
@@ -217,7 +237,8 @@ class _Walk(Statements):
         if (submitted := as_submitted(call, text)) is not None:
             shell.submitted.append(submitted)
         reading = shell.reading(file, file)
-        with reading, shell.called(call.arguments), self._started_by(call.before):
+        started = self._started_by(call.before)
+        with reading, shell.called(call.arguments), started, shell.process():
             read_script(shell, submitted or text)
         return True
 

@@ -36,6 +36,12 @@ class ScriptCall:
     before: tuple[Word, ...] = ()
 
 
+def ends_on_failure(words: Sequence[Word], *, before: bool) -> bool:
+    """Whether a failing command ends the script after `set -e`, `set -euo pipefail`, `set +e`."""
+    found = re.findall(r"(?<!\S)([-+])(?:\w*e|o errexit)", spaced(w.text for w in words).value)
+    return found[-1] == "-" if found else before
+
+
 def carried_variables(words: Sequence[Word]) -> dict[str, Text]:
     """Variables that a command hands to what it starts: `env A=1`, `docker run -e A=1`,
     `mpirun -x A=1`, `srun --export=ALL,A=1`, `singularity exec --env A=1,B=2`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,10 @@ Value = Text | list[Text]
 _ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
 # More of a kind tell no more.
 MOST_NOTES = 50
+
+
+class EndedError(Exception):
+    """The end of a script before its last line."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Shell:
     positional: list[Text] = field(default_factory=list)
     # How many of them `shift` has taken away that nobody gave.
     shifted: int = 0
+    # Statements around what is read now, of which reading is not sure that they run.
+    doubts: int = 0
+    # `set -e`.
+    ends_on_failure: bool = False
     # A sourced file that was not there: it may have set any variable.
     missed: str = ""
     # The text of a file that a script names, by that name and the script's own path.
@@ -109,9 +117,28 @@ class Shell:
     def reading(self, name: str, what: str) -> Iterator[None]:
         """Inside a function or file, by the name under which it is active."""
         self.active.add(name)
-        with self.limits.call(what):
+        try:
+            with self.limits.call(what):
+                yield
+        finally:
+            self.active.remove(name)
+
+    @contextmanager
+    def doubting(self, *, doubted: bool) -> Iterator[None]:
+        """Inside a statement that runs for sure, or one that may not."""
+        self.doubts += doubted
+        try:
             yield
-        self.active.remove(name)
+        finally:
+            self.doubts -= doubted
+
+    @contextmanager
+    def process(self) -> Iterator[None]:
+        """Inside a process of its own, which its `exit` ends."""
+        before, self.ends_on_failure = self.ends_on_failure, False
+        with suppress(EndedError):
+            yield
+        self.ends_on_failure = before
 
     def environment(self) -> dict[str, Text]:
         """What a command started now would see."""

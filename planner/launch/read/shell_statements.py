@@ -134,6 +134,11 @@ _CONTAINERS = (
     "program", "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip
 _LOOPS = ("c_style_for_statement",)
+# What is inside may not run, or not in this process, or may fail without an end.
+_DOUBTED = (
+    "if_statement", "case_statement", "while_statement", "list", "pipeline", "subshell",
+    "negated_command",
+)  # fmt: skip
 
 
 class Statements(Tests):
@@ -142,7 +147,8 @@ class Statements(Tests):
     def run(self, node: Node) -> None:
         """A statement, or each of a list of them."""
         self.shell.limits.step()
-        with self.shell.limits.deeper():
+        doubted = node.type in _DOUBTED
+        with self.shell.limits.deeper(), self.shell.doubting(doubted=doubted):
             self._run(node)
 
     def _run(self, node: Node) -> None:

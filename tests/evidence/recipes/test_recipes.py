@@ -23,6 +23,7 @@ from planner.evidence.recipes.compare import (
     search_job,
 )
 from planner.evidence.recipes.page import page
+from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import fit_errors
 from planner.evidence.runs.rows import MeasuredRow
@@ -89,7 +90,11 @@ def test_the_run_that_would_tell_is_named(recipes: list[MeasuredRow]) -> None:
     assert mapped is not None
     degrees = mapped.degrees.model_copy(update={"tp": 1, "etp": 1, "dp": 16, "ep": 8})
     plan: Any = SimpleNamespace(
-        degrees=degrees, recompute="full", techniques=("fused-dispatch",), step_time_s=1.0
+        degrees=degrees,
+        recompute="full",
+        techniques=("fused-dispatch",),
+        step_time_s=1.0,
+        fit_probability=0.8,
     )
     changes = dict(_single_changes(mapped, plan))
     assert set(changes) == {"tp 4→1, etp 4→1", "recompute full", "fused-dispatch"}
@@ -97,6 +102,19 @@ def test_the_run_that_would_tell_is_named(recipes: list[MeasuredRow]) -> None:
         assert changed.degrees.gpus == mapped.degrees.gpus
         assert changed.degrees.gbs == mapped.degrees.gbs
     assert _telling_run(found[0], mapped, plan) == "; a run of this plan would tell"
+    assert found[0].step_time_s is not None
+    plan.step_time_s = 0.8 * found[0].step_time_s
+    assert "; a run of the recipe with " in _telling_run(found[0], mapped, plan)
+    # What would not fit is no run that tells.
+    plan.fit_probability, found[0] = 0.8, replace(found[0], mapped=_on(mapped, 20.0))
+    assert _telling_run(found[0], _on(mapped, 20.0), plan) == "; a run of this plan would tell"
+
+
+def _on(mapped: MappedRow, gib: float) -> MappedRow:
+    """A recipe on GPUs of so much memory."""
+    gpu = mapped.job.cluster.gpu.model_copy(update={"hbm_usable_bytes": gib * 2**30})
+    cluster = mapped.job.cluster.model_copy(update={"gpu": gpu})
+    return replace(mapped, job=replace(mapped.job, cluster=cluster))
 
 
 def test_a_search_keeps_what_a_recipe_states(predictions: list[Prediction]) -> None:

@@ -357,9 +357,9 @@ def test_published_runs_of_the_sixth_draw(source: str, time: float, memory: floa
     assert predictions
     for prediction in predictions:
         assert prediction.error is None
-        assert abs(time_error(prediction) or 0.0) < time
+        assert abs(error_of(prediction, "time") or 0.0) < time
         if memory is not None:
-            assert abs(memory_error(prediction) or 0.0) < memory
+            assert abs(error_of(prediction, "memory") or 0.0) < memory
 
 
 def test_four_bit_products_of_torchao_are_run_again() -> None:

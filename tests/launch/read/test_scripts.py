@@ -46,6 +46,41 @@ def test_commands_in_variables(folder: ReadFolder, script: str) -> None:
     assert judged(found).plan is not None
 
 
+RUN = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "line"),
+    [
+        ("exit 0\n", "line 2: exit ends the script"),
+        ("set -euo pipefail\nfalse\n", "line 3: false, under set -e, ends the script"),
+        ("stop() {\n  exit 1\n}\nstop\n", "line 3: exit ends the script"),
+    ],
+)
+def test_what_stands_below_the_end_is_never_reached(
+    folder: ReadFolder, before: str, line: str
+) -> None:
+    with pytest.raises(CannotTellError, match=f"{line}; what stands below is never reached"):
+        folder({"a.sh": f"#!/bin/bash\n{before}{RUN}"})
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        '[ -d "$DATA" ] || exit 1\n',
+        "cd /data || exit 1\n",
+        'if [ -z "$DATA" ]; then echo usage; exit 1; fi\n',
+        'case "$1" in "") exit 2;; esac\n',
+        "(exit 0)\nbash -c 'exit 0'\nbash other.sh\n",
+        "set -e\nset +e\nfalse\n",
+        "set -e\nfalse || true\n! false\nfalse | cat\nbash -c false\n",
+        "stop() { exit 1; }\ntrap stop INT\n",
+    ],
+)
+def test_what_may_end_a_script_does_not(folder: ReadFolder, before: str) -> None:
+    assert folder({"a.sh": f"{before}{RUN}exit 0\n", "other.sh": "exit 1\n"}).world == 8
+
+
 def test_sbatch_says_more_than_the_script_that_it_submits(folder: ReadFolder) -> None:
     """Its options go before directives, also where the script counts by Slurm's variables."""
     found = folder(
