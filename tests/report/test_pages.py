@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hardware.errors import HardwareError
 from planner.compare.cluster_front import search_clusters
 from planner.compare.comparison import compare
 from planner.compare.offers import Offer
@@ -179,7 +180,7 @@ def test_bad_files_are_refused_with_what_is_wrong(
 ) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises((UsageError, HardwareError), match=re.escape(said)):
         page_of_file(path)
 
 
