@@ -1,7 +1,8 @@
 """Fitted curves of compute kernels, and which of them apply to a GPU; coefficients of curves, and
 tables that take theirs from another (`like = "..."`).
 
-`efficiency/compute.toml` holds one table per architecture. This module gives it a type and picks
+`efficiency/compute.toml` holds one table per architecture, one of what is taken alike on every GPU,
+and one of hosts. This module gives it a type and picks
 the table of a GPU; it computes no time.
 """
 
@@ -30,7 +31,7 @@ class Coefficient(Frozen):
     """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
 
     value: Annotated[float, Field(ge=0.0)]
-    unit: Literal["1", "s", "element", "B", "B/s"]
+    unit: Literal["1", "s", "1/s", "element", "B", "B/s", "FLOP/s"]
     source: str
     provenance: Provenance
     fitted_on: str = ""
@@ -108,7 +109,23 @@ class ArchitectureCurves(_Curve):
     """Memory-bound kernels: share of the HBM rate at large sizes."""
     kernel_floor_s: Coefficient
     """GPU-side floor of any kernel; what the CPU needs to issue one is the framework's affair."""
+    odd_rows_flop_per_s_per_sm: Coefficient
+    """Rate of an SM in products over rows of an odd number of 16-bit elements."""
+    misaligned_share: Coefficient
+    """Unfused attention: rate with heads whose rows are no whole vectors of 16 bytes, against
+    others."""
+    atomic_adds_per_s: Coefficient
+    """16-bit values that torch's scatter_add and the backward of its index_select add up by
+    atomics in the L2."""
     attention: dict[str, AttentionCurve]
+
+
+class HostCurves(Frozen):
+    """The CPUs of a node."""
+
+    cpu_adam_bytes_per_s_per_node: Coefficient
+    """Rate at which CPU-Adam moves the fp32 gradients, weights and moments that it updates; the
+    GPUs of a node share it."""
 
 
 class ComputeCurves(Frozen):
@@ -168,11 +185,23 @@ def _without_like(fields: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def architecture_curves() -> dict[str, ArchitectureCurves]:
-    """All tables of `efficiency/compute.toml`, by architecture."""
-    tables = shipped_toml("hardware", "efficiency/compute.toml")["architectures"]
+    """All tables of `efficiency/compute.toml`, by architecture, over the figures of every GPU."""
+    file = _compute_toml()
+    tables, every_gpu = file["architectures"], file["every_gpu"]
     return {
-        name: ArchitectureCurves.model_validate(inherit(name, tables, _over)) for name in tables
+        name: ArchitectureCurves.model_validate(every_gpu | inherit(name, tables, _over))
+        for name in tables
     }
+
+
+@cache
+def host_curves() -> HostCurves:
+    """The hosts of `efficiency/compute.toml`."""
+    return HostCurves.model_validate(_compute_toml()["hosts"])
+
+
+def _compute_toml() -> dict[str, Any]:
+    return shipped_toml("hardware", "efficiency/compute.toml")
 
 
 def _table_of(gpu: Gpu) -> ArchitectureCurves:

@@ -112,8 +112,9 @@ class LinkCurves(_AnyLink):
 
 
 class CurveTable(_AnyLink):
-    """The whole file."""
+    """The whole file. `channel_bytes_per_s`: what a ring takes of a GPU's links inside a node."""
 
+    channel_bytes_per_s: Coefficient
     scale_up: dict[str, ScaleUpCurve]
     scale_out: dict[str, ScaleOutCurve]
     in_network: dict[str, InNetworkCurve]

@@ -21,11 +21,8 @@ _MASK_BYTES = 1.0
 _PARTS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 _LEAST_PART = 512.0
 _SUM_BYTES = 4.0
-# Elements of 16 bits that a tensor core loads at once, and the rate without (`alignment_share`).
+# Elements of 16 bits that a tensor core loads at once (`alignment_share`).
 _VECTOR_ELEMENTS = 8.0
-_MISALIGNED_SHARE = 0.05
-# FLOP/s of each SM in products over rows of an odd number of 16-bit elements (`odd_rows_time_s`).
-_ODD_ROWS_FLOP_PER_S = 0.8e12
 
 
 @jit
@@ -180,15 +177,13 @@ def odd_rows_time_s(m: float, n: float, k: float, gpu: GpuInputs) -> float:
 
     Such rows start at odd multiples of 2 bytes, and the SMs' asynchronous copies take 4 bytes or
     more (CUDA Programming Guide, "Asynchronous Data Copies using LDGSTS"), so operands are loaded
-    one by one. It befalls the logits of an unpadded vocabulary. r = 0.8 TFLOP/s: vTrain's single-
-    node rows, whose GPT-2 vocabulary (50,257) is not padded at tp 1, take 3.9 and 7.2 ms for the
-    head's three products of 1,024 tokens at widths 1,024 and 2,048 on A100: 0.76 and 0.81. Not
-    fitted on: nine runs of nanotron of 2024 with that vocabulary on 8 H100 err by 4 % (median)
-    with it, by 33 % without; nanoGPT gained 25 % on A100 by padding it, which asks for 1.0.
+    one by one. It befalls the logits of an unpadded vocabulary. r: `odd_rows_flop_per_s_per_sm`.
+    Not fitted on: nine runs of nanotron of 2024 with GPT-2's vocabulary on 8 H100 err by 4 %
+    (median) with it, by 33 % without.
     """
     if math.floor(n + 0.5) % 2.0 == 0.0 and math.floor(k + 0.5) % 2.0 == 0.0:
         return 0.0
-    return 2.0 * m * n * k / (gpu.sm_count * _ODD_ROWS_FLOP_PER_S)
+    return 2.0 * m * n * k / (gpu.sm_count * gpu.odd_rows_flop_per_s_per_sm)
 
 
 @jit
@@ -336,16 +331,14 @@ def attention_backward_time_s(
 
 
 @jit
-def alignment_share(head_dim: float) -> float:
+def alignment_share(head_dim: float, gpu: GpuInputs) -> float:
     """Rate of unfused attention's batched products against heads of 16-byte rows.
 
     Tensor cores load operands in vectors of 16 bytes, 8 elements of 16 bits; rows of another width
     fall back to slow kernels (NVIDIA, Matrix Multiplication Background User's Guide, "Tensor Core
-    requirements"). On A100, BLOOM's runs with heads of 150 take 9 to 13 ms a layer and sequence
-    longer than with heads of 128 to 224: 11 of 240 TFLOP/s. Checked on its runs with heads of 108
-    (13,824 / 128; not among the fitted rows): 11 TFLOP/s again.
+    requirements").
     """
-    return 1.0 if head_dim % _VECTOR_ELEMENTS == 0.0 else _MISALIGNED_SHARE
+    return 1.0 if head_dim % _VECTOR_ELEMENTS == 0.0 else gpu.misaligned_share
 
 
 @jit
@@ -368,7 +361,7 @@ def eager_attention_forward_time_s(
     """
     pairs = batch * heads
     peak = gpu.matmul16_flop_per_s
-    share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim)
+    share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim, gpu)
     scores = gemm_time_s(seq_q, seq_kv, qk_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
     output = gemm_time_s(seq_q, v_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
     entries = pairs * seq_q * seq_kv
@@ -395,7 +388,7 @@ def eager_attention_backward_time_s(
     """
     pairs = batch * heads
     peak = gpu.matmul16_flop_per_s
-    share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim)
+    share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim, gpu)
     probabilities = gemm_time_s(seq_q, seq_kv, v_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
     values = gemm_time_s(seq_kv, v_head_dim, seq_q, pairs, peak, share, _HALF_BYTES, gpu)
     queries = gemm_time_s(seq_q, qk_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)

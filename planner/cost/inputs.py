@@ -78,6 +78,9 @@ class GpuInputs(NamedTuple):
     attention_half_head_dim: float
     hbm_efficiency: float
     kernel_floor_s: float
+    odd_rows_flop_per_s_per_sm: float
+    misaligned_share: float
+    atomic_adds_per_s: float
 
 
 class LinkInputs(NamedTuple):

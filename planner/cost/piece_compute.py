@@ -45,11 +45,6 @@ RING_STEP_PASSES = 13.0
 # put in order, cut for two chunks of queries, and what two kernels lose. From the same benchmark,
 # all_gather against a2a with FlashAttention; with cuDNN gathering took another 5 to 30 % longer.
 GATHER_PASSES = 10.0
-# 16-bit values a second that torch's scatter_add and the backward of its index_select add up by
-# atomics in the L2. 65,536 rows of 4,096 take 2.1 and 2.4 ms more than kernels that write each sum
-# once (DeepLink-org/DLBlas, pull request 66): 128 and 113 billion; 4,096 rows on H200 0.18 ms
-# more (tile-ai/TileOPs, pull request 608): 93. Taken alike on all GPUs.
-ATOMIC_ADDS_PER_S = 1.2e11
 
 
 @jit
@@ -243,8 +238,8 @@ def memory_seconds(
     backward_kernels = op.backward_kernels + loop * op.backward_launches
     forward = memory_bound_time_s(rows * op.forward_bytes, forward_kernels, gpu)
     backward = memory_bound_time_s(rows * op.backward_bytes, backward_kernels, gpu)
-    forward += tokens * op.forward_adds / ATOMIC_ADDS_PER_S
-    backward += tokens * op.backward_adds / ATOMIC_ADDS_PER_S
+    forward += tokens * op.forward_adds / gpu.atomic_adds_per_s
+    backward += tokens * op.backward_adds / gpu.atomic_adds_per_s
     return forward, backward
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from constraints.rule import Layout
+from hardware.curves import host_curves
 from planner.job.job import Job
 from planner.job.models.hf_config import supported_model_types
 from planner.job.schedules import schedule_named
 from planner.predict.links import link_inputs
 from planner.predict.ops import parameter_count
-from planner.predict.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
+from planner.predict.optimizer_terms import host_bytes_per_parameter
 from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes
 from planner.predict.techniques import used_techniques
@@ -41,9 +42,10 @@ def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
     there = cluster.host_memory_bytes_per_node / GIB
     verdict = "MORE than the" if size > there else "of the"
     hidden = job.framework.optimizer.offload_overlap
+    rate = host_curves().cpu_adam_bytes_per_s_per_node.value
     return (
         f"offloaded optimizer: {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory; "
-        f"CPU-Adam at {CPU_ADAM_BYTES_PER_S_PER_NODE / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
+        f"CPU-Adam at {rate / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
         f"{hidden * 100:.0f} % of the way down beside backward, the way back exposed",
     )
 

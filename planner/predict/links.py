@@ -15,6 +15,7 @@ from hardware.link_curves import (
     LinkCurves,
     ScaleUpCurve,
     is_pcie_box,
+    load_curve_table,
     load_link_curves,
 )
 from planner.cost._jit import record
@@ -152,18 +153,14 @@ def placed_domain_gpus(num_gpus: int, domain_gpus: int, gpus_per_node: int) -> i
     return domain_gpus
 
 
-# Two rings over each link of 25 GB/s of a scale-up domain: 12 channels on V100, 24 on A100, 16 on
-# H800 (8 links), 24 on H100 (18 links). Logs: issues 713 and 892 of NVIDIA/nccl, 100 of
-# nccl-tests, 10453 of vllm-project/vllm.
-_CHANNEL_BYTES_PER_S = 12.5e9
 _MOST_CHANNELS = 24
 _LEAST_CHANNELS = 2
 
 
 def channels(cluster: Cluster) -> int:
     """Channels of a communicator (NCCL, RCCL): as many as the links inside a node can use."""
-    links = int(_scale_up_bytes_per_s(cluster) / _CHANNEL_BYTES_PER_S)
-    return min(_MOST_CHANNELS, max(_LEAST_CHANNELS, links))
+    rings = int(_scale_up_bytes_per_s(cluster) / load_curve_table().channel_bytes_per_s.value)
+    return min(_MOST_CHANNELS, max(_LEAST_CHANNELS, rings))
 
 
 def _scale_up_bytes_per_s(cluster: Cluster) -> float:

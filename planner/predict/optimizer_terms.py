@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hardware.curves import host_curves
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.optimizers import ADAMW_STATE_BYTES, Optimizer, OptimizerSetting
 from planner.predict.ops.rows import Op, OpKind
@@ -20,9 +21,6 @@ _FP32 = 4.0
 # moment 3, second 2 + 4, root 2, bias correction 2, epsilon 2, update 4, of which one fused kernel
 # moves 7 (torch.optim.adamw, `_multi_tensor_adamw`).
 FOREACH_TENSORS = 21 - 7
-# CPU-Adam updates 10^10 parameters in 2.57 s on two Xeon 8168 (Ren et al. 2021, arXiv 2101.06840,
-# section 5.1): 28 bytes of fp32 gradient, weight and moments a parameter. A node's GPUs share it.
-CPU_ADAM_BYTES_PER_S_PER_NODE = 28 * 1e10 / 2.57
 # Newton-Schulz: iterations, and per iteration X·Xᵀ, A·A and B·X of an m × n matrix, m <= n
 # (Jordan et al. 2024, modded-nanogpt).
 NEWTON_SCHULZ_STEPS = 5
@@ -145,7 +143,8 @@ def offload_seconds_per_parameter(
     down_s = (1.0 - rules.offload_overlap) * gradient / host_bytes_per_s
     up_s = state.weight_bytes / host_bytes_per_s
     cpu_bytes = _FP32 + 2.0 * (setting.optimizer.state_bytes + _master_bytes(profile, setting))
-    cpu_s = cpu_bytes * gpus_per_node / (CPU_ADAM_BYTES_PER_S_PER_NODE * rules.offload_host_share)
+    node_bytes_per_s = host_curves().cpu_adam_bytes_per_s_per_node.value
+    cpu_s = cpu_bytes * gpus_per_node / (node_bytes_per_s * rules.offload_host_share)
     return setting.offload * (down_s + cpu_s + up_s)
 
 

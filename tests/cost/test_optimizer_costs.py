@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hardware.curves import host_curves
 from planner.cost import fields as f
 from planner.cost.data_parallel import optimizer_seconds
 from planner.cost.tables import Array
@@ -16,7 +17,6 @@ from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
 from planner.predict.cost_model import CostModel
 from planner.predict.ops import parameter_count
-from planner.predict.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE
 from tests.cost.jobs import cost, make_job
 from tests.search.brute import framework_inputs
 
@@ -162,7 +162,7 @@ def test_time_of_a_whole_offload() -> None:
     job = small_job("megatron-core", optimizer_offload=1.0)
     model = CostModel(job)
     host = model.link_inputs.host_bytes_per_s
-    cpu = 28 / (CPU_ADAM_BYTES_PER_S_PER_NODE / 8)
+    cpu = 28 / (host_curves().cpu_adam_bytes_per_s_per_node.value / 8)
     owned = parameter_count(MODEL).total / 8
     step, _ = stages_of(job, dp=8, zero=1)
     assert step[f.STEP_OPTIMIZER] == pytest.approx(owned * (4 / host + cpu + 2 / host), rel=1e-4)

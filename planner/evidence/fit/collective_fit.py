@@ -105,7 +105,7 @@ def shipped_links(gpu: str) -> LinkInputs:
         domain_gpus=8,
         scale_up_bytes_per_s=machine.scale_up_bytes_per_s,
         scale_out_bytes_per_s=machine.scale_out_bytes_per_s,
-        host_bytes_per_s=55e9,
+        host_bytes_per_s=math.inf,
         pair_bytes_per_s=machine.pair_bytes_per_s,
     )
 

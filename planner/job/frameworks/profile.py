@@ -129,7 +129,7 @@ class OptimizerRules(Frozen):
     """Share of their way to the host that runs beside backward."""
     offload_host_share: Share = 1.0
     """Rate of the update on the host over that of CPU-Adam alone
-    (`planner.predict.optimizer_terms.CPU_ADAM_BYTES_PER_S_PER_NODE`)."""
+    (`cpu_adam_bytes_per_s_per_node` of `hardware/efficiency/compute.toml`)."""
     offload_least_zero: int = 0
     """Lowest ZeRO stage that offload works with."""
     offload_part_least_zero: int = 0
