@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
-from planner.cli.main import COMMANDS, cli
+from planner.cli.program import COMMANDS, planner_command
 from planner.job.markdown import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,8 +48,8 @@ def command_reference() -> str:
 
 
 def _command(name: str) -> str:
-    context = click.Context(cli, info_name="planner")
-    command = cli.get_command(context, name)
+    context = click.Context(planner_command, info_name="planner")
+    command = planner_command.get_command(context, name)
     if command is None:
         raise ValueError(f"no command {name}")
     inner = click.Context(command, info_name=name, parent=context)

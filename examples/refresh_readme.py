@@ -27,7 +27,7 @@ from contextlib import chdir
 from pathlib import Path
 
 from click.testing import CliRunner
-from planner.cli import cli
+from planner.cli import planner_command
 
 from page_references import command_reference, docstrings
 from page_tables import (
@@ -111,7 +111,9 @@ def _parts(output: str, parts: Sequence[str]) -> Iterator[str]:
 def planner_output(arguments: Sequence[str], folder: Path) -> str:
     """What the command prints into a pipe: its answer, or why there is none."""
     with chdir(folder):
-        done = CliRunner(env={"COLUMNS": str(COLUMNS)}).invoke(cli, arguments, prog_name="planner")
+        done = CliRunner(env={"COLUMNS": str(COLUMNS)}).invoke(
+            planner_command, arguments, prog_name="planner"
+        )
     # 1 says that a configuration does not fit, 2 that rules contradict, which some examples show.
     shown = done.stdout or done.stderr
     if done.exit_code not in (0, 1, 2) or not shown:

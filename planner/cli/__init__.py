@@ -1,5 +1,5 @@
 """The command line: one file a command; nothing heavy is imported before a command needs it."""
 
-from planner.cli.main import cli, main
+from planner.cli.program import main, planner_command
 
-__all__ = ["cli", "main"]
+__all__ = ["main", "planner_command"]

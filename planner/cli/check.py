@@ -19,7 +19,7 @@ from planner.launch.check.changes import Change, best_changes
 from planner.launch.check.document import as_csv, as_json
 from planner.launch.check.fix import Read, fixed_files
 from planner.launch.check.given import read_given
-from planner.launch.check.measured import Findings, Measured, compare
+from planner.launch.check.measured import Findings, Measured, findings_of
 from planner.launch.read.found import Hints
 from planner.report.check import check_report
 from planner.search.explanation import explain
@@ -111,7 +111,7 @@ def _findings(assessment: Assessment, measured: Measured | None) -> Findings | N
             + "; ".join(error.text for error in (assessment.errors or assessment.unpredictable))
             + ")"
         )
-    return compare(assessment.setup, assessment.job, assessment.plan, measured)
+    return findings_of(assessment.setup, assessment.job, assessment.plan, measured)
 
 
 def _write_fixed(

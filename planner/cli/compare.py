@@ -19,7 +19,7 @@ from planner.cli.comparing import (
 )
 from planner.cli.errors import ExitStatus
 from planner.cli.output import print_report
-from planner.compare.comparison import compare
+from planner.compare.comparison import compare_clusters
 from planner.compare.results import Comparison
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError, unknown_name
@@ -38,7 +38,7 @@ def run(**options: Any) -> None:
     if explained is not None and explained not in labels:
         raise unknown_name("cluster", explained, labels, "--explain takes: " + ", ".join(labels))
     comparison = searched(
-        options, len(offers), compare, request, offers, options["tokens"], settings,
+        options, len(offers), compare_clusters, request, offers, options["tokens"], settings,
         sort=options["sort"], fallback_precision=options["precision_fallback"], limits=limits,
         objective=options["minimise"],
     )  # fmt: skip

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 
-def models(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
+def known_models(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
     """Names and short names of the catalogue; else files: a config.json, a .toml."""
     from planner.job.models.catalog import model_names, short_names
 
@@ -17,7 +17,7 @@ def models(_ctx: click.Context, _param: click.Parameter, start: str) -> list[Com
     ]
 
 
-def gpus(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
+def known_gpus(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
     """GPUs and node shapes, behind a number as `64x` where there is one."""
     from hardware.load import cluster_names, gpu_names
 
@@ -26,7 +26,9 @@ def gpus(_ctx: click.Context, _param: click.Parameter, start: str) -> list[Compl
     return _matching([f"{count}{name}" for name in (*gpu_names(), *cluster_names())], start)
 
 
-def frameworks(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
+def known_frameworks(
+    _ctx: click.Context, _param: click.Parameter, start: str
+) -> list[CompletionItem]:
     """Every name of a framework."""
     from planner.job.frameworks.names import known_names
 

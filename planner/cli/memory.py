@@ -14,7 +14,7 @@ from planner.cli.declared import names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.fit import fit_request
-from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, serve
+from planner.cli.memory_inference import DEFAULT_GPU, SOLVE_CHOICES, serving_memory
 from planner.cli.options import LIMITS
 from planner.cli.output import check_files, print_report, write_plot
 from planner.cli.progress import limited, watched
@@ -53,7 +53,7 @@ def run(**options: Any) -> None:
     if options["advise"] and options["solve"] is not None:
         raise UsageError("give --solve or --advise, not both")
     if options["inference"]:
-        ctx.exit(serve(_serving_options(ctx, options)))
+        ctx.exit(serving_memory(_serving_options(ctx, options)))
     _refuse_serving_options(ctx, options)
     ctx.exit(_train(options))
 

@@ -39,7 +39,7 @@ _DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def serve(options: dict[str, Any]) -> int:
+def serving_memory(options: dict[str, Any]) -> int:
     """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1.
 
     `advise`: every change and every split of the GPUs, also where it fits.

@@ -24,7 +24,7 @@ from planner.cli.progress import compile_if_first_run, watched
 from planner.compare.comparison import check_tokens
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.sweep.engines import started
-from planner.compare.sweep.grid import Grid, Pricing, Value, check, merged
+from planner.compare.sweep.grid import Grid, Pricing, Value, check_grid, merged
 from planner.compare.sweep.journal import Journal, opened, read_only
 from planner.compare.sweep.results import columns, rows, write
 from planner.compare.sweep.run import Count, count, header
@@ -160,7 +160,7 @@ def _grid(path: Path) -> Grid:
     grid = Grid(axes, tuple(prices), pricings, build, text)
     if len(grid) > MOST_SEARCHES:
         raise UsageError(f"{path}: {len(grid):,} searches; at most {MOST_SEARCHES:,} at a time")
-    check(grid)
+    check_grid(grid)
     return grid
 
 

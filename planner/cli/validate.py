@@ -20,7 +20,7 @@ from planner.evidence.learn.study import study
 from planner.evidence.runs.document import csv_columns, csv_record, document
 from planner.evidence.runs.families import Family, family_by
 from planner.evidence.runs.predict import Prediction, predict_rows, recalibrated
-from planner.evidence.runs.report import report as by_family
+from planner.evidence.runs.report import family_reports
 from planner.evidence.runs.rows import MEASURED_COLUMNS, PUBLISHED, read_rows
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import csv_text
@@ -53,7 +53,7 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     match style:
         case "json":
             content = document(predictions, family)
-            unseen = by_family(left_out(predictions), family)
+            unseen = family_reports(left_out(predictions), family)
             content["summary"]["left_out"] = [asdict(one) for one in unseen]
             click.echo(json.dumps(content, indent=1, allow_nan=False))
         case "csv":

@@ -1,4 +1,4 @@
-"""`compare`: every offer at its best plan, and the front of cost against time."""
+"""`compare_clusters`: every offer at its best plan, and the front of cost against time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Entry:
     problem: UsageError | HardwareError | ConstraintError | None = None
 
 
-def compare(
+def compare_clusters(
     request: Request,
     offers: Sequence[Offer | str],
     tokens: int,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from planner.cost._jit import record, records
-from planner.cost._machine_code import Kind, cache_folder, kind_of, loaded, read, write
+from planner.cost._machine_code import Kind, cache_folder, kind_of, loaded, read_code, write_code
 from planner.cost.light import light, light_records, write_back
 
 # Tables of records that functions fill.
@@ -79,13 +79,13 @@ class Entry:
             [(kind[0].descr, kind[1]) if isinstance(kind, tuple) else kind for kind in kinds]
         )
         name = f"{self.__name__}-{sha256(text.encode()).hexdigest()[:16]}"
-        found = read(name)
+        found = read_code(name)
         if found is None:
             from planner.cost._compiler import machine_code
 
             plain = [each[()] if isinstance(each, np.ndarray) else each for each in items]
             found = machine_code(self.function, plain)
-            write(name, *found)
+            write_code(name, *found)
         return found
 
     def _as_records(self, arguments: tuple[Any, ...]) -> list[Any]:

@@ -86,7 +86,7 @@ def _is_writable(folder: Path) -> bool:
         return False
 
 
-def read(name: str) -> tuple[str, bytes] | None:
+def read_code(name: str) -> tuple[str, bytes] | None:
     """(symbol, object file) that was kept by a name; None if there is none, or it is damaged."""
     with suppress(OSError):
         text = (cache_folder() / name).read_bytes()
@@ -97,7 +97,7 @@ def read(name: str) -> tuple[str, bytes] | None:
     return None
 
 
-def write(name: str, symbol: str, code: bytes) -> None:
+def write_code(name: str, symbol: str, code: bytes) -> None:
     """Keep an object file; a disk that is full costs the next run its time."""
     rest = symbol.encode() + b"\0" + code
     path = cache_folder() / f".{name}.{os.getpid()}"

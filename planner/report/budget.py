@@ -19,10 +19,10 @@ from planner.report.study_words import (
     share_text,
     spread_text,
 )
-from planner.report.tables import Block, Facts, Notes, report
+from planner.report.tables import Block, Facts, Notes, as_report
 
 
-@report
+@as_report
 def budget_report(found: Budget) -> Iterator[Block]:
     """The whole report."""
     yield Facts((*_facts(found), *_batch_facts(found)))

@@ -15,7 +15,7 @@ from planner.report.study_words import (
     spread_text,
     taken_text,
 )
-from planner.report.tables import Block, Notes, TableData, report, table
+from planner.report.tables import Block, Notes, TableData, as_report, table
 
 _BEYOND = {
     "deadline": "over the deadline",
@@ -27,7 +27,7 @@ _BEYOND = {
 _MOST_NAMED = 4
 
 
-@report
+@as_report
 def buying_report(buying: Buying) -> Iterator[Block]:
     """The whole report."""
     decision = buying.decision

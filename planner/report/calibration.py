@@ -9,12 +9,12 @@ from hardware.calibration import PARAMETERS, Calibration
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.study import Learnt
 from planner.evidence.learn.suggest import Suggestion
-from planner.report.tables import Block, Facts, Notes, TableData, report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 _FIGURES = {"time": "step time", "memory": "peak memory"}
 
 
-@report
+@as_report
 def calibration_report(
     calibration: Calibration, fits: Sequence[FigureFit], notes: Sequence[str]
 ) -> Iterator[Block]:
@@ -86,7 +86,7 @@ def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[st
         yield f"{run.row.place}: disagrees with the other runs and hardly counts."
 
 
-@report
+@as_report
 def study_report(found: Sequence[Learnt], runs: int) -> Iterator[Block]:
     """Learning from k runs of every held-out source."""
     if not found:
@@ -114,7 +114,7 @@ def _study_row(name: str, runs: str, found: Sequence[Learnt]) -> tuple[str, ...]
     )  # fmt: skip
 
 
-@report
+@as_report
 def suggestion_report(found: Sequence[Suggestion], runs: int) -> Iterator[Block]:
     """The runs to make next, in order, and what each leaves of the error bars."""
     if not found:

@@ -27,7 +27,7 @@ from planner.predict.plan_text import (
 from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
 from planner.report.full_memory import full_memory_facts
 from planner.report.search import job_facts
-from planner.report.tables import Block, Facts, Notes, report, table
+from planner.report.tables import Block, Facts, Notes, as_report, table
 from planner.search.explanation import Explanation
 
 _FORMATS = {
@@ -46,7 +46,7 @@ _MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": 
 _MOST_PLACES = 3
 
 
-@report
+@as_report
 def check_report(
     assessment: Assessment,
     explanation: Explanation | None,

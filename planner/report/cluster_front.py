@@ -9,7 +9,7 @@ from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.search import KEEP, error_note, ties
-from planner.report.tables import Block, Column, Facts, Notes, TableData, report, table
+from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report, table
 
 _WEIGHED = {
     "tokens_per_s": "tokens/s",
@@ -20,7 +20,7 @@ _WEIGHED = {
 Numbered = Sequence[tuple[int, ClusterPoint]]
 
 
-@report
+@as_report
 def cluster_front_report(
     front: ClusterFront, shown: Sequence[ClusterPoint], saved_as: str | None = None
 ) -> Iterator[Block]:

@@ -20,14 +20,14 @@ from planner.report.study_words import (
     runs_note,
     spread_text,
 )
-from planner.report.tables import Block, Facts, Notes, TableData, headings, report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, headings, table
 
 FRONT = "●"
 MOST_NEEDS = 3
 _FEWEST_LOSS = 0.005
 
 
-@report
+@as_report
 def comparison_report(comparison: Comparison) -> Iterator[Block]:
     """The whole report."""
     runs = [(row, row.run) for row in comparison.rows if row.run is not None]
@@ -194,7 +194,7 @@ def _price_notes(runs: Runs) -> Iterator[str]:
         )
 
 
-@report
+@as_report
 def trace_report(name: str, chapters: Mapping[str, Sequence[Step]]) -> Iterator[Block]:
     """The chain from plan to dollars of one cluster, and the sources that it names."""
     yield Facts((("cluster", name),))

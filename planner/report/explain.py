@@ -34,7 +34,7 @@ from planner.predict.plan_text import (
 )
 from planner.report.full_memory import full_memory_facts, limit_text
 from planner.report.search import error_note, job_facts, metric_note
-from planner.report.tables import Block, Facts, Notes, TableData, report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 from planner.search.explanation import (
     SAME_SPEED,
     TIME_TERMS,
@@ -50,7 +50,7 @@ _UNEVEN = 1.1
 _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
 
-@report
+@as_report
 def explanation_report(explanation: Explanation) -> Iterator[Block]:
     """The whole report."""
     plan = explanation.plan

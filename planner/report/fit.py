@@ -11,7 +11,7 @@ from planner.job.request import Request
 from planner.predict.plan import Plan
 from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
 from planner.report.search import error_note, job_facts, riskier_table
-from planner.report.tables import Block, Facts, Notes, TableData, report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 from planner.search.costed import EVEN_CHANCE
 from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
@@ -19,7 +19,7 @@ from planner.search.outcome import job_summary
 from planner.search.result import SearchResult
 
 
-@report
+@as_report
 def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterator[Block]:
     """The whole report. `assumed`: what was taken for granted; `command`: the search that tells
     more."""
@@ -88,7 +88,7 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
         yield f"No time was left for: {', '.join(answer.untried)}."
 
 
-@report
+@as_report
 def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
     """The rules in conflict, and what would fit."""
     none = "No configuration was found that fits, but not all were decided."

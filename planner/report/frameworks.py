@@ -17,10 +17,10 @@ from planner.job.frameworks.names import (
 from planner.job.frameworks.settings import TABLES, Setting, settings_of
 from planner.job.frameworks.techniques import Technique
 from planner.job.schedules import SCHEDULES
-from planner.report.tables import Block, Column, Facts, Notes, TableData, headings, report, table
+from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report, headings, table
 
 
-@report
+@as_report
 def frameworks_report(
     profiles: Sequence[FrameworkProfile], targets: Mapping[str, Sequence[str]]
 ) -> Iterator[Block]:
@@ -67,7 +67,7 @@ def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
     return tuple(name for name, has in offered.items() if has)
 
 
-@report
+@as_report
 def framework_report(profile: FrameworkProfile, whole: bool = False) -> Iterator[Block]:
     """One profile: what it expresses and is asked for by; `whole`: all that it keeps, overlaps and
     assumes, with sources."""

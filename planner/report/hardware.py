@@ -25,13 +25,13 @@ from hardware.records import ClusterShape
 from hardware.schema import Cluster, Gpu
 from hardware.sharp import generation_of, why_not
 from planner.job.quantities import gib
-from planner.report.tables import Block, Facts, Notes, Report, report, table
+from planner.report.tables import Block, Facts, Notes, Report, as_report, table
 
 ASSUMED = "ASSUMED"
 _ABSENT = "-"
 
 
-@report
+@as_report
 def hardware_report() -> Iterator[Block]:
     """The GPUs and node shapes of the catalogue."""
     yield table(
@@ -161,7 +161,7 @@ def _shape_sharp(cluster: Cluster) -> str:
     return f"SHARP{found.name} with --sharp, if switches are {found.switches}" if found else "no"
 
 
-@report
+@as_report
 def _facts_report(
     title: Sequence[tuple[str, str]], facts: Sequence[Fact], prices: Sequence[Price] = ()
 ) -> Iterator[Block]:

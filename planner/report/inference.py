@@ -13,7 +13,7 @@ from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import Change, Solved
 from planner.predict.memory.serving.stage import StageMemory
 from planner.predict.memory.serving_splits import Split
-from planner.report.tables import Block, Facts, Notes, TableData, report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _terms(stage: StageMemory) -> tuple[Terms, Terms]:
     return tuple(row for row in within if row[1]), tuple(row for row in beside if row[1])
 
 
-@report
+@as_report
 def inference_report(
     result: InferenceMemory,
     model: ResolvedModel,

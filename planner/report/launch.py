@@ -9,10 +9,10 @@ from planner.job.quantities import gib, seconds
 from planner.launch.contract import Launch
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
-from planner.report.tables import Block, Facts, Notes, report, table
+from planner.report.tables import Block, Facts, Notes, as_report, table
 
 
-@report
+@as_report
 def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Iterator[Block]:
     """The folder, what it starts, what to expect of it."""
     job, plan, expected = launch.job, launch.plan, folder.expected

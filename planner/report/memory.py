@@ -34,7 +34,7 @@ from planner.predict.plan_text import (
 )
 from planner.predict.techniques import used_techniques
 from planner.report.full_memory import limit_text
-from planner.report.tables import Block, Facts, Notes, TableData, report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 _BAR = 26
 # Forward phases of a warm-up that are shown; the rest lies evenly between.
@@ -49,7 +49,7 @@ _STAGE_COLUMNS = (
 )
 
 
-@report
+@as_report
 def memory_report(
     footprint: Footprint,
     stages: Sequence[StageAccount],

@@ -10,10 +10,10 @@ from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import plural, short_count
 from planner.job.specs import BIASES, ModelSpec
 from planner.predict.ops import ParameterCount, flop_per_token
-from planner.report.tables import Block, Facts, Notes, report, table
+from planner.report.tables import Block, Facts, Notes, as_report, table
 
 
-@report
+@as_report
 def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Iterator[Block]:
     """The list of models."""
     titles = "<model | parameters | active | layers | hidden | heads | kv | experts | seq"
@@ -45,7 +45,7 @@ def model_document(model: ResolvedModel, count: ParameterCount) -> dict[str, Any
     return model.model_dump(mode="json") | counts
 
 
-@report
+@as_report
 def model_report(model: ResolvedModel, count: ParameterCount) -> Iterator[Block]:
     """One model: shape, exact parameters, sources."""
     yield Facts((*_model_identity(model), *_model_counts(model.spec, count)))

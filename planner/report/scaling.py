@@ -20,7 +20,7 @@ from planner.report.study_words import (
     runs_note,
     spread_text,
 )
-from planner.report.tables import Block, Facts, Notes, TableData, report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 TITLES: dict[Batch, str] = {
     "fixed": "Strong scaling: the batch stays",
@@ -28,7 +28,7 @@ TITLES: dict[Batch, str] = {
 }
 
 
-@report
+@as_report
 def scaling_report(scaling: Scaling) -> Iterator[Block]:
     """The whole report."""
     tokens = short_count(scaling.tokens)

@@ -31,7 +31,7 @@ from planner.predict.plan_text import (
 from planner.report.full_memory import full_memory_note
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.study_words import search_note
-from planner.report.tables import Block, Column, Facts, Notes, TableData, report
+from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
 from planner.search.exact_front import MEMORY_BYTES, TIME
 from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
@@ -42,7 +42,7 @@ KEEP = "Next: add -o plans.json to this command to keep the plans, then"
 Numbered = Sequence[tuple[int, Plan]]
 
 
-@report
+@as_report
 def search_report(
     result: SearchResult,
     saved_as: str | None = None,

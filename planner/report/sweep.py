@@ -14,7 +14,7 @@ from planner.compare.sweep.journal import Journal
 from planner.compare.sweep.results import provenance, rows
 from planner.compare.sweep.run import Count
 from planner.report.study_words import NONE, days_text, money, spread_text
-from planner.report.tables import Block, Facts, Notes, TableData, report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 _MOST_REASONS = 5
 
@@ -68,7 +68,7 @@ def _effort(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]:
     }
 
 
-@report
+@as_report
 def sweep_report(grid: Grid, journal: Journal, count: Count) -> Iterator[Block]:
     """The whole report."""
     effort, found = _effort(grid, journal, count), _found(grid, journal)

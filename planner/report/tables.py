@@ -80,7 +80,7 @@ class Report:
 Given = ParamSpec("Given")
 
 
-def report(blocks: Callable[Given, Iterator[Block]]) -> Callable[Given, Report]:
+def as_report(blocks: Callable[Given, Iterator[Block]]) -> Callable[Given, Report]:
     """A function that yields blocks as one that makes a report of them."""
 
     @wraps(blocks)

@@ -12,7 +12,7 @@ from planner.evidence.traces.rank import TERMS, RankTrace
 from planner.evidence.traces.snapshot import Snapshot
 from planner.job.quantities import GIB, seconds, share
 from planner.predict.plan import Plan
-from planner.report.tables import Block, Facts, Notes, TableData, report, table
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
 
@@ -26,7 +26,7 @@ class Pair:
     measured: float
 
 
-@report
+@as_report
 def trace_report(
     ranks: Sequence[RankTrace], found: Sequence[Finding], plan: Plan | None
 ) -> Iterator[Block]:
@@ -127,7 +127,7 @@ def _predicted_terms(plan: Plan) -> dict[str, float]:
     }
 
 
-@report
+@as_report
 def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Block]:
     """Each snapshot's peak by category, against the plan's heaviest stage."""
     beside = " | predicted" if plan is not None else ""

@@ -14,15 +14,15 @@ from planner.evidence.runs.report import (
     Summary,
     comparison,
     family_report,
+    family_reports,
     in_doubt,
     summary_of,
 )
-from planner.evidence.runs.report import report as by_family
 from planner.evidence.runs.worst import GOOD, MissedPick, missed_picks
 from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import gib, plural, seconds
 from planner.predict.uncertainty.families import Figure
-from planner.report.tables import Block, Notes, TableData, report, table
+from planner.report.tables import Block, Notes, TableData, as_report, table
 
 _NONE = "-"
 _SHOWN_REFUSALS = 8
@@ -34,7 +34,7 @@ _MOST_RUNS = 6
 _LEFT_OUT, _IN_DOUBT = ", source left out", ", in doubt"
 
 
-@report
+@as_report
 def validation_report(
     predictions: Sequence[Prediction], family: Family, left_out: Sequence[Prediction] = ()
 ) -> Iterator[Block]:
@@ -44,7 +44,7 @@ def validation_report(
     means, halves = found.mean_of_sources, (found.stated, found.unstated)
     totals = (found.total, *(halves if all(half.rows for half in halves) else ()))
     parts = {
-        words: (by_family(some, family), (family_report("all of them", some),))
+        words: (family_reports(some, family), (family_report("all of them", some),))
         for words, some in ((_LEFT_OUT, left_out), (_IN_DOUBT, in_doubt(predictions)))
         if some
     }

@@ -219,7 +219,7 @@ def shorter_sequences(at: Situation, _until: Until) -> Changes:
         factor *= 2
 
 
-def frameworks(at: Situation, _until: Until) -> Changes:
+def framework_changes(at: Situation, _until: Until) -> Changes:
     """A framework with a higher ZeRO stage."""
     zero_stage = max(at.job.framework.parallelism.zero_stages)
     if max(at.request.limits.get("zero", (zero_stage,))) < zero_stage:

@@ -232,7 +232,7 @@ KINDS: Kinds = {
     "activation-offload": changes.activation_offloads,
     "dtype": changes.dtypes,
     "sequence": changes.shorter_sequences,
-    "framework": changes.frameworks,
+    "framework": changes.framework_changes,
     "gpus": _gpus,
     "gpu-type": _gpu_type,
 }

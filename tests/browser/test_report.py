@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.compare.comparison import compare
+from planner.compare.comparison import compare_clusters
 from planner.compare.offers import Offer
 from planner.compare.scaling import scale
 from planner.compare.settings import Settings
@@ -63,7 +63,7 @@ def test_everything_is_drawn_and_accessible_at_every_width(
 def test_studies_are_drawn_and_accessible(browser: Any, study: str, tmp_path: Path) -> None:
     if study == "compare":
         offers = (Offer(gpus="8xH100"), Offer(gpus="8xA100"))
-        page = study_page(compare(SMALL, offers, 10**9, Settings()))
+        page = study_page(compare_clusters(SMALL, offers, 10**9, Settings()))
     else:
         page = study_page(scale(SMALL, "H100", (8, 16), 10**9, Settings()))
     path = tmp_path / "study.html"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from planner.cli import cli
+from planner.cli import planner_command
 
 Run = Callable[..., Result]
 
@@ -20,7 +20,7 @@ SMALL = ("--model", "llama-3.2-1b", "--gpus", "8xH100", "--gbs", "64")
 def run_cli(*arguments: str) -> Result:
     """Invoke `planner` with these arguments."""
     runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "", "PLANNER_DEBUG": ""})
-    return runner.invoke(cli, list(arguments), prog_name="planner")
+    return runner.invoke(planner_command, list(arguments), prog_name="planner")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from hardware.calibration import Calibration
 from hardware.load import load_cluster_file
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from tests.cli.conftest import refused
 from tests.evidence.learn import runs
 from tests.evidence.learn.test_logs import MEGATRON, NANOTRON_2025, TITAN
@@ -23,7 +23,7 @@ TRUE = {"gemm_rate": 0.9, "inside_rate": 0.7}
 
 def invoke(*arguments: object) -> Result:
     return CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(
-        cli, [str(one) for one in arguments]
+        planner_command, [str(one) for one in arguments]
     )
 
 

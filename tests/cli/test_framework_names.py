@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli.declared import command
-from planner.cli.main import COMMANDS
+from planner.cli.program import COMMANDS
 from planner.job.frameworks import framework_names, load_framework
 from planner.job.frameworks.names import (
     ALIASES,

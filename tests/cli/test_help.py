@@ -14,7 +14,7 @@ from planner._version import __version__
 from planner.cli import doctor
 from planner.cli.errors import ExitStatus
 from planner.cli.help import FIRST, GROUPS, OTHER
-from planner.cli.main import COMMANDS, cli
+from planner.cli.program import COMMANDS, planner_command
 from tests.cli.conftest import Run, lines_are_short, refused
 
 HEAVY = ("numba", "pandas", "ortools", "altair", "vl_convert", "jinja2")
@@ -156,7 +156,7 @@ MANY = ("search", "fit", "evaluate", "memory", "check", "compare", "buy", "scale
 
 @pytest.mark.parametrize("name", MANY)
 def test_help_shows_few_options_and_help_all_every_one(run: Run, name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
+    command = planner_command.get_command(click.Context(planner_command), name)
     assert command is not None
     short, whole = run(name, "--help").output, run(name, "--help-all")
     assert whole.exit_code == 0
@@ -175,7 +175,9 @@ def test_every_option_has_one_group() -> None:
     declared = {
         param.name
         for name in COMMANDS
-        for param in (cli.get_command(click.Context(cli), name) or click.Command("")).params
+        for param in (
+            planner_command.get_command(click.Context(planner_command), name) or click.Command("")
+        ).params
     }
     assert set(listed) <= declared
     assert set(listed) >= FIRST & declared
@@ -198,12 +200,12 @@ def test_every_option_has_one_group() -> None:
     ],
 )
 def test_shells_complete_names(words: tuple[str, ...], start: str, found: str) -> None:
-    made = ShellComplete(cli, {}, "planner", "_PLANNER_COMPLETE")
+    made = ShellComplete(planner_command, {}, "planner", "_PLANNER_COMPLETE")
     assert found in [item.value for item in made.get_completions(list(words), start)]
 
 
 def test_files_are_left_to_the_shell() -> None:
-    made = ShellComplete(cli, {}, "planner", "_PLANNER_COMPLETE")
+    made = ShellComplete(planner_command, {}, "planner", "_PLANNER_COMPLETE")
     for words, start in ((["search", "--cluster"], "my"), (["search", "--model"], "./conf")):
         assert [item.type for item in made.get_completions(words, start)] == ["file"]
 

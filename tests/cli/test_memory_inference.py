@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from planner.cli.declared import options_of
 from planner.cli.errors import refusal
-from planner.cli.memory_inference import SOLVE_CHOICES, serve
+from planner.cli.memory_inference import SOLVE_CHOICES, serving_memory
 from tests.cli.conftest import Run, lines_are_short
 
 
@@ -28,7 +28,7 @@ from tests.cli.conftest import Run, lines_are_short
 def command(ctx: click.Context, **options: Any) -> None:
     """The options that the real command shares with training, and those of inference."""
     try:
-        ctx.exit(serve(options))
+        ctx.exit(serving_memory(options))
     except ValueError as error:
         raise refusal(error) from error
 

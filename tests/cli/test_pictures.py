@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from planner.cli import serve
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from planner.job.errors import UsageError, demand_installed
 
 JOB = ("--model", "llama-3.2-1b", "--gpus", "8xH100", "--gbs", "64")
@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def _run(*words: str) -> Result:
-    return CliRunner().invoke(cli, [*words, "--quiet"])
+    return CliRunner().invoke(planner_command, [*words, "--quiet"])
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hardware.load import load_cluster_file, parse_gpus
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from planner.evidence.learn import probe, real_steps
 from planner.evidence.learn.benches import Bench, bench_inputs, predicted_s, read_table
 from planner.evidence.learn.inputs import plan_configuration
@@ -22,14 +22,16 @@ TRUE = {"gemm_rate": 0.9, "hbm_rate": 0.8}
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["probe", *map(str, arguments), "-q"])
+    return CliRunner(env={"COLUMNS": "100"}).invoke(
+        planner_command, ["probe", *map(str, arguments), "-q"]
+    )
 
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     words = "evaluate --model llama-3-8b --gpus 8xH100 --gbs 64 --tp 2 --mbs 1 -o"
-    CliRunner().invoke(cli, [*words.split(), str(path)])
+    CliRunner().invoke(planner_command, [*words.split(), str(path)])
     return path
 
 
@@ -134,11 +136,13 @@ def test_files_from_recorded_measurements(
     raw = read_table(tmp_path / "ours.toml.csv")
     assert {one.kind for one in raw} == {"gemm", "attention", "copy", "optimizer"}
     again = CliRunner().invoke(
-        cli, ["calibrate", "-q", "--from", f"{target}.csv", "--gpus", "8xH100", "--json"]
+        planner_command,
+        ["calibrate", "-q", "--from", f"{target}.csv", "--gpus", "8xH100", "--json"],
     )
     assert again.exit_code == 0, again.output
     ran = CliRunner().invoke(
-        cli, ["calibrate", "-q", "--from", f"{target}.steps.csv", "--json", "--accept-worse"]
+        planner_command,
+        ["calibrate", "-q", "--from", f"{target}.steps.csv", "--json", "--accept-worse"],
     )
     assert ran.exit_code == 0, ran.output
     refused(invoke("--plan-file", plan, "-o", target), "--force")

@@ -8,21 +8,23 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from tests.cli.conftest import refused
 from tests.evidence.traces import made_up
 from tests.evidence.traces.test_snapshot import Attack, snapshot, written
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["trace", *map(str, arguments)])
+    return CliRunner(env={"COLUMNS": "100"}).invoke(
+        planner_command, ["trace", *map(str, arguments)]
+    )
 
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     words = "evaluate --model llama-3-8b --gpus 8xH100 --gbs 64 --tp 2 --mbs 1 -o"
-    CliRunner().invoke(cli, [*words.split(), str(path)])
+    CliRunner().invoke(planner_command, [*words.split(), str(path)])
     return path
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from planner.cli.main import COMMANDS, cli
+from planner.cli.program import COMMANDS, planner_command
 from planner.job.errors import UsageError
 from planner.job.frameworks import framework_names, load_framework
 from planner.job.models.catalog import load_model
@@ -34,9 +34,9 @@ def test_names_are_refused_with_the_nearest_help(name: str, said: str) -> None:
 
 
 def test_nothing_that_is_modelled_is_refused() -> None:
-    context = click.Context(cli)
+    context = click.Context(planner_command)
     for command in COMMANDS:
-        found = cli.get_command(context, command)
+        found = planner_command.get_command(context, command)
         assert found is not None
         for param in found.params:
             for option in param.opts:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from planner.evidence.runs.rows import PUBLISHED
 from tests.cli.conftest import lines_are_short
 from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B
@@ -34,7 +34,9 @@ GROUP = [
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["validate", "--quiet", *arguments])
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(
+        planner_command, ["validate", "--quiet", *arguments]
+    )
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -18,7 +18,7 @@ from hardware.errors import HardwareError
 from hardware.load import load_gpu, parse_gpus
 from hardware.prices import Price
 from hardware.units import ASSUMPTION
-from planner.compare.comparison import compare
+from planner.compare.comparison import compare_clusters
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.results import Comparison, Run
@@ -40,7 +40,7 @@ SETTINGS = Settings(today=TODAY, carbon_g_per_kwh=400.0)
 @pytest.fixture(scope="module")
 def five() -> Comparison:
     """Five clusters, one of which has no bf16."""
-    return compare(BASE, OFFERS, TOKENS, SETTINGS)
+    return compare_clusters(BASE, OFFERS, TOKENS, SETTINGS)
 
 
 def _placed(name: str, item: Settings, offer: Offer | None = None) -> Placed:
@@ -282,20 +282,20 @@ def test_the_report_tells_what_is_missing_and_unsure(five: Comparison) -> None:
 
 def test_wrong_input_is_told_before_any_search() -> None:
     with pytest.raises(UsageError, match="two offers are called '8xH100'"):
-        compare(BASE, ["8xH100", "8xH100"], TOKENS)
+        compare_clusters(BASE, ["8xH100", "8xH100"], TOKENS)
     with pytest.raises(UsageError, match="mixed currencies: EUR and USD"):
-        compare(BASE, [Offer(gpus="8xH100", spot=1.0, currency="EUR")], TOKENS)
+        compare_clusters(BASE, [Offer(gpus="8xH100", spot=1.0, currency="EUR")], TOKENS)
     with pytest.raises(UsageError, match="GPUs of several types"):
-        compare(BASE, ["8xH100+8xA100"], TOKENS)
+        compare_clusters(BASE, ["8xH100+8xA100"], TOKENS)
     with pytest.raises(HardwareError, match="no bf16"):
-        compare(BASE, ["8xV100"], TOKENS)
+        compare_clusters(BASE, ["8xV100"], TOKENS)
     with pytest.raises(UsageError, match="unknown model"):
-        compare(Request(model="lama"), ["8xH100"], TOKENS)
+        compare_clusters(Request(model="lama"), ["8xH100"], TOKENS)
 
 
 def test_a_job_that_fits_nowhere_says_what_it_needs() -> None:
     base = Request(model="gpt2-xl", gbs=8, recompute=("none",))
-    found = compare(base, ["1xA10"], TOKENS, SETTINGS)
+    found = compare_clusters(base, ["1xA10"], TOKENS, SETTINGS)
     row = found.rows[0]
     assert row.run is None and row.reason.startswith("nothing fits: stage 0")
     assert any("--gpus 2xA10" in need for need in row.needs)

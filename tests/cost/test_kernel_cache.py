@@ -55,12 +55,12 @@ def test_a_file_that_is_damaged_is_as_good_as_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(_machine_code, "cache_folder", lambda: tmp_path)
-    assert _machine_code.read("kernel") is None
-    _machine_code.write("kernel", "symbol", b"code\0more")
-    assert _machine_code.read("kernel") == ("symbol", b"code\0more")
+    assert _machine_code.read_code("kernel") is None
+    _machine_code.write_code("kernel", "symbol", b"code\0more")
+    assert _machine_code.read_code("kernel") == ("symbol", b"code\0more")
     (kept,) = tmp_path.iterdir()
     kept.write_bytes(kept.read_bytes()[:-1])
-    assert _machine_code.read("kernel") is None
+    assert _machine_code.read_code("kernel") is None
 
 
 def test_a_full_disk_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -69,8 +69,8 @@ def test_a_full_disk_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
     monkeypatch.setattr(_machine_code, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(Path, "write_bytes", full)
-    _machine_code.write("kernel", "symbol", b"code")
-    assert (_machine_code.read("kernel"), [*tmp_path.iterdir()]) == (None, [])
+    _machine_code.write_code("kernel", "symbol", b"code")
+    assert (_machine_code.read_code("kernel"), [*tmp_path.iterdir()]) == (None, [])
 
 
 @pytest.mark.parametrize("part", ["compiler", "processor", "sources"])

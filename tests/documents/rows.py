@@ -15,7 +15,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from planner.job.markdown import markdown_table
 
 _SCALES = {
@@ -104,7 +104,7 @@ def command(words: str) -> str:
 @cache
 def run(words: str) -> dict[str, Any]:
     """The JSON document of a command. ValueError with its error if it has none."""
-    result = CliRunner().invoke(cli, [*shlex.split(words), "--json"])
+    result = CliRunner().invoke(planner_command, [*shlex.split(words), "--json"])
     if result.exit_code not in (0, 1) or not result.stdout.startswith("{"):
         raise ValueError(f"planner {words}: exit {result.exit_code}: {result.output}")
     return json.loads(result.stdout)  # type: ignore[no-any-return]

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import click
 from hypothesis import strategies as st
 
-from planner.cli.main import COMMANDS, cli
 from planner.cli.option_types import Parsed
+from planner.cli.program import COMMANDS, planner_command
 
 # Options that each command needs to run, on a job that takes milliseconds.
 _JOB = ("--model", "gpt2", "--gbs", "8", "--seq", "1024")
@@ -112,8 +112,8 @@ def hostile_texts() -> st.SearchStrategy[str]:
 
 def command_of(name: str) -> click.Command:
     """The command of a name."""
-    with click.Context(cli) as ctx:
-        found = cli.get_command(ctx, name)
+    with click.Context(planner_command) as ctx:
+        found = planner_command.get_command(ctx, name)
     assert found is not None
     return found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from planner.cli import cli
+from planner.cli import planner_command
 from planner.cli.errors import ExitStatus
 
 # Of the processor: what takes longer is called a hang. The commands that are fuzzed take well
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str], folder: Path) -> Outcome:
     runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "PLANNER_DEBUG": ""})
     started = time.process_time()
     with _inside(folder):
-        result = runner.invoke(cli, list(arguments), prog_name="planner")
+        result = runner.invoke(planner_command, list(arguments), prog_name="planner")
     trace = ""
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         trace = "".join(traceback.format_exception(result.exception))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from planner.cli.main import COMMANDS
+from planner.cli.program import COMMANDS
 from tests.fuzz.command_line import BASES, command_of, values
 from tests.fuzz.properties import PROPERTIES
 

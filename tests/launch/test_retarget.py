@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from planner import Degrees, Request
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from planner.job.errors import UsageError
 from planner.job.frameworks.names import target_named
 from planner.job.frameworks.targets import TARGETS
@@ -93,7 +93,7 @@ def test_refused_with_the_search_for_plans_that_it_runs(
     assert reason in str(caught.value)
     monkeypatch.chdir(tmp_path)
     words = shlex.split(str(caught.value).splitlines()[-1])[1:]
-    assert CliRunner().invoke(cli, [*words, "--zero", "1", "--tp", "2"]).exit_code == 0
+    assert CliRunner().invoke(planner_command, [*words, "--zero", "1", "--tp", "2"]).exit_code == 0
     [found, *_] = read_plan_file(Path("megatron-core-plans.json")).plans
     assert (found.degrees.gpus, found.gbs) == (plan.degrees.gpus, plan.gbs)
 

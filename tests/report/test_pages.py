@@ -11,7 +11,7 @@ import pytest
 
 from hardware.errors import HardwareError
 from planner.compare.cluster_front import search_clusters
-from planner.compare.comparison import compare
+from planner.compare.comparison import compare_clusters
 from planner.compare.offers import Offer
 from planner.compare.scaling import scale
 from planner.compare.settings import Settings
@@ -144,7 +144,7 @@ def test_the_front_over_clusters_names_them(tmp_path: Path) -> None:
 def test_comparisons_and_scaling_studies(tmp_path: Path) -> None:
     request = JOB.model_copy(update={"gpus": None})
     offers = (Offer(gpus="8xH100"), Offer(gpus="8xA100"), Offer(gpus="1xV100"))
-    comparison = compare(request, offers, 10**11, Settings())
+    comparison = compare_clusters(request, offers, 10**11, Settings())
     stages: Any = {"__all__": {"run": {"plan": {"stages"}}}}
     text = comparison.model_dump_json(exclude={"rows": stages})
     page = _written(tmp_path / "compare.json", text)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
@@ -69,9 +69,11 @@ def test_a_step_that_is_too_long_is_refused() -> None:
 def test_explain_writes_it_and_does_not_overwrite(tmp_path: Path) -> None:
     plans, trace = tmp_path / "plans.json", tmp_path / "out.json"
     words = ["--model", "llama-3-8b", "--gpus", "8xH100", "--gbs", "8", "--tp", "2", "--pp", "4"]
-    assert CliRunner().invoke(cli, ["evaluate", *words, "-o", str(plans)]).exit_code == 0
+    assert (
+        CliRunner().invoke(planner_command, ["evaluate", *words, "-o", str(plans)]).exit_code == 0
+    )
     explain = ["explain", str(plans), "--no-neighbours", "--trace", str(trace)]
-    assert CliRunner().invoke(cli, explain).exit_code == 0
+    assert CliRunner().invoke(planner_command, explain).exit_code == 0
     assert json.loads(trace.read_text())["otherData"]["schedule"] == "1f1b"
-    again = CliRunner().invoke(cli, explain)
+    again = CliRunner().invoke(planner_command, explain)
     assert again.exit_code == 2 and "give another name to --trace" in again.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from planner.cli import cli
+from planner.cli import planner_command
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
@@ -48,10 +48,10 @@ def test_the_command_line_refuses_it_too() -> None:
         "core_attn",
     ]
     fraction = "--activation-offload-fraction"
-    searched = CliRunner().invoke(cli, ["search", *words, fraction, "0.5"])
+    searched = CliRunner().invoke(planner_command, ["search", *words, fraction, "0.5"])
     assert searched.exit_code == 2
     assert "planner evaluate or memory" in " ".join(searched.output.split())
-    open_ = CliRunner().invoke(cli, ["evaluate", *words, fraction, "search"])
+    open_ = CliRunner().invoke(planner_command, ["evaluate", *words, fraction, "search"])
     assert open_.exit_code == 2
     assert "no search chooses it" in " ".join(open_.output.split())
 

@@ -158,7 +158,7 @@ def interrupted(self, index, beside):
         os.kill(os.getpid(), signal.SIGINT)
     return climb(self, index, beside)
 Explorer.climb = interrupted
-from planner.cli.main import main
+from planner.cli.program import main
 sys.argv = ["planner", "search", "--model", "llama-3.2-1b", "--gpus", "4xL40S", "--gbs", "16",
             "--seq", "4096", "--pp", "2,4", "--cp", "1", "--mbs", "1", "--without", "cuda-graphs",
             "-o", sys.argv[1]]

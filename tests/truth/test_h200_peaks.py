@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.rows import MeasuredRow
 
@@ -62,7 +62,7 @@ def test_families(model: str, options: str, gib: float, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps(GEMMA_2))
         model = str(tmp_path / "config.json")
     words = f"memory --framework hf-transformers --gpus 1xH200 --json {options}".split()
-    result = CliRunner().invoke(cli, [*words, "--model", model])
+    result = CliRunner().invoke(planner_command, [*words, "--model", model])
     assert result.exit_code == 0, result.output
     (stage,) = json.loads(result.stdout)["stages"]
     assert stage["allocated_bytes"] == pytest.approx(gib * GIB, rel=0.006)

@@ -107,7 +107,7 @@ def merged(values: Iterable[Value]) -> dict[str, Any]:
     return {key: value for _, options in values for key, value in options.items()}
 
 
-def check(grid: Grid) -> None:
+def check_grid(grid: Grid) -> None:
     """UsageError for what is wrong everywhere: the first values of each axis are tried on every
     cluster, with the first values of the other axes; nothing is searched."""
     clusters = grid.axes["cluster"]

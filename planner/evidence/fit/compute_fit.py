@@ -175,7 +175,9 @@ def pattern_search(
     return best
 
 
-def fit(measurements: Sequence[Measurement], gpu: GpuInputs, search: Search) -> dict[str, float]:
+def fitted_parameters(
+    measurements: Sequence[Measurement], gpu: GpuInputs, search: Search
+) -> dict[str, float]:
     """Parameters of `search` that fit the measurements best, from those that ship."""
 
     def objective(values: dict[str, float]) -> float:
@@ -212,11 +214,11 @@ def error_lines(measurements: Sequence[Measurement], gpu: GpuInputs) -> Iterable
 def lines(measurements: Sequence[Measurement], gpu: GpuInputs, search: Search) -> Iterable[str]:
     """Errors of one GPU and family, then fitted parameters beside the shipped ones."""
     yield from error_lines(measurements, gpu)
-    for name, value in fit(measurements, gpu, search).items():
+    for name, value in fitted_parameters(measurements, gpu, search).items():
         yield f"    {name:<36} fitted {value:<10.4g} ships {getattr(gpu, name):.4g}"
 
 
-def report(path: Path) -> Iterable[str]:
+def output_lines(path: Path) -> Iterable[str]:
     """All lines of the command's output."""
     yield f"{'':<44} rows  median     90 %    bias"
     for kernel in dict.fromkeys(FIGURE_KERNELS.values()):
@@ -233,7 +235,7 @@ def report(path: Path) -> Iterable[str]:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the report for the file named on the command line."""
-    for line in report(one_file(arguments, "operators.csv")):
+    for line in output_lines(one_file(arguments, "operators.csv")):
         sys.stdout.write(f"{line}\n")
 
 

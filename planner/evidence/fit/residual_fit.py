@@ -112,7 +112,7 @@ def _tests(prediction: Prediction, figure: Figure) -> bool:
     return peak_gib >= _SMALLEST_PEAK_GIB and prediction.row.text("recompute") is not None
 
 
-def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
+def fitted_table(found: Sequence[Residual], figure: Figure) -> FittedTable:
     """The table of one figure with its constants fitted on held-out sources."""
     entries = summarised(found)
     judged_runs = [residual.at_first_sight for residual in strangers(found)]
@@ -207,7 +207,7 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
         "time": residuals(predict_held_out(timed, factors), "time"),
         "memory": residuals(everything, "memory"),
     }
-    return [fit(runs, figure) for figure, runs in found.items() if runs]
+    return [fitted_table(runs, figure) for figure, runs in found.items() if runs]
 
 
 def main(paths: Sequence[str]) -> None:

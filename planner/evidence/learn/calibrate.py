@@ -31,7 +31,7 @@ from planner.evidence.learn.linear import (
     predicted_logs,
     run_configurations,
 )
-from planner.evidence.learn.posterior import WIDTH, Array, Posterior, explain, learn, trust
+from planner.evidence.learn.posterior import WIDTH, Array, Posterior, best_posterior, explain, trust
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
@@ -109,7 +109,7 @@ def fit_figure(
     for turn in range(_ROUNDS):
         widths = prior.spreads if turn == 0 else None
         found = equations(runs, figure, at=about, widths=widths).and_also(more)
-        posterior = learn(found.slopes, found.residuals, prior, like)
+        posterior = best_posterior(found.slopes, found.residuals, prior, like)
         about = _factors(found, posterior)
     factors = explain(found.slopes, found.residuals, prior, like)
     # Benchmarks are no steps: what they teach of steps, runs alone can tell.

@@ -106,7 +106,7 @@ class Posterior:
         return replace(self, mean=share * self.mean, pull=share * self.pull, left_out=left)
 
 
-def learn(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posterior:
+def best_posterior(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posterior:
     """The posterior that predicts best. Shapes: (runs, parameters), (runs,), (runs, runs):
     covariance of what is alike for like runs. A single run cannot tell full spreads from usual."""
     if len(residuals) == 1:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.evidence.learn.linear import likeness
-from planner.evidence.learn.posterior import WIDTH, Array, Prior, expectation, learn, trust
+from planner.evidence.learn.posterior import WIDTH, Array, Prior, best_posterior, expectation, trust
 from planner.evidence.learn.priors import Cluster, Published, fitted_prior
 from planner.evidence.learn.suggest import Unknown, most_telling
 
@@ -110,7 +110,7 @@ class _Runs:
         """ln(measured / predicted) of the judged runs, calibrated by the known ones; the standard
         deviation expected of it, and the share of the calibration that was taken."""
         like, before = self.like[np.ix_(known, known)], self.residuals[known]
-        posterior = learn(self.slopes[known], before, self.prior, like)
+        posterior = best_posterior(self.slopes[known], before, self.prior, like)
         share = trust(before, posterior.left_out)
         posterior = posterior.shrunk(share, before)
         pulled = self.like[np.ix_(judged, known)] @ posterior.pull

@@ -18,7 +18,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from planner.evidence.fit.command import measured_rows, run
-from planner.evidence.recipes.compare import Comparison, Searched, compare, published, recipe_rows
+from planner.evidence.recipes.compare import (
+    Comparison,
+    Searched,
+    compare_recipe,
+    published,
+    recipe_rows,
+)
 from planner.evidence.recipes.page import page
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.job.written import write_text
@@ -63,7 +69,7 @@ def _compared(predictions: Sequence[Prediction]) -> list[Comparison]:
     for number, prediction in enumerate(predictions, start=1):
         if sys.stderr.isatty():
             sys.stderr.write(f"\rrecipe {number} of {len(predictions)}")
-        comparison = compare(prediction, searched, recipes)
+        comparison = compare_recipe(prediction, searched, recipes)
         if comparison is not None:
             found.append(comparison)
     if sys.stderr.isatty():

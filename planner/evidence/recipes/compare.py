@@ -120,7 +120,7 @@ def _job_key(mapped: MappedRow) -> object:
     return job.model.name, *gpus, job.precision, job.seq, mapped.degrees.gbs
 
 
-def compare(
+def compare_recipe(
     prediction: Prediction, searched: Searched, recipes: Mapping[object, Published]
 ) -> Comparison | None:
     """The recipe beside the best plan; None where it is not predicted, or one of its degrees is

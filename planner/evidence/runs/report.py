@@ -136,8 +136,8 @@ def summary_of(predictions: Sequence[Prediction], family: Callable[[Prediction],
         total=family_report("all rows", predictions),
         stated=family_report("recompute and kernel stated", stated),
         unstated=family_report("recompute or kernel unstated", unstated),
-        families=report(predictions, family),
-        in_doubt=report(in_doubt(predictions), family),
+        families=family_reports(predictions, family),
+        in_doubt=family_reports(in_doubt(predictions), family),
         mean_of_sources=mean_of_sources(predictions),
         refusals=dict(reasons.most_common()),
         withdrawn_times=sum(one.row.withdraws_time for one in predictions),
@@ -240,7 +240,7 @@ def summarise_picks(groups: Sequence[GroupRanking]) -> PickSummary | None:
     return PickSummary(len(groups), fmean(picks), min(picks), ranks)
 
 
-def report(
+def family_reports(
     predictions: Iterable[Prediction], family: Callable[[Prediction], str]
 ) -> list[FamilyReport]:
     """One report per family, in order of first appearance."""
@@ -270,7 +270,7 @@ def in_doubt(predictions: Iterable[Prediction]) -> list[Prediction]:
 def mean_of_sources(predictions: Sequence[Prediction]) -> dict[str, float | None]:
     """Each source's figures, averaged over sources, and their number; None where no source has the
     figure."""
-    sources = report(predictions, lambda prediction: prediction.row.source)
+    sources = family_reports(predictions, lambda prediction: prediction.row.source)
 
     def mean(figure: str, name: str) -> float | None:
         summaries = [getattr(source, figure) for source in sources]

@@ -135,7 +135,7 @@ _GPU_RATES = (0.9, 0.75, 0.6)
 _ISSUE_FACTORS = (2.0, 4.0)
 
 
-def compare(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
+def findings_of(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
     """Each measurement against the prediction, with explanations where it disagrees."""
     comparisons = list(_comparisons(plan, measured))
     explanations = [

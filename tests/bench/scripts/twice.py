@@ -28,12 +28,12 @@ def preload(path: Path) -> float:
 def main() -> None:
     """Search twice."""
     start = preload(Path(sys.argv[1]))
-    from planner.cli.main import cli
+    from planner.cli.program import planner_command
 
     seconds = []
     for _ in range(2):
         with contextlib.redirect_stdout(io.StringIO()):
-            cli.main(sys.argv[2:], prog_name="planner", standalone_mode=False)
+            planner_command.main(sys.argv[2:], prog_name="planner", standalone_mode=False)
         now = time.process_time()
         seconds.append(now - start)
         start = now

@@ -13,7 +13,7 @@ from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.tables import FrameworkInputs
 from planner.evidence.learn.calibrate import calibrate, calibration_of, fit_figure
 from planner.evidence.learn.linear import measured_log
-from planner.evidence.learn.posterior import Prior, error, explain, learn, solve, trust
+from planner.evidence.learn.posterior import Prior, best_posterior, error, explain, solve, trust
 from planner.evidence.learn.priors import shipped_prior
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.job.errors import CannotTellError, UsageError
@@ -201,7 +201,9 @@ def test_every_parameter_names_fields_of_the_core() -> None:
 def test_posterior_of_one_parameter_is_the_textbook_one() -> None:
     """With equal weights, the mean of n runs shrinks by n·τ²/(n·τ² + s²)."""
     residuals = np.full(200, 0.1) + np.random.default_rng(1).normal(0.0, 0.01, 200)
-    found = learn(np.ones((200, 1)), residuals, Prior(np.array([0.2]), 0.01), np.zeros((200, 200)))
+    found = best_posterior(
+        np.ones((200, 1)), residuals, Prior(np.array([0.2]), 0.01), np.zeros((200, 200))
+    )
     assert found.mean[0] == pytest.approx(0.1, abs=0.002)
     assert np.sqrt(found.covariance[0, 0]) < 0.002
 
@@ -249,7 +251,7 @@ def test_how_much_of_a_calibration_is_taken(
 
 def test_the_share_taken_is_of_all_that_was_learnt() -> None:
     before = np.array([0.1, 0.2, 0.15])
-    whole = learn(np.ones((3, 1)), before, Prior(np.array([0.2]), 0.05), 0.01 * np.eye(3))
+    whole = best_posterior(np.ones((3, 1)), before, Prior(np.array([0.2]), 0.05), 0.01 * np.eye(3))
     half = whole.shrunk(0.5, before)
     assert half.mean == pytest.approx(0.5 * whole.mean)
     assert half.pull == pytest.approx(0.5 * whole.pull)
@@ -285,7 +287,7 @@ def test_further_runs_lie_in_the_interval_of_a_calibration(count: int) -> None:
         spreads = random.choice([0.2, 1.0]) * prior.spreads
         values = slopes @ random.normal(0.0, spreads) + noise
         known, before = slice(count), values[:count]
-        found = learn(slopes[known], before, prior, np.zeros((count, count)))
+        found = best_posterior(slopes[known], before, prior, np.zeros((count, count)))
         found = found.shrunk(trust(before, found.left_out), before)
         left = values[count:] - slopes[count:] @ found.mean
         inside.append(np.abs(left) <= 1.2816 * found.spread(count))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.evidence.learn.linear import equations, likeness
-from planner.evidence.learn.posterior import Prior, expectation, learn
+from planner.evidence.learn.posterior import Prior, best_posterior, expectation
 from planner.evidence.learn.priors import shipped_prior
 from planner.evidence.learn.suggest import Unknown, most_telling
 from tests.evidence.learn import runs
@@ -63,7 +63,9 @@ def test_chosen_runs_leave_less_than_the_median_random_draw() -> None:
         residuals += 0.01 * random.normal(size=count)
 
         def left(known, judged, residuals=residuals) -> float:
-            fit = learn(found.slopes[known], residuals[known], prior, like[np.ix_(known, known)])
+            fit = best_posterior(
+                found.slopes[known], residuals[known], prior, like[np.ix_(known, known)]
+            )
             rest = residuals[judged] - found.slopes[judged] @ fit.mean
             return float(np.abs(rest - like[np.ix_(judged, known)] @ fit.pull).mean())
 

@@ -17,7 +17,7 @@ from planner.evidence.recipes.compare import (
     _single_changes,
     _telling_run,
     _verdict,
-    compare,
+    compare_recipe,
     published,
     recipe_rows,
     search_job,
@@ -47,7 +47,7 @@ def predictions(recipes: list[MeasuredRow]) -> list[Prediction]:
 @pytest.fixture(scope="module")
 def comparisons(predictions: list[Prediction]) -> list[Comparison]:
     recipes = published(predictions)
-    found = [compare(prediction, [], recipes) for prediction in predictions]
+    found = [compare_recipe(prediction, [], recipes) for prediction in predictions]
     return [one for one in found if one is not None]
 
 
@@ -81,7 +81,7 @@ def test_the_run_that_would_tell_is_named(recipes: list[MeasuredRow]) -> None:
     """Changes alone: degrees of as many GPUs and the same batch, recomputation, techniques."""
     small = [row for row in recipes if row.says("model", "grok1") and row.says("precision", "fp8")]
     found = predict_rows(small)
-    compared = [compare(prediction, [], published(found)) for prediction in found[:1]]
+    compared = [compare_recipe(prediction, [], published(found)) for prediction in found[:1]]
     assert all(one is not None for one in compared)
     (comparison,) = [one for one in compared if one is not None]
     told = "would tell" in comparison.reason

@@ -6,7 +6,7 @@ import pytest
 
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.ranking import rank_groups, spearman
-from planner.evidence.runs.report import error_of, fit_confusion, report
+from planner.evidence.runs.report import error_of, family_reports, fit_confusion
 from tests.evidence.runs.rows_for_tests import row
 
 # Korthikanti et al. 2022, Table 5: (model, layers, hidden, heads, GPUs, pp, vpp, mbs, gbs,
@@ -43,7 +43,7 @@ def test_order_is_kept_and_refusals_are_counted() -> None:
     predictions = predict_rows(rows)
     assert [prediction.row for prediction in predictions] == rows
     assert predictions[1].error is not None
-    (family,) = report(predictions, lambda prediction: prediction.row.source)
+    (family,) = family_reports(predictions, lambda prediction: prediction.row.source)
     assert (family.rows, family.refused) == (3, 1)
     assert family.time is not None
     assert family.time.rows == 2

@@ -8,7 +8,7 @@ import pytest
 
 from planner.job.errors import UsageError
 from planner.launch.check.assess import Assessment, assess
-from planner.launch.check.measured import Comparison, Findings, Measured, compare, explain_gap
+from planner.launch.check.measured import Comparison, Findings, Measured, explain_gap, findings_of
 from planner.launch.check.request import as_request
 from planner.launch.read.found import Found
 from planner.launch.read.launch import read_launch
@@ -36,7 +36,7 @@ def findings(assessment: Assessment, measured: Measured) -> Findings:
     assert assessment.setup is not None
     assert assessment.job is not None
     assert assessment.plan is not None
-    return compare(assessment.setup, assessment.job, assessment.plan, measured)
+    return findings_of(assessment.setup, assessment.job, assessment.plan, measured)
 
 
 def plan_of(assessment: Assessment) -> Plan:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from planner.job.errors import CannotTellError
 from tests.launch.read.conftest import ReadFolder, judged, refusals
 
@@ -207,7 +207,7 @@ def test_nothing_is_written_into_settings(folder: ReadFolder, tmp_path: Path) ->
     """A change is said, and left to the reader of the report."""
     folder({"x.yml": AXOLOTL.replace("micro_batch_size: 2", "micro_batch_size: 64")})
     result = CliRunner().invoke(
-        cli, ["check", str(tmp_path / "x.yml"), "--gpus", "8xH100", "--fix"]
+        planner_command, ["check", str(tmp_path / "x.yml"), "--gpus", "8xH100", "--fix"]
     )
     assert result.exit_code == 1, result.output
     assert "nothing to write" in result.output

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import pytest
 from click.testing import CliRunner
 
-from planner.cli.main import cli
+from planner.cli.program import planner_command
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.ranking import first_of
 from planner.evidence.runs.rows import MeasuredRow
@@ -179,7 +179,7 @@ def test_the_full_run_took_what_the_risk_says_and_is_not_picked() -> None:
 def test_evaluate_shows_the_risk() -> None:
     given = "--model 70b --gpus 64xH100 --gbs 256 --seq 4608 --framework nanotron-efa-2025"
     plan = "--tp 4 --pp 8 --dp 2 --zero 1 --mbs 1 --recompute none"
-    result = CliRunner().invoke(cli, ["evaluate", *given.split(), *plan.split()])
+    result = CliRunner().invoke(planner_command, ["evaluate", *given.split(), *plan.split()])
     assert result.exit_code == 0, result.output
     assert re.search(r"memory full  \d+ % chance", result.output)
     assert "expandable_segments:True" in result.output

@@ -16,7 +16,7 @@ from planner.evidence.fit.judging import (
     summarised,
     without_unmeasured_errors,
 )
-from planner.evidence.fit.residual_fit import fit, fit_all, render, residuals
+from planner.evidence.fit.residual_fit import fit_all, fitted_table, render, residuals
 from planner.predict.uncertainty.families import (
     UNFAMILIAR,
     Family,
@@ -209,7 +209,7 @@ def test_the_fit_sees_that_steps_that_communicate_err_more() -> None:
             for step in range(9)
             for value in [(-1) ** index * (0.02 + steep * 0.1 * step * (index % 4))]
         ]
-        assert (fit(found, "time").table.communication >= 0.3) == expected
+        assert (fitted_table(found, "time").table.communication >= 0.3) == expected
 
 
 def test_waiting_for_the_cpu_adds_its_share_of_the_step() -> None:
@@ -227,7 +227,7 @@ def test_the_fit_sees_that_steps_that_wait_for_the_cpu_err_more() -> None:
             for step in range(9)
             for value in [(-1) ** index * (0.02 + steep * 0.1 * step * (index % 4) / 3)]
         ]
-        assert (fit(found, "time").table.launches >= 0.2) == expected
+        assert (fitted_table(found, "time").table.launches >= 0.2) == expected
 
 
 def test_what_has_no_run_adds_its_own_error_and_is_named() -> None:
@@ -284,7 +284,7 @@ def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> Non
             f"s{index}", NEAR, *((index - 4.5) / 10 + step / 100 for step in range(-4, 5))
         )
     ]
-    fitted = fit(found, "time")
+    fitted = fitted_table(found, "time")
     assert held_out(fitted.table, found).covered == pytest.approx(0.8, abs=0.02)
     assert fitted.coverage == held_out(fitted.table, found)
     assert fitted.table.prior_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -351,6 +351,6 @@ def test_intervals_are_judged_by_what_was_said_at_first() -> None:
     """Errors of today are those of sources that taught the model what they are."""
     learnt = [run for name in "abcd" for run in runs(name, NEAR, -0.02, -0.01, 0.0, 0.01, 0.02)]
     strange = [replace(run, first=4.0 * run.value) for run in learnt]
-    narrow, wide = (fit(found, "time").table for found in (learnt, strange))
+    narrow, wide = (fitted_table(found, "time").table for found in (learnt, strange))
     assert wide.entries == narrow.entries
     assert wide.inflation == pytest.approx(4.0 * narrow.inflation, rel=0.05)

@@ -141,7 +141,7 @@ def _demand_text(argument: str) -> None:
 @click.option("--debug", is_flag=True, help="Show a traceback when something unexpected happens.")
 @click.option("--no-color", is_flag=True, help="No colours on a terminal (also: NO_COLOR=1).")
 @click.pass_context
-def cli(ctx: click.Context, debug: bool, no_color: bool) -> None:
+def planner_command(ctx: click.Context, debug: bool, no_color: bool) -> None:
     """Find how to launch a large-language-model training run: degrees, memory, step time."""
     ctx.obj = {"debug": debug, "no_color": no_color}
     if debug:
@@ -160,7 +160,7 @@ def main() -> NoReturn:
     # short command's time.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     try:
-        cli(prog_name="planner")
+        planner_command(prog_name="planner")
     except SystemExit as end:
         raise SystemExit(flush_output() or end.code) from None
     except OSError:  # of stderr: no message can be shown
