@@ -22,7 +22,7 @@ from planner.launch.check.given import read_given
 from planner.launch.check.measured import Findings, Measured, findings_of
 from planner.launch.read.found import Hints
 from planner.report.check import check_report
-from planner.search.explanation import explain
+from planner.search.explanation import Explanation, explain
 
 _STATUS = {
     "runs and fits": ExitStatus.DONE,
@@ -46,8 +46,6 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     compile_if_first_run(options["quiet"])
 
     assessment = assess(given.found, given.gpus, given.cluster, options["ignored"])
-    for name in {*options["ignored"]} - {problem.rule for problem in assessment.problems}:
-        click.echo(f"--ignore {name}: no rule of that name is broken", err=True)
     with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         changes = best_changes(assessment, watch, until.over)
         findings = _findings(assessment, measured)
@@ -55,14 +53,7 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
             _write_fixed(assessment, changes, given.read, options, watch)
     for rule in set(options["ignored"]) - {problem.rule for problem in assessment.problems}:
         click.echo(f"--ignore {rule}: nothing here breaches a rule of that name", err=True)
-    setup, job, plan, plot = assessment.setup, assessment.job, assessment.plan, options["plot"]
-    explanation = None
-    if setup is not None and job is not None and plan is not None:
-        result = as_result(setup.request, plan)
-        write_result_plot(plot, result, None, 1)
-        explanation = explain(result, 1, job) if style == "text" else None
-    elif plot is not None:
-        click.echo(f"{plot} was not written: there is no prediction to draw", err=True)
+    explanation = _drawn(assessment, options["plot"], explained=style == "text")
     match style:
         case "json":
             click.echo(as_json(assessment, changes, findings), nl=False)
@@ -112,6 +103,18 @@ def _findings(assessment: Assessment, measured: Measured | None) -> Findings | N
             + ")"
         )
     return findings_of(assessment.setup, assessment.job, assessment.plan, measured)
+
+
+def _drawn(assessment: Assessment, plot: Path | None, *, explained: bool) -> Explanation | None:
+    """Write the picture of the predicted plan, if one is asked for; its explanation, if wanted."""
+    setup, job, plan = assessment.setup, assessment.job, assessment.plan
+    if setup is None or job is None or plan is None:
+        if plot is not None:
+            click.echo(f"{plot} was not written: there is no prediction to draw", err=True)
+        return None
+    result = as_result(setup.request, plan)
+    write_result_plot(plot, result, None, 1)
+    return explain(result, 1, job) if explained else None
 
 
 def _write_fixed(

@@ -193,20 +193,11 @@ def slowest_stage_s(
 
     `fits[stage, n]`, `again[2, n]`: to work in.
     """
-    pp, total = stages.shape[0], fits.shape[1] - 1
-    if recompute == RECOMPUTE_SHARED:
-        for count in range(total + 1):
-            again[0, count] = shared_layers(float(count), blocks, each)
-    most = 0.0
-    for stage in range(pp):
-        fitting_layers(
-            stages[stage], layers, mean, deficit, recompute, again[0], blocks, limit_bytes,
-            fits[stage],
-        )  # fmt: skip
-        if fits[stage, total] < fewest_layers(stage, pp, blocks, standalone_vocab):
-            return np.inf
-        most += fits[stage, total]
-    if most < total:
+    total = fits.shape[1] - 1
+    if not _in_memory(
+        stages, layers, mean, deficit, recompute, each, blocks, limit_bytes, standalone_vocab,
+        fits, again[0],
+    ):  # fmt: skip
         return np.inf
     if recompute == RECOMPUTE_SHARED:
         for count in range(total + 1):
@@ -228,6 +219,31 @@ def slowest_stage_s(
         else:
             low_s = middle_s
     return low_s
+
+
+@jit
+def _in_memory(
+    stages: Array, layers: Array, mean: Array, deficit: Array, recompute: int, each: float,
+    blocks: float, limit_bytes: float, standalone_vocab: float, fits: Array, again: Array,
+) -> bool:  # fmt: skip
+    """Whether the stages hold all layers; `fits[stage, n]`: most of n layers that a stage holds.
+
+    `again[n]`: to work in.
+    """
+    pp, total = stages.shape[0], fits.shape[1] - 1
+    if recompute == RECOMPUTE_SHARED:
+        for count in range(total + 1):
+            again[count] = shared_layers(float(count), blocks, each)
+    most = 0.0
+    for stage in range(pp):
+        fitting_layers(
+            stages[stage], layers, mean, deficit, recompute, again, blocks, limit_bytes,
+            fits[stage],
+        )  # fmt: skip
+        if fits[stage, total] < fewest_layers(stage, pp, blocks, standalone_vocab):
+            return False
+        most += fits[stage, total]
+    return bool(most >= total)
 
 
 @jit

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -107,14 +107,7 @@ def read_nccl(path: Path) -> list[Bench]:
                     f"{path}: nothing says which collective it is; name the file after its test, "
                     "all_reduce_perf.txt"
                 )
-            sizes = {
-                "bytes": _finite(cells[0]),
-                "gpus": float(len(hosts)),
-                "nodes": float(len(set(hosts))),
-            }
-            seconds = _finite(cells[time_at]) * 1e-6
-            if kind and seconds > 0.0 and sizes["bytes"] > 0.0:
-                found.append(Bench(kind, sizes, seconds))
+            found += _nccl_row(cells, kind, hosts, time_at)
     if not found:
         raise UsageError(
             f"{path}: no row of nccl-tests with a time above 0 of {', '.join(COLLECTIVES)}"
@@ -122,6 +115,16 @@ def read_nccl(path: Path) -> list[Bench]:
     if len(hosts) < 2:
         raise UsageError(f"{path}: fewer than two `# Rank` lines: keep nccl-tests' header")
     return found
+
+
+def _nccl_row(
+    cells: Sequence[str], kind: str | None, hosts: Sequence[str], time_at: int
+) -> Iterator[Bench]:
+    """The benchmark of a row; none of another test, of no bytes or of no time."""
+    sent, seconds = _finite(cells[0]), _finite(cells[time_at]) * 1e-6
+    if kind and seconds > 0.0 and sent > 0.0:
+        sizes = {"bytes": sent, "gpus": float(len(hosts)), "nodes": float(len(set(hosts)))}
+        yield Bench(kind, sizes, seconds)
 
 
 def read_table(path: Path) -> list[Bench]:

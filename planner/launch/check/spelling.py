@@ -139,16 +139,7 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     changes = {name: value for name, value in degrees.model_dump().items() if value != old[name]}
     if after.request.gbs != before.request.gbs:
         changes["gbs"] = after.request.gbs or degrees.gbs
-    for name in ("tp", "pp", "cp", "ep", "mbs", "gbs"):
-        if name in changes:
-            yield Edit(MEGATRON[name].key, str(changes[name]))
-    said = found.setting(MEGATRON["gbs"].key) is not None or found.batch_ramp is not None
-    if not said and "gbs" not in changes:
-        yield Edit(MEGATRON["gbs"].key, str(after.request.gbs))
-    if (after.request.find_model().spec.moe is not None) and degrees.etp != degrees.tp:
-        yield Edit(MEGATRON["etp"].key, str(degrees.etp))
-    elif "etp" in changes:
-        yield Edit(MEGATRON["etp"].key, None)
+    yield from _numbers(found, after, changes)
     layouts = [(one.block_layers, one.mtp_standalone) for one in (before, after)]
     if {"pp", "vpp"} & changes.keys() or layouts[0] != layouts[1]:
         yield from _only(_LAYOUT_OPTIONS, _layout(after))
@@ -166,6 +157,21 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     yield from _switches(before, after)
     if before.request.attention != after.request.attention:
         yield _state(MEGATRON["attention"], after.request.attention)
+
+
+def _numbers(found: Found, after: Setup, changes: Mapping[str, Any]) -> Iterator[Edit]:
+    """Changed degrees and batches, and the global batch that nothing states."""
+    for name in ("tp", "pp", "cp", "ep", "mbs", "gbs"):
+        if name in changes:
+            yield Edit(MEGATRON[name].key, str(changes[name]))
+    said = found.setting(MEGATRON["gbs"].key) is not None or found.batch_ramp is not None
+    if not said and "gbs" not in changes:
+        yield Edit(MEGATRON["gbs"].key, str(after.request.gbs))
+    degrees, experts = after.degrees, after.request.find_model().spec.moe
+    if experts is not None and degrees.etp != degrees.tp:
+        yield Edit(MEGATRON["etp"].key, str(degrees.etp))
+    elif "etp" in changes:
+        yield Edit(MEGATRON["etp"].key, None)
 
 
 def _layout(setup: Setup) -> tuple[Flag, ...]:
