@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from constraints.layout_context import LayoutContext, block_taken
 from constraints.layout_variables import LayoutVariables
-from constraints.memory import StageMemory
+from constraints.memory import StageMemoryLimit
 from constraints.offload import ONE_LAYER, SEVERAL_MODULES
 from constraints.rule import Layout
 
@@ -174,8 +174,8 @@ class RecomputeExpressible:
         return block_taken(layout, ctx) is not None
 
 
-AnyLayoutRule = LinearRule | RecomputeExpressible | StageMemory
-stage_memory = StageMemory()
+AnyLayoutRule = LinearRule | RecomputeExpressible | StageMemoryLimit
+stage_memory = StageMemoryLimit()
 # What a framework can run at all, whatever it costs.
 EXPRESSIBLE_RULES: tuple[AnyLayoutRule, ...] = (
     every_layer_once,

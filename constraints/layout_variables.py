@@ -82,10 +82,10 @@ def _difference(more: Sequence[Expression], less: Sequence[Expression]) -> list[
 
 def _sequence(
     model: CpModel, layers: list[IntVar], ctx: LayoutContext
-) -> _OneKind | _Runs | _Positions:
+) -> _OneKind | _KindRuns | _Positions:
     if ctx.kind_count == 1:
         return _OneKind(layers)
-    return _Runs(model, layers, ctx) if ctx.in_order else _Positions(model, layers, ctx)
+    return _KindRuns(model, layers, ctx) if ctx.in_order else _Positions(model, layers, ctx)
 
 
 class _OneKind:
@@ -101,7 +101,7 @@ class _OneKind:
         return [[expression] for expression in taken]
 
 
-class _Runs:
+class _KindRuns:
     """One run of layers of each kind (dense, then MoE): a kind starts where the last one ended."""
 
     def __init__(self, model: CpModel, layers: list[IntVar], ctx: LayoutContext) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class StageMemory:
+class StageMemoryLimit:
     """Every stage within the limit, each with its own micro-batches in flight."""
 
     name: str = "stage-memory"

@@ -379,7 +379,7 @@ def without_memory(key: Key) -> tuple[Key, float | None]:
     return tuple(word for word in key if word != sizes[0]), float(sizes[0].removesuffix("gb"))
 
 
-class Source(Frozen):
+class CatalogSource(Frozen):
     """One entry of `catalog/sources.toml`.
 
     `accessed` is empty where the figures were taken from the publication as generally known,
@@ -404,10 +404,10 @@ class Fact(Quantity):
 
 
 @cache
-def load_sources() -> dict[str, Source]:
+def load_sources() -> dict[str, CatalogSource]:
     """The bibliography: source id -> entry."""
     entries = shipped_toml("hardware", "catalog/sources.toml")
-    return {key: Source.model_validate(entry) for key, entry in entries.items()}
+    return {key: CatalogSource.model_validate(entry) for key, entry in entries.items()}
 
 
 def gpu_facts(name: str) -> tuple[Fact, ...]:

@@ -15,7 +15,7 @@ from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import refuse_to_overwrite, write_text
 from planner.launch.check.assess import Assessment, assess
-from planner.launch.check.changes import Change, best_changes
+from planner.launch.check.changes import LaunchChange, best_changes
 from planner.launch.check.document import as_csv, as_json
 from planner.launch.check.fix import Read, fixed_files
 from planner.launch.check.given import read_given
@@ -119,7 +119,7 @@ def _drawn(assessment: Assessment, plot: Path | None, *, explained: bool) -> Exp
 
 def _write_fixed(
     assessment: Assessment,
-    changes: tuple[Change, ...],
+    changes: tuple[LaunchChange, ...],
     read: Read,
     options: dict[str, Any],
     watch: Any,

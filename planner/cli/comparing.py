@@ -16,7 +16,7 @@ from planner.cli.declared import option_rows
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
 from planner.cli.output import check_files, print_report, write_plot
 from planner.cli.progress import compile_if_first_run, watched
-from planner.compare.choice import Limits
+from planner.compare.choice import ChoiceLimits
 from planner.compare.goodput import DAY_S, HOUR_S
 from planner.compare.offers import Offer, each_size, read_offers, several_clusters
 from planner.compare.searches import How, Progress
@@ -38,7 +38,7 @@ Shown = tuple[OutputFormat, Path | None]
 SEARCHES_A_PROCESS = 4
 
 
-def build_limits(options: dict[str, Any]) -> Limits:
+def build_limits(options: dict[str, Any]) -> ChoiceLimits:
     """The limits that the options give. UsageError for ones that nothing can keep."""
     deadline_s = options["deadline"]
     if deadline_s == 0.0:
@@ -48,7 +48,7 @@ def build_limits(options: dict[str, Any]) -> Limits:
             f"--certainty {options['certainty']:.0%}: under 50% more plans would break the limits "
             "than keep them; give 50% or more"
         )
-    return Limits(
+    return ChoiceLimits(
         deadline_days=None if deadline_s is None else deadline_s / DAY_S,
         budget=options["budget"],
         power_kw=options["power"],

@@ -55,7 +55,7 @@ _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD},}}")
 _LONGEST_MESSAGE = 20 * _LONGEST_WORD
 
 
-class Refusal(click.ClickException):
+class CommandRefusal(click.ClickException):
     """An error as a user sees it: one message, one exit status."""
 
     def __init__(self, message: str, status: ExitStatus) -> None:
@@ -78,7 +78,7 @@ def _shortened(text: str) -> str:
     return f"{text[:60]}…{text[-20:]} ({len(text):,} characters)"
 
 
-def refusal(error: BaseException) -> Refusal:
+def refusal(error: BaseException) -> CommandRefusal:
     """How any error is shown: as what it is, or as a crash."""
     from pydantic import ValidationError
 
@@ -99,7 +99,7 @@ def refusal(error: BaseException) -> Refusal:
             status, message = ExitStatus.NOTHING_FITS, str(error)
         case CannotTellError():
             status, message = ExitStatus.CANNOT_TELL, str(error)
-    return Refusal(message, status)
+    return CommandRefusal(message, status)
 
 
 def _file_trouble(error: OSError) -> tuple[ExitStatus, str]:
@@ -134,7 +134,7 @@ def crash_text(error: BaseException) -> str:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Whatever goes wrong inside ends as a `Refusal`; with --debug a traceback goes before it."""
+    """Whatever goes wrong inside ends as a `CommandRefusal`, with --debug after a traceback."""
     try:
         yield
     except (click.exceptions.Exit, click.Abort):

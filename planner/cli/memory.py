@@ -29,7 +29,7 @@ from planner.predict.memory.footprint import Footprint, configure, dropless_wors
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan_text import configuration_text
-from planner.report.figures.memory import Figure, memory_figure
+from planner.report.figures.memory import MemoryFigure, memory_figure
 from planner.report.memory import advice_blocks, memory_report, solution_blocks
 from planner.report.memory_data import memory_json
 from planner.search.fit import fitting_plan
@@ -184,7 +184,7 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 # --- output --------------------------------------------------------------------------------------
 
 
-def _draw(plot: Path, figure: Figure) -> None:
+def _draw(plot: Path, figure: MemoryFigure) -> None:
     from planner.report.charts.memory import memory_chart
     from planner.report.pages.studies import memory_page
 

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from planner._version import __version__
 from planner.cli.declared import command, commands
-from planner.cli.errors import DEBUG_VARIABLE, ExitStatus, Refusal, flush_output, refusing
+from planner.cli.errors import DEBUG_VARIABLE, CommandRefusal, ExitStatus, flush_output, refusing
 from planner.job.unmodelled import refuse_unmodelled
 
 # Subcommand -> one line of `planner --help`. What planner/cli/NAME.py does, its `run` does.
@@ -125,7 +125,7 @@ def _demand_text(argument: str) -> None:
     if "\0" in argument or (
         not argument.isascii() and argument != argument.encode(errors="replace").decode()
     ):
-        raise Refusal(f"{argument!a}: arguments are text in UTF-8", ExitStatus.WRONG_INPUT)
+        raise CommandRefusal(f"{argument!a}: arguments are text in UTF-8", ExitStatus.WRONG_INPUT)
 
 
 @click.group(

@@ -27,7 +27,7 @@ from planner.compare.sweep.engines import started
 from planner.compare.sweep.grid import Grid, Pricing, Value, check_grid, merged
 from planner.compare.sweep.journal import Journal, opened, read_only
 from planner.compare.sweep.results import columns, rows, write
-from planner.compare.sweep.run import Count, count, header
+from planner.compare.sweep.run import SearchCounts, count, header
 from planner.compare.sweep.run import run as search_grid
 from planner.compare.sweep.work import Common
 from planner.job.errors import UsageError
@@ -85,7 +85,7 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
     write(grid, journal, folder)
 
 
-def _print(grid: Grid, journal: Journal, style: str) -> Count:
+def _print(grid: Grid, journal: Journal, style: str) -> SearchCounts:
     """The rows, or how far the sweep is, which is returned."""
     counted = count(grid, journal)
     if style == "csv":

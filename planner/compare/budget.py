@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hardware.frozen import Frozen
 from planner._version import __version__
-from planner.compare.comparison import Entry, enter, run_of, with_batch
+from planner.compare.comparison import EnteredOffer, enter, run_of, with_batch
 from planner.compare.goodput import DAY_S
 from planner.compare.interval import Range, columns
 from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
@@ -102,7 +102,7 @@ class _Sized:
     request: Request
     spec: ModelSpec
     parameters: float
-    entry: Entry | None = None
+    entry: EnteredOffer | None = None
     outcome: Outcome | None = None
     run: Run | None = None
     reason: str = ""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hardware.frozen import Frozen
 from planner._version import __version__
-from planner.compare.choice import Choice, Decision, Limits, Objective, Order
+from planner.compare.choice import Choice, ChoiceLimits, Decision, Objective, Order
 from planner.compare.comparison import (
-    Entry,
+    EnteredOffer,
     check_currencies,
     check_tokens,
     enter,
@@ -115,7 +115,7 @@ def _flat(row: BuyRow) -> dict[str, Any]:
 def buy(
     runs: Sequence[TrainingRun],
     offers: Sequence[Offer],
-    limits: Limits,
+    limits: ChoiceLimits,
     settings: Settings | None = None,
     *,
     objective: Objective = "cost",
@@ -143,7 +143,7 @@ def buy(
     together = shares and len(runs) > 1
     sums = counting(limits, objective)
 
-    def fill(kept: Limits, pool: Pool | None) -> Buying:
+    def fill(kept: ChoiceLimits, pool: Pool | None) -> Buying:
         """Search what keeps these limits by its bound, most promising first, then choose."""
         for number, case in enumerate(cases):
             row = rows[number]
@@ -173,7 +173,7 @@ def buy(
         answer = fill(limits, pool)
         if (answer.decision is None or answer.decision.best is None) and limits.given:
             # What would have to give is a question about the clusters beyond the limits, too.
-            answer = fill(Limits(certainty=limits.certainty), pool)
+            answer = fill(ChoiceLimits(certainty=limits.certainty), pool)
     return answer.model_copy(update={"currency": chosen.currency, "basis": chosen.basis})
 
 
@@ -182,7 +182,7 @@ class _Case:
     """A job on a cluster, at the cheapest of some kinds of price."""
 
     run: TrainingRun
-    entry: Entry
+    entry: EnteredOffer
     settings: Settings
     kinds: tuple[CostBasis, ...]
 
@@ -193,7 +193,7 @@ class _Case:
     def row(self, **fields: Any) -> BuyRow:
         return BuyRow(job=self.run.name, cluster=self.entry.offer.label, **fields)
 
-    def ruled_out(self, limits: Limits, objective: Objective) -> BuyRow | None:
+    def ruled_out(self, limits: ChoiceLimits, objective: Objective) -> BuyRow | None:
         """A row without a search; None where a search is needed."""
         if self.entry.job is None:
             return self.row(searched=False, reason=str(self.entry.problem))
@@ -204,7 +204,7 @@ class _Case:
         return self.row(searched=False, reason=reason, beyond=beyond) if reason else None
 
     def beaten(
-        self, rows: Sequence[BuyRow | None], sums: Sequence[str], limits: Limits
+        self, rows: Sequence[BuyRow | None], sums: Sequence[str], limits: ChoiceLimits
     ) -> BuyRow | None:
         """A row without a search where a plan found is better than the cluster is at best."""
         alike = (row.choice for row in rows if row and row.job == self.run.name)
@@ -226,7 +226,7 @@ class _Case:
 def _answer(
     runs: Sequence[TrainingRun],
     rows: Sequence[BuyRow],
-    limits: Limits,
+    limits: ChoiceLimits,
     objective: Objective,
     order: Order,
 ) -> Buying:
@@ -259,7 +259,7 @@ def _check(runs: Sequence[TrainingRun], offers: Sequence[Offer], settings: Setti
 
 def _entries(
     run: TrainingRun, offers: Sequence[Offer], prepare: Prepare | None, settings: Settings
-) -> list[Entry]:
+) -> list[EnteredOffer]:
     """The job on each cluster. What is wrong with every one is wrong with the job."""
     base, _ = with_batch(run.request)
     entries = [enter(offer, base, None, prepare) for offer in offers]
@@ -299,7 +299,9 @@ class Least:
         return self.time * (self.time if self.cost is None else self.cost)
 
 
-def least_of(entry: Entry, tokens: int, settings: Settings, kinds: Iterable[CostBasis]) -> Least:
+def least_of(
+    entry: EnteredOffer, tokens: int, settings: Settings, kinds: Iterable[CostBasis]
+) -> Least:
     """The bounds of a job on a cluster, its GPUs at the lowest of these kinds of price."""
     gpus, price = entry.cluster.num_gpus, gpu_hour(entry, settings, kinds)
     days = least_days(entry.job, tokens) if entry.job is not None else 0.0
@@ -310,7 +312,7 @@ def least_of(entry: Entry, tokens: int, settings: Settings, kinds: Iterable[Cost
     return Least(days, cost, hours * power_kw / 1e3, power_kw, racks)
 
 
-def over_a_limit(least: Least, limits: Limits, currency: str) -> tuple[Beyond, str]:
+def over_a_limit(least: Least, limits: ChoiceLimits, currency: str) -> tuple[Beyond, str]:
     """Which limit no plan of a cluster can keep; empty: a search has to tell."""
     if limits.power_kw is not None and least.power > limits.power_kw:
         return "power", f"draws {least.power:,.0f} kW"
@@ -323,7 +325,7 @@ def over_a_limit(least: Least, limits: Limits, currency: str) -> tuple[Beyond, s
     return "", ""
 
 
-def counting(limits: Limits, objective: Objective) -> tuple[str, ...]:
+def counting(limits: ChoiceLimits, objective: Objective) -> tuple[str, ...]:
     """Sums in which a cluster must be worse to be left out: the front's, and what is asked for."""
     asked = {
         "power": limits.power_kw is not None,
@@ -333,7 +335,7 @@ def counting(limits: Limits, objective: Objective) -> tuple[str, ...]:
     return ("time", "cost", *(name for name, wanted in asked.items() if wanted))
 
 
-def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: Limits) -> str:
+def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: ChoiceLimits) -> str:
     """The cluster of a choice that is no worse in any sum than `least` at best; empty: none.
 
     A choice counts with its bounds at the certainty asked for, which are never below its plan's
@@ -348,7 +350,7 @@ def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: L
     return ""
 
 
-def gpu_hour(entry: Entry, settings: Settings, kinds: Iterable[CostBasis]) -> float | None:
+def gpu_hour(entry: EnteredOffer, settings: Settings, kinds: Iterable[CostBasis]) -> float | None:
     """The lowest price of a GPU hour of these kinds; None where there is none."""
     prices = []
     for kind in kinds:

@@ -13,7 +13,7 @@ from planner.compare.settings import CostBasis
 Objective = Literal["cost", "time", "energy"]
 Order = Literal["one-after-another", "side-by-side", "mixed"]
 
-# Sums that may be limited: the fields of `Limits` and of `Taken`.
+# Sums that may be limited: the fields of `ChoiceLimits` and of `Taken`.
 SUMS = {
     "time": ("deadline_days", "days"),
     "cost": ("budget", "cost"),
@@ -22,7 +22,7 @@ SUMS = {
 }
 
 
-class Limits(Frozen):
+class ChoiceLimits(Frozen):
     """What a choice must keep to; None: no limit. `certainty`: how surely, each by itself."""
 
     deadline_days: float | None = Field(None, gt=0.0)
@@ -95,7 +95,7 @@ class Decision(Frozen):
     others, where none of them helps by itself; `front` then holds for no limits.
     """
 
-    limits: Limits
+    limits: ChoiceLimits
     objective: Objective
     order: Order
     best: Taken | None

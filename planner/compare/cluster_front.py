@@ -16,7 +16,7 @@ import numpy as np
 from hardware.frozen import Frozen
 from planner._version import __version__
 from planner.compare.comparison import (
-    Entry,
+    EnteredOffer,
     enter,
     raise_common_problem,
     search_entries,
@@ -152,7 +152,7 @@ def search_clusters(
     )
 
 
-def _searched(entry: Entry, outcome: Outcome | None) -> ClusterSearched:
+def _searched(entry: EnteredOffer, outcome: Outcome | None) -> ClusterSearched:
     choice = choose(entry.offer, entry.cluster, "on_demand", Settings())
     found: dict[str, Any] = {"reason": str(entry.problem), "proven": True}
     if outcome is not None:

@@ -11,12 +11,12 @@ from hardware.errors import HardwareError
 from hardware.prices import PRICE_KINDS
 from hardware.schema import Cluster
 from planner._version import __version__
-from planner.compare.choice import Limits, Objective
+from planner.compare.choice import ChoiceLimits, Objective
 from planner.compare.decision import best_of
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.quotes import check_providers, choose
 from planner.compare.results import SORT_KEYS, Comparison, ComparisonRow, Run, SortKey
-from planner.compare.run import Placed, run_at
+from planner.compare.run import PlacedRun, run_at
 from planner.compare.searches import ONE_BY_ONE, How, Outcome, Prepare, run_searches
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError, unknown_name
@@ -32,7 +32,7 @@ NO_USEFUL_TIME = "interruptions come faster than the job restarts: no useful tim
 
 
 @dataclass(frozen=True)
-class Entry:
+class EnteredOffer:
     """An offer with its cluster, and the job there or the reason why it cannot be."""
 
     offer: Offer
@@ -51,7 +51,7 @@ def compare_clusters(
     sort: SortKey = "days",
     fallback_precision: str | None = None,
     how: How = ONE_BY_ONE,
-    limits: Limits | None = None,
+    limits: ChoiceLimits | None = None,
     objective: Objective = "cost",
 ) -> Comparison:
     """Clusters compared for one job, each after a full search.
@@ -90,7 +90,7 @@ def compare_clusters(
         rows=tuple(sorted(marked, key=lambda row: _sort_value(row, sort, one_settings))),
         decision=best_of(
             [(row.name, row.num_gpus, row.run) for row in rows if row.run is not None],
-            limits or Limits(),
+            limits or ChoiceLimits(),
             objective,
             one_settings.basis,
         ),
@@ -116,7 +116,7 @@ def check_tokens(tokens: int) -> None:
 
 def enter(
     offer: Offer, base: Request, fallback_precision: str | None, prepare: Prepare | None
-) -> Entry:
+) -> EnteredOffer:
     """An offer with its job. HardwareError if the offer itself cannot be understood."""
     cluster = offer.resolve()
     precision = offer.precision or base.precision
@@ -129,11 +129,11 @@ def enter(
         if prepare is not None:
             request = prepare(request, job)
     except (UsageError, HardwareError, ConstraintError) as error:
-        return Entry(offer, cluster, request, None, error)
-    return Entry(offer, cluster, request, job)
+        return EnteredOffer(offer, cluster, request, None, error)
+    return EnteredOffer(offer, cluster, request, job)
 
 
-def search_entries(entries: Sequence[Entry], how: How, **more: Any) -> list[Outcome | None]:
+def search_entries(entries: Sequence[EnteredOffer], how: How, **more: Any) -> list[Outcome | None]:
     """What a search found at each entry, None where its job cannot be; `more`: fields of `Task`."""
     ready = [index for index, entry in enumerate(entries) if entry.job is not None]
     found = run_searches(
@@ -146,14 +146,14 @@ def search_entries(entries: Sequence[Entry], how: How, **more: Any) -> list[Outc
     return [by_index.get(index) for index in range(len(entries))]
 
 
-def raise_common_problem(entries: Sequence[Entry]) -> None:
+def raise_common_problem(entries: Sequence[EnteredOffer]) -> None:
     """What is wrong with every cluster is wrong with the job."""
     problems = [entry.problem for entry in entries if entry.problem is not None]
     if len(problems) == len(entries) and problems:
         raise problems[0]
 
 
-def check_currencies(entries: Sequence[Entry], settings: Settings) -> None:
+def check_currencies(entries: Sequence[EnteredOffer], settings: Settings) -> None:
     """UsageError for prices in currencies without a rate; before any search."""
     settings.converted(1.0, "USD")
     for entry in entries:
@@ -161,7 +161,9 @@ def check_currencies(entries: Sequence[Entry], settings: Settings) -> None:
             choose(entry.offer, entry.cluster, kind, settings)
 
 
-def _row(entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings) -> ComparisonRow:
+def _row(
+    entry: EnteredOffer, outcome: Outcome | None, tokens: int, settings: Settings
+) -> ComparisonRow:
     cluster = entry.cluster
     row = ComparisonRow(
         name=entry.offer.label,
@@ -177,7 +179,7 @@ def _row(entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings)
 
 
 def run_of(
-    entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings
+    entry: EnteredOffer, outcome: Outcome | None, tokens: int, settings: Settings
 ) -> tuple[Run | None, str]:
     """The run at the best plan that a search found, or why there is none; no outcome: the job
     cannot be on that cluster."""
@@ -186,7 +188,7 @@ def run_of(
     if outcome.result is None:
         return None, outcome.reason
     plan = outcome.result.plans[0]
-    placed = Placed(entry.offer, decided_job(entry.job, plan), tokens, settings)
+    placed = PlacedRun(entry.offer, decided_job(entry.job, plan), tokens, settings)
     run = run_at(placed, outcome.result.job, plan)
     return run, "" if run else NO_USEFUL_TIME
 

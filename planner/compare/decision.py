@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
-from planner.compare.choice import SUMS, Choice, Decision, Limits, Objective, Order, Taken
+from planner.compare.choice import SUMS, Choice, ChoiceLimits, Decision, Objective, Order, Taken
 from planner.compare.interval import Range, chance
 from planner.compare.results import Run
 from planner.compare.run import facility_kw
@@ -51,7 +51,7 @@ def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis)
 
 def best_of(
     runs: Sequence[tuple[str, int, Run]],
-    limits: Limits,
+    limits: ChoiceLimits,
     objective: Objective,
     basis: CostBasis,
 ) -> Decision | None:
@@ -69,7 +69,9 @@ def best_of(
 class _Table:
     """The choices as whole numbers, and the rows of each job."""
 
-    def __init__(self, choices: Sequence[Choice], limits: Limits, objective: Objective) -> None:
+    def __init__(
+        self, choices: Sequence[Choice], limits: ChoiceLimits, objective: Objective
+    ) -> None:
         needs_price = objective == "cost" or limits.budget is not None
         bounds = [one.bounds(limits.certainty) for one in choices]
         known = [
@@ -194,7 +196,7 @@ _Solution = tuple[dict[int, int], float]
 
 def decide(
     choices: Sequence[Choice],
-    limits: Limits,
+    limits: ChoiceLimits,
     objective: Objective = "cost",
     order: Order = "side-by-side",
 ) -> Decision:
@@ -215,7 +217,7 @@ def decide(
     solution = _Model(table, order, limits.given).solve(aims)
     if solution is None:
         least = {name: _least(table, order, limits, name) for name in limits.given}
-        free = Limits(certainty=limits.certainty)
+        free = ChoiceLimits(certainty=limits.certainty)
         alone: dict[str, Taken | None] = {}
         if not any(least.values()):
             alone = {name: _least(table, order, free, name) for name in least}
@@ -233,7 +235,7 @@ def decide(
     return basis.model_copy(update={"best": best, "front": _front(table, order, limits)})
 
 
-def _least(table: _Table, order: Order, limits: Limits, name: str) -> Taken | None:
+def _least(table: _Table, order: Order, limits: ChoiceLimits, name: str) -> Taken | None:
     """What keeps the other limits with the least of one."""
     others = {other: value for other, value in limits.given.items() if other != name}
     solution = _Model(table, order, others).solve([name])
@@ -246,7 +248,7 @@ def _value(taken: Taken | None, name: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _front(table: _Table, order: Order, limits: Limits) -> tuple[Taken, ...]:
+def _front(table: _Table, order: Order, limits: ChoiceLimits) -> tuple[Taken, ...]:
     """Sets of choices of which none is both faster and cheaper, cheapest first."""
     found: list[Taken] = []
     at_most = limits.given
@@ -263,7 +265,7 @@ def _front(table: _Table, order: Order, limits: Limits) -> tuple[Taken, ...]:
     return tuple(found)
 
 
-def _taken(table: _Table, limits: Limits, solution: _Solution) -> Taken:
+def _taken(table: _Table, limits: ChoiceLimits, solution: _Solution) -> Taken:
     taken, gap = solution
     rows = sorted(taken)
     numbers = list(dict.fromkeys(taken[row] for row in rows))

@@ -52,7 +52,7 @@ class Goodput:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GoodputRun:
     """What goodput depends on: GPUs, nodes, bytes of a checkpoint, host link of a GPU."""
 
     gpus: int
@@ -61,11 +61,11 @@ class Run:
     host_bytes_per_s: float
 
 
-def run_of(job: Job) -> Run:
+def run_of(job: Job) -> GoodputRun:
     """The run of a job."""
     cluster = job.cluster
     host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
-    return Run(cluster.num_gpus, cluster.num_nodes, checkpoint_bytes(job), host_bytes_per_s)
+    return GoodputRun(cluster.num_gpus, cluster.num_nodes, checkpoint_bytes(job), host_bytes_per_s)
 
 
 def checkpoint_bytes(job: Job) -> float:
@@ -80,7 +80,7 @@ def checkpoint_bytes(job: Job) -> float:
     return float(parameter_count(job.model).total) * per_parameter
 
 
-def goodput(run: Run, settings: Settings) -> Goodput:
+def goodput(run: GoodputRun, settings: Settings) -> Goodput:
     """The share of useful time at the best interval between checkpoints, or at the one given.
 
     Rates are those of Llama 3's run, with automatic restarts. The interval runs from the lowest
@@ -152,7 +152,7 @@ def slowest_restart(mtbf_s: float, settings: Settings) -> float:
     return automatic * exp(min(1.0, max(0.0, place)) * log(by_hand / automatic))
 
 
-def _range(run: Run, settings: Settings) -> tuple[float, tuple[float, ...]]:
+def _range(run: GoodputRun, settings: Settings) -> tuple[float, tuple[float, ...]]:
     """Factors on the failure rate: lowest published, and the highest published for such runs.
 
     Several of these, since the highest need not be the worst: jobs that stop less often are

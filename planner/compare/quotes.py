@@ -16,7 +16,7 @@ STALE_DAYS = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenPrice:
     """The price taken for a cluster, how many there were, and their range in the comparison's
     currency."""
 
@@ -39,7 +39,9 @@ def check_providers(settings: Settings, offers: Iterable[Offer]) -> None:
             raise unknown_name("provider", name, known, hint)
 
 
-def choose(offer: Offer, cluster: Cluster, kind: PriceKind, settings: Settings) -> Choice | None:
+def choose(
+    offer: Offer, cluster: Cluster, kind: PriceKind, settings: Settings
+) -> ChosenPrice | None:
     """The price of a kind that holds for a cluster; None if there is none.
 
     Quotes of the offer come before the user's price files, those before the catalogue. Among
@@ -58,7 +60,7 @@ def choose(offer: Offer, cluster: Cluster, kind: PriceKind, settings: Settings) 
         return _is_smaller(price, cluster), is_stale(price, settings), amounts[price]
 
     best = min(candidates, key=rank)
-    return Choice(
+    return ChosenPrice(
         price=best,
         per_gpu_hour=amounts[best],
         choices=len(candidates),

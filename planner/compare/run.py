@@ -14,7 +14,7 @@ from planner.compare.interval import Range
 from planner.compare.laws import price_of
 from planner.compare.money import OwnedHour, owned_hour
 from planner.compare.offers import Offer
-from planner.compare.quotes import Choice, age_text, choose, is_stale
+from planner.compare.quotes import ChosenPrice, age_text, choose, is_stale
 from planner.compare.results import Energy, Owning, Rental, Run, Share
 from planner.compare.settings import BASIS_NAMES, Settings
 from planner.job.job import Job
@@ -98,7 +98,7 @@ TRILLION = 1e12
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedRun:
     """An offer, its job with every name resolved, and the tokens to train on."""
 
     offer: Offer
@@ -112,7 +112,7 @@ class Placed:
         return self.job.cluster
 
 
-def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
+def run_at(placed: PlacedRun, summary: JobSummary, plan: Plan) -> Run | None:
     """The run of a plan; None if interruptions leave no useful time."""
     settings, cluster = placed.settings, placed.cluster
     used = cluster.with_gpus(summary.used_gpus)
@@ -167,7 +167,7 @@ def with_interruptions(ideal: Range, goodput: Goodput) -> Range:
 
 
 def _rentals(
-    placed: Placed, days: Range, billed: int
+    placed: PlacedRun, days: Range, billed: int
 ) -> tuple[tuple[Rental, ...], tuple[str, ...]]:
     """Cost by kind of price, and a sentence for each that nobody gave."""
     found: list[Rental] = []
@@ -181,7 +181,9 @@ def _rentals(
     return tuple(found), tuple(missing)
 
 
-def _rental(placed: Placed, kind: PriceKind, choice: Choice, days: Range, billed: int) -> Rental:
+def _rental(
+    placed: PlacedRun, kind: PriceKind, choice: ChosenPrice, days: Range, billed: int
+) -> Rental:
     least = placed.offer.term_days if kind == "reserved" else 0.0
     paid = Range(**{name: max(least, value) for name, value in days})
     cost = paid.times(HOURS_PER_DAY * billed * choice.per_gpu_hour)
@@ -209,7 +211,7 @@ def owned_price(
     return purchase, owned_hour(hardware, around, power.drawn_w, power.rated_w, settings.value)
 
 
-def _owning(placed: Placed, days: Range, billed: int, power: Power) -> Owning | None:
+def _owning(placed: PlacedRun, days: Range, billed: int, power: Power) -> Owning | None:
     settings = placed.settings
     found = owned_price(placed.offer, placed.cluster, power, settings)
     if found is None:

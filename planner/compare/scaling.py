@@ -8,9 +8,9 @@ from typing import Literal
 
 from hardware.load import parse_gpus
 from planner._version import __version__
-from planner.compare.choice import Limits, Objective
+from planner.compare.choice import ChoiceLimits, Objective
 from planner.compare.comparison import (
-    Entry,
+    EnteredOffer,
     check_currencies,
     check_tokens,
     enter,
@@ -46,7 +46,7 @@ def scale(
     *,
     batches: Sequence[Batch] = BATCHES,
     how: How = ONE_BY_ONE,
-    limits: Limits | None = None,
+    limits: ChoiceLimits | None = None,
     objective: Objective = "cost",
 ) -> Scaling:
     """Throughput, days and money against the number of GPUs, each point after a search.
@@ -92,7 +92,7 @@ def scale(
                 for point in series[batches[0]]
                 if point.run is not None
             ],
-            limits or Limits(),
+            limits or ChoiceLimits(),
             objective,
             one_settings.basis,
         ),
@@ -118,7 +118,7 @@ def _check_counts(counts: Sequence[int], gpu: str) -> None:
 
 def _entry(
     base: Request, gpu: str, count: int, first: int, batch: Batch, prepare: Prepare | None
-) -> Entry:
+) -> EnteredOffer:
     request = base
     if batch == "scaled":
         request = base.model_copy(
@@ -132,7 +132,7 @@ def _entry(
 
 
 def _point(
-    batch: Batch, entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings
+    batch: Batch, entry: EnteredOffer, outcome: Outcome | None, tokens: int, settings: Settings
 ) -> ScalePoint:
     asked = entry.request.gbs_tokens or 0
     point = ScalePoint(batch=batch, num_gpus=entry.cluster.num_gpus, gbs_tokens=asked)

@@ -12,7 +12,7 @@ from planner.cost.layer import piece_cost
 from planner.cost.layout import usual_counts
 from planner.cost.passes import exposed_pipeline_seconds
 from planner.cost.stage import stage_memory
-from planner.cost.step import Frame, evaluate_step, step_bounds, step_frame
+from planner.cost.step import StepFrame, evaluate_step, step_bounds, step_frame
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
@@ -76,7 +76,7 @@ def cost_shapes(
         return
     counts, recomputed, nothing = layouts[0], layouts[1], layouts[2]
     last, pp, vpp, found = -1.0, 0, 0, 0
-    frame = Frame(0.0, 0.0, 0.0, 0.0, 0.0)
+    frame = StepFrame(0.0, 0.0, 0.0, 0.0, 0.0)
     for index in range(order.shape[0]):
         row = int(order[index])
         grid = shapes[row]

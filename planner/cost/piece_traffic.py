@@ -21,13 +21,13 @@ from planner.cost.inputs import LinkInputs
 from planner.cost.keys import shard_factor
 from planner.cost.leaf import group_links
 from planner.cost.piece_compute import ComputeTerms
-from planner.cost.placement import Group, place_group
+from planner.cost.placement import PlacedGroup, place_group
 from planner.cost.sharing import Stream, exchange_stream, no_stream, on_links, ring_stream
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
 @jit
-def group_of(size: float, stride: float, links: LinkInputs) -> Group:
+def group_of(size: float, stride: float, links: LinkInputs) -> PlacedGroup:
     """Placement of a group of `size` ranks that lie `stride` apart."""
     return place_group(
         int(size),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from planner.cost._jit import jit
 
 
-class Group(NamedTuple):
+class PlacedGroup(NamedTuple):
     """One communication group, as the worst-placed group of its kind.
 
     `members_per_domain`: how many share a scale-up domain; `domains`: how many domains it touches;
@@ -54,7 +54,7 @@ def touched_domains(size: int, stride: int, domain: int, world: int) -> int:
 
 
 @jit
-def place_group(size: int, stride: int, domain: int, root_gpus: int, world: int) -> Group:
+def place_group(size: int, stride: int, domain: int, root_gpus: int, world: int) -> PlacedGroup:
     """Place a group on domains of `domain` GPUs.
 
     Members per domain = max(1, floor(size / domains)): exact where blocks and domains nest, the
@@ -65,4 +65,4 @@ def place_group(size: int, stride: int, domain: int, root_gpus: int, world: int)
     groups = max(1, min(domain, world) // members)
     measured = (members - 1) * stride + 1
     root_groups = groups if 0 < root_gpus < measured else 0
-    return Group(members, domains, groups, root_groups)
+    return PlacedGroup(members, domains, groups, root_groups)

@@ -79,7 +79,7 @@ class StageTimes(NamedTuple):
     weight_s: float
 
 
-class Frame(NamedTuple):
+class StepFrame(NamedTuple):
     """What of a step depends on the degrees alone, whatever micro-batch and recomputation, besides
     groups of stages and traffic of pieces.
 
@@ -99,8 +99,8 @@ class Frame(NamedTuple):
 def step_frame(
     totals: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     gpu: GpuInputs, network: Rows,
-) -> Frame:  # fmt: skip
-    """See `Frame`. `totals[piece]`: how many of each piece the model has."""
+) -> StepFrame:  # fmt: skip
+    """See `StepFrame`. `totals[piece]`: how many of each piece the model has."""
     dense = expert = 0.0
     for piece in range(job.pieces):
         dense += totals[piece] * costs[piece].dense_parameters
@@ -110,7 +110,7 @@ def step_frame(
         framework.master_bytes + framework.optimizer_bytes, 1,
         dense, expert, zero, shards, expert_shards,
     )  # fmt: skip
-    return Frame(
+    return StepFrame(
         slowdown(key, grid, network),
         table_reduction_seconds(costs, key, grid, job, framework, network),
         optimizer_seconds(dense, expert, grid, framework, gpu),
@@ -254,7 +254,7 @@ def evaluate_step(
     costs: Rows,
     traffic: Rows,
     groups: Rows,
-    frame: Frame,
+    frame: StepFrame,
     exposed_s: float,
     key: Row,
     grid: Row,
@@ -311,7 +311,7 @@ def step_bounds(
     totals: Array,
     costs: Rows,
     traffic: Rows,
-    frame: Frame,
+    frame: StepFrame,
     exposed_s: float,
     key: Row,
     grid: Row,
@@ -355,7 +355,9 @@ def step_bounds(
 
 
 @jit
-def peak_bound_bytes(frame: Frame, saved: float, grid: Row, framework: FrameworkInputs) -> float:
+def peak_bound_bytes(
+    frame: StepFrame, saved: float, grid: Row, framework: FrameworkInputs
+) -> float:
     """Reserved bytes that the heaviest stage holds at least: the mean over stages, with the model's
     parameters and `saved` bytes of its layers, in the update and at a layer's backward."""
     saved_bytes, accumulates = np.inf, 0.0

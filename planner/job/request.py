@@ -24,7 +24,7 @@ from planner.job.frameworks.profile import (
     frameworks_with,
 )
 from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
-from planner.job.frameworks.techniques import Decision, decide
+from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
 from planner.job.job import (
     SURE_TO_FIT,
@@ -219,7 +219,9 @@ class Request(Frozen):
             cublas_workspace_config=self.cublas_workspace_config,
         )
 
-    def techniques(self, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster) -> Decision:
+    def techniques(
+        self, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster
+    ) -> TechniqueDecision:
         """Techniques of the framework that the job uses, and those that a search decides."""
         site = site_of(profile, model, cluster, inside=not self.allow_tp_across_domains)
         without = self.without

@@ -8,11 +8,11 @@ from planner.job.job import Job
 from planner.launch.contract import (
     OFFLOADED,
     RESHARDING,
-    Choice,
-    Command,
+    ExplainedSetting,
     Files,
     Launch,
     Refusal,
+    RunCommand,
     save_steps,
 )
 from planner.launch.hf_files import (
@@ -28,7 +28,13 @@ from planner.launch.hf_files import (
     layer_class,
 )
 from planner.launch.options import ACCELERATE, last
-from planner.launch.settings_text import Section, Setting, filled, section_choices, yaml_text
+from planner.launch.settings_text import (
+    SettingsSection,
+    WrittenSetting,
+    filled,
+    section_choices,
+    yaml_text,
+)
 
 CONFIG = "accelerate.yaml"
 _TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
@@ -73,47 +79,47 @@ def files(launch: Launch) -> Files:
     return {CONFIG: text, **hf_program(model, "accelerate.py.txt", title)}
 
 
-def sections(launch: Launch) -> tuple[Section, ...]:
+def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     """The file's parts that the plan decides."""
     return (
-        Section("fsdp_config", tuple(_fsdp(launch))),
-        Section("parallelism_config", tuple(_mesh(launch))),
+        SettingsSection("fsdp_config", tuple(_fsdp(launch))),
+        SettingsSection("parallelism_config", tuple(_mesh(launch))),
     )
 
 
-def _fsdp(launch: Launch) -> Iterator[Setting]:
+def _fsdp(launch: Launch) -> Iterator[WrittenSetting]:
     degrees = launch.plan.degrees
-    yield Setting("fsdp_version", 2)
+    yield WrittenSetting("fsdp_version", 2)
     frees = degrees.zero == 3
-    yield Setting(last(ACCELERATE["zero"]), frees, RESHARDING[3 if frees else 2])
-    yield Setting("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit a layer")
+    yield WrittenSetting(last(ACCELERATE["zero"]), frees, RESHARDING[3 if frees else 2])
+    yield WrittenSetting("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit a layer")
     layer = layer_class(hf_config(launch.job.model) or {})
-    yield Setting("fsdp_transformer_layer_cls_to_wrap", layer)
-    yield Setting("fsdp_state_dict_type", "SHARDED_STATE_DICT")
+    yield WrittenSetting("fsdp_transformer_layer_cls_to_wrap", layer)
+    yield WrittenSetting("fsdp_state_dict_type", "SHARDED_STATE_DICT")
     offload = launch.job.optimizer_offload > 0
-    yield Setting("fsdp_offload_params", offload, OFFLOADED if offload else "")
-    yield Setting(
+    yield WrittenSetting("fsdp_offload_params", offload, OFFLOADED if offload else "")
+    yield WrittenSetting(
         "fsdp_cpu_ram_efficient_loading", True, "rank 0 makes the weights and hands out shards"
     )
     recompute = last(ACCELERATE["recompute"])
-    yield Setting(recompute, launch.recomputes_layers, launch.recompute_reason)
+    yield WrittenSetting(recompute, launch.recomputes_layers, launch.recompute_reason)
 
 
-def _mesh(launch: Launch) -> Iterator[Setting]:
+def _mesh(launch: Launch) -> Iterator[WrittenSetting]:
     degrees = launch.plan.degrees
     shard = degrees.shard or degrees.dp
     replicas = degrees.dp // shard
-    yield Setting(
+    yield WrittenSetting(
         "parallelism_config_dp_replicate_size",
         replicas,
         f"HSDP: {replicas} replicas of a group that shards" if replicas > 1 else "",
     )
-    yield Setting("parallelism_config_dp_shard_size", shard, "ranks that share a parameter")
-    yield Setting("parallelism_config_tp_size", 1)
-    yield Setting("parallelism_config_cp_size", 1)
+    yield WrittenSetting("parallelism_config_dp_shard_size", shard, "ranks that share a parameter")
+    yield WrittenSetting("parallelism_config_tp_size", 1)
+    yield WrittenSetting("parallelism_config_cp_size", 1)
 
 
-def command(launch: Launch) -> Command:
+def command(launch: Launch) -> RunCommand:
     """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
     saving = ("--checkpoints", "${CHECKPOINTS}", "--save-steps", str(save_steps(launch)))
     starts = {"launcher": "accelerate", "launcher_arguments": ("--config_file", CONFIG)}
@@ -142,22 +148,22 @@ def _arguments(launch: Launch) -> dict[str, object]:
     return values
 
 
-def choices(launch: Launch) -> Iterator[Choice]:
+def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """The settings worth a sentence."""
     degrees = launch.plan.degrees
     yield from section_choices(sections(launch))
-    yield Choice(
+    yield ExplainedSetting(
         f"train.py --micro-batch-size {degrees.mbs} --gradient-accumulation-steps "
         f"{degrees.grad_acc}",
         f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp {degrees.dp}; "
         "gradients are reduced after every micro-batch, or FSDP2 would keep them whole",
     )
-    yield Choice(
+    yield ExplainedSetting(
         "train.py: mixed_precision_policy",
         "bf16 compute with fp32 gradient reduction, as the prediction counts",
     )
     for technique in launch.techniques:
-        yield Choice("train.py --use-liger-kernel true", technique.words)
+        yield ExplainedSetting("train.py --use-liger-kernel true", technique.words)
     yield from FILES
 
 

@@ -32,7 +32,7 @@ def nothing(model: ModelSpec) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ArchitectureRow:
     """How a dialect says `fields`, names of ModelSpec with dots.
 
     `key`: theirs, empty where there is none. `value`: the model's in their terms. `default`: what
@@ -56,13 +56,13 @@ def row(
     value: Callable[[ModelSpec], Value] | None = None,
     default: Value = ...,  # type: ignore[assignment]
     **more: Callable[[ModelSpec], Any],
-) -> Row:
+) -> ArchitectureRow:
     """A row, its fields as words. A key without a value has that of the field as it is, for models
     that have the field's table."""
     names = tuple(fields.split())
     if key and value is None:
         value, more = as_it_is(names[0]), {"when": has_table_of(names[0])} | more
-    return Row(names, key, value or nothing, default, **more)
+    return ArchitectureRow(names, key, value or nothing, default, **more)
 
 
 def as_it_is(name: str) -> Callable[[ModelSpec], Any]:
@@ -76,7 +76,7 @@ def has_table_of(name: str) -> Callable[[ModelSpec], bool]:
     return (lambda model: value_of(model, table) is not None) if table else always
 
 
-Table = Sequence[Row]
+Table = Sequence[ArchitectureRow]
 
 
 def settings(table: Table, model: ModelSpec) -> dict[str, Value]:
@@ -158,14 +158,14 @@ def attention_scale(model: ModelSpec) -> float | None:
     return None if scale is None or abs(scale * width**0.5 - 1) < 1e-9 else scale
 
 
-def without(name: str, phrase: str) -> Row:
+def without(name: str, phrase: str) -> ArchitectureRow:
     """A field that the framework does not know: refused where the model states it."""
 
     def refuses(model: ModelSpec) -> str | None:
         value = value_of(model, name)
         return phrase.format(value=value) if value not in (None, False, 0, 0.0, ()) else None
 
-    return Row((name,), refuses=refuses)
+    return ArchitectureRow((name,), refuses=refuses)
 
 
 def value_of(model: ModelSpec, name: str) -> object:
@@ -260,7 +260,7 @@ def _of_field(trait: Mapping[str, Any]) -> tuple[str, Phrase]:
     return f"{trait['of']} {trait.get('and', '')}", phrase
 
 
-def lacking(known: Set[str]) -> tuple[Row, ...]:
+def lacking(known: Set[str]) -> tuple[ArchitectureRow, ...]:
     """Rows that refuse every trait outside `known`, by its name."""
 
     def refuses(phrase: Phrase) -> Phrase:

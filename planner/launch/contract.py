@@ -127,7 +127,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class RunCommand:
     """What runs on the nodes.
 
     `argv`: the program and its arguments after the process launcher, a line each in a script.
@@ -171,7 +171,7 @@ def length_refusals(job: Job) -> Iterator[Refusal]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ExplainedSetting:
     """One setting of the written configuration and what it is for (README of the folder)."""
 
     setting: str
@@ -190,10 +190,10 @@ class Writer(Protocol):
     def files(self, launch: Launch) -> Files:
         """The framework's own configuration files. Only called without refusals."""
 
-    def command(self, launch: Launch) -> Command:
+    def command(self, launch: Launch) -> RunCommand:
         """What the launcher script runs."""
 
-    def choices(self, launch: Launch) -> Iterator[Choice]:
+    def choices(self, launch: Launch) -> Iterator[ExplainedSetting]:
         """The settings worth a sentence."""
 
     def requirements(self, launch: Launch) -> tuple[str, ...]:

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal, save_steps
+from planner.launch.contract import (
+    ExplainedSetting,
+    Files,
+    Launch,
+    Refusal,
+    RunCommand,
+    save_steps,
+)
 from planner.launch.hf_files import (
     FILES,
     LIGER,
@@ -155,7 +162,7 @@ def _config_optimizer(launch: Launch) -> dict[str, object]:
     return {"type": _CONFIG_OPTIMIZERS[optimizer.family], "params": values}
 
 
-def command(launch: Launch) -> Command:
+def command(launch: Launch) -> RunCommand:
     """train.py with the Trainer's arguments."""
     every = f"--save_strategy steps --save_steps {save_steps(launch)} --output_dir ${{CHECKPOINTS}}"
     none = "--save_strategy no --output_dir outputs"
@@ -201,46 +208,46 @@ def _optimizer_arguments(launch: Launch) -> dict[str, str]:
     return {"optim": "adamw_torch_fused" if kernel == "fused" else "adamw_torch"} | named
 
 
-def choices(launch: Launch) -> Iterator[Choice]:
+def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """The settings worth a sentence: JSON has no comments."""
     degrees, precision = launch.plan.degrees, launch.job.precision
-    yield Choice(f"zero_optimization.stage = {degrees.zero}", _STAGES[degrees.zero])
+    yield ExplainedSetting(f"zero_optimization.stage = {degrees.zero}", _STAGES[degrees.zero])
     if degrees.tp == 1:
-        yield Choice(
+        yield ExplainedSetting(
             f"train_batch_size = {degrees.gbs}",
             f"{degrees.mbs} · {degrees.grad_acc} of accumulation · dp {degrees.dp}; "
             f"{launch.plan.gbs_tokens:,} tokens",
         )
     else:
-        yield Choice(
+        yield ExplainedSetting(
             f"tensor_parallel.autotp_size = {degrees.tp}",
             "DeepSpeed splits the model's products itself; train_batch_size is left out, since "
             "the Trainer would count every rank as data parallel",
         )
-    yield Choice(
+    yield ExplainedSetting(
         f"data_types.grad_accum_dtype = {precision}",
         "gradients in the compute precision, as the prediction counts them; master weights and "
         "optimizer state are fp32",
     )
     if degrees.zero:
-        yield Choice(
+        yield ExplainedSetting(
             f"zero_optimization.reduce_bucket_size = {_reduce_bucket(degrees.zero)}",
             "elements that are reduced together while backward runs on",
         )
     if degrees.zero == 3:
-        yield Choice(
+        yield ExplainedSetting(
             "zero_optimization.stage3_max_live_parameters",
             "no more than the two layers that the prediction counts are gathered at once",
         )
     if launch.job.optimizer_offload:
-        yield Choice(
+        yield ExplainedSetting(
             "zero_optimization.offload_optimizer",
             f"{launch.job.optimizer_offload:.0%} of optimizer state and update on the CPU; "
             "CPU-Adam is built at the first start and needs a compiler",
         )
     if launch.recomputes_layers:
-        yield Choice("--activation_checkpointing", launch.recompute_reason)
-    yield from (Choice(f"train.py {one.flags}", one.words) for one in launch.techniques)
+        yield ExplainedSetting("--activation_checkpointing", launch.recompute_reason)
+    yield from (ExplainedSetting(f"train.py {one.flags}", one.words) for one in launch.techniques)
     yield from FILES
 
 

@@ -15,7 +15,7 @@ from planner.job.errors import UsageError
 from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.launch.architecture import departures
-from planner.launch.contract import Command, Files, Launch
+from planner.launch.contract import Files, Launch, RunCommand
 from planner.launch.dialects import DIALECTS
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
@@ -72,7 +72,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
     return LaunchFolder(files, expected, departing)
 
 
-def _on_machine(command: Command, launch: Launch) -> Command:
+def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
     """The command with what the machine wants, where the writer says nothing else, and cuBLAS's
     workspaces as the request has them."""
     found = {**machine_environment(launch), **command.environment}

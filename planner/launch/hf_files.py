@@ -24,7 +24,7 @@ from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import (
-    Row,
+    ArchitectureRow,
     experts,
     fields_of,
     has_mla,
@@ -39,11 +39,11 @@ from planner.launch.architecture import (
 from planner.launch.contract import (
     TRAIN_STEPS,
     Branch,
-    Choice,
-    Command,
+    ExplainedSetting,
     Files,
     Launch,
     Refusal,
+    RunCommand,
     Variable,
     folder_variable,
     length_refusals,
@@ -199,7 +199,7 @@ def _when(models: str) -> Callable[[ModelSpec], bool]:
     return lambda model: bool(holds(model, model.family in named))
 
 
-def _row(entry: Sequence[Any]) -> Row:
+def _row(entry: Sequence[Any]) -> ArchitectureRow:
     entry = [*entry, *("", "", "", "", ...)[len(entry) :]]
     fields, key, models, named, default = entry
     if fields.endswith("*"):
@@ -210,7 +210,7 @@ def _row(entry: Sequence[Any]) -> Row:
     return row(fields, key, value, default, when=_when(models))
 
 
-KEYS: tuple[Row, ...] = (
+KEYS: tuple[ArchitectureRow, ...] = (
     *(_row(entry) for rows in _TABLE["rows"].values() for entry in rows),
     row("moe.aux_loss", when=_when("experts: @losses llama4_text @grouped"), departs=_no_loss),
     row("moe.bias_update_rate", when=has_moe, departs=_no_balance),
@@ -219,7 +219,7 @@ KEYS: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def hf_table(differences: Callable[[ModelSpec], Collection[str]]) -> tuple[Row, ...]:
+def hf_table(differences: Callable[[ModelSpec], Collection[str]]) -> tuple[ArchitectureRow, ...]:
     """The whole table. `differences`: fields in which the file, read again, is another model."""
 
     def refuses(name: str) -> Callable[[ModelSpec], str | None]:
@@ -253,7 +253,7 @@ def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
     return min((_written(model, family) for family in families), key=lambda found: len(found[1]))
 
 
-HF: tuple[Row, ...] = hf_table(differences)
+HF: tuple[ArchitectureRow, ...] = hf_table(differences)
 
 
 def layer_class(config: Config) -> str:
@@ -300,11 +300,11 @@ VARIABLES = (
 
 # What stands beside the configuration, in the words of the folder's README.
 FILES = (
-    Choice(
+    ExplainedSetting(
         f"{MODEL_FOLDER}/config.json",
         "the model, shape to router; token ids take the class's defaults",
     ),
-    Choice(SCRIPT, "random tokens unless --dataset names a datasets.save_to_disk folder"),
+    ExplainedSetting(SCRIPT, "random tokens unless --dataset names a datasets.save_to_disk folder"),
 )
 LIGER = "liger-kernels"
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")}
@@ -329,10 +329,10 @@ def hf_command(
     saving: Sequence[str],
     otherwise: Sequence[str] = (),
     **more: Any,
-) -> Command:
+) -> RunCommand:
     """train.py with its arguments; those that save checkpoints, where the user wants any."""
     words = (word for name, value in arguments.items() for word in (f"--{name}", str(value)))
-    return Command(
+    return RunCommand(
         argv=(SCRIPT, *words),
         variables=VARIABLES,
         branches=(

@@ -13,15 +13,15 @@ from planner.job.job import Job
 from planner.job.quantities import seconds, share
 from planner.launch.contract import (
     Branch,
-    Choice,
-    Command,
+    ExplainedSetting,
     Files,
     Launch,
     Refusal,
+    RunCommand,
     Variable,
     save_steps,
 )
-from planner.launch.megatron_flags import Flag, Group, as_argv, flag, from_text
+from planner.launch.megatron_flags import Flag, FlagGroup, as_argv, flag, from_text
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
     TECHNIQUES,
@@ -60,10 +60,10 @@ def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
     return {}
 
 
-def command(launch: Launch) -> Command:
+def command(launch: Launch) -> RunCommand:
     """`pretrain_gpt.py`, or a hybrid's `pretrain_hybrid.py`, with the plan's flags."""
     words, comments = as_argv(groups(launch))
-    return Command(
+    return RunCommand(
         argv=(HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM, *words),
         variables=(
             *VARIABLES,
@@ -77,27 +77,29 @@ def command(launch: Launch) -> Command:
     )
 
 
-def groups(launch: Launch) -> tuple[Group, ...]:
+def groups(launch: Launch) -> tuple[FlagGroup, ...]:
     """All flags, in titled groups."""
     plan, job = launch.plan, launch.job
     low = job.precision in LOW_PRECISIONS
     return with_techniques(
         launch,
         *model_groups(job.model, plan.seq, dropout=job.dropout, low=low),
-        Group("parallel degrees", degree_flags(launch)),
-        Group("batch", batch_flags(launch)),
-        Group("data parallelism", sharding_flags(launch)),
-        Group("recomputation", from_text(plan.recompute_flags)),
-        Group("activations on the host", from_text(plan.activation_offload_flags)),
-        Group("precision", from_text(MEGATRON_PRECISIONS[job.precision])),
-        Group("optimizer", optimizer_flags(launch)),
-        Group("kernels", kernel_flags(launch)),
-        Group(TECHNIQUES, from_text(plan.technique_flags)),
-        Group(
+        FlagGroup("parallel degrees", degree_flags(launch)),
+        FlagGroup("batch", batch_flags(launch)),
+        FlagGroup("data parallelism", sharding_flags(launch)),
+        FlagGroup("recomputation", from_text(plan.recompute_flags)),
+        FlagGroup("activations on the host", from_text(plan.activation_offload_flags)),
+        FlagGroup("precision", from_text(MEGATRON_PRECISIONS[job.precision])),
+        FlagGroup("optimizer", optimizer_flags(launch)),
+        FlagGroup("kernels", kernel_flags(launch)),
+        FlagGroup(TECHNIQUES, from_text(plan.technique_flags)),
+        FlagGroup(
             "what to see of the first steps",
             (flag("--log-interval", 1), flag("--log-throughput"), flag("--eval-iters", 0)),
         ),
-        Group("PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders()),
+        FlagGroup(
+            "PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders()
+        ),
     )
 
 
@@ -180,19 +182,19 @@ def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
     return found
 
 
-def choices(launch: Launch) -> Iterator[Choice]:
+def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """A sentence for each setting that the plan decides."""
     yield from _degrees(launch)
     yield from _sharding(launch)
-    yield from (Choice(one.name, one.words) for one in launch.techniques)
+    yield from (ExplainedSetting(one.name, one.words) for one in launch.techniques)
     yield from _rest(launch)
 
 
-def _degrees(launch: Launch) -> Iterator[Choice]:
+def _degrees(launch: Launch) -> Iterator[ExplainedSetting]:
     degrees, domain = launch.plan.degrees, launch.job.cluster.scale_up_domain_gpus
     if degrees.tp > 1:
         where, split = "inside" if degrees.tp <= domain else "beyond", launch.splits_sequence
-        yield Choice(
+        yield ExplainedSetting(
             f"tensor parallel {degrees.tp}" + (", sequence parallel" if split else ""),
             f"splits every product{' and the activations around it' if split else ''}, {where} "
             f"the scale-up domain of {domain} GPUs",
@@ -200,86 +202,96 @@ def _degrees(launch: Launch) -> Iterator[Choice]:
     if degrees.pp > 1:
         chunks = f" in {degrees.vpp} chunks each" if degrees.vpp > 1 else ""
         bubble = (degrees.pp - 1) / (degrees.vpp * degrees.grad_acc)
-        yield Choice(
+        yield ExplainedSetting(
             f"pipeline {degrees.pp}{chunks}",
             f"splits the layers over nodes with little traffic; {degrees.grad_acc} micro-batches "
             f"leave an ideal bubble of {share(bubble)} of the compute",
         )
     if degrees.pp > 1 and not launch.plan.layout.is_even:
         stages = ", ".join(str(count) for count in launch.plan.layout.stage_layers(degrees.pp))
-        yield Choice(
+        yield ExplainedSetting(
             f"layers by stage {stages}",
             "stages with the embedding or the head hold fewer layers, so that none waits",
         )
     if launch.plan.layout.mtp_standalone:
-        yield Choice(
+        yield ExplainedSetting(
             f"multi-token prediction on stage {degrees.pp - 2}",
             "with head and loss it would take longer than any stage of layers",
         )
     if degrees.cp > 1:
         kind = launch.plan.cp_comm_type or "p2p"
-        yield Choice(f"context parallel {degrees.cp}", f"splits the sequence; {_EXCHANGES[kind]}")
+        yield ExplainedSetting(
+            f"context parallel {degrees.cp}", f"splits the sequence; {_EXCHANGES[kind]}"
+        )
     if launch.job.model.moe is not None:
-        yield Choice(
+        yield ExplainedSetting(
             f"expert parallel {degrees.ep}, expert tensor parallel {degrees.etp}",
             f"each rank holds {launch.job.model.moe.experts // degrees.ep} of "
             f"{launch.job.model.moe.experts} experts; tokens travel by all-to-all",
         )
 
 
-def _sharding(launch: Launch) -> Iterator[Choice]:
+def _sharding(launch: Launch) -> Iterator[ExplainedSetting]:
     degrees = launch.plan.degrees
     replicas = degrees.dp * degrees.cp
     if degrees.zero == 1:
         over = degrees.shard or replicas
-        yield Choice(
+        yield ExplainedSetting(
             "distributed optimizer",
             f"shards optimizer state and master weights over {over} ranks (ZeRO-1)",
         )
     elif is_fsdp(launch):
         what = "gradients" if degrees.zero == 2 else "gradients and weights"
-        yield Choice("Megatron-FSDP", f"shards optimizer state, {what} over {replicas} ranks")
+        yield ExplainedSetting(
+            "Megatron-FSDP", f"shards optimizer state, {what} over {replicas} ranks"
+        )
     if reduces_in_bf16(launch) and "bf16-gradients" not in launch.plan.techniques:
-        yield Choice("gradients in bf16", "half the memory and traffic of fp32 gradients")
+        yield ExplainedSetting("gradients in bf16", "half the memory and traffic of fp32 gradients")
     group = sharp_group(launch)
     if group:
-        yield Choice(
+        yield ExplainedSetting(
             f"SHARP for the group {group}",
             "InfiniBand switches add up the gradients; without plugin, aggregation manager or a "
             "free tree NCCL takes the hosts unasked (NCCL_DEBUG=INFO shows COLLNET or NVLS)",
         )
     if launch.job.framework.overlap.gradient_reduction > 0 and replicas > 1:
-        yield Choice(
+        yield ExplainedSetting(
             "overlap of gradient reduction and parameter gather",
             "the predicted step time counts on it: without it the exchange is exposed",
         )
 
 
-def _rest(launch: Launch) -> Iterator[Choice]:
+def _rest(launch: Launch) -> Iterator[ExplainedSetting]:
     plan = launch.plan
     if plan.recompute != "none":
-        yield Choice(f"recompute {plan.recompute}", "runs again in backward what would not fit")
+        yield ExplainedSetting(
+            f"recompute {plan.recompute}", "runs again in backward what would not fit"
+        )
     if plan.activation_offload:
-        yield Choice(
+        yield ExplainedSetting(
             f"{fraction_text(plan.activation_offload, plan.activation_offload_fraction)} on the "
             "host",
             "copied beside the compute of the next layer; one copy of a module in flight, so that "
             "copies that lag hold up the next and do not pile up on the GPU",
         )
-    yield Choice(
+    yield ExplainedSetting(
         f"micro-batch {plan.degrees.mbs}, {plan.degrees.grad_acc} a step",
         f"make {plan.gbs:,} sequences, {plan.gbs_tokens:,} tokens, with {plan.degrees.dp} replicas",
     )
     if plan.ramp:
         first = plan.ramp[0]
-        yield Choice(
+        yield ExplainedSetting(
             f"batch ramp from {first.gbs:,} sequences",
             f"the first steps take {seconds(first.step_time_s)}, not what the last batch takes",
         )
     if launch.job.precision not in ("bf16", "fp16"):
-        yield Choice(f"products in {launch.job.precision}", "weights and norms stay in bf16")
+        yield ExplainedSetting(
+            f"products in {launch.job.precision}", "weights and norms stay in bf16"
+        )
     if plan.optimizer != "adamw" or plan.optimizer_offload:
         offload = (
             f", {share(plan.optimizer_offload, 0)} on the CPU" if plan.optimizer_offload else ""
         )
-        yield Choice(f"optimizer {plan.optimizer}{offload}", "less optimizer state on the GPU")
+        yield ExplainedSetting(
+            f"optimizer {plan.optimizer}{offload}", "less optimizer state on the GPU"
+        )

@@ -17,10 +17,10 @@ from planner.job.job import Job
 from planner.launch import megatron
 from planner.launch.contract import (
     Branch,
-    Command,
     Files,
     Launch,
     Refusal,
+    RunCommand,
     ramp_refusals,
     save_steps,
 )
@@ -131,7 +131,7 @@ def files(launch: Launch) -> Files:
     return {SCRIPT: filled(f"{SCRIPT}.txt", script=SCRIPT, **values)}
 
 
-def command(launch: Launch) -> Command:
+def command(launch: Launch) -> RunCommand:
     """The start script with every override."""
     words: list[str] = []
     comments: dict[int, str] = {}
@@ -142,7 +142,7 @@ def command(launch: Launch) -> Command:
         if wrong:
             raise ValueError(wrong)
         words += [f"{key}={value}" for key, value in overrides.items()]
-    return Command(
+    return RunCommand(
         argv=(SCRIPT, *words),
         variables=VARIABLES,
         branches=_branches(launch),

@@ -20,7 +20,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FlagGroup:
     """Flags that belong together, under the comment `title`."""
 
     title: str
@@ -48,7 +48,7 @@ def from_text(text: str) -> tuple[Flag, ...]:
     return tuple(flags)
 
 
-def as_argv(groups: Iterable[Group]) -> tuple[tuple[str, ...], Mapping[int, str]]:
+def as_argv(groups: Iterable[FlagGroup]) -> tuple[tuple[str, ...], Mapping[int, str]]:
     """All words in order, and the index of each group's first word with its title."""
     words: list[str] = []
     comments: dict[int, str] = {}

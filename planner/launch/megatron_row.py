@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import Row, as_it_is, has_table_of, nothing
+from planner.launch.architecture import ArchitectureRow, as_it_is, has_table_of, nothing
 from planner.launch.architecture import without as absent
 from planner.launch.settings_text import Value
 
 
 @dataclass(frozen=True, slots=True)
-class MegatronRow(Row):
+class MegatronRow(ArchitectureRow):
     """`key`: the flag; `field`: Bridge's, below `model.`; `bridge`: its value there if another.
 
     `plain`: the flag has the value of our field, and is read back as it.

@@ -13,7 +13,7 @@ from planner.launch.architecture import refusals, settings
 from planner.launch.contract import TRAIN_STEPS, Launch, Refusal, Variable, folder_variable
 from planner.launch.megatron_flags import (
     Flag,
-    Group,
+    FlagGroup,
     flag,
     from_text,
     layout_flags,
@@ -57,7 +57,7 @@ def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Itera
             yield Refusal(text, "--framework megatron-bridge")
 
 
-def model_groups(model: ModelSpec, seq: int, *, dropout: bool, low: bool) -> tuple[Group, ...]:
+def model_groups(model: ModelSpec, seq: int, *, dropout: bool, low: bool) -> tuple[FlagGroup, ...]:
     """The model's flags in titled groups. Only for models without refusals.
 
     `low`: products in 8 or 4 bits.
@@ -70,7 +70,7 @@ def model_groups(model: ModelSpec, seq: int, *, dropout: bool, low: bool) -> tup
             for name, value in settings(rows, model).items()
         ]
         shown = f"model: {model.name}" if title == "model" else title
-        groups.append(Group(shown, (*flags, *run.get(title, ()))))
+        groups.append(FlagGroup(shown, (*flags, *run.get(title, ()))))
     return tuple(groups)
 
 
@@ -233,13 +233,15 @@ def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
     return (*flags, *from_text(launch.plan.optimizer_flags))
 
 
-def with_techniques(launch: Launch, *groups: Group) -> tuple[Group, ...]:
+def with_techniques(launch: Launch, *groups: FlagGroup) -> tuple[FlagGroup, ...]:
     """Groups of flags, in which a technique's flag replaces one of the same name before it."""
     of_techniques = {one.name for one in from_text(launch.plan.technique_flags)}
     return tuple(
         group
         if group.title == TECHNIQUES
-        else Group(group.title, tuple(one for one in group.flags if one.name not in of_techniques))
+        else FlagGroup(
+            group.title, tuple(one for one in group.flags if one.name not in of_techniques)
+        )
         for group in groups
     )
 

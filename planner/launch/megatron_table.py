@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import (
-    Row,
+    ArchitectureRow,
     attention_scale,
     constants,
     experts,
@@ -317,22 +317,24 @@ def option(field: str) -> str:
     return name
 
 
-def _as_flag(entry: MegatronRow) -> Row:
+def _as_flag(entry: MegatronRow) -> ArchitectureRow:
     """The row of the command line: what Bridge alone can say is refused."""
     refuses = entry.refuses
     if entry.no_flag is not nothing:
         refuses = lambda model: entry.refuses(model) or entry.no_flag(model)  # noqa: E731
-    return Row(
+    return ArchitectureRow(
         entry.fields, entry.key, entry.value, entry.default, entry.when, refuses, entry.departs
     )
 
 
-def _as_field(entry: MegatronRow) -> Row:
+def _as_field(entry: MegatronRow) -> ArchitectureRow:
     """The row of Megatron-Bridge, always written."""
     key = f"model.{entry.field}" if entry.field else ""
-    return Row(entry.fields, key, entry.override, when=entry.when, refuses=entry.refuses,
-               departs=entry.departs)  # fmt: skip
+    return ArchitectureRow(
+        entry.fields, key, entry.override, when=entry.when, refuses=entry.refuses,
+        departs=entry.departs,
+    )  # fmt: skip
 
 
-FLAGS: tuple[Row, ...] = tuple(_as_flag(entry) for entry in MEGATRON)
-BRIDGE: tuple[Row, ...] = tuple(_as_field(entry) for entry in MEGATRON)
+FLAGS: tuple[ArchitectureRow, ...] = tuple(_as_flag(entry) for entry in MEGATRON)
+BRIDGE: tuple[ArchitectureRow, ...] = tuple(_as_field(entry) for entry in MEGATRON)

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from constraints.layout_context import greedy_split
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import Row, lacking, row, settings
+from planner.launch.architecture import ArchitectureRow, lacking, row, settings
 from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.contract import (
     FOLDER,
     TRAIN_STEPS,
     TRIAL_STEPS,
-    Choice,
-    Command,
+    ExplainedSetting,
     Files,
     Launch,
     Refusal,
+    RunCommand,
     Variable,
     folder_variable,
     ramp_refusals,
@@ -25,7 +25,14 @@ from planner.launch.contract import (
 )
 from planner.launch.options import NANOTRON as OPTIONS
 from planner.launch.options import last
-from planner.launch.settings_text import Section, Setting, Value, filled, section_choices, yaml_text
+from planner.launch.settings_text import (
+    SettingsSection,
+    Value,
+    WrittenSetting,
+    filled,
+    section_choices,
+    yaml_text,
+)
 from planner.predict.layouts import model_costs
 
 PROGRAM = "train.py"
@@ -96,31 +103,31 @@ def files(launch: Launch) -> Files:
     return {CONFIG: config, PROGRAM: program}
 
 
-def sections(launch: Launch) -> tuple[Section, ...]:
+def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     """The sections of the file that the plan decides."""
     return (
-        Section("parallelism", tuple(_parallelism(launch))),
-        Section("model", tuple(_model(launch))),
-        Section("tokens", tuple(_tokens(launch))),
-        Section("optimizer", tuple(_optimizer(launch))),
+        SettingsSection("parallelism", tuple(_parallelism(launch))),
+        SettingsSection("model", tuple(_model(launch))),
+        SettingsSection("tokens", tuple(_tokens(launch))),
+        SettingsSection("optimizer", tuple(_optimizer(launch))),
     )
 
 
-def _parallelism(launch: Launch) -> Iterator[Setting]:
+def _parallelism(launch: Launch) -> Iterator[WrittenSetting]:
     degrees = launch.plan.degrees
-    yield Setting(last(OPTIONS["dp"]), degrees.dp)
-    yield Setting(last(OPTIONS["tp"]), degrees.tp)
+    yield WrittenSetting(last(OPTIONS["dp"]), degrees.dp)
+    yield WrittenSetting(last(OPTIONS["tp"]), degrees.tp)
     split = _listed(launch.plan.layout.block_layers)
-    yield Setting(
+    yield WrittenSetting(
         last(OPTIONS["pp"]), degrees.pp, f"layers by stage: {split}" if degrees.pp > 1 else ""
     )
     engine = OPTIONS["schedule"]
-    yield Setting(last(engine), engine.text(launch.plan.schedule))
+    yield WrittenSetting(last(engine), engine.text(launch.plan.schedule))
     whole = launch.splits_sequence
     reason = f"with{'' if whole else 'out'} sequence parallelism" if degrees.tp > 1 else ""
     mode = OPTIONS["no-sequence-parallel"]
-    yield Setting(last(mode), mode.text(not whole), reason)
-    yield Setting(
+    yield WrittenSetting(last(mode), mode.text(not whole), reason)
+    yield WrittenSetting(
         "tp_linear_async_communication",
         False,
         "exchanges are not hidden behind products, as the prediction counts"
@@ -128,23 +135,23 @@ def _parallelism(launch: Launch) -> Iterator[Setting]:
         else "",
     )
     keeps = launch.job.framework.saved.keeps_gathered_inputs
-    yield Setting(
+    yield WrittenSetting(
         "tp_recompute_allgather",
         not keeps,
         "" if degrees.tp == 1 else ("gathered inputs are kept" if keeps else "gathered again"),
     )
     recompute = last(OPTIONS["recompute"])
-    yield Setting(recompute, launch.recomputes_layers, launch.recompute_reason)
-    yield Setting(last(OPTIONS["ep"]), degrees.ep)
-    yield Setting(last(OPTIONS["cp"]), degrees.cp)
+    yield WrittenSetting(recompute, launch.recomputes_layers, launch.recompute_reason)
+    yield WrittenSetting(last(OPTIONS["ep"]), degrees.ep)
+    yield WrittenSetting(last(OPTIONS["cp"]), degrees.cp)
 
 
-def _model(launch: Launch) -> Iterator[Setting]:
-    yield Setting("dtype", "bfloat16")
-    yield Setting("init_method", {"std": settings(NANOTRON, launch.job.model)[_STD]})
-    yield Setting("make_vocab_size_divisible_by", 1)
-    yield Setting("ddp_bucket_cap_mb", 25)
-    yield Setting(
+def _model(launch: Launch) -> Iterator[WrittenSetting]:
+    yield WrittenSetting("dtype", "bfloat16")
+    yield WrittenSetting("init_method", {"std": settings(NANOTRON, launch.job.model)[_STD]})
+    yield WrittenSetting("make_vocab_size_divisible_by", 1)
+    yield WrittenSetting("ddp_bucket_cap_mb", 25)
+    yield WrittenSetting(
         "model_config",
         model_config(launch.job.model),
         "token ids are PLACEHOLDERS: your tokenizer's",
@@ -153,7 +160,7 @@ def _model(launch: Launch) -> Iterator[Setting]:
 
 # How nanotron says a model: keys of model_config, but for the initialiser.
 _STD = "init_method.std"
-NANOTRON: tuple[Row, ...] = (
+NANOTRON: tuple[ArchitectureRow, ...] = (
     row("hidden", "hidden_size"),
     row("ffn", "intermediate_size"),
     row("layers", "num_hidden_layers"),
@@ -186,28 +193,28 @@ def model_config(model: ModelSpec) -> dict[str, Value]:
     }
 
 
-def _tokens(launch: Launch) -> Iterator[Setting]:
+def _tokens(launch: Launch) -> Iterator[WrittenSetting]:
     degrees = launch.plan.degrees
-    yield Setting(last(OPTIONS["seq"]), launch.plan.seq)
-    yield Setting(last(OPTIONS["mbs"]), degrees.mbs)
-    yield Setting(
+    yield WrittenSetting(last(OPTIONS["seq"]), launch.plan.seq)
+    yield WrittenSetting(last(OPTIONS["mbs"]), degrees.mbs)
+    yield WrittenSetting(
         last(OPTIONS["grad_acc"]),
         degrees.grad_acc,
         f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp {degrees.dp}; "
         f"{launch.plan.gbs_tokens:,} tokens",
     )
-    yield Setting("train_steps", TRIAL_STEPS, "TRAIN_STEPS sets it", told=False)
+    yield WrittenSetting("train_steps", TRIAL_STEPS, "TRAIN_STEPS sets it", told=False)
 
 
-def _optimizer(launch: Launch) -> Iterator[Setting]:
+def _optimizer(launch: Launch) -> Iterator[WrittenSetting]:
     zero = launch.plan.degrees.zero
     reasons = {0: "every data-parallel rank holds it", 1: "sharded over the data-parallel ranks"}
-    yield Setting(last(OPTIONS["zero"]), zero, f"optimizer state: {reasons[zero]}")
-    yield Setting(last(OPTIONS["bf16-gradients"]), True)
-    yield Setting("clip_grad", 1.0)
-    yield Setting("weight_decay", 0.1)
+    yield WrittenSetting(last(OPTIONS["zero"]), zero, f"optimizer state: {reasons[zero]}")
+    yield WrittenSetting(last(OPTIONS["bf16-gradients"]), True)
+    yield WrittenSetting("clip_grad", 1.0)
+    yield WrittenSetting("weight_decay", 0.1)
     fused = launch.job.optimizer_setting.kernel == "fused"
-    yield Setting(
+    yield WrittenSetting(
         "optimizer_factory",
         {
             "name": "adamW",
@@ -219,9 +226,9 @@ def _optimizer(launch: Launch) -> Iterator[Setting]:
     )
 
 
-def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
+def command(launch: Launch) -> RunCommand:  # noqa: ARG001 (the writers' contract)
     """nanotron's run_train.py with the file."""
-    return Command(
+    return RunCommand(
         argv=(PROGRAM, "${NANOTRON}/run_train.py", "--config-file", CONFIG),
         environment={
             "CUDA_DEVICE_MAX_CONNECTIONS": (
@@ -234,7 +241,7 @@ def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
     )
 
 
-def choices(launch: Launch) -> Iterator[Choice]:
+def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """The settings worth a sentence."""
     return section_choices(sections(launch))
 

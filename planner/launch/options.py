@@ -19,7 +19,7 @@ from planner.job.frameworks import load_framework
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class DialectOption:
     """One setting: `ours` is a degree, a field of the request, or the name of a variation.
 
     `key`: theirs. `written`: our value -> theirs, where they differ; a switch has the value of
@@ -48,7 +48,7 @@ class Option:
         return next((ours for ours, text in self.written.items() if text == str(theirs)), None)
 
 
-Options = Mapping[str, Option]
+Options = Mapping[str, DialectOption]
 # A switch that stands alone, and one that is left out.
 SWITCH, GONE = "", "\0"
 # What options.toml names: ours -> theirs.
@@ -63,11 +63,11 @@ _PROFILE = load_framework("megatron-core")
 _TECHNIQUES = {one.name: one.flags for one in _PROFILE.techniques}
 
 
-def _option(ours: str, row: str | Mapping[str, Any]) -> Option:
+def _option(ours: str, row: str | Mapping[str, Any]) -> DialectOption:
     if isinstance(row, str):
-        return Option(ours, row)
+        return DialectOption(ours, row)
     written = _STATES[row["state"]] if "state" in row else row.get("written", {})
-    return Option(ours, row.get("key") or _TECHNIQUES[ours], written, row.get("since", ""))
+    return DialectOption(ours, row.get("key") or _TECHNIQUES[ours], written, row.get("since", ""))
 
 
 _TABLES: Mapping[str, Options] = {
@@ -96,7 +96,9 @@ _RECOMPUTE_KEYS = dict.fromkeys(
 )
 _OF_MODES = ("recompute", "recompute-method", "recompute-layers", "recompute-modules")
 MEGATRON_RECOMPUTE: Options = {
-    **{ours: Option(ours, key) for ours, key in zip(_OF_MODES, _RECOMPUTE_KEYS, strict=True)},
+    **{
+        ours: DialectOption(ours, key) for ours, key in zip(_OF_MODES, _RECOMPUTE_KEYS, strict=True)
+    },
     **_TABLES["megatron-recompute"],
 }
 
@@ -113,6 +115,6 @@ OPTIONS: Mapping[str, Options] = {
 }
 
 
-def last(option: Option) -> str:
+def last(option: DialectOption) -> str:
     """The key in its own table: what a section's setting is called."""
     return option.key.rpartition(".")[2]

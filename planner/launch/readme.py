@@ -19,7 +19,7 @@ from planner.job.frameworks import load_framework
 from planner.job.markdown import markdown_table
 from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.job.written import csv_text, picked
-from planner.launch.contract import Choice, Files, Launch
+from planner.launch.contract import ExplainedSetting, Files, Launch
 from planner.launch.launchers import how_to_start, start_script
 from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.settings_text import filled
@@ -143,7 +143,7 @@ def readme(
     launch: Launch,
     expected: Expectations,
     departures: Sequence[str],
-    choices: Sequence[Choice],
+    choices: Sequence[ExplainedSetting],
     requirements: Sequence[str],
     written: Files,
 ) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeGuard
 
 from hardware.files import shipped_text
-from planner.launch.contract import Choice
+from planner.launch.contract import ExplainedSetting
 
 if TYPE_CHECKING:
     from yaml import SafeDumper
@@ -26,7 +26,7 @@ Value = str | int | float | bool | None | Sequence["Value"] | Mapping[str, "Valu
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class WrittenSetting:
     """One key with its value; `why`: the comment above it. `told`: also said in the README."""
 
     key: str
@@ -36,21 +36,21 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class SettingsSection:
     """Settings that belong together: a table, or the arguments of a class."""
 
     title: str
-    settings: tuple[Setting, ...]
+    settings: tuple[WrittenSetting, ...]
 
 
-def section_choices(sections: Sequence[Section]) -> Iterator[Choice]:
+def section_choices(sections: Sequence[SettingsSection]) -> Iterator[ExplainedSetting]:
     """The settings that have a reason, as sentences for the README."""
     for section in sections:
         for setting in section.settings:
             if setting.why and setting.told:
                 text = json.dumps(setting.value)
                 shown = text if len(text) < 60 else f"{text[:56]} ..."
-                yield Choice(f"{section.title}.{setting.key} = {shown}", setting.why)
+                yield ExplainedSetting(f"{section.title}.{setting.key} = {shown}", setting.why)
 
 
 def comment(text: str, indent: int = 0) -> list[str]:
@@ -64,7 +64,7 @@ def comment(text: str, indent: int = 0) -> list[str]:
 # --- Python ---------------------------------------------------------------------------------
 
 
-def python_arguments(settings: Sequence[Setting], indent: int) -> list[str]:
+def python_arguments(settings: Sequence[WrittenSetting], indent: int) -> list[str]:
     """Keyword arguments of a call, one a line, each below its comment."""
     lines: list[str] = []
     for setting in settings:
@@ -73,7 +73,7 @@ def python_arguments(settings: Sequence[Setting], indent: int) -> list[str]:
     return lines
 
 
-def _python_argument(setting: Setting, indent: int) -> list[str]:
+def _python_argument(setting: WrittenSetting, indent: int) -> list[str]:
     pad = " " * indent
     line = f"{pad}{setting.key}={python_value(setting.value)},"
     if len(line) <= LINE_WIDTH or not _is_list(setting.value):
@@ -111,12 +111,12 @@ def _is_list(value: Value) -> TypeGuard[Sequence[Value]]:
 # --- YAML -----------------------------------------------------------------------------------
 
 
-def yaml_text(sections: Sequence[Section]) -> str:
+def yaml_text(sections: Sequence[SettingsSection]) -> str:
     """Sections in order; a section without title has its keys at the top."""
     return "\n".join(line for section in sections for line in _yaml_section(section)) + "\n"
 
 
-def _yaml_section(section: Section) -> Iterator[str]:
+def _yaml_section(section: SettingsSection) -> Iterator[str]:
     indent = 0
     if section.title:
         yield f"{section.title}:"

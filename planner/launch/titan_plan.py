@@ -26,7 +26,7 @@ from planner.launch.contract import (
     ramp_refusals,
 )
 from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN, last
-from planner.launch.settings_text import Section, Setting
+from planner.launch.settings_text import SettingsSection, WrittenSetting
 from planner.predict.plan import Degrees
 
 # Those that run a backward pass of compiled blocks in one piece.
@@ -110,46 +110,50 @@ HALF_STATES = "fused_opt_states_bf16"
 BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
 
 
-def sections(launch: Launch) -> tuple[Section, ...]:
+def sections(launch: Launch) -> tuple[SettingsSection, ...]:
     """Arguments of the configuration's parts, in the order of the file."""
     return parallelism(launch), training(launch), _optimizer(launch), _compiled(launch)
 
 
-def parallelism(launch: Launch) -> Section:
+def parallelism(launch: Launch) -> SettingsSection:
     """ParallelismConfig."""
-    more = [Setting("enable_sequence_parallel", launch.splits_sequence)]
+    more = [WrittenSetting("enable_sequence_parallel", launch.splits_sequence)]
     if launch.plan.degrees.cp > 1:
         why = "balances the causal mask over the ranks, for FlexAttention"
-        more.append(Setting("context_parallel_load_balancer", "ptrr", why))
+        more.append(WrittenSetting("context_parallel_load_balancer", "ptrr", why))
     degrees, mesh = launch.plan.degrees, mesh_of(launch.plan.degrees)
     shards = "FSDP2 shards parameters, gradients and optimizer state over this times cp"
     split = f"with{'' if launch.splits_sequence else 'out'} sequence parallelism"
-    return Section(
+    return SettingsSection(
         "parallelism",
         (
-            Setting(last(TORCHTITAN["replicate"]), mesh.replicate, _replicate_reason(launch)),
-            Setting(last(TORCHTITAN["shard"]), mesh.shard, shards),
-            Setting(last(TORCHTITAN["zero"]), mesh.reshard, RESHARDING[degrees.zero]),
-            Setting(last(TORCHTITAN["tp"]), degrees.tp, split if degrees.tp > 1 else ""),
-            Setting(last(TORCHTITAN["cp"]), degrees.cp),
-            Setting(last(TORCHTITAN["ep"]), degrees.ep, _expert_reason(launch)),
+            WrittenSetting(
+                last(TORCHTITAN["replicate"]), mesh.replicate, _replicate_reason(launch)
+            ),
+            WrittenSetting(last(TORCHTITAN["shard"]), mesh.shard, shards),
+            WrittenSetting(last(TORCHTITAN["zero"]), mesh.reshard, RESHARDING[degrees.zero]),
+            WrittenSetting(last(TORCHTITAN["tp"]), degrees.tp, split if degrees.tp > 1 else ""),
+            WrittenSetting(last(TORCHTITAN["cp"]), degrees.cp),
+            WrittenSetting(last(TORCHTITAN["ep"]), degrees.ep, _expert_reason(launch)),
             *more,
-            Setting(last(TORCHTITAN["pp"]), degrees.pp),
+            WrittenSetting(last(TORCHTITAN["pp"]), degrees.pp),
             *_pipeline(launch),
         ),
     )
 
 
-def _compiled(launch: Launch) -> Section:
+def _compiled(launch: Launch) -> SettingsSection:
     """CompileConfig, and exchanges of tensor parallelism in pieces beside the products."""
     settings = [
-        Setting(last(TORCHTITAN["eager-blocks"]), True, "the plan counts on compiled blocks"),
-        Setting("components", ["model", "loss"]),
+        WrittenSetting(
+            last(TORCHTITAN["eager-blocks"]), True, "the plan counts on compiled blocks"
+        ),
+        WrittenSetting("components", ["model", "loss"]),
     ]
     if "async-tp" in launch.plan.techniques:
         why = "exchanges in pieces beside the products, over NVLink; needs compiled blocks"
-        settings.append(Setting(last(ASYNC_TP_0_3), True, why))
-    return Section("compile", tuple(settings))
+        settings.append(WrittenSetting(last(ASYNC_TP_0_3), True, why))
+    return SettingsSection("compile", tuple(settings))
 
 
 def _replicate_reason(launch: Launch) -> str:
@@ -169,28 +173,28 @@ def _expert_reason(launch: Launch) -> str:
     return f"experts over {degrees.ep} ranks out of dp_shard·cp·tp, sharded over the other {rest}"
 
 
-def _pipeline(launch: Launch) -> list[Setting]:
+def _pipeline(launch: Launch) -> list[WrittenSetting]:
     """Schedule, micro-batch and parts."""
     degrees = launch.plan.degrees
     if degrees.pp == 1:
         return []
     parts = ", ".join(str(count) for count in launch.plan.layout.block_layers)
     return [
-        Setting(
+        WrittenSetting(
             last(TORCHTITAN["schedule"]),
             TORCHTITAN["schedule"].text(launch.plan.schedule),
             f"{degrees.vpp} model parts a stage" if degrees.vpp > 1 else "",
         ),
-        Setting(
+        WrittenSetting(
             last(TORCHTITAN["microbatch"]),
             degrees.mbs,
             f"{degrees.grad_acc} micro-batches of this many sequences a step",
         ),
-        Setting("module_fqns_per_model_part", parts_of(launch), f"layers: {parts}"),
+        WrittenSetting("module_fqns_per_model_part", parts_of(launch), f"layers: {parts}"),
     ]
 
 
-def training(launch: Launch) -> Section:
+def training(launch: Launch) -> SettingsSection:
     """TrainingConfig. A pipeline takes its micro-batches out of one local batch, anything else
     accumulates."""
     degrees = launch.plan.degrees
@@ -203,36 +207,36 @@ def training(launch: Launch) -> Section:
         )
     offload = launch.job.optimizer_offload > 0
     settings = (
-        Setting(last(TORCHTITAN["seq"]), launch.plan.seq),
-        Setting(last(TORCHTITAN["mbs"]), local, reason),
-        Setting(
+        WrittenSetting(last(TORCHTITAN["seq"]), launch.plan.seq),
+        WrittenSetting(last(TORCHTITAN["mbs"]), local, reason),
+        WrittenSetting(
             last(TORCHTITAN["gbs"]),
             degrees.gbs,
             f"{local} · dp {degrees.dp} · {accumulated} of accumulation; "
             f"{launch.plan.gbs_tokens:,} tokens",
         ),
-        Setting("dtype", "float32", "sharded parameters and optimizer state"),
-        Setting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
-        Setting("mixed_precision_reduce", "float32", "gradient reduction"),
-        Setting("enable_cpu_offload", offload, OFFLOADED if offload else ""),
-        Setting(
+        WrittenSetting("dtype", "float32", "sharded parameters and optimizer state"),
+        WrittenSetting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
+        WrittenSetting("mixed_precision_reduce", "float32", "gradient reduction"),
+        WrittenSetting("enable_cpu_offload", offload, OFFLOADED if offload else ""),
+        WrittenSetting(
             "disable_cuda_graphs",
             True,
             "the prediction knows no CUDA graphs, and pipelines and all-to-all dispatch cannot be "
             "captured",
         ),
-        Setting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False),
+        WrittenSetting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False),
     )
-    return Section("training", settings)
+    return SettingsSection("training", settings)
 
 
-def _optimizer(launch: Launch) -> Section:
+def _optimizer(launch: Launch) -> SettingsSection:
     half = dict(launch.job.optimizer.states) == BF16_STATES
     kernel = TORCHTITAN["kernel"].text(launch.job.optimizer_setting.kernel)
-    return Section(
+    return SettingsSection(
         "optimizer",
         (
-            Setting(
+            WrittenSetting(
                 last(TORCHTITAN["kernel"]),
                 HALF_STATES if half else kernel,
                 "AdamW with bf16 moments" if half else "AdamW, fp32 moments",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import (
-    Row,
+    ArchitectureRow,
     experts,
     fields_of,
     has_mla,
@@ -238,14 +238,14 @@ _LLAMA3_SCALING = (
         when=stretched("llama3")),
 )  # fmt: skip
 
-GROUPED: tuple[Row, ...] = (
+GROUPED: tuple[ArchitectureRow, ...] = (
     *_TRUNK, *_GQA, *_ROUTER, *_LLAMA3_SCALING,
     row("init_std", "std"),
     row("qkv_bias", "wqkv.bias", default=False),
     row("moe.router_bias", "bias"),
     *lacking(_GROUPED),
 )  # fmt: skip
-LATENT: tuple[Row, ...] = (
+LATENT: tuple[ArchitectureRow, ...] = (
     *_TRUNK, *_DEEPSEEK, *_ROUTER,
     row("tied_embeddings", "enable_weight_tying", default=False),
     row("mtp_layers", "num_mtp_layers", default=0),
@@ -261,13 +261,13 @@ def _registered(model: ModelSpec) -> str | None:
     return "torchtitan 0.3 builds gpt-oss in its own sizes, 20b and 120b, only"
 
 
-GPT_OSS: tuple[Row, ...] = (
+GPT_OSS: tuple[ArchitectureRow, ...] = (
     row(" ".join(fields_of()), refuses=_registered),
     row("moe.aux_loss", when=has_moe, departs=_loss),
 )
 
 
-def titan_table(model: ModelSpec) -> tuple[Row, ...]:
+def titan_table(model: ModelSpec) -> tuple[ArchitectureRow, ...]:
     """The table of torchtitan 0.3's block for a model."""
     if model.family == "gpt_oss":
         return GPT_OSS

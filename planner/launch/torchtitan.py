@@ -16,18 +16,18 @@ from planner.job.specs import ModelSpec
 from planner.launch.architecture import all_settings, moe_indices, scaling_kind
 from planner.launch.architecture import refusals as refused_fields
 from planner.launch.contract import (
-    Choice,
-    Command,
+    ExplainedSetting,
     Files,
     Launch,
     Refusal,
+    RunCommand,
     length_refusals,
     save_steps,
 )
 from planner.launch.settings_text import (
-    Section,
-    Setting,
+    SettingsSection,
     Value,
+    WrittenSetting,
     comment,
     filled,
     python_arguments,
@@ -265,9 +265,9 @@ def files(launch: Launch) -> Files:
     return {f"{MODULE}.py": _module(launch), **sample_files()}
 
 
-def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
+def command(launch: Launch) -> RunCommand:  # noqa: ARG001 (the writers' contract)
     """torchtitan's trainer with the module."""
-    return Command(
+    return RunCommand(
         argv=(
             *("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
             *("--training.steps", "${TRAIN_STEPS}"),
@@ -278,17 +278,17 @@ def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
     )
 
 
-def choices(launch: Launch) -> Iterator[Choice]:
+def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """The settings worth a sentence."""
     size = registry_size(launch)
-    yield Choice(
+    yield ExplainedSetting(
         "model_spec()",
         f"torchtitan's own {size.module} {size.name}"
         if size
         else "written out: no size of torchtitan's registry is this model in every setting",
     )
     if launch.job.precision in _LOW:
-        yield Choice(f"converters = {launch.job.precision}", _converter_reason(launch))
+        yield ExplainedSetting(f"converters = {launch.job.precision}", _converter_reason(launch))
     yield from section_choices(sections(launch))
 
 
@@ -348,7 +348,7 @@ def _module(launch: Launch) -> str:
     )
 
 
-def python_assignments(section: Section) -> list[str]:
+def python_assignments(section: SettingsSection) -> list[str]:
     """Settings as attributes of an object that exists."""
     lines: list[str] = []
     for setting in section.settings:
@@ -378,21 +378,24 @@ def _imports(launch: Launch) -> list[str]:
     ]
 
 
-def _quantisers(launch: Launch) -> list[tuple[str, tuple[Setting, ...]]]:
+def _quantisers(launch: Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
     """Converters of the precision with their arguments, the one for experts last."""
-    compiled = Setting("model_compile_enabled", True)
-    names: list[tuple[str, tuple[Setting, ...]]] = []
+    compiled = WrittenSetting("model_compile_enabled", True)
+    names: list[tuple[str, tuple[WrittenSetting, ...]]] = []
     if launch.job.precision == "fp8":
-        recipe = Setting("recipe_name", "rowwise"), Setting("filter_fqns", HIGH_PRECISION)
+        recipe = (
+            WrittenSetting("recipe_name", "rowwise"),
+            WrittenSetting("filter_fqns", HIGH_PRECISION),
+        )
         names = [
             ("Float8LinearConverter", (*recipe, compiled)),
             ("Float8GroupedExpertsConverter", (compiled,)),
         ]
     if launch.job.precision == "mxfp8":
-        which = Setting("fqns", ["attention", "feed_forward", "shared_experts"])
+        which = WrittenSetting("fqns", ["attention", "feed_forward", "shared_experts"])
         names = [
             ("MXFP8LinearConverter", (which, compiled)),
-            ("MXFP8GroupedExpertsConverter", (Setting("pad_multiple", 128), compiled)),
+            ("MXFP8GroupedExpertsConverter", (WrittenSetting("pad_multiple", 128), compiled)),
         ]
     return names if launch.job.model.moe else names[:1]
 

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 Kind = Literal["F", "B", "W", "D"]
 
 
-class Pass(NamedTuple):
+class SimulatedPass(NamedTuple):
     """One pass of one chunk for one micro-batch."""
 
     kind: Kind
@@ -29,7 +29,7 @@ class Pass(NamedTuple):
 
 
 # Passes that run as one: each starts when all can, and all end together.
-Step = tuple[Pass, ...]
+Step = tuple[SimulatedPass, ...]
 
 
 class ChunkTimes(NamedTuple):
@@ -60,7 +60,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedPipeline:
     """Seconds at which devices start and end, and what they hold at their peak.
 
     `full[device]`: most chunks between a forward and the backward of the same micro-batch, and
@@ -72,7 +72,7 @@ class Outcome:
     end_s: tuple[float, ...]
     full: tuple[int, ...]
     peak: tuple[float, ...]
-    played: tuple[tuple[tuple[Pass, float, float], ...], ...]
+    played: tuple[tuple[tuple[SimulatedPass, float, float], ...], ...]
 
     @property
     def span_s(self) -> float:
@@ -82,16 +82,16 @@ class Outcome:
 
 def simulate(
     schedule: Schedule, times: Sequence[ChunkTimes], deferred_share: float = 1.0
-) -> Outcome:
+) -> SimulatedPipeline:
     """Play a schedule. `times[chunk]`; `deferred_share`: memory that W keeps, over all of it.
 
     ValueError if the order waits for itself.
     """
     before = _predecessors(schedule)
-    ended: dict[Pass, float] = {}
+    ended: dict[SimulatedPass, float] = {}
     clock = [0.0] * len(schedule.steps)
     starts: list[float | None] = [None] * len(schedule.steps)
-    played: list[list[tuple[Pass, float, float]]] = [[] for _ in schedule.steps]
+    played: list[list[tuple[SimulatedPass, float, float]]] = [[] for _ in schedule.steps]
     position = [0] * len(schedule.steps)
     left = sum(len(steps) for steps in schedule.steps)
     while left:
@@ -117,7 +117,7 @@ def simulate(
         if not progressed:
             raise ValueError("the order of the passes waits for itself")
     held = [_held(steps, deferred_share) for steps in schedule.steps]
-    return Outcome(
+    return SimulatedPipeline(
         start_s=tuple(start or 0.0 for start in starts),
         end_s=tuple(clock),
         full=tuple(full for full, _ in held),
@@ -142,7 +142,7 @@ def _predecessors(schedule: Schedule) -> _Chain:
     return _Chain(earlier, later)
 
 
-def _ready_s(step: Step, chain: _Chain, ended: dict[Pass, float]) -> float | None:
+def _ready_s(step: Step, chain: _Chain, ended: dict[SimulatedPass, float]) -> float | None:
     """When all that a step depends on is done; None if something is not."""
     ready = 0.0
     for item in step:
@@ -154,19 +154,19 @@ def _ready_s(step: Step, chain: _Chain, ended: dict[Pass, float]) -> float | Non
     return ready
 
 
-def _needed(one_pass: Pass, chain: _Chain) -> list[tuple[Pass, ...]]:
+def _needed(one_pass: SimulatedPass, chain: _Chain) -> list[tuple[SimulatedPass, ...]]:
     """What a pass waits for, each as options of which one exists."""
     chunk, microbatch = one_pass.chunk, one_pass.microbatch
     if one_pass.kind == "F":
         if chunk not in chain.earlier:
             return []
-        return [(Pass("F", chain.earlier[chunk], microbatch),)]
+        return [(SimulatedPass("F", chain.earlier[chunk], microbatch),)]
     if one_pass.kind == "W":
-        return [(Pass("B", chunk, microbatch),)]
+        return [(SimulatedPass("B", chunk, microbatch),)]
     if chunk not in chain.later:
-        return [(Pass("F", chunk, microbatch),)]
+        return [(SimulatedPass("F", chunk, microbatch),)]
     nearer = chain.later[chunk]
-    return [(Pass("B", nearer, microbatch), Pass("D", nearer, microbatch))]
+    return [(SimulatedPass("B", nearer, microbatch), SimulatedPass("D", nearer, microbatch))]
 
 
 def _held(steps: Sequence[Step], share: float) -> tuple[int, float]:
@@ -197,7 +197,7 @@ def _folded(pp: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     return tuple(min(chunk, 2 * pp - 1 - chunk) for chunk in chunks), (tuple(chunks),)
 
 
-def _alone(passes: Sequence[Pass]) -> tuple[Step, ...]:
+def _alone(passes: Sequence[SimulatedPass]) -> tuple[Step, ...]:
     return tuple((one_pass,) for one_pass in passes)
 
 
@@ -206,8 +206,8 @@ def gpipe(pp: int, grad_acc: int) -> Schedule:
     microbatches = range(grad_acc)
     steps = tuple(
         _alone(
-            [Pass("F", stage, mb) for mb in microbatches]
-            + [Pass("D", stage, mb) for mb in microbatches]
+            [SimulatedPass("F", stage, mb) for mb in microbatches]
+            + [SimulatedPass("D", stage, mb) for mb in microbatches]
         )
         for stage in range(pp)
     )
@@ -219,11 +219,11 @@ def one_forward_one_backward(pp: int, grad_acc: int) -> Schedule:
     steps = []
     for stage in range(pp):
         warm = min(grad_acc, pp - stage - 1)
-        passes = [Pass("F", stage, mb) for mb in range(warm)]
+        passes = [SimulatedPass("F", stage, mb) for mb in range(warm)]
         for mb in range(grad_acc):
             if warm + mb < grad_acc:
-                passes.append(Pass("F", stage, warm + mb))
-            passes.append(Pass("D", stage, mb))
+                passes.append(SimulatedPass("F", stage, warm + mb))
+            passes.append(SimulatedPass("D", stage, mb))
         steps.append(_alone(passes))
     return Schedule(tuple(steps), *_straight(pp))
 
@@ -247,12 +247,12 @@ def interleaved(pp: int, vpp: int, grad_acc: int) -> Schedule:
     steps = []
     for stage in range(pp):
         warm = min(total, 2 * (pp - stage - 1) + (vpp - 1) * pp)
-        passes = [Pass("F", item * pp + stage, mb) for item, mb in forward[:warm]]
+        passes = [SimulatedPass("F", item * pp + stage, mb) for item, mb in forward[:warm]]
         for index, (item, mb) in enumerate(backward):
             if warm + index < total:
                 ahead, next_mb = forward[warm + index]
-                passes.append(Pass("F", ahead * pp + stage, next_mb))
-            passes.append(Pass("D", item * pp + stage, mb))
+                passes.append(SimulatedPass("F", ahead * pp + stage, next_mb))
+            passes.append(SimulatedPass("D", item * pp + stage, mb))
         steps.append(_alone(passes))
     return Schedule(tuple(steps), *_straight(pp, vpp))
 
@@ -270,17 +270,18 @@ def zero_bubble(pp: int, grad_acc: int, vpp: int = 1, rounds: int = 1) -> Schedu
     for stage in range(pp):
         warm = min(total, rounds * (pp - stage - 1) + (vpp - 1) * pp)
         later = rounds * stage
-        passes = [Pass("F", item * pp + stage, mb) for item, mb in forward[:warm]]
+        passes = [SimulatedPass("F", item * pp + stage, mb) for item, mb in forward[:warm]]
         for index, (item, mb) in enumerate(backward):
             if warm + index < total:
                 ahead, next_mb = forward[warm + index]
-                passes.append(Pass("F", ahead * pp + stage, next_mb))
-            passes.append(Pass("B", item * pp + stage, mb))
+                passes.append(SimulatedPass("F", ahead * pp + stage, next_mb))
+            passes.append(SimulatedPass("B", item * pp + stage, mb))
             if index >= later:
                 due, due_mb = backward[index - later]
-                passes.append(Pass("W", due * pp + stage, due_mb))
+                passes.append(SimulatedPass("W", due * pp + stage, due_mb))
         passes += [
-            Pass("W", item * pp + stage, mb) for item, mb in backward[max(0, total - later) :]
+            SimulatedPass("W", item * pp + stage, mb)
+            for item, mb in backward[max(0, total - later) :]
         ]
         steps.append(_alone(passes))
     return Schedule(tuple(steps), *_straight(pp, vpp))
@@ -292,15 +293,15 @@ class _Emitter:
     def __init__(self, grad_acc: int) -> None:
         self.grad_acc = grad_acc
         self.count: dict[tuple[str, int], int] = {}
-        self.waiting: list[Pass] = []
+        self.waiting: list[SimulatedPass] = []
         self.steps: list[Step] = []
 
-    def _next(self, kind: Kind, chunk: int) -> Pass | None:
+    def _next(self, kind: Kind, chunk: int) -> SimulatedPass | None:
         """The chunk's next pass of a kind; B and D share the count of backward passes."""
         counter = ("F" if kind == "F" else "B", chunk)
         index = self.count.get(counter, 0)
         self.count[counter] = index + 1
-        return Pass(kind, chunk, index) if index < self.grad_acc else None
+        return SimulatedPass(kind, chunk, index) if index < self.grad_acc else None
 
     def run(self, *wanted: tuple[Kind, int]) -> None:
         """One step of the passes that exist; W of the longest deferred for kind W."""

@@ -33,7 +33,7 @@ from planner.evidence.runs.report import (
 )
 from planner.job.written import toml_text, write_text
 from planner.report.charts.drawing import svg
-from planner.report.charts.scatter import Point, scatter_chart
+from planner.report.charts.scatter import RunPoint, scatter_chart
 
 COMMAND = "python -m planner.report.accuracy"
 _FOLDER = Path(__file__).resolve().parents[1] / "evidence" / "data"
@@ -95,7 +95,7 @@ def _coverage_with_its_source(predictions: Sequence[Prediction]) -> float | None
 def time_chart(predictions: Sequence[Prediction]) -> Any:
     """Predicted against measured step times, one colour a framework profile."""
     points = [
-        Point(found[1], found[0], prediction.job.framework.name)
+        RunPoint(found[1], found[0], prediction.job.framework.name)
         for prediction in predictions
         if (found := known(prediction, "time")) is not None
     ]

@@ -9,9 +9,8 @@ from pathlib import Path
 from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import gib, percent_sure, plural, seconds, share, signed_share
 from planner.launch.check.assess import Assessment
-from planner.launch.check.changes import Change
-from planner.launch.check.measured import GIB, Comparison, Findings
-from planner.launch.check.measured import Explanation as GapExplanation
+from planner.launch.check.changes import LaunchChange
+from planner.launch.check.measured import GIB, Findings, GapExplanation, MeasuredComparison
 from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
 from planner.predict.plan_text import (
@@ -50,7 +49,7 @@ _MOST_PLACES = 3
 def check_report(
     assessment: Assessment,
     explanation: Explanation | None,
-    changes: Sequence[Change],
+    changes: Sequence[LaunchChange],
     findings: Findings | None,
     *,
     verbose: bool = False,
@@ -165,7 +164,7 @@ def _short(place: str) -> str:
 # --- changes --------------------------------------------------------------------------------------
 
 
-def _changes(assessment: Assessment, changes: Sequence[Change]) -> Block:
+def _changes(assessment: Assessment, changes: Sequence[LaunchChange]) -> Block:
     if changes:
         titles = "~change | step time | tokens/s | peak\nGiB | fits | ~gain"
         return table(titles, map(_change_row, changes), _change_title(assessment, changes))
@@ -175,7 +174,7 @@ def _changes(assessment: Assessment, changes: Sequence[Change]) -> Block:
     return Notes((text,))
 
 
-def _change_title(assessment: Assessment, changes: Sequence[Change]) -> str:
+def _change_title(assessment: Assessment, changes: Sequence[LaunchChange]) -> str:
     if assessment.plan is None:
         return "Single changes that would run"
     if assessment.plan.fits and changes[0].sufficient:
@@ -185,7 +184,7 @@ def _change_title(assessment: Assessment, changes: Sequence[Change]) -> str:
     return "Best single changes that make it fit"
 
 
-def _change_row(change: Change) -> tuple[str, ...]:
+def _change_row(change: LaunchChange) -> tuple[str, ...]:
     plan = change.plan
     return (
         change.change,
@@ -197,7 +196,7 @@ def _change_row(change: Change) -> tuple[str, ...]:
     )
 
 
-def _gain(change: Change) -> str:
+def _gain(change: LaunchChange) -> str:
     if change.faster is None or change.saved_bytes is None:
         return "runs"
     faster_by = f"{signed_share(change.faster)} tokens/s"
@@ -244,7 +243,7 @@ def _explains(explanation: GapExplanation, findings: Findings) -> str:
     return "more than it" if beyond else "a part of it"
 
 
-def _comparison_row(comparison: Comparison) -> tuple[str, ...]:
+def _comparison_row(comparison: MeasuredComparison) -> tuple[str, ...]:
     figure, side = comparison.figure, "above" if comparison.ratio > 1 else "below"
     error = error_text(comparison.predicted, comparison.interval)
     return (

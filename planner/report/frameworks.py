@@ -14,7 +14,7 @@ from planner.job.frameworks.names import (
     profile_named,
     target_named,
 )
-from planner.job.frameworks.settings import TABLES, Setting, settings_of
+from planner.job.frameworks.settings import TABLES, DeclaredSetting, settings_of
 from planner.job.frameworks.techniques import Technique
 from planner.job.schedules import SCHEDULES
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report, headings, table
@@ -149,7 +149,7 @@ def _settings(profile: FrameworkProfile, name: str, title: str) -> Facts:
     return Facts(tuple((one.name, _described(one, values[one.name])) for one in settings), title)
 
 
-def _described(setting: Setting, value: object) -> str:
+def _described(setting: DeclaredSetting, value: object) -> str:
     """`4 B/parameter: gradients as they accumulate.`"""
     unit = f" {setting.unit}" if setting.unit not in ("", "1") and value is not None else ""
     return f"{_setting(value)}{unit}: {setting.meaning}"

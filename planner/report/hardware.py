@@ -8,8 +8,8 @@ from typing import Any
 
 from hardware.errors import HardwareError
 from hardware.load import (
+    CatalogSource,
     Fact,
-    Source,
     cluster_names,
     facts,
     gpu_facts,
@@ -189,6 +189,6 @@ def _origin(fact: Fact) -> str:
     return f"{origin}: {fact.note}" if fact.note else origin
 
 
-def _citation(source: Source) -> str:
+def _citation(source: CatalogSource) -> str:
     accessed = f"accessed {source.accessed}" if source.accessed else ""
     return ", ".join(part for part in (source.title, source.url, accessed) if part)

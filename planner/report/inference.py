@@ -10,9 +10,9 @@ from planner.job.models.catalog import ResolvedModel
 from planner.job.quantities import GIB, gib, plural, share
 from planner.job.written import picked
 from planner.predict.memory.inference import InferenceMemory
-from planner.predict.memory.serving.solve import Change, Solved
-from planner.predict.memory.serving.stage import StageMemory
-from planner.predict.memory.serving_splits import Split
+from planner.predict.memory.serving.solve import DeploymentChange, Solved
+from planner.predict.memory.serving.stage import ServingStageMemory
+from planner.predict.memory.serving_splits import ServingSplit
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 
@@ -20,14 +20,14 @@ from planner.report.tables import Block, Facts, Notes, TableData, as_report, tab
 class Tuning:
     """What `--advise` adds: the same GPUs split otherwise, and the model with grouped queries."""
 
-    splits: Sequence[Split]
-    grouped: Change | None
+    splits: Sequence[ServingSplit]
+    grouped: DeploymentChange | None
 
 
 Terms = tuple[tuple[str, float, str], ...]
 
 
-def _terms(stage: StageMemory) -> tuple[Terms, Terms]:
+def _terms(stage: ServingStageMemory) -> tuple[Terms, Terms]:
     """(name, bytes, where the figure comes from) of everything a rank holds, KV cache apart; then
     of what lies beside the engine's budget."""
     weights, peak = stage.weights, stage.activations
@@ -58,7 +58,7 @@ def inference_report(
     result: InferenceMemory,
     model: ResolvedModel,
     solved: Solved | None,
-    advice: Sequence[Change],
+    advice: Sequence[DeploymentChange],
     warnings: Sequence[str],
     tuning: Tuning | None = None,
 ) -> Iterator[Block]:
@@ -106,7 +106,9 @@ def _terms_table(result: InferenceMemory) -> TableData:
     return table("<term | GiB | of budget | ~from", rows, f"Memory of the fullest GPU{where}")
 
 
-def _row(stage: StageMemory, name: str, size: float, source: str) -> tuple[str, str, str, str]:
+def _row(
+    stage: ServingStageMemory, name: str, size: float, source: str
+) -> tuple[str, str, str, str]:
     return (name, gib(size, 2), share(size / stage.budget), source)
 
 
@@ -147,7 +149,7 @@ def _verdict(result: InferenceMemory, solved: Solved | None) -> tuple[str, str]:
     return ("fits", f"yes, {spare} GiB to spare on the fullest GPU{doubt}")
 
 
-def _advice(advice: Sequence[Change], result: InferenceMemory) -> Block:
+def _advice(advice: Sequence[DeploymentChange], result: InferenceMemory) -> Block:
     if rows := [(change.options, gib(-change.missing, 2)) for change in advice if change.fits]:
         return table("~change | GiB to spare", rows, "What would fit")
     if not advice:
@@ -158,7 +160,9 @@ def _advice(advice: Sequence[Change], result: InferenceMemory) -> Block:
     return Notes((f"Nothing that was tried fits. {found}",))
 
 
-def _tuning(result: InferenceMemory, advice: Sequence[Change], tuning: Tuning) -> Iterator[Block]:
+def _tuning(
+    result: InferenceMemory, advice: Sequence[DeploymentChange], tuning: Tuning
+) -> Iterator[Block]:
     """What holds the memory and what makes it smaller; latency against throughput."""
     stage = result.heaviest
     weights, cache = stage.weights.total, stage.kv_needed
@@ -188,12 +192,12 @@ _SPLIT_NOTES = (
 )
 
 
-def _splits(found: Sequence[Split]) -> TableData:
+def _splits(found: Sequence[ServingSplit]) -> TableData:
     fitting = [one for one in found if one.memory.fits]
     quickest = min(fitting, key=lambda one: one.token_s, default=None)
     widest = max(fitting, key=lambda one: one.tokens_per_s, default=None)
 
-    def marks(one: Split) -> str:
+    def marks(one: ServingSplit) -> str:
         said = {
             "does not fit": not one.memory.fits,
             "least latency": one is quickest,
@@ -241,7 +245,7 @@ def _notes(result: InferenceMemory, warnings: Sequence[str]) -> tuple[str, ...]:
 def inference_document(
     result: InferenceMemory,
     solved: Solved | None,
-    advice: Sequence[Change],
+    advice: Sequence[DeploymentChange],
     tuning: Tuning | None = None,
 ) -> dict[str, Any]:
     """The answer as plain data for --json: bytes and tokens."""
@@ -276,7 +280,7 @@ def inference_document(
     return document
 
 
-def _stage_document(stage: StageMemory) -> dict[str, Any]:
+def _stage_document(stage: ServingStageMemory) -> dict[str, Any]:
     names = (
         "stage layers budget_bytes=budget usable_bytes=usable available_kv_bytes=available"
         " kv_needed_bytes=kv_needed"

@@ -11,7 +11,7 @@ from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.footprint import Footprint
-from planner.predict.memory.solve import Border, Point, Solution
+from planner.predict.memory.solve import Border, Solution, SolvedPoint
 from planner.predict.memory.terms import peak_parts, peak_row, peak_tensors, phase_rows
 
 DOCUMENT_VERSION = 1
@@ -89,7 +89,7 @@ def _border(border: Border) -> dict[str, Any]:
     }
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: SolvedPoint) -> dict[str, Any]:
     return {"value": point.value, **_verdict(point.footprint)}
 
 

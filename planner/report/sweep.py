@@ -12,7 +12,7 @@ from planner.compare.interval import Range
 from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
 from planner.compare.sweep.results import provenance, rows
-from planner.compare.sweep.run import Count
+from planner.compare.sweep.run import SearchCounts
 from planner.report.study_words import NONE, days_text, money, spread_text
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
@@ -42,7 +42,7 @@ def _found(grid: Grid, journal: Journal) -> _Found:
     return found
 
 
-def sweep_document(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]:
+def sweep_document(grid: Grid, journal: Journal, count: SearchCounts) -> dict[str, Any]:
     """The counts, what the searches took, and the reasons of what failed or has no plan."""
     found = _found(grid, journal)
     return _effort(grid, journal, count) | {
@@ -52,7 +52,7 @@ def sweep_document(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]
     }
 
 
-def _effort(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]:
+def _effort(grid: Grid, journal: Journal, count: SearchCounts) -> dict[str, Any]:
     ran = [(float(one["seconds"]), str(one["host"])) for one in provenance(grid, journal)]
     seconds = [took for took, _ in ran]
     failures = (journal.failed.get(grid.key(index)) for index in range(len(grid)))
@@ -69,7 +69,7 @@ def _effort(grid: Grid, journal: Journal, count: Count) -> dict[str, Any]:
 
 
 @as_report
-def sweep_report(grid: Grid, journal: Journal, count: Count) -> Iterator[Block]:
+def sweep_report(grid: Grid, journal: Journal, count: SearchCounts) -> Iterator[Block]:
     """The whole report."""
     effort, found = _effort(grid, journal, count), _found(grid, journal)
     took = "nothing yet"

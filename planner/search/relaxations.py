@@ -105,7 +105,7 @@ def _is_safe(plan: Plan, request: Request) -> bool:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChangeOutcome:
     """What the search of a change found; `decided`: a plan, or proof that there is none."""
 
     plan: Plan | None
@@ -114,7 +114,7 @@ class Outcome:
 
 # A situation, a change of it, when to stop, whether as many GPUs must be used, and whether only a
 # plan that fits safely will do.
-Check = Callable[[Situation, Change, Until, bool, bool], Outcome]
+Check = Callable[[Situation, Change, Until, bool, bool], ChangeOutcome]
 Kinds = Mapping[RelaxationKind, Callable[[Situation, Until], Changes]]
 
 
@@ -125,7 +125,7 @@ def verify(
     same_gpus: bool = True,
     safe_only: bool = False,
     effort: Effort = EFFORT,
-) -> Outcome:
+) -> ChangeOutcome:
     """The fastest plan that was found of the changed job, a safe one if there is any.
 
     No plan if nothing fits, or the change is not as promised (fewer GPUs are used).
@@ -141,15 +141,15 @@ def verify(
         wanted = at.gpus if same_gpus else job.cluster.num_gpus
         shares = cost_shares(job)
     except (UsageError, HardwareError, ConstraintError):
-        return Outcome(None)
+        return ChangeOutcome(None)
     if shares.job.cluster.num_gpus != wanted:
-        return Outcome(None)
+        return ChangeOutcome(None)
     for probability in levels:
         trial = search_costed(shares, probability=probability, effort=until.effort(effort))
         plan = trial.plan()
         if plan is not None:
-            return Outcome(plan)
-    return Outcome(None, trial.proven)
+            return ChangeOutcome(plan)
+    return ChangeOutcome(None, trial.proven)
 
 
 # --- the machines -------------------------------------------------------------------------------

@@ -18,11 +18,11 @@ import click
 from planner.compare.offers import Offer
 from planner.compare.settings import Settings
 from planner.compare.sweep import engines
-from planner.compare.sweep.grid import Grid, Point, Pricing
+from planner.compare.sweep.grid import Grid, GridPoint, Pricing
 from planner.compare.sweep.journal import opened, read_only
 from planner.compare.sweep.results import FIGURES, write
 from planner.compare.sweep.run import count, header, run
-from planner.compare.sweep.work import Common, Record
+from planner.compare.sweep.work import Common, TaskRecord
 from planner.job.request import Request
 from planner.search.launchable import SILENT
 
@@ -34,7 +34,7 @@ _TEXTS = {
 }
 
 
-def nothing(_common: Common, point: Point) -> Record:
+def nothing(_common: Common, point: GridPoint) -> TaskRecord:
     """A record as large as that of a search."""
     figures = {name: float(hash((point.key, name)) % 10**9) for name in FIGURES}
     row = figures | _TEXTS | {"reason": "", "num_gpus": 64, "plan_gbs_tokens": 4 * 10**6}

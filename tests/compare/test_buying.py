@@ -7,9 +7,9 @@ import pytest
 from hardware.load import parse_gpus
 from planner.compare import buying
 from planner.compare.buying import TrainingRun, buy
-from planner.compare.choice import Limits, Objective
+from planner.compare.choice import ChoiceLimits, Objective
 from planner.compare.offers import Offer, several_clusters
-from planner.compare.run import Placed, racks_of, run_at
+from planner.compare.run import PlacedRun, racks_of, run_at
 from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.search.search import find_plans
@@ -26,7 +26,7 @@ def unpruned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buying, "better", lambda *_: "")
 
 
-def bought(objective: Objective, limits: Limits) -> buying.Buying:
+def bought(objective: Objective, limits: ChoiceLimits) -> buying.Buying:
     runs = [TrainingRun("one", JOB, 10**11)]
     return buy(runs, OFFERS, limits, Settings(**PRICES), objective=objective)
 
@@ -35,7 +35,7 @@ def bought(objective: Objective, limits: Limits) -> buying.Buying:
 def test_what_is_left_out_changes_neither_choice_nor_front(
     objective: Objective, request: pytest.FixtureRequest
 ) -> None:
-    limits = Limits(power_kw=60.0) if objective == "energy" else Limits()
+    limits = ChoiceLimits(power_kw=60.0) if objective == "energy" else ChoiceLimits()
     pruned = bought(objective, limits)
     request.getfixturevalue("unpruned")
     whole = bought(objective, limits)
@@ -66,7 +66,7 @@ def test_whole_domains_are_bought_and_terms_are_paid() -> None:
     offer = Offer(gpus="8xGB200", reserved=2.0, term_days=100.0, capex_per_gpu=50_000)
     request = JOB.model_copy(update={"gpus": "8xGB200"})
     result = find_plans(request, top=1)
-    placed = Placed(offer, request.resolve(), 10**11, Settings())
+    placed = PlacedRun(offer, request.resolve(), 10**11, Settings())
     run = run_at(placed, result.job, result.plans[0])
     assert run is not None and run.owning is not None
     assert (run.billed_gpus, run.owning.billed_gpus, run.racks) == (8, 72, 1)

@@ -22,7 +22,7 @@ from planner.compare.comparison import compare_clusters
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.results import Comparison, Run
-from planner.compare.run import Placed, run_at, time_shares
+from planner.compare.run import PlacedRun, run_at, time_shares
 from planner.compare.searches import Task, run_searches
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
@@ -43,9 +43,9 @@ def five() -> Comparison:
     return compare_clusters(BASE, OFFERS, TOKENS, SETTINGS)
 
 
-def _placed(name: str, item: Settings, offer: Offer | None = None) -> Placed:
+def _placed(name: str, item: Settings, offer: Offer | None = None) -> PlacedRun:
     job = BASE.model_copy(update={"gpus": name}).resolve()
-    return Placed(offer or Offer(gpus=name), job, TOKENS, item)
+    return PlacedRun(offer or Offer(gpus=name), job, TOKENS, item)
 
 
 def _on(five: Comparison, name: str) -> Run:

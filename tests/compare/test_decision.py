@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.compare.choice import Choice, Limits, Order
+from planner.compare.choice import Choice, ChoiceLimits, Order
 from planner.compare.decision import decide
 from planner.compare.interval import Range, bound, chance
 from planner.job.errors import UsageError
@@ -63,7 +63,9 @@ def every_set(choices: list[Choice], order: Order) -> Iterator[tuple[float, floa
 def test_the_choice_is_the_best_of_all(
     choices: list[Choice], order: Order, days: float, budget: float, power: float
 ) -> None:
-    limits = Limits(deadline_days=2 * days, budget=2 * budget, power_kw=2 * power, certainty=SURE)
+    limits = ChoiceLimits(
+        deadline_days=2 * days, budget=2 * budget, power_kw=2 * power, certainty=SURE
+    )
     close = 1 + 1e-4
     found = decide(choices, limits, "cost", order)
     sets = list(every_set(choices, order))
@@ -84,7 +86,7 @@ def test_the_choice_is_the_best_of_all(
 
 @given(TABLES, st.sampled_from(ORDERS))
 def test_the_smallest_limit_that_works_works(choices: list[Choice], order: Order) -> None:
-    short = decide(choices, Limits(deadline_days=0.01, certainty=SURE), "cost", order)
+    short = decide(choices, ChoiceLimits(deadline_days=0.01, certainty=SURE), "cost", order)
     assert short.best is None
     sets = list(every_set(choices, order))
     if not sets:
@@ -92,14 +94,16 @@ def test_the_smallest_limit_that_works_works(choices: list[Choice], order: Order
         return
     least = short.least["time"]
     assert least == pytest.approx(min(s[0] for s in sets), rel=1e-4)
-    again = decide(choices, Limits(deadline_days=least * 1.001, certainty=SURE), "cost", order)
+    again = decide(
+        choices, ChoiceLimits(deadline_days=least * 1.001, certainty=SURE), "cost", order
+    )
     assert again.best is not None
 
 
 def test_mixed_orders_share_what_power_and_racks_cannot_have_twice() -> None:
     """Three jobs of 10 days on one cluster of 4 racks: two of it end in 20 days."""
     table = [choice(name, "u", 10, 10).model_copy(update={"racks": 4}) for name in "abc"]
-    limits = Limits(racks=8, certainty=0.5)
+    limits = ChoiceLimits(racks=8, certainty=0.5)
     assert decide(table, limits, "time", "side-by-side").least == {"racks": 12.0}
     best = decide(table, limits, "time", "mixed").best
     assert best is not None and (best.days, best.racks) == (pytest.approx(20.0), 8)
@@ -116,14 +120,14 @@ def test_bound_and_chance_are_inverse() -> None:
 
 def test_a_choice_without_a_price_is_not_the_cheapest() -> None:
     table = [choice("", "u", 5, None), choice("", "v", 9, 12)]
-    best = decide(table, Limits()).best
+    best = decide(table, ChoiceLimits()).best
     assert best is not None and best.choices[0].cluster == "v"
-    fastest = decide(table, Limits(), "time").best
+    fastest = decide(table, ChoiceLimits(), "time").best
     assert fastest is not None and fastest.choices[0].cluster == "u" and fastest.cost is None
-    nothing = decide(table[:1], Limits(budget=10.0))
+    nothing = decide(table[:1], ChoiceLimits(budget=10.0))
     assert nothing.best is None and "priced" in nothing.reason
 
 
 def test_an_empty_table_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to choose"):
-        decide([], Limits())
+        decide([], ChoiceLimits())

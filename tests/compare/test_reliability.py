@@ -13,7 +13,7 @@ from hardware.economics import Figure, load_economics
 from planner.compare.goodput import (
     HOUR_S,
     Goodput,
-    Run,
+    GoodputRun,
     daly_interval,
     goodput,
     interruption_rate,
@@ -25,7 +25,7 @@ from planner.compare.goodput import (
 )
 from planner.compare.settings import Settings
 
-LLAMA_3 = Run(gpus=16384, nodes=2048, state_bytes=405e9 * 14, host_bytes_per_s=63e9)
+LLAMA_3 = GoodputRun(gpus=16384, nodes=2048, state_bytes=405e9 * 14, host_bytes_per_s=63e9)
 
 
 def test_young_by_hand() -> None:
@@ -89,7 +89,7 @@ def test_spares_are_the_fewest_that_suffice(mean: float, most: float) -> None:
 
 def test_blooms_spares() -> None:
     """48 nodes kept four spares (arXiv 2211.05100, section 3.2)."""
-    bloom = Run(gpus=384, nodes=48, state_bytes=2.467e12, host_bytes_per_s=63e9)
+    bloom = GoodputRun(gpus=384, nodes=48, state_bytes=2.467e12, host_bytes_per_s=63e9)
     assert goodput(bloom, Settings()).suggested_spares == 4
 
 
@@ -106,7 +106,7 @@ def predicted(name: str, **figures: float) -> Goodput:
     account = load_economics().accounts[name]
     plain = Settings(checkpoint_interval_s=account.interval_s)
     known = {key: plain.figure(key).model_copy(update={"value": figures[key]}) for key in figures}
-    run = Run(account.gpus, account.gpus // account.node_gpus, account.state_bytes, inf)
+    run = GoodputRun(account.gpus, account.gpus // account.node_gpus, account.state_bytes, inf)
     return goodput(run, plain.model_copy(update={"figures": known}))
 
 
@@ -143,7 +143,7 @@ def test_the_highest_rate_holds_up_to_the_jobs_it_was_measured_on() -> None:
         figures={"failure_rate_high": Figure(value=15.1, unit="1/1000 node-days", source="test")}
     )
     for gpus, differs in ((64, True), (1024, True), (1032, False), (16384, False)):
-        run = Run(gpus=gpus, nodes=gpus // 8, state_bytes=1e11, host_bytes_per_s=63e9)
+        run = GoodputRun(gpus=gpus, nodes=gpus // 8, state_bytes=1e11, host_bytes_per_s=63e9)
         told = Figure(value=600, unit="s", source="--restart-time")
         chosen_settings = [
             goodput(run, one.model_copy(update={"figures": {**one.figures, "restart": told}})).low
@@ -155,7 +155,8 @@ def test_the_highest_rate_holds_up_to_the_jobs_it_was_measured_on() -> None:
 @given(st.integers(3, 14))
 def test_more_gpus_are_never_more_useful(power: int) -> None:
     small, large = (
-        goodput(Run(8 * n, n, 1e12, 63e9), Settings()) for n in (2**power // 8, 2**power // 4)
+        goodput(GoodputRun(8 * n, n, 1e12, 63e9), Settings())
+        for n in (2**power // 8, 2**power // 4)
     )
     assert large.mtbf_s < small.mtbf_s
     assert large.share <= small.share + 1e-3  # more nodes also write faster
@@ -170,7 +171,7 @@ def test_slow_restarts_go_through_the_published_two() -> None:
 
 
 def test_people_restart_only_what_stops_rarely() -> None:
-    small = Run(gpus=64, nodes=8, state_bytes=1e12, host_bytes_per_s=63e9)
+    small = GoodputRun(gpus=64, nodes=8, state_bytes=1e12, host_bytes_per_s=63e9)
     told = Settings(figures={"restart": Figure(value=600, unit="s", source="--restart-time")})
     assert goodput(small, Settings()).low < goodput(small, told).low
     assert goodput(LLAMA_3, Settings()).low == goodput(LLAMA_3, told).low

@@ -16,11 +16,11 @@ import pytest
 from planner.compare.offers import Offer
 from planner.compare.settings import Settings
 from planner.compare.sweep.engines import Engine, demand_answer, started
-from planner.compare.sweep.grid import Grid, Point, Pricing
+from planner.compare.sweep.grid import Grid, GridPoint, Pricing
 from planner.compare.sweep.journal import opened
 from planner.compare.sweep.results import rows, write
-from planner.compare.sweep.run import Count, count, header, run
-from planner.compare.sweep.work import Common, Record, search_point
+from planner.compare.sweep.run import SearchCounts, count, header, run
+from planner.compare.sweep.work import Common, TaskRecord, search_point
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.request import Request
 from planner.search.launchable import SILENT
@@ -48,10 +48,10 @@ GRID = Grid(
 )  # fmt: skip
 HEAD = header(SETTINGS.today)
 COMMON = Common(GRID.pricings, SILENT, HEAD["planner"], HEAD["sources"])
-Work = Callable[[Point], Record]
+Work = Callable[[GridPoint], TaskRecord]
 
 
-def made_up(point: Point) -> Record:
+def made_up(point: GridPoint) -> TaskRecord:
     """A record without a search."""
     return {"rows": [{"status": "none", "reason": point.key}] * 2, "provenance": {"seconds": 1.0}}
 
@@ -63,8 +63,8 @@ class Bench:
         self.work, self.given = work, list[str]()
         self.engine = Engine(self.submit, window)
 
-    def submit(self, point: Point) -> Future[Record]:
-        future: Future[Record] = Future()
+    def submit(self, point: GridPoint) -> Future[TaskRecord]:
+        future: Future[TaskRecord] = Future()
         self.given.append(point.key)
         try:
             future.set_result(self.work(point))
@@ -73,7 +73,7 @@ class Bench:
         return future
 
 
-def sweep(folder: Path, bench: Bench, grid: Grid = GRID) -> Count:
+def sweep(folder: Path, bench: Bench, grid: Grid = GRID) -> SearchCounts:
     with opened(folder) as journal:
         journal.begin(HEAD)
         run(grid, journal, bench.engine)
@@ -87,7 +87,9 @@ def table(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_rows_of_real_searches_in_the_order_of_the_grid(tmp_path: Path) -> None:
-    assert sweep(tmp_path, Bench(lambda point: search_point(COMMON, point))) == Count(6, 6, 0)
+    assert sweep(tmp_path, Bench(lambda point: search_point(COMMON, point))) == SearchCounts(
+        6, 6, 0
+    )
     found = table(tmp_path)
     names = [(row["cluster"], row["gbs"], row["price-kind"]) for row in found]
     assert names == [
@@ -102,7 +104,7 @@ def test_rows_of_real_searches_in_the_order_of_the_grid(tmp_path: Path) -> None:
     assert schema.metadata[b"sources"].decode() == HEAD["sources"]
     assert schema.field("days").metadata[b"unit"] == b"d"
     again = Bench()
-    assert sweep(tmp_path, again) == Count(6, 6, 0)
+    assert sweep(tmp_path, again) == SearchCounts(6, 6, 0)
     assert again.given == []
 
 
@@ -110,14 +112,14 @@ def test_no_search_begins_after_the_time_limit(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         journal.begin(HEAD)
         run(GRID, journal, Bench().engine, time_limit_s=0.0)
-        assert count(GRID, journal) == Count(6, 0, 0)
+        assert count(GRID, journal) == SearchCounts(6, 0, 0)
         run(GRID, journal, Bench().engine, time_limit_s=3600.0)
-        assert count(GRID, journal) == Count(6, 6, 0)
+        assert count(GRID, journal) == SearchCounts(6, 6, 0)
 
 
 def test_what_was_interrupted_goes_on_and_ends_alike(tmp_path: Path) -> None:
     class ThenCtrlC(Bench):
-        def submit(self, point: Point) -> Future[Record]:
+        def submit(self, point: GridPoint) -> Future[TaskRecord]:
             if len(self.given) == 4:
                 raise KeyboardInterrupt
             return super().submit(point)
@@ -125,7 +127,7 @@ def test_what_was_interrupted_goes_on_and_ends_alike(tmp_path: Path) -> None:
     first, second = ThenCtrlC(window=1), Bench(window=1)
     with pytest.raises(KeyboardInterrupt):
         sweep(tmp_path / "a", first)
-    assert sweep(tmp_path / "a", second) == Count(6, 6, 0)
+    assert sweep(tmp_path / "a", second) == SearchCounts(6, 6, 0)
     sweep(tmp_path / "b", Bench())
     assert sorted(first.given + second.given) == sorted({GRID.key(index) for index in range(6)})
     written = [(tmp_path / name / "results.parquet").read_bytes() for name in "ab"]
@@ -133,21 +135,21 @@ def test_what_was_interrupted_goes_on_and_ends_alike(tmp_path: Path) -> None:
 
 
 def test_failures_are_counted_and_tried_again(tmp_path: Path) -> None:
-    def fails(point: Point) -> Record:
+    def fails(point: GridPoint) -> TaskRecord:
         if point.labels[2] == "16":
             raise RuntimeError("no\nluck")
         return made_up(point)
 
-    assert sweep(tmp_path, Bench(fails)) == Count(6, 4, 2)
+    assert sweep(tmp_path, Bench(fails)) == SearchCounts(6, 4, 2)
     with opened(tmp_path) as journal:
         assert set(journal.failed.values()) == {"RuntimeError: luck"}
     again = Bench()
-    assert sweep(tmp_path, again) == Count(6, 6, 0)
+    assert sweep(tmp_path, again) == SearchCounts(6, 6, 0)
     assert len(again.given) == 2 and len(table(tmp_path)) == 12
 
 
 def test_nothing_but_failures_ends_it(tmp_path: Path) -> None:
-    def fails(_point: Point) -> Record:
+    def fails(_point: GridPoint) -> TaskRecord:
         raise RuntimeError("no such module")
 
     many = replace(GRID, axes=GRID.axes | {"seed": tuple((str(n), {"n": n}) for n in range(20))})
@@ -158,19 +160,19 @@ def test_nothing_but_failures_ends_it(tmp_path: Path) -> None:
 
 
 def test_only_the_search_that_kills_its_process_fails(tmp_path: Path) -> None:
-    def kills(point: Point) -> Record:
+    def kills(point: GridPoint) -> TaskRecord:
         if point.key == GRID.key(3):
             raise BrokenExecutor("a process was killed")
         return made_up(point)
 
     bench = Bench(kills)
-    assert sweep(tmp_path, bench) == Count(6, 5, 1) and len(bench.given) == 7
+    assert sweep(tmp_path, bench) == SearchCounts(6, 5, 1) and len(bench.given) == 7
     with opened(tmp_path) as journal:
         assert journal.failed == {GRID.key(3): "its process was killed, twice"}
 
 
 def test_a_full_disk_keeps_whole_records(tmp_path: Path) -> None:
-    def long(_point: Point) -> Record:
+    def long(_point: GridPoint) -> TaskRecord:
         return {"rows": [{"status": "none", "reason": "x" * 9000}] * 2, "provenance": {}}
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -184,7 +186,7 @@ def test_a_full_disk_keeps_whole_records(tmp_path: Path) -> None:
         kept = len(journal.done)
         assert 1 < kept < 6 and None not in list(journal.records(journal.done))
     second = Bench(long, window=1)
-    assert sweep(tmp_path, second) == Count(6, 6, 0)
+    assert sweep(tmp_path, second) == SearchCounts(6, 6, 0)
     assert len(second.given) == 6 - kept
 
 
@@ -206,7 +208,7 @@ def test_more_values_search_only_what_is_new(tmp_path: Path) -> None:
     sweep(tmp_path, Bench())
     more = replace(GRID, axes=GRID.axes | {"gbs": (*GRID.axes["gbs"], ("64", {"gbs": 64}))})
     bench = Bench()
-    assert sweep(tmp_path, bench, more) == Count(8, 8, 0)
+    assert sweep(tmp_path, bench, more) == SearchCounts(8, 8, 0)
     assert len(bench.given) == 2
     with opened(tmp_path) as journal:
         assert len(list(rows(more, journal))) == 16
@@ -233,4 +235,4 @@ def test_processes_of_this_machine_outlive_a_killed_one(tmp_path: Path) -> None:
     with opened(tmp_path) as journal, started("local", COMMON, processes=1) as engine:
         journal.begin(HEAD)
         run(GRID, journal, engine, kill_first)
-        assert count(GRID, journal) == Count(6, 6, 0)
+        assert count(GRID, journal) == SearchCounts(6, 6, 0)

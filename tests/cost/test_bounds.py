@@ -18,7 +18,7 @@ from planner.cost.memory import outside_bytes
 from planner.cost.phase_records import GROUP_ROW
 from planner.cost.stage import fill_stage, stage_memory
 from planner.cost.stage_sums import least_together
-from planner.cost.step import Frame, peak_bound_bytes
+from planner.cost.step import StepFrame, peak_bound_bytes
 from planner.cost.tables import Array
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
@@ -217,7 +217,7 @@ def test_the_heads_stage_may_recompute_fewer() -> None:
 def test_the_mean_stage_keeps_as_little_as_the_last() -> None:
     """Four stages of which the last has one micro-batch in flight: 1F1B, gradients in buffers."""
     framework = framework_inputs(persistent_gradients=1.0, workspace_bytes=7.0, fragmentation=0.5)
-    frame = Frame(1.0, 0.0, 0.0, 800.0, 400.0)
+    frame = StepFrame(1.0, 0.0, 0.0, 800.0, 400.0)
     grid = SimpleNamespace(pp=4.0, vpp=1.0, grad_acc=8.0)
     assert peak_bound_bytes(frame, 80.0, grid, framework) == (1280.0 + 0.5 * 80.0) / 4.0 + 7.0
 

@@ -12,8 +12,8 @@ from planner.cost import schedule as forms
 from planner.cost.pipeline import all_forward_first_s, pipeline_time_s
 from planner.predict.pipeline_simulator import (
     ChunkTimes,
-    Outcome,
     Schedule,
+    SimulatedPipeline,
     dualpipe,
     dualpipe_v,
     gpipe,
@@ -45,7 +45,9 @@ def held_at(stage: float, pp: float, vpp: float, grad_acc: float, code: int) -> 
     return forms.held_microbatches(*floats, code)
 
 
-def played(name: str, pp: int, grad_acc: int, stage: ChunkTimes, share: float = 1.0) -> Outcome:
+def played(
+    name: str, pp: int, grad_acc: int, stage: ChunkTimes, share: float = 1.0
+) -> SimulatedPipeline:
     """The schedule with even stages; `stage`: seconds of a micro-batch on one of them."""
     order = ORDERS[name][2](pp, grad_acc)
     # Each micro-batch passes all of a stage's chunks, under DualPipe one of the two.
@@ -67,7 +69,7 @@ def form_s(name: str, pp: int, grad_acc: int, stage: ChunkTimes, validated: bool
     )
 
 
-def period_s(outcome: Outcome) -> float:
+def period_s(outcome: SimulatedPipeline) -> float:
     """Seconds after which a step can follow that no synchronisation holds up: the longest time of a
     device from start to end (optimizer post-validation, 2401.10241, section 4)."""
     return max(end - start for start, end in zip(outcome.start_s, outcome.end_s, strict=True))

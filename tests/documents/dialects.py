@@ -7,9 +7,9 @@ from pathlib import Path
 
 from planner.job.models.catalog import load_model, model_names
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import Row, Table, departures, fields_of, refusals
+from planner.launch.architecture import ArchitectureRow, Table, departures, fields_of, refusals
 from planner.launch.dialects import DIALECTS
-from planner.launch.options import GONE, OPTIONS, SWITCH, Option
+from planner.launch.options import GONE, OPTIONS, SWITCH, DialectOption
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects.md"
 _HEAD = """# How each launch target says a model and its run
@@ -51,7 +51,7 @@ def _runs() -> str:
     return "".join(parts)
 
 
-def _option(option: Option) -> str:
+def _option(option: DialectOption) -> str:
     states = {SWITCH: "there", GONE: "left out"}
     values = ", ".join(
         f"{ours}: {states.get(text, f'`{text}`')}" for ours, text in option.written.items()
@@ -77,8 +77,8 @@ def _line(field: str, table: Table) -> str:
         f"{row.default!r}" for row in rows if row.key and row.default not in (..., None)
     )
     also = {
-        "may be refused": any(row.refuses is not Row(()).refuses for row in rows),
-        "may depart": any(row.departs is not Row(()).departs for row in rows),
+        "may be refused": any(row.refuses is not ArchitectureRow(()).refuses for row in rows),
+        "may depart": any(row.departs is not ArchitectureRow(()).departs for row in rows),
     }
     said = ", ".join(word for word, has in also.items() if has)
     return f"| `{field}` | {keys or '–'} | {defaults} | {said} |\n"

@@ -16,7 +16,7 @@ from hypothesis import given
 from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
 from planner.job.specs import ModelSpec, MoeSpec
 from planner.launch.hf_files import hf_config
-from planner.launch.megatron_flags import Group, as_argv
+from planner.launch.megatron_flags import FlagGroup, as_argv
 from planner.launch.megatron_run import model_groups, model_refusals
 from planner.launch.megatron_states import hybrid_flags, is_hybrid
 from planner.launch.megatron_table import linear_bias
@@ -153,7 +153,7 @@ def _megatron_case(model: ModelSpec) -> dict[str, Any]:
     groups = model_groups(model, 4096, dropout=False, low=False)
     if is_hybrid(model):
         layers = hybrid_flags(model, LayerLayout(block_layers=(model.layers,)), 1)
-        groups = (*groups, Group("layers", layers))
+        groups = (*groups, FlagGroup("layers", layers))
     words, _ = as_argv(groups)
     return {"argv": [*words, *_RUN], "world": 8, "env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
 

@@ -8,7 +8,7 @@ from functools import cache
 from string import Template
 
 from planner import Degrees, Request
-from planner.launch.contract import Command, Launch, NodesAs
+from planner.launch.contract import Launch, NodesAs, RunCommand
 from planner.predict.configuration import evaluate
 
 
@@ -220,7 +220,7 @@ def changed(launch: Launch, **fields: object) -> Launch:
 Cases = Callable[[str], Launch]
 
 
-def default_argv(command: Command) -> tuple[str, ...]:
+def default_argv(command: RunCommand) -> tuple[str, ...]:
     """Program and arguments as they are where the user has set nothing."""
     # A default that names others is empty where these are.
     defaults = {

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from planner.launch.contract import Command, Launch, NodesAs
+from planner.launch.contract import Launch, NodesAs, RunCommand
 from planner.launch.folder import launch_folder
 from tests.launch.plans import BRIDGE, MEGATRON, costed
 
@@ -57,7 +57,7 @@ def _kept(text: str) -> str:
     return re.sub(r"(save.interval[ =])\d+", r"\1...", text)
 
 
-def all_words(command: Command) -> list[str]:
+def all_words(command: RunCommand) -> list[str]:
     """Every word of a command, whatever the user sets."""
     branches = (word for branch in command.branches for word in (*branch.given, *branch.otherwise))
     return [*command.argv[1:], *branches]

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from planner.launch.contract import Command, Launch, NodesAs
+from planner.launch.contract import Launch, NodesAs, RunCommand
 from planner.launch.launchers import launcher_files
 from planner.launch.megatron import command
 from tests.launch.plans import bridge, megatron
@@ -20,7 +20,7 @@ CASES = ("dense", "uneven", "experts", "interleaved-uneven")
 NODES_AS = get_args(NodesAs)
 
 
-def script(launch: Launch, nodes_as: NodesAs, item: Command | None = None) -> str:
+def script(launch: Launch, nodes_as: NodesAs, item: RunCommand | None = None) -> str:
     """The bash lines inside whatever starts the job."""
     launch = replace(launch, nodes_as=nodes_as)
     name, text = next(iter(launcher_files(launch, item or command(launch), {}).items()))
@@ -163,7 +163,7 @@ def test_skypilot_task() -> None:
 
 
 def test_a_variable_that_is_not_set_is_asked_for() -> None:
-    found = Command(argv=("-m", "x"), demands={"DATA": "where the user's data lie"})
+    found = RunCommand(argv=("-m", "x"), demands={"DATA": "where the user's data lie"})
     text = script(megatron("dense"), "torchrun", found)
     run = subprocess.run(
         ["bash"], input=text, capture_output=True, text=True, check=False, env={"PATH": "/bin"}
@@ -173,15 +173,15 @@ def test_a_variable_that_is_not_set_is_asked_for() -> None:
 
 
 def test_a_module_is_started_by_its_name() -> None:
-    found = Command(argv=("-m", "torchtitan.train", "--module", "llama3"))
+    found = RunCommand(argv=("-m", "torchtitan.train", "--module", "llama3"))
     text = script(megatron("dense"), "torchrun", found)
     assert "    -m torchtitan.train \\\n" in text
     assert arguments(text) == ["--module", "llama3"]
-    assert "ARGUMENTS=()" in script(megatron("dense"), "torchrun", Command(argv=("train.py",)))
+    assert "ARGUMENTS=()" in script(megatron("dense"), "torchrun", RunCommand(argv=("train.py",)))
 
 
 def test_accelerate_launches() -> None:
-    found = Command(
+    found = RunCommand(
         argv=("train.py", "--config", "a b.json"),
         launcher="accelerate",
         launcher_arguments=("--config_file", "accelerate.yaml"),

@@ -14,19 +14,27 @@ from planner.predict.plan import Degrees
 from planner.report.charts.curves import curves_chart
 from planner.report.charts.drawing import png, specification, svg
 from planner.report.charts.memory import memory_chart
-from planner.report.figures.curves import Figure, Panel, Point, Series
+from planner.report.figures.curves import CurvePoint, CurvesFigure, Panel, Series
 from planner.report.figures.memory import memory_figure
 
-CURVES = Figure(
+CURVES = CurvesFigure(
     "a <title> & more",
     "a note",
     (
         Panel(
             "Days", "GPUs", "days",
-            (Series("one", (Point(8, 4, 3, 5, "a"), Point(16, 2, 1, float("inf"), "b", True))),),
+            (
+                Series(
+                    "one",
+                    (CurvePoint(8, 4, 3, 5, "a"), CurvePoint(16, 2, 1, float("inf"), "b", True)),
+                ),
+            ),
             (True, True), ((8, 4), (16, 2)), whole_numbers=True,
         ),
-        Panel("Cost", "days", "USD", (Series("two", (Point(1, 2, 1, 3, "c", label="x"),), False),)),
+        Panel(
+            "Cost", "days", "USD",
+            (Series("two", (CurvePoint(1, 2, 1, 3, "c", label="x"),), False),),
+        ),
     ),
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from planner.evidence.runs.families import family_by
 from planner.evidence.runs.predict import predict_rows
 from planner.report.charts.drawing import specification, svg
-from planner.report.charts.scatter import Point, scatter_chart
+from planner.report.charts.scatter import RunPoint, scatter_chart
 from planner.report.pages.page import render
 from planner.report.pages.validation import validation_page
 from planner.report.validation import validation_report
@@ -46,8 +46,8 @@ def test_the_page_shows_cells_as_text() -> None:
 
 
 def test_axes_are_alike_and_families_beyond_the_colours_are_grey() -> None:
-    points = [Point(1.0 + index, 2.0, f"f{index:02}", "x & y") for index in range(30)]
-    chart = specification(scatter_chart([*points, Point(0.0, 1.0, "off")], "Times", "s"))
+    points = [RunPoint(1.0 + index, 2.0, f"f{index:02}", "x & y") for index in range(30)]
+    chart = specification(scatter_chart([*points, RunPoint(0.0, 1.0, "off")], "Times", "s"))
     dots = next(layer for layer in chart["layer"] if layer["mark"]["type"] == "circle")
     x, y = (dots["encoding"][axis]["scale"] for axis in "xy")
     assert x == y and x["type"] == "log"
@@ -57,7 +57,7 @@ def test_axes_are_alike_and_families_beyond_the_colours_are_grey() -> None:
 
 
 def test_a_small_drawing_has_one_path_a_family() -> None:
-    points = [Point(1.0 + index, 2.0, f"f{index % 3}") for index in range(300)]
+    points = [RunPoint(1.0 + index, 2.0, f"f{index % 3}") for index in range(300)]
     small = svg(scatter_chart(points, "Times", "s", hover=False))
     root = ElementTree.fromstring(small)
     paths = [part.get("d", "") for part in root.iter() if part.tag.endswith("path")]

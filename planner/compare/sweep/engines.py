@@ -20,8 +20,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from planner.compare.searches import start_worker, threads_of
-from planner.compare.sweep.grid import Point
-from planner.compare.sweep.work import Common, Record, search_point
+from planner.compare.sweep.grid import GridPoint
+from planner.compare.sweep.work import Common, TaskRecord, search_point
 from planner.job.errors import CannotTellError, UsageError, demand_installed
 
 EngineName = Literal["local", "ray", "dask"]
@@ -37,7 +37,7 @@ _AHEAD = 4
 class Engine:
     """`submit` starts a task; `window`: tasks to hand out before the first is back."""
 
-    submit: Callable[[Point], Future[Record]]
+    submit: Callable[[GridPoint], Future[TaskRecord]]
     window: int
 
 
@@ -114,7 +114,7 @@ def _local(common: Common, processes: int) -> Iterator[Engine]:
             1, context, initializer=start_worker, initargs=(threads_of(processes),)
         )
 
-    def submit(point: Point) -> Future[Record]:
+    def submit(point: GridPoint) -> Future[TaskRecord]:
         pool = idle.get()
         try:
             future = pool.submit(search_point, common, point)
@@ -143,8 +143,8 @@ def _ray(common: Common, address: str) -> Iterator[Engine]:
         shared = ray.put(common)
         task = ray.remote(num_cpus=1, max_retries=3)(search_point)
 
-        def submit(point: Point) -> Future[Record]:
-            future: Future[Record] = task.remote(shared, point).future()
+        def submit(point: GridPoint) -> Future[TaskRecord]:
+            future: Future[TaskRecord] = task.remote(shared, point).future()
             return future
 
         yield Engine(submit, _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1))))

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from planner.compare.comparison import (
-    Entry,
+    EnteredOffer,
     check_currencies,
     enter,
     raise_common_problem,
@@ -48,7 +48,7 @@ class Pricing:
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One search. `key`: the same for the same search of any grid with the same fixed part."""
 
     key: str
@@ -82,9 +82,11 @@ class Grid:
         """Labels of a combination, one an axis."""
         return tuple(label for label, _ in self._values(index))
 
-    def point(self, index: int) -> Point:
+    def point(self, index: int) -> GridPoint:
         """A combination as a search. UsageError for options that contradict each other."""
-        return Point(self.key(index), self.labels(index), *self.build(merged(self._values(index))))
+        return GridPoint(
+            self.key(index), self.labels(index), *self.build(merged(self._values(index)))
+        )
 
     def on(self, today: date) -> Grid:
         """The same with prices that are as old as they are on a day."""
@@ -122,6 +124,6 @@ def check_grid(grid: Grid) -> None:
         check_currencies(entries, pricing.settings)
 
 
-def _entered(grid: Grid, chosen: Mapping[str, Value]) -> Entry:
+def _entered(grid: Grid, chosen: Mapping[str, Value]) -> EnteredOffer:
     request, offer = grid.build(merged(chosen.values()))
     return enter(offer, with_batch(request)[0], None, None)

@@ -13,20 +13,20 @@ from time import monotonic
 from planner._version import __version__
 from planner.compare.searches import Progress
 from planner.compare.sweep.engines import Engine
-from planner.compare.sweep.grid import Grid, Point
+from planner.compare.sweep.grid import Grid, GridPoint
 from planner.compare.sweep.journal import Journal
-from planner.compare.sweep.work import Record, sources_hash
+from planner.compare.sweep.work import TaskRecord, sources_hash
 from planner.job.errors import CannotTellError
 
 # So many failures and nothing else: something is wrong with all of them.
 _ALL_FAIL = 20
 
 
-Batch = list[tuple[Point, Record | str]]
+Batch = list[tuple[GridPoint, TaskRecord | str]]
 
 
 @dataclass(frozen=True)
-class Count:
+class SearchCounts:
     """Searches of a grid that are done, failed (and tried again by the next run), and left."""
 
     total: int
@@ -39,11 +39,11 @@ class Count:
         return self.total - self.done - self.failed
 
 
-def count(grid: Grid, journal: Journal) -> Count:
+def count(grid: Grid, journal: Journal) -> SearchCounts:
     """Where a sweep is, by its journal."""
     keys = [grid.key(index) for index in range(len(grid))]
     done = sum(key in journal.done for key in keys)
-    return Count(len(keys), done, sum(key in journal.failed for key in keys))
+    return SearchCounts(len(keys), done, sum(key in journal.failed for key in keys))
 
 
 def header(today: date) -> dict[str, str]:
@@ -81,13 +81,13 @@ def run(
             raise CannotTellError(f"the first {failures} searches failed; the last: {item}")
 
 
-def _outcomes(engine: Engine, points: Iterator[Point]) -> Iterator[Batch]:
+def _outcomes(engine: Engine, points: Iterator[GridPoint]) -> Iterator[Batch]:
     """Points with their records, or why they failed, as they end. What killed its process is tried
     once more."""
-    waiting: dict[Future[Record], Point] = {}
+    waiting: dict[Future[TaskRecord], GridPoint] = {}
     deaths: set[str] = set()
 
-    def hand_out(some: Iterable[Point]) -> None:
+    def hand_out(some: Iterable[GridPoint]) -> None:
         waiting.update((engine.submit(point), point) for point in some)
 
     hand_out(islice(points, engine.window))

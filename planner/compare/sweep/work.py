@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from planner._version import __version__
-from planner.compare.comparison import Entry, enter, run_of, with_batch
+from planner.compare.comparison import EnteredOffer, enter, run_of, with_batch
 from planner.compare.interval import columns
 from planner.compare.run import facility_kw
 from planner.compare.searches import Outcome, Task, search_one
-from planner.compare.sweep.grid import Point, Pricing
+from planner.compare.sweep.grid import GridPoint, Pricing
 from planner.job.errors import CannotTellError
 from planner.job.written import picked
 from planner.predict.plan_text import configuration_text
@@ -33,7 +33,7 @@ from planner.search.launchable import LaunchNotes
 _alone = threading.Lock()
 
 
-class Record(TypedDict):
+class TaskRecord(TypedDict):
     """What a task leaves: a row for each price, and where and when it ran."""
 
     rows: list[dict[str, Any]]
@@ -50,7 +50,7 @@ class Common:
     sources: str
 
 
-def search_point(common: Common, point: Point) -> Record:
+def search_point(common: Common, point: GridPoint) -> TaskRecord:
     """Search a point. CannotTellError where this machine has another planner; what is wrong with
     the point itself is a row with a reason."""
     started = time.perf_counter()
@@ -70,7 +70,7 @@ def search_point(common: Common, point: Point) -> Record:
     }
 
 
-def _searched(entry: Entry, common: Common) -> Outcome:
+def _searched(entry: EnteredOffer, common: Common) -> Outcome:
     outcome = search_one(Task(entry.request, only_plans=True, launch=common.launch))
     if outcome.result is not None and outcome.result.stopped:
         raise CannotTellError("the search was interrupted")
@@ -112,7 +112,7 @@ def _compile_once() -> None:
         warm_up()
 
 
-def _figures(entry: Entry, outcome: Outcome | None, pricing: Pricing) -> dict[str, Any]:
+def _figures(entry: EnteredOffer, outcome: Outcome | None, pricing: Pricing) -> dict[str, Any]:
     """The figures of `columns.toml` that there are."""
     run, reason = run_of(entry, outcome, pricing.tokens, pricing.settings)
     gpus = entry.cluster.num_gpus

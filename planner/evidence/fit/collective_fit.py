@@ -50,7 +50,7 @@ MACHINES = {gpu: Machine(**row) for gpu, row in _TABLES["machines"].items()}
 
 
 @dataclass(frozen=True)
-class Row:
+class CollectiveRow:
     """One measurement: `time_s` of a collective of `payload_bytes` among `gpus`."""
 
     gpu: str
@@ -68,7 +68,7 @@ def link_bytes(collective: str, payload_bytes: float, size: int) -> float:
     return payload_bytes * factor * (size - 1) / size
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[CollectiveRow]:
     """Measurements of known machines that have a size and a figure; of equal keys the first
     counts."""
     import pandas as pd
@@ -80,13 +80,13 @@ def read_rows(path: Path) -> list[Row]:
     return [_row(record) for record in records.to_dict("records")]
 
 
-def _row(record: dict[Hashable, Any]) -> Row:
+def _row(record: dict[Hashable, Any]) -> CollectiveRow:
     time_s = record["time_ms"] * 1e-3
     if math.isnan(time_s):
         moved = link_bytes(record["collective"], record["payload_bytes"], record["gpus"])
         time_s = moved / (record["busbw_gb_per_s"] * 1e9)
     sizes = {name: record[name] for name in KEY[:-1]}
-    return Row(**sizes, time_s=time_s, label=record[KEY[-1]])
+    return CollectiveRow(**sizes, time_s=time_s, label=record[KEY[-1]])
 
 
 def shipped_links(gpu: str) -> LinkInputs:
@@ -110,7 +110,7 @@ def shipped_links(gpu: str) -> LinkInputs:
     )
 
 
-def predict_s(row: Row, links: LinkInputs) -> float:
+def predict_s(row: CollectiveRow, links: LinkInputs) -> float:
     """Model time of a row, without the benchmark's start-up."""
     from planner.cost import communication
 
@@ -122,7 +122,7 @@ def predict_s(row: Row, links: LinkInputs) -> float:
 
 
 @dataclass(frozen=True)
-class Stage:
+class FitStage:
     """A least-squares fit of `free` fields of one machine's links on its rows, `inside` a node or
     beyond."""
 
@@ -131,12 +131,12 @@ class Stage:
     free: tuple[str, ...]
     inside: bool = True
 
-    def rows(self, row: Row) -> bool:
+    def rows(self, row: CollectiveRow) -> bool:
         """Whether a row is one of them."""
         return row.gpu == self.gpu and (row.nodes == 1) == self.inside
 
 
-STAGES = tuple(Stage(name, **row) for name, row in _TABLES["links"].items())
+STAGES = tuple(FitStage(name, **row) for name, row in _TABLES["links"].items())
 
 
 def soft_l1(error: float) -> float:
@@ -144,7 +144,7 @@ def soft_l1(error: float) -> float:
     return 2.0 * SOFT**2 * (math.sqrt(1.0 + (error / SOFT) ** 2) - 1.0)
 
 
-def fit_stage(stage: Stage, rows: Sequence[Row]) -> tuple[dict[str, float], float]:
+def fit_stage(stage: FitStage, rows: Sequence[CollectiveRow]) -> tuple[dict[str, float], float]:
     """Fitted fields and the benchmark's start-up, s: soft-L1 on the log of the time ratio.
 
     Each within a factor of `MOST_FACTOR` of what ships; starts of 1 us to 1 ms.
@@ -169,7 +169,7 @@ def fit_stage(stage: Stage, rows: Sequence[Row]) -> tuple[dict[str, float], floa
     return fitted, fitted.pop(START_UP)
 
 
-def stage_lines(stage: Stage, rows: Sequence[Row]) -> Iterator[str]:
+def stage_lines(stage: FitStage, rows: Sequence[CollectiveRow]) -> Iterator[str]:
     """Fitted fields beside those that ship, and errors of what ships with the start-up."""
     fields, start_up = fit_stage(stage, rows)
     shipped = shipped_links(stage.gpu)

@@ -106,7 +106,7 @@ class ConstantEvidence:
 
 
 @dataclass(frozen=True)
-class _Runs:
+class _FittedRuns:
     """Runs for the fit: ln(measured / predicted), its derivatives by constant, their sources."""
 
     residuals: Array
@@ -115,7 +115,7 @@ class _Runs:
 
 
 def held_out(
-    predictions: Sequence[Prediction], runs: _Runs | None = None
+    predictions: Sequence[Prediction], runs: _FittedRuns | None = None
 ) -> dict[str, SourceErrors]:
     """Errors of every source with step times, with and without its part in the constants; `runs`:
     their linearised form, where it is known already."""
@@ -164,7 +164,7 @@ def multiplied(job: Job, factors: Mapping[str, float]) -> dict[str, float]:
     return {name: factors[one.name] for one in items for name in one.fields}
 
 
-def linearised(predictions: Sequence[Prediction]) -> _Runs:
+def linearised(predictions: Sequence[Prediction]) -> _FittedRuns:
     """The runs that the fit sees, of each source at most so many, evenly spread: log residuals and
     their derivatives, by one more prediction for each constant."""
     known = (one for one in predictions if error_of(one, "time") is not None)
@@ -189,10 +189,10 @@ def linearised(predictions: Sequence[Prediction]) -> _Runs:
         moved = np.array([_log_time(item) for item in costed])
         slopes[at, place] = (base[at] - moved) / _STEP
     sources = np.array([prediction.row.source for prediction in chosen])
-    return _Runs(np.array(measured) - base, slopes, sources)
+    return _FittedRuns(np.array(measured) - base, slopes, sources)
 
 
-def rests_on(runs: _Runs) -> dict[str, list[str]]:
+def rests_on(runs: _FittedRuns) -> dict[str, list[str]]:
     """Sources of which some run's time moves by a hundredth of a constant's relative change or
     more: those that have a say in it."""
     told = np.abs(runs.slopes) >= _LEAST_SLOPE
@@ -202,7 +202,7 @@ def rests_on(runs: _Runs) -> dict[str, list[str]]:
     }
 
 
-def evidence_of(runs: _Runs) -> dict[str, ConstantEvidence]:
+def evidence_of(runs: _FittedRuns) -> dict[str, ConstantEvidence]:
     """Every constant by name, as all runs have it."""
     whole = np.exp(_changes(runs)).tolist()
     return {
@@ -212,7 +212,7 @@ def evidence_of(runs: _Runs) -> dict[str, ConstantEvidence]:
 
 
 def fitted_factors(
-    predictions: Sequence[Prediction], runs: _Runs | None = None
+    predictions: Sequence[Prediction], runs: _FittedRuns | None = None
 ) -> dict[str, dict[str, float]]:
     """What leaving each source out does to each constant: factors by source and name."""
     runs = linearised(predictions) if runs is None else runs
@@ -245,7 +245,7 @@ def _prior(constant: Constant) -> float:
     return constant.prior or math.exp(fmean(map(math.log, values)))
 
 
-def _changes(runs: _Runs, kept: NDArray[np.bool_] | bool = True) -> Array:
+def _changes(runs: _FittedRuns, kept: NDArray[np.bool_] | bool = True) -> Array:
     """Log change of each constant that fits the kept runs best."""
     limits = [min(_MOST_LOG, math.log(one.most / one.shipped())) for one in CONSTANTS]
     return least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), np.array(limits))
@@ -255,7 +255,7 @@ def _log_time(prediction: Prediction) -> float:
     return math.log(prediction.step_time_s or math.nan)
 
 
-def _weights(runs: _Runs, kept: NDArray[np.bool_] | bool) -> Array:
+def _weights(runs: _FittedRuns, kept: NDArray[np.bool_] | bool) -> Array:
     """Those of a kept source add up to the square root of its runs; all of them to one."""
     _, place, counts = np.unique(runs.sources, return_inverse=True, return_counts=True)
     weights = kept / np.sqrt(counts[place])

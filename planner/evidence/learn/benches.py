@@ -26,7 +26,7 @@ from hardware.errors import HardwareError
 from hardware.files import csv_table, read_text
 from hardware.schema import Cluster
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.evidence.fit.collective_fit import Row, predict_s
+from planner.evidence.fit.collective_fit import CollectiveRow, predict_s
 from planner.evidence.fit.compute_fit import times_s
 from planner.evidence.learn.linear import Equations, Factors, tangent
 from planner.evidence.learn.logs import text_lines
@@ -196,7 +196,7 @@ def predicted_s(bench: Bench, gpu: GpuInputs, links: LinkInputs) -> float:
             return gpu.kernel_floor_s + one["bytes"] / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
         case _:
             nodes = max(1, round(one.get("nodes", 1.0)))
-            row = Row("", nodes, round(one["gpus"]), bench.kind, one["bytes"], 0.0, "")
+            row = CollectiveRow("", nodes, round(one["gpus"]), bench.kind, one["bytes"], 0.0, "")
             return predict_s(row, links)
 
 

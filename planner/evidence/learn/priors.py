@@ -54,7 +54,7 @@ _TAIL = 4.0
 _FEWEST, _MOST_RUNS = 3, 40
 
 
-class Cluster(NamedTuple):
+class CalibratedCluster(NamedTuple):
     """What one calibration is about."""
 
     source: str
@@ -65,10 +65,10 @@ class Cluster(NamedTuple):
         return f"{self.source}, {self.gpu}, {self.framework}"
 
 
-def cluster_of(prediction: Prediction) -> Cluster:
+def cluster_of(prediction: Prediction) -> CalibratedCluster:
     """The cluster of a predicted run."""
     job = prediction.job
-    return Cluster(prediction.row.source, job.cluster.gpu.name, job.framework.name)
+    return CalibratedCluster(prediction.row.source, job.cluster.gpu.name, job.framework.name)
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class Published:
 
     predictions: tuple[Prediction, ...]
     equations: Equations
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[CalibratedCluster, ...]
 
-    def by_cluster(self, *, without: str = "") -> dict[Cluster, list[int]]:
+    def by_cluster(self, *, without: str = "") -> dict[CalibratedCluster, list[int]]:
         """Runs of every cluster, but for those of a source."""
         kept = (index for index, one in enumerate(self.clusters) if one.source != without)
         return grouped(kept, self.clusters.__getitem__)

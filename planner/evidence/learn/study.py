@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from planner.evidence.learn.linear import likeness
 from planner.evidence.learn.posterior import WIDTH, Array, Prior, best_posterior, expectation, trust
-from planner.evidence.learn.priors import Cluster, Published, fitted_prior
+from planner.evidence.learn.priors import CalibratedCluster, Published, fitted_prior
 from planner.evidence.learn.suggest import Unknown, most_telling
 
 Indices = NDArray[np.int64]
@@ -40,7 +40,7 @@ class Learnt:
     `refused`: share of the draws whose calibration was refused; `covered`: share of runs in the
     80 % intervals of the others."""
 
-    cluster: Cluster
+    cluster: CalibratedCluster
     runs: int
     before: float
     factor: float
@@ -64,11 +64,16 @@ def study(runs: Published, count: int, draws: int = DRAWS) -> list[Learnt]:
 
 
 def _learnt(
-    runs: Published, cluster: Cluster, indices: Sequence[int], count: int, draws: int, prior: Prior
+    runs: Published,
+    cluster: CalibratedCluster,
+    indices: Sequence[int],
+    count: int,
+    draws: int,
+    prior: Prior,
 ) -> Learnt:
     at = list(indices)
     like = likeness([runs.predictions[index] for index in at], runs.equations.figure)
-    found = _Runs(runs.equations.slopes[at], runs.equations.residuals[at], like, prior)
+    found = _ClusterRuns(runs.equations.slopes[at], runs.equations.residuals[at], like, prior)
     generator, other = np.random.default_rng(_SEED), np.random.default_rng(_SEED)
     tried = []
     for _ in range(draws):
@@ -79,7 +84,7 @@ def _learnt(
 
 
 @dataclass(frozen=True)
-class _Runs:
+class _ClusterRuns:
     """A cluster's: `slopes` (runs, parameters), `residuals` (runs,), covariance of what is alike
     (runs, runs), and the prior without them."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.recipes.compare import (
-    Comparison,
+    RecipeComparison,
     Searched,
     compare_recipe,
     published,
@@ -61,9 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _compared(predictions: Sequence[Prediction]) -> list[Comparison]:
+def _compared(predictions: Sequence[Prediction]) -> list[RecipeComparison]:
     """Comparisons in order, with progress on a terminal."""
-    found: list[Comparison] = []
+    found: list[RecipeComparison] = []
     searched: Searched = []
     recipes = published(predictions)
     for number, prediction in enumerate(predictions, start=1):

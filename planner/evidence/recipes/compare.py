@@ -38,7 +38,7 @@ Verdict = Literal["as good", "gain", "within the error bar", "cannot tell", "los
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RecipeComparison:
     """A recipe and the best plan of its job. Seconds a step; probabilities and shares, not percent.
 
     `peak_share`: the recipe's predicted peak over the memory there is. `gain`: step time that the
@@ -93,7 +93,7 @@ Searched = list[tuple[Job, Plan | None]]
 
 
 @dataclass
-class Published:
+class PublishedRecipes:
     """What recipes of one job have, by the names of techniques, and the step times measured of each
     configuration."""
 
@@ -101,14 +101,17 @@ class Published:
     measured_s: dict[object, list[float]] = field(default_factory=dict)
 
 
-def published(predictions: Iterable[Prediction]) -> dict[object, Published]:
+def published(predictions: Iterable[Prediction]) -> dict[object, PublishedRecipes]:
     """Recipes by their job."""
-    found: dict[object, Published] = {}
+    found: dict[object, PublishedRecipes] = {}
     for one in predictions:
         mapped, measured_s = one.mapped, one.measured("step_time_s")
         if mapped is None or measured_s is None:
             continue
-        of_job, profile = found.setdefault(_job_key(mapped), Published()), mapped.job.framework
+        of_job, profile = (
+            found.setdefault(_job_key(mapped), PublishedRecipes()),
+            mapped.job.framework,
+        )
         of_job.techniques |= {each.name for each in profile.techniques if _has(profile, each)}
         of_job.measured_s.setdefault((mapped.degrees, mapped.mode.name), []).append(measured_s)
     return found
@@ -121,8 +124,8 @@ def _job_key(mapped: MappedRow) -> object:
 
 
 def compare_recipe(
-    prediction: Prediction, searched: Searched, recipes: Mapping[object, Published]
-) -> Comparison | None:
+    prediction: Prediction, searched: Searched, recipes: Mapping[object, PublishedRecipes]
+) -> RecipeComparison | None:
     """The recipe beside the best plan; None where it is not predicted, or one of its degrees is
     beyond a search (its batch is not mbs·grad_acc·dp). `searched` grows by its job."""
     mapped, predicted_s = prediction.mapped, prediction.step_time_s
@@ -142,7 +145,7 @@ def compare_recipe(
     reason = "" if plan is None else _reason(prediction, mapped, plan, predicted_s, unused)
     if plan is not None and verdict == "cannot tell":
         reason += _telling_run(prediction, mapped, plan)
-    return Comparison(
+    return RecipeComparison(
         source=prediction.row.source,
         model=job.model.name,
         gpus=f"{job.cluster.num_gpus:,} {job.cluster.gpu.name}",
@@ -165,7 +168,7 @@ def compare_recipe(
     )
 
 
-def _unused(mapped: MappedRow, plan: Plan, of_job: Published) -> tuple[str, ...]:
+def _unused(mapped: MappedRow, plan: Plan, of_job: PublishedRecipes) -> tuple[str, ...]:
     """The plan's techniques that no recipe of the job has, and that work at this one's degrees."""
     known = [mapped.job.framework.technique(name) for name in plan.techniques]
     return tuple(
@@ -221,7 +224,7 @@ def _best(job: Job, searched: Searched) -> Plan | None:
 def _verdict(
     plan: Plan | None, predicted_s: float, unused_s: float, times_s: Sequence[float]
 ) -> Verdict:
-    """What a difference is: see `Comparison`."""
+    """What a difference is: see `RecipeComparison`."""
     gain = -1.0 if plan is None else 1.0 - plan.step_time_s / predicted_s
     if plan is None or gain < -_SAME:
         return "lost"

@@ -8,7 +8,7 @@ from functools import cache
 from statistics import median
 
 from hardware.files import shipped_text
-from planner.evidence.recipes.compare import NOTABLE, Comparison, Verdict
+from planner.evidence.recipes.compare import NOTABLE, RecipeComparison, Verdict
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.report import (
     FitErrors,
@@ -19,7 +19,7 @@ from planner.evidence.runs.report import (
 from planner.job.markdown import markdown_table
 
 
-def page(comparisons: Sequence[Comparison], predictions: Sequence[Prediction]) -> str:
+def page(comparisons: Sequence[RecipeComparison], predictions: Sequence[Prediction]) -> str:
     """Markdown; the tables of reliability where predictions of runs are given."""
     parts = [_text("page.md"), _summary(comparisons), _table(comparisons)]
     if predictions:
@@ -32,7 +32,7 @@ def _text(name: str) -> str:
     return shipped_text("planner.evidence.recipes", name).rstrip()
 
 
-def _summary(comparisons: Sequence[Comparison]) -> str:
+def _summary(comparisons: Sequence[RecipeComparison]) -> str:
     gains = [one.gain for one in comparisons if one.gain is not None]
     if not gains:
         return "No recipe was compared."
@@ -58,23 +58,23 @@ _VERDICTS: dict[Verdict, str] = {
 }
 
 
-def _table(comparisons: Sequence[Comparison]) -> str:
+def _table(comparisons: Sequence[RecipeComparison]) -> str:
     """One row for each recipe, with all measurements of it."""
     titles = (
         "source, model, GPUs", "recipe", "measured s", "predicted", "fits", "best found", "s",
         "gain", "verdict, what differs",
     )  # fmt: skip
-    same: dict[tuple[object, ...], list[Comparison]] = {}
+    same: dict[tuple[object, ...], list[RecipeComparison]] = {}
     for one in comparisons:
         same.setdefault((*_job(one), one.recipe, f"{one.predicted_s:.4g}"), []).append(one)
     return markdown_table(titles, map(_row, same.values()))
 
 
-def _job(one: Comparison) -> tuple[str, ...]:
+def _job(one: RecipeComparison) -> tuple[str, ...]:
     return one.source, one.model, one.gpus, one.precision, one.framework
 
 
-def _row(members: Sequence[Comparison]) -> tuple[str, ...]:
+def _row(members: Sequence[RecipeComparison]) -> tuple[str, ...]:
     one = members[0]
     low, high = (pick(member.measured_s for member in members) for pick in (min, max))
     measured = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"

@@ -24,7 +24,7 @@ _FEWEST_RANKED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """One figure of one run: what was predicted, within which 80 % interval, and measured; SI.
 
     The interval leaves out the run's source, if that is among those it is fitted on: it is
@@ -166,14 +166,14 @@ def error_of(prediction: Prediction, figure: Figure) -> float | None:
     return None if found is None else found[0] / found[1] - 1.0
 
 
-def comparison(prediction: Prediction, figure: Figure) -> Comparison | None:
+def comparison(prediction: Prediction, figure: Figure) -> RunComparison | None:
     """A figure beside its interval, None where not measured or predicted."""
     found = known(prediction, figure)
     if found is None:
         return None
     if figure == "time":
-        return Comparison(*found, time_interval(prediction, found[0]))
-    return Comparison(*found, peak_interval(prediction.job, found[0], prediction.row.source))
+        return RunComparison(*found, time_interval(prediction, found[0]))
+    return RunComparison(*found, peak_interval(prediction.job, found[0], prediction.row.source))
 
 
 def time_interval(
@@ -192,7 +192,7 @@ def is_stated(prediction: Prediction) -> bool:
     return row.text("recompute") is not None and kernel is not None
 
 
-def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
+def summarise(comparisons: Sequence[RunComparison]) -> ErrorSummary | None:
     """Summary of one figure; None without any row."""
     if not comparisons:
         return None

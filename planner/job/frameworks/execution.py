@@ -224,7 +224,7 @@ class Outside(Frozen):
     """Where this table's figures come from."""
 
 
-class FullMemory(Frozen):
+class FullMemorySettings(Frozen):
     """What runs did whose allocator had next to nothing left
     (`planner.predict.uncertainty.full_memory`)."""
 

@@ -21,7 +21,7 @@ from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.execution import (
     ActivationOffload,
-    FullMemory,
+    FullMemorySettings,
     Kernels,
     Outside,
     Overlap,
@@ -180,7 +180,7 @@ class FrameworkProfile(Frozen):
     overlap: Overlap = Overlap()
     kernels: Kernels = Kernels()
     outside: Outside = Outside()
-    full_memory: FullMemory = FullMemory()
+    full_memory: FullMemorySettings = FullMemorySettings()
     recompute: tuple[RecomputeMode, ...]
     recomputing: RecomputeForms = RecomputeForms()
     optimizer: OptimizerRules = OptimizerRules()

@@ -31,7 +31,7 @@ TABLES = {
 }
 
 
-class Setting(NamedTuple):
+class DeclaredSetting(NamedTuple):
     """One declared setting. `default`: None where a file must give it or where that is it."""
 
     table: str
@@ -44,18 +44,18 @@ class Setting(NamedTuple):
 
 
 @cache
-def settings_of(table: str) -> tuple[Setting, ...]:
+def settings_of(table: str) -> tuple[DeclaredSetting, ...]:
     """The settings of one of TABLES, in the order of their declaration."""
     kind: Any = FrameworkProfile.model_fields[table].annotation
     schema, said = kind.model_json_schema()["properties"], meanings(kind)
     return tuple(_setting(table, name, item, said.get(name, "")) for name, item in schema.items())
 
 
-def _setting(table: str, name: str, one_table: Mapping[str, Any], said: str) -> Setting:
+def _setting(table: str, name: str, one_table: Mapping[str, Any], said: str) -> DeclaredSetting:
     meaning, _, source = said.partition(" Source: ")
     shown = _type(one_table)
     unit = _unit(one_table) or ("1" if shown.startswith(("number", "integer")) else "")
-    return Setting(table, name, shown, unit, one_table.get("default"), meaning, source)
+    return DeclaredSetting(table, name, shown, unit, one_table.get("default"), meaning, source)
 
 
 @cache

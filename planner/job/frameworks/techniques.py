@@ -122,7 +122,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TechniqueDecision:
     """Names of the techniques that a job uses, and of those that its search decides."""
 
     used: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ def decide(
     asked: tuple[str, ...],
     excluded: tuple[str, ...],
     site: Site,
-) -> Decision:
+) -> TechniqueDecision:
     """What a job uses of the techniques that a framework offers. UsageError for what it has not."""
     known = {one.name: one for one in offered}
     for option, names in (("--with", asked), ("--without", excluded)):
@@ -170,7 +170,7 @@ def decide(
     searched = [
         one for one in possible if one.use == "searched" and one.name not in asked and not placed
     ]
-    return Decision(
+    return TechniqueDecision(
         used,
         tuple(one.name for one in searched if not one.profile),
         # Another profile lacks what was asked for.

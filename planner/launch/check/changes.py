@@ -44,7 +44,7 @@ Candidate = tuple[str, Setup]
 
 
 @dataclass(frozen=True)
-class Change:
+class LaunchChange:
     """A candidate that is worth making. `change`: what changes, in words.
 
     `faster`: tokens/s over those of the launch, minus one; None where the launch does not run.
@@ -66,7 +66,7 @@ class Change:
 
 def best_changes(
     assessment: Assessment, watch: Watch, over: Over = lambda _what: False
-) -> tuple[Change, ...]:
+) -> tuple[LaunchChange, ...]:
     """The three best changes: the fastest that fit safely; where none does, the lightest.
 
     None where the configuration cannot be costed at all. `over`: asked before each.
@@ -86,11 +86,11 @@ def best_changes(
             continue  # it breaks a rule
         faster = None if base is None else plan.tokens_per_s / base.tokens_per_s - 1.0
         saved = None if base is None else base.peak_bytes - plan.peak_bytes
-        found.append(Change(change, changed, plan, faster, saved))
+        found.append(LaunchChange(change, changed, plan, faster, saved))
     return _best(found, base)
 
 
-def _best(changes: list[Change], base: Plan | None) -> tuple[Change, ...]:
+def _best(changes: list[LaunchChange], base: Plan | None) -> tuple[LaunchChange, ...]:
     safe = [change for change in changes if change.sufficient]
     safe.sort(key=lambda change: -change.plan.tokens_per_s)
     lighter = sorted(changes, key=lambda change: change.plan.peak_bytes)

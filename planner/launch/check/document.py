@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
-from planner.launch.check.changes import Change
+from planner.launch.check.changes import LaunchChange
 from planner.launch.check.measured import Findings
 from planner.launch.read.found import Setting
 from planner.predict.memory.advice import Setup
@@ -18,7 +18,9 @@ from planner.predict.plan import Plan
 Record = dict[str, Any]
 
 
-def as_json(assessment: Assessment, changes: Sequence[Change], findings: Findings | None) -> str:
+def as_json(
+    assessment: Assessment, changes: Sequence[LaunchChange], findings: Findings | None
+) -> str:
     """Everything that was found and predicted."""
     found, setup = assessment.found, assessment.setup
     document = {
@@ -48,7 +50,7 @@ def as_json(assessment: Assessment, changes: Sequence[Change], findings: Finding
     return json.dumps(document, indent=1, allow_nan=False, default=str) + "\n"
 
 
-def as_csv(assessment: Assessment, changes: Sequence[Change]) -> str:
+def as_csv(assessment: Assessment, changes: Sequence[LaunchChange]) -> str:
     """A row for the launch as it is, then one a change."""
     rules = ";".join(error.rule for error in assessment.errors)
     rows = [{"change": "as it is", "broken_rules": rules} | _plan_record(assessment.plan)]
@@ -92,7 +94,7 @@ def _setting(setting: Setting) -> Record:
     return picked(setting, "key value file line")
 
 
-def _change(change: Change) -> Record:
+def _change(change: LaunchChange) -> Record:
     return {
         "change": change.change,
         "configuration": _configuration(change.setup),

@@ -11,7 +11,7 @@ from typing import Literal
 
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.assess import Assessment, assess
-from planner.launch.check.changes import Change, Watch, best_changes
+from planner.launch.check.changes import LaunchChange, Watch, best_changes
 from planner.launch.check.request import as_request
 from planner.launch.check.spelling import NotInFileError, edits_for
 from planner.launch.megatron_bridge import fields_of
@@ -325,7 +325,7 @@ class _Files:
 
 
 def fixed_files(
-    assessment: Assessment, changes: Sequence[Change], read: Read, watch: Watch
+    assessment: Assessment, changes: Sequence[LaunchChange], read: Read, watch: Watch
 ) -> Fixed:
     """The files with their problems mended and the best change that they can hold made.
 
@@ -389,7 +389,7 @@ def _mend(files: _Files, problem: Problem) -> None:
     files.done.append(f"{problem.fix} [{problem.rule}]")
 
 
-def _with_change(files: _Files, change: Change) -> dict[str, str]:
+def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
     """New texts, edited where values are defined or, failing that, where they are used."""
     found, setup, wanted = files.assessment.found, files.assessment.setup, change.setup
     if setup is None:

@@ -62,7 +62,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MeasuredComparison:
     """A measured figure beside its prediction; both in seconds or bytes."""
 
     figure: Figure
@@ -82,7 +82,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class GapExplanation:
     """`what` could be different, and the figure that the model then predicts."""
 
     figure: Figure
@@ -104,8 +104,8 @@ class Convention:
 class Findings:
     """Comparisons, explanations of those that disagree, and what a stated MFU means."""
 
-    comparisons: tuple[Comparison, ...] = ()
-    explanations: tuple[Explanation, ...] = ()
+    comparisons: tuple[MeasuredComparison, ...] = ()
+    explanations: tuple[GapExplanation, ...] = ()
     conventions: tuple[Convention, ...] = ()
     verdicts: tuple[str, ...] = ()
 
@@ -149,20 +149,20 @@ def findings_of(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findi
     return Findings(tuple(comparisons), tuple(explanations), conventions, tuple(verdicts))
 
 
-def _comparisons(plan: Plan, measured: Measured) -> Iterator[Comparison]:
+def _comparisons(plan: Plan, measured: Measured) -> Iterator[MeasuredComparison]:
     seconds = measured.step_time_s
     if seconds is None and measured.mfu is not None:
         seconds = plan.step_time_s * plan.mfu / measured.mfu
     if seconds is not None:
-        yield Comparison("step time", seconds, plan.step_time_s, plan.step_time)
+        yield MeasuredComparison("step time", seconds, plan.step_time_s, plan.step_time)
     if measured.memory_gib is not None:
         size = measured.memory_gib * GIB
-        yield Comparison("peak memory", size, plan.peak_bytes, plan.peak_interval)
+        yield MeasuredComparison("peak memory", size, plan.peak_bytes, plan.peak_interval)
 
 
 def explain_gap(
-    setup: Setup, job: Job, plan: Plan, comparison: Comparison
-) -> tuple[Explanation, ...]:
+    setup: Setup, job: Job, plan: Plan, comparison: MeasuredComparison
+) -> tuple[GapExplanation, ...]:
     """What could explain a gap, nearest first: at most five."""
     kind = "slower" if comparison.ratio > 1.0 else "faster"
     hypotheses = _hypotheses("memory" if comparison.figure == "peak memory" else kind)
@@ -173,14 +173,14 @@ def explain_gap(
         predicted = _figure(setup, hypothese, comparison.figure)
         if predicted is not None and _moves(predicted, comparison):
             near = abs(predicted / comparison.measured - 1.0) <= NEAR
-            found.append(Explanation(comparison.figure, hypothese.what, predicted, near))
+            found.append(GapExplanation(comparison.figure, hypothese.what, predicted, near))
     if comparison.figure == "step time" and comparison.ratio > 1.0:
         found += _throttled(plan, comparison)
     found.sort(key=lambda convention: abs(convention.predicted - comparison.measured))
     return tuple(found[:MOST_EXPLANATIONS])
 
 
-def _throttled(plan: Plan, comparison: Comparison) -> Iterator[Explanation]:
+def _throttled(plan: Plan, comparison: MeasuredComparison) -> Iterator[GapExplanation]:
     """Compute that takes longer by the rate of the GPU, everything else as predicted."""
     compute_s = plan.time.compute_s + plan.time.recompute_s
     for rate in _GPU_RATES:
@@ -188,10 +188,10 @@ def _throttled(plan: Plan, comparison: Comparison) -> Iterator[Explanation]:
         if _moves(predicted, comparison):
             near = abs(predicted / comparison.measured - 1.0) <= NEAR
             what = f"GPUs at {rate * 100:.0f} % of their rate (power, heat, or one slow GPU)"
-            yield Explanation("step time", what, predicted, near)
+            yield GapExplanation("step time", what, predicted, near)
 
 
-def _moves(predicted: float, comparison: Comparison) -> bool:
+def _moves(predicted: float, comparison: MeasuredComparison) -> bool:
     """Whether a hypothesis closes a part of the gap."""
     gap = comparison.measured - comparison.predicted
     moved = (predicted - comparison.predicted) / gap

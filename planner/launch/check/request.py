@@ -19,7 +19,7 @@ from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks import FrameworkProfile, load_framework
 from planner.job.frameworks.execution import Overlap
 from planner.job.frameworks.profile import Tables, with_tables
-from planner.job.frameworks.techniques import Decision
+from planner.job.frameworks.techniques import TechniqueDecision
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel, load_model
@@ -102,10 +102,10 @@ class LaunchRequest(Request):
         profile: FrameworkProfile,
         model: ModelSpec,  # noqa: ARG002 (the request's method)
         cluster: Cluster,  # noqa: ARG002
-    ) -> Decision:
+    ) -> TechniqueDecision:
         """What the files say of techniques, whether or not they work there: nothing is open."""
         names = [one.name for one in profile.techniques]
-        return Decision(
+        return TechniqueDecision(
             used=tuple(name for name in names if name in self.variations),
             unused=tuple(name for name in names if f"no-{name}" in self.variations),
         )

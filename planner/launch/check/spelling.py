@@ -24,7 +24,7 @@ from planner.launch.options import (
     MEGATRON_RECOMPUTE,
     NANOTRON,
     TORCHTITAN,
-    Option,
+    DialectOption,
     Options,
 )
 from planner.launch.read.found import Edit, Found
@@ -55,7 +55,7 @@ def _variations(setup: Setup) -> tuple[str, ...]:
     return request.variations if isinstance(request, LaunchRequest) else ()
 
 
-def _state(option: Option, value: object) -> Edit:
+def _state(option: DialectOption, value: object) -> Edit:
     text = option.text(value)
     return Edit(option.key, None if text == GONE else text)
 

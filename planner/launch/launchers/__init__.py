@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from planner.launch.contract import Command, Files, Launch, NodesAs
+from planner.launch.contract import Files, Launch, NodesAs, RunCommand
 from planner.launch.launchers.kubernetes import SCRIPT as JOB_SET
 from planner.launch.launchers.kubernetes import kubernetes_files
 from planner.launch.launchers.shell import (
@@ -55,7 +55,7 @@ def how_to_start(launch: Launch) -> str:
     }[launch.nodes_as]
 
 
-def launcher_files(launch: Launch, command: Command, configuration: Files) -> Files:
+def launcher_files(launch: Launch, command: RunCommand, configuration: Files) -> Files:
     """The script of `launch.nodes_as`, filled in. `configuration`: the framework's own files."""
     if launch.nodes_as == "k8s":
         return kubernetes_files(launch, command, configuration, how_to_start(launch))
@@ -96,7 +96,7 @@ def _several(launch: Launch) -> list[str]:
     }[launch.nodes_as]
 
 
-def _skypilot(launch: Launch, command: Command) -> dict[str, object]:
+def _skypilot(launch: Launch, command: RunCommand) -> dict[str, object]:
     """What a SkyPilot task asks a cloud for: `H100:8`, the network, the user's variables."""
     gpu = launch.job.cluster.gpu.name
     wants = "# The step time counts on the full network between nodes.", "network_tier: best"

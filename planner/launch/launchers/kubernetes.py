@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from planner.launch.contract import Command, Files, Launch
+from planner.launch.contract import Files, Launch, RunCommand
 from planner.launch.launchers.shell import (
     ALONE,
     PORT,
@@ -30,7 +30,9 @@ _CONFIGURATION_MOUNT = ("- name: configuration", f"  mountPath: {_MOUNT}")
 _KUBEFLOW = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MASTER_PORT}"')
 
 
-def kubernetes_files(launch: Launch, command: Command, configuration: Files, start: str) -> Files:
+def kubernetes_files(
+    launch: Launch, command: RunCommand, configuration: Files, start: str
+) -> Files:
     """`jobset.yaml` and `trainjob.yaml`, each with the framework's files inside; `start`: how a
     person starts the first."""
     name = job_name(launch)
@@ -54,7 +56,7 @@ def kubernetes_files(launch: Launch, command: Command, configuration: Files, sta
 
 
 def _job(
-    template: str, launch: Launch, command: Command, meeting: Rendezvous, configuration: Files
+    template: str, launch: Launch, command: RunCommand, meeting: Rendezvous, configuration: Files
 ) -> str:
     """A pod a node, with all its GPUs, shared memory and the script."""
     meeting = meeting if launch.nodes > 1 else ALONE
@@ -92,7 +94,7 @@ def _block(lines: list[str], indent: int) -> list[str]:
     return [" " * indent + line if line else "" for line in lines]
 
 
-def _bash(launch: Launch, command: Command, meeting: Rendezvous, mounted: bool) -> list[str]:
+def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: bool) -> list[str]:
     """`command` and `args` of the container."""
     script = ["set -euo pipefail"]
     if mounted:
@@ -116,7 +118,7 @@ def _volumes(launch: Launch, configuration: Files) -> list[str]:
     return volumes
 
 
-def _environment(command: Command) -> list[str]:
+def _environment(command: RunCommand) -> list[str]:
     """Variables that the user must set."""
     if not command.demands:
         return []

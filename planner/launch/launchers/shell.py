@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.launch.contract import Command, Launch
+from planner.launch.contract import Launch, RunCommand
 from planner.launch.settings_text import comment
 
 PORT = 29500
@@ -35,7 +35,7 @@ def quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def demand_lines(command: Command) -> Iterator[str]:
+def demand_lines(command: RunCommand) -> Iterator[str]:
     """A sentence and exit 1 for each variable that the user must set."""
     for name, what in command.demands.items():
         sentence = shlex.quote(f"set {name}: {what}")
@@ -43,7 +43,7 @@ def demand_lines(command: Command) -> Iterator[str]:
         yield from (f"    echo {sentence} >&2", "    exit 1", "fi")
 
 
-def variable_lines(command: Command) -> list[str]:
+def variable_lines(command: RunCommand) -> list[str]:
     """What is the user's, each under its meaning; exported for what the script starts."""
     lines = ["# Yours: set them here or in the environment."] if command.variables else []
     for entry in command.variables:
@@ -54,7 +54,7 @@ def variable_lines(command: Command) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def branch_lines(command: Command) -> Iterator[str]:
+def branch_lines(command: RunCommand) -> Iterator[str]:
     """Arguments that hang on the user's variables."""
     for entry in command.branches:
         yield from (f'if [[ -n "${{{entry.variable}}}" ]]; then', f"    {_added(entry.given)}")
@@ -71,7 +71,7 @@ def _added(words: Sequence[str]) -> str:
     return f"ARGUMENTS+=({' '.join(listed)})"
 
 
-def mode_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
+def mode_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
     """`--dry-run` and `--preflight`, by a function in the place of the process launcher."""
     options = {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
     words = " ".join((*options, *command.launcher_arguments)).split()
@@ -85,18 +85,18 @@ def mode_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[st
     ]
 
 
-def environment_lines(command: Command) -> Iterator[str]:
+def environment_lines(command: RunCommand) -> Iterator[str]:
     """Exports, each under its reason."""
     for name, (value, reason) in command.environment.items():
         yield from (f"# {reason}", f"export {name}={shlex.quote(value)}")
 
 
-def program_words(command: Command) -> tuple[str, ...]:
+def program_words(command: RunCommand) -> tuple[str, ...]:
     """What the process launcher starts: a file, or `-m` and a module."""
     return command.argv[:2] if command.argv[0] == "-m" else command.argv[:1]
 
 
-def argument_lines(command: Command) -> list[str]:
+def argument_lines(command: RunCommand) -> list[str]:
     """The program's arguments as a bash array, an option a line, groups under their comments."""
     lines, current = ["ARGUMENTS=("], ""
     first = len(program_words(command))
@@ -114,7 +114,7 @@ def argument_lines(command: Command) -> list[str]:
     return [*lines, *([current] if current else []), ")"]
 
 
-def start_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
+def start_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
     """The process launcher of one node, around the program."""
     lines = {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
     for number, word in enumerate(command.launcher_arguments):
@@ -146,7 +146,7 @@ def _accelerate(launch: Launch, meeting: Rendezvous) -> list[str]:
     ]
 
 
-def program_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
+def program_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
     """Everything that runs on one node."""
     parts = (
         [*demand_lines(command)],

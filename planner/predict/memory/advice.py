@@ -63,7 +63,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Change:
+class OptionChange:
     """One option with another value. `kind` groups options of which one value holds at a time."""
 
     kind: str
@@ -82,7 +82,7 @@ class Move:
     the configuration that is changed; `follows`: what else had to change, in words.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[OptionChange, ...]
     setup: Setup
     plan: Plan
     saved_bytes: float
@@ -167,7 +167,7 @@ class _Adviser:
             self.tried,
         )
 
-    def _moves(self, what: str, sets: list[tuple[Change, ...]]) -> list[Move]:
+    def _moves(self, what: str, sets: list[tuple[OptionChange, ...]]) -> list[Move]:
         """Moves that are legal and save memory."""
         found = []
         for index, changes in enumerate(sets):
@@ -179,7 +179,7 @@ class _Adviser:
                 found.append(move)
         return found
 
-    def _move(self, changes: tuple[Change, ...]) -> Move | None:
+    def _move(self, changes: tuple[OptionChange, ...]) -> Move | None:
         """A move evaluated, None if it breaks a rule."""
         self.tried += 1
         setup = self._changed(changes)
@@ -199,7 +199,7 @@ class _Adviser:
             _follows(self.setup, setup, changes),
         )
 
-    def _changed(self, changes: tuple[Change, ...]) -> Setup | None:
+    def _changed(self, changes: tuple[OptionChange, ...]) -> Setup | None:
         """The configuration after changes; None if GPUs or batch do not divide."""
         setup = self.setup
         wanted: dict[str, int] = {}
@@ -260,7 +260,7 @@ class _Adviser:
 
     # --- the options --------------------------------------------------------------------------
 
-    def _changes(self) -> Iterator[Change]:
+    def _changes(self) -> Iterator[OptionChange]:
         yield from self._zero_stages()
         yield from self._recompute_modes()
         yield from self._micro_batches()
@@ -269,20 +269,20 @@ class _Adviser:
         yield from self._optimizers()
         yield from self._kernels()
 
-    def _zero_stages(self) -> Iterator[Change]:
+    def _zero_stages(self) -> Iterator[OptionChange]:
         for stage in sorted(self.job.framework.parallelism.zero_stages):
             if stage > self.setup.degrees.zero:
-                yield Change("zero", f"--zero {stage}", degrees={"zero": stage})
+                yield OptionChange("zero", f"--zero {stage}", degrees={"zero": stage})
 
-    def _recompute_modes(self) -> Iterator[Change]:
+    def _recompute_modes(self) -> Iterator[OptionChange]:
         job = self.job
         for mode in searched_modes(job.model, job.framework):
             if mode.name != self.setup.recompute and mode.mask:
-                yield Change("recompute", f"--recompute {mode.name}", recompute=mode.name)
+                yield OptionChange("recompute", f"--recompute {mode.name}", recompute=mode.name)
         fewest = self._fewest_recomputed()
         if fewest is not None:
             text = ",".join(str(count) for count in fewest)
-            yield Change(
+            yield OptionChange(
                 "recompute",
                 f"--recompute full --recompute-layers {text}",
                 recompute="full",
@@ -318,20 +318,20 @@ class _Adviser:
             return False
         return footprint_of(placed).fit_probability >= SAFE_PROBABILITY
 
-    def _micro_batches(self) -> Iterator[Change]:
+    def _micro_batches(self) -> Iterator[OptionChange]:
         mbs = self.setup.degrees.mbs
         for smaller in range(mbs - 1, 0, -1):
             if mbs % smaller == 0:
-                yield Change("mbs", f"--mbs {smaller}", degrees={"mbs": smaller})
+                yield OptionChange("mbs", f"--mbs {smaller}", degrees={"mbs": smaller})
 
-    def _chunks(self) -> Iterator[Change]:
+    def _chunks(self) -> Iterator[OptionChange]:
         """Interleaving holds more in flight."""
         vpp = self.setup.degrees.vpp
         for fewer in range(vpp - 1, 0, -1):
             if vpp % fewer == 0:
-                yield Change("vpp", f"--vpp {fewer}", degrees={"vpp": fewer})
+                yield OptionChange("vpp", f"--vpp {fewer}", degrees={"vpp": fewer})
 
-    def _degrees(self) -> Iterator[Change]:
+    def _degrees(self) -> Iterator[OptionChange]:
         """More of what splits the model; more ranks that share state, if GPUs may be added."""
         rules, degrees = self.job.framework.parallelism, self.setup.degrees
         offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
@@ -341,14 +341,14 @@ class _Adviser:
         for name in names:
             for factor in _FACTORS:
                 value = getattr(degrees, name) * factor
-                yield Change(name, f"--{name} {value}", degrees={name: value})
+                yield OptionChange(name, f"--{name} {value}", degrees={name: value})
                 yield from self._trades(name, factor, names)
         for factor in _FACTORS if self.may_add_gpus else ():
             value, stage = degrees.dp * factor, rules.zero_stages[0]
             flags = f"--dp {value}" + (f" --zero {stage}" if stage != degrees.zero else "")
-            yield Change("dp", flags, degrees={"dp": value, "zero": stage})
+            yield OptionChange("dp", flags, degrees={"dp": value, "zero": stage})
 
-    def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[Change]:
+    def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[OptionChange]:
         """More of one split at the cost of another, on the same GPUs."""
         present = self.setup.degrees
         for giver in names:
@@ -356,18 +356,18 @@ class _Adviser:
             if giver not in (name, "ep") and name != "ep" and given % factor == 0:
                 degrees = {name: getattr(present, name) * factor, giver: given // factor}
                 flags = " ".join(f"--{key} {value}" for key, value in degrees.items())
-                yield Change(name, flags, degrees=degrees)
+                yield OptionChange(name, flags, degrees=degrees)
 
-    def _optimizers(self) -> Iterator[Change]:
+    def _optimizers(self) -> Iterator[OptionChange]:
         for name in optimizer_names():
             if name != self.job.optimizer.name:
-                yield Change("optimizer", f"--optimizer {name}", request={"optimizer": name})
+                yield OptionChange("optimizer", f"--optimizer {name}", request={"optimizer": name})
         for share in (0.5, 1.0):
             flags = f"--optimizer-offload {share:g}"
-            yield Change("offload", flags, request={"optimizer_offload": share})
+            yield OptionChange("offload", flags, request={"optimizer_offload": share})
         for modules in self._activations():
             flags = f"--activation-offload {modules}"
-            yield Change("offload", flags, request={"activation_offload": modules})
+            yield OptionChange("offload", flags, request={"activation_offload": modules})
 
     def _activations(self) -> Iterator[str]:
         """More modules whose activations go to the host."""
@@ -378,12 +378,14 @@ class _Adviser:
             if set(modules) > one_set:
                 yield spelled(modules, profile, self.job.model)
 
-    def _kernels(self) -> Iterator[Change]:
+    def _kernels(self) -> Iterator[OptionChange]:
         """Attention that keeps no scores, weights in 16 bits."""
         if self.job.attention == "eager":
-            yield Change("attention", "--attention flash", request={"attention": "flash"})
+            yield OptionChange("attention", "--attention flash", request={"attention": "flash"})
         if self.job.dtype != "bf16":
-            yield Change("dtype", "--dtype bf16", request={"dtype": "bf16", "precision": "bf16"})
+            yield OptionChange(
+                "dtype", "--dtype bf16", request={"dtype": "bf16", "precision": "bf16"}
+            )
 
 
 def _at_most(stages: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -394,7 +396,7 @@ def _cost(move: Move) -> tuple[float, float]:
     return move.extra_s, -move.saved_bytes
 
 
-def _pairs(moves: list[Move]) -> list[tuple[Change, ...]]:
+def _pairs(moves: list[Move]) -> list[tuple[OptionChange, ...]]:
     """Pairs of changes of different options, largest sum of savings first."""
     pairs = [(one, two) for one, two in combinations(moves, 2) if _differ(one, two)]
     pairs.sort(key=lambda pair: -(pair[0].saved_bytes + pair[1].saved_bytes))
@@ -407,7 +409,7 @@ def _differ(one: Move, two: Move) -> bool:
     return first.kind != second.kind and not shared
 
 
-def _follows(before: Setup, after: Setup, changes: tuple[Change, ...]) -> str:
+def _follows(before: Setup, after: Setup, changes: tuple[OptionChange, ...]) -> str:
     """Degrees that changed besides those asked for, and more GPUs: `dp 4, grad-acc 16`."""
     asked = {name for change in changes for name in change.degrees}
     old, new = before.degrees.model_dump(), after.degrees.model_dump()

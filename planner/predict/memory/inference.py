@@ -7,8 +7,8 @@ from functools import cached_property
 
 from planner.predict.memory.serving.deployment import Deployment, check_deployment
 from planner.predict.memory.serving.kv_cache import layer_token_bytes, model_token_bytes
-from planner.predict.memory.serving.logs import Spread, spread_of
-from planner.predict.memory.serving.stage import StageMemory, stage_memory, tokens_of
+from planner.predict.memory.serving.logs import CacheSpread, spread_of
+from planner.predict.memory.serving.stage import ServingStageMemory, stage_memory, tokens_of
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class InferenceMemory:
     """All stages of a deployment; the figures that people ask for."""
 
     deployment: Deployment
-    stages: tuple[StageMemory, ...]
-    spread: Spread
+    stages: tuple[ServingStageMemory, ...]
+    spread: CacheSpread
 
     @cached_property
-    def heaviest(self) -> StageMemory:
+    def heaviest(self) -> ServingStageMemory:
         """The stage that is nearest to, or farthest beyond, its limit."""
         return max(self.stages, key=lambda stage: stage.missing)
 

@@ -14,7 +14,7 @@ from hardware.schema import Cluster
 from planner.job.errors import UsageError
 from planner.predict.memory.inference import InferenceMemory, inference_memory
 from planner.predict.memory.serving.deployment import Deployment
-from planner.predict.memory.serving.stage import StageMemory
+from planner.predict.memory.serving.stage import ServingStageMemory
 
 _HALF = 2.0
 # After attention and after the FFN (Shoeybi et al. 2019, arXiv 1909.08053, section 3).
@@ -22,7 +22,7 @@ _REDUCTIONS_A_LAYER = 2.0
 
 
 @dataclass(frozen=True)
-class Split:
+class ServingSplit:
     """A deployment on the same GPUs. `read_s`: to read a rank's weights and cache once at the full
     HBM rate, of mixtures every expert; `reduce_s`: the all-reduces of one token of each sequence;
     all stages in turn."""
@@ -48,12 +48,12 @@ class Split:
         return self.memory.concurrency * self.memory.deployment.dp
 
 
-def splits(deployment: Deployment, cluster: Cluster) -> tuple[Split, ...]:
+def splits(deployment: Deployment, cluster: Cluster) -> tuple[ServingSplit, ...]:
     """Every legal tp·dp of as many ranks, the deepest tp first. `cluster`: whose links they use."""
     return tuple(_splits(deployment, cluster))
 
 
-def _splits(deployment: Deployment, cluster: Cluster) -> Iterator[Split]:
+def _splits(deployment: Deployment, cluster: Cluster) -> Iterator[ServingSplit]:
     ranks = deployment.tp * deployment.dp
     for tp in (count for count in range(ranks, 0, -1) if ranks % count == 0):
         near = replace(deployment, tp=tp, dp=ranks // tp)
@@ -63,7 +63,7 @@ def _splits(deployment: Deployment, cluster: Cluster) -> Iterator[Split]:
             continue
 
 
-def _split(memory: InferenceMemory, cluster: Cluster) -> Split:
+def _split(memory: InferenceMemory, cluster: Cluster) -> ServingSplit:
     from planner.cost.communication import all_reduce_time_s
     from planner.predict.links import link_inputs
 
@@ -74,13 +74,13 @@ def _split(memory: InferenceMemory, cluster: Cluster) -> Split:
         links.scale_up_domain,
         links,
     )
-    return Split(
+    return ServingSplit(
         memory,
         sum(_read_bytes(stage) for stage in memory.stages) / deployment.gpu.hbm_bytes_per_s,
         _REDUCTIONS_A_LAYER * deployment.model.layers * reduction,
     )
 
 
-def _read_bytes(stage: StageMemory) -> float:
+def _read_bytes(stage: ServingStageMemory) -> float:
     """Weights and cache of a rank."""
     return stage.weights.total + stage.kv_needed

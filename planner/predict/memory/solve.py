@@ -38,12 +38,12 @@ class Border:
     """
 
     probability: float
-    largest: Point | None
-    beyond: Point | None
+    largest: SolvedPoint | None
+    beyond: SolvedPoint | None
 
 
 @dataclass(frozen=True)
-class Point:
+class SolvedPoint:
     """A value and the account of the configuration with it."""
 
     value: int
@@ -84,14 +84,14 @@ class _Axis:
     place: Callable[[int], Configuration]
 
     @cached_property
-    def known(self) -> dict[int, Point]:
+    def known(self) -> dict[int, SolvedPoint]:
         """Points by their index, each accounted for once."""
         return {}
 
-    def point(self, index: int) -> Point:
+    def point(self, index: int) -> SolvedPoint:
         if index not in self.known:
             value = self.values[index]
-            self.known[index] = Point(value, footprint_of(self.place(value)))
+            self.known[index] = SolvedPoint(value, footprint_of(self.place(value)))
         return self.known[index]
 
     def border(self, probability: float) -> Border:

@@ -18,14 +18,14 @@ from planner.report.charts.drawing import (
     colours,
     table,
 )
-from planner.report.figures.curves import Figure, Panel
+from planner.report.figures.curves import CurvesFigure, Panel
 
 _COLOURS = (BLUE, VERMILION)
 _HEIGHT = 280
 _COLUMNS = 2
 
 
-def curves_chart(figure: Figure) -> Any:
+def curves_chart(figure: CurvesFigure) -> Any:
     """The whole picture, two panels a row, with one legend below."""
     width = FILE_WIDTH // _COLUMNS - 60
     charts = [panel_chart(panel, width, panel.title) for panel in figure.panels]

@@ -18,13 +18,13 @@ from planner.report.charts.drawing import (
     colours,
     table,
 )
-from planner.report.figures.memory import GROUPS, Figure, Panel
+from planner.report.figures.memory import GROUPS, MemoryFigure, StagePanel
 
 _HEIGHT = 260
 _NAMES = list(GROUPS)
 
 
-def memory_chart(figure: Figure) -> Any:
+def memory_chart(figure: MemoryFigure) -> Any:
     """The whole picture, one panel below the other."""
     used = [name for panel in figure.panels for name in _used(panel)]
     charts = [panel_chart(panel, FILE_WIDTH, panel.title, used) for panel in figure.panels]
@@ -36,7 +36,7 @@ def memory_chart(figure: Figure) -> Any:
 
 
 def panel_chart(
-    panel: Panel, width: Width, title: str = "", used: Sequence[str] | None = None
+    panel: StagePanel, width: Width, title: str = "", used: Sequence[str] | None = None
 ) -> Any:
     """One stage: a bar for each phase, a gap between the two steps; a legend of the groups that
     are `used`."""
@@ -66,14 +66,14 @@ def panel_chart(
     )
 
 
-def _used(panel: Panel) -> list[str]:
+def _used(panel: StagePanel) -> list[str]:
     """Names of the groups that hold something."""
     return [
         name for index, name in enumerate(_NAMES) if any(bar.sizes[index] for bar in panel.bars)
     ]
 
 
-def limit_layers(panel: Panel) -> tuple[Any, ...]:
+def limit_layers(panel: StagePanel) -> tuple[Any, ...]:
     """The dashed line of the limit with its words; the words alone if it lies beyond the top."""
     data = table([{"limit": panel.limit_bytes / GIB, "text": panel.limit_text}])
     chart = alt.Chart(data)
@@ -87,12 +87,12 @@ def limit_layers(panel: Panel) -> tuple[Any, ...]:
     return line, words
 
 
-def _places(panel: Panel) -> list[int]:
+def _places(panel: StagePanel) -> list[int]:
     first = sum(bar.step == panel.bars[0].step for bar in panel.bars)
     return [index + (index >= first) for index in range(len(panel.bars))]
 
 
-def _rows(panel: Panel, places: list[int]) -> Iterator[dict[str, object]]:
+def _rows(panel: StagePanel, places: list[int]) -> Iterator[dict[str, object]]:
     for place, bar in zip(places, panel.bars, strict=True):
         for layer, (group, size) in enumerate(zip(GROUPS, bar.sizes, strict=True)):
             if size:
@@ -103,7 +103,7 @@ def _rows(panel: Panel, places: list[int]) -> Iterator[dict[str, object]]:
                 }  # fmt: skip
 
 
-def _steps(panel: Panel, places: list[int]) -> Any:
+def _steps(panel: StagePanel, places: list[int]) -> Any:
     """Names of the two steps below the top of their bars' part of the picture."""
     first: dict[str, int] = {}
     for place, bar in zip(places, panel.bars, strict=True):
@@ -116,7 +116,7 @@ def _steps(panel: Panel, places: list[int]) -> Any:
     )
 
 
-def _peak(panel: Panel, places: list[int]) -> Iterator[Any]:
+def _peak(panel: StagePanel, places: list[int]) -> Iterator[Any]:
     """The total of the heaviest bar, with the whisker of its interval."""
     place, bar = next(pair for pair in zip(places, panel.bars, strict=True) if pair[1].is_peak)
     low, high = panel.interval or (bar.total_bytes, bar.total_bytes)

@@ -23,7 +23,7 @@ from planner.report.charts.drawing import (
 from planner.report.figures import schedule
 from planner.report.figures.candidates import Candidate
 from planner.report.figures.memory import GROUPS
-from planner.report.figures.plan import GROUP_KINDS, Bar, Cluster, FrontPlan
+from planner.report.figures.plan import GROUP_KINDS, BarPart, DrawnCluster, FrontPlan
 
 _HEIGHT = 300
 _BAR_HEIGHT = 24
@@ -154,7 +154,7 @@ def _limit(limit_bytes: float, channel: str) -> Any:
     return alt.layer(rule, words.encode(text=alt.Text("text:N"), **start))
 
 
-def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
+def stages_chart(bars: Sequence[BarPart], limit_bytes: float, width: Width) -> Any:
     """Memory of every stage at its peak, stacked by term, against the HBM line."""
     names = list(GROUPS)
     used = [name for name in names if any(bar.part == name for bar in bars)]
@@ -170,7 +170,7 @@ def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
     return alt.layer(stacked, _limit(limit_bytes, "y")).properties(width=width, height=_HEIGHT)
 
 
-def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: Width) -> Any:
+def waterfall_chart(bars: Sequence[BarPart], interval: tuple[float, float], width: Width) -> Any:
     """Terms of the step time one after the other, the whole step below with its interval."""
     labels = [bar.label for bar in bars]
     rows = [row | {"right": row["end"]} for row in _bar_rows(bars)]
@@ -199,7 +199,7 @@ def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: W
     ).properties(width=width, height=_BAR_HEIGHT * len(bars))
 
 
-def _bar_rows(bars: Sequence[Bar]) -> list[dict[str, object]]:
+def _bar_rows(bars: Sequence[BarPart]) -> list[dict[str, object]]:
     return [asdict(bar) | {"amount": seconds(bar.end - bar.start)} for bar in bars]
 
 
@@ -238,7 +238,7 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
     )
 
 
-def cluster_chart(cluster: Cluster, width: Width) -> Any:
+def cluster_chart(cluster: DrawnCluster, width: Width) -> Any:
     """GPUs on their nodes, coloured by a group; pointing at one shows the group it is in."""
     shown = {_GROUP_LABELS[kind]: f"g{GROUP_KINDS.index(kind)}" for kind in cluster.kinds}
     first = next(iter(shown))

@@ -23,7 +23,7 @@ _DOTS = tuple(colour for colour in PALETTE if colour not in ("#f0e442", GREY))
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RunPoint:
     """One run: what was measured and predicted, in one unit; its family; a text to hover on."""
 
     measured: float
@@ -33,7 +33,7 @@ class Point:
 
 
 def scatter_chart(
-    points: Sequence[Point], title: str, unit: str, width: Width = _SIDE, *, hover: bool = True
+    points: Sequence[RunPoint], title: str, unit: str, width: Width = _SIDE, *, hover: bool = True
 ) -> Any:
     """The drawing. With `hover` each run is a dot with its text, else all runs of a family are one
     path: many times smaller. Runs that are not positive cannot be drawn and are left out."""
@@ -86,7 +86,7 @@ def _shown(family: str, families: Sequence[str]) -> str:
     return family if family in families else OTHERS
 
 
-def _span(points: Sequence[Point]) -> tuple[float, float]:
+def _span(points: Sequence[RunPoint]) -> tuple[float, float]:
     """Both axes span all values with a little space; a decade around 1 without any."""
     values = [value for point in points for value in (point.measured, point.predicted)]
     return min(values, default=0.5) / 1.15, max(values, default=5.0) * 1.15
@@ -112,11 +112,11 @@ def _ticks(low: float, high: float) -> list[float]:
     return inside
 
 
-def _place(run: Point) -> dict[str, object]:
+def _place(run: RunPoint) -> dict[str, object]:
     return {"measured": run.measured, "predicted": run.predicted}
 
 
-def _strokes(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
+def _strokes(runs: Sequence[tuple[str, RunPoint]]) -> Iterator[dict[str, object]]:
     """Every run followed by a row without values, which closes its stroke: a dot of a path."""
     for index, (name, run) in enumerate(runs):
         place = 2 * index

@@ -35,7 +35,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class CandidateDots:
     """The dots; `legal`: shapes there are; `is_thinned`: whether dots stand for others close by."""
 
     dots: tuple[Candidate, ...] = ()
@@ -69,7 +69,7 @@ def peaks_gib(costed: CostedJob) -> Floats:
     return found
 
 
-def candidates(costed: CostedJob, result: SearchResult) -> Candidates:
+def candidates(costed: CostedJob, result: SearchResult) -> CandidateDots:
     """Shapes near the front: all of them up to MOST_DOTS."""
     fastest = max(plan.tokens_per_s_per_gpu for plan in result.plans)
     limit = costed.job.hbm_limit_bytes / GIB
@@ -85,7 +85,7 @@ def candidates(costed: CostedJob, result: SearchResult) -> Candidates:
         Candidate(float(size[row]), float(speed[row]), *shape_of(costed, row))
         for row in drawn.tolist()
     )
-    return Candidates(dots, len(speed), len(drawn) < len(near))
+    return CandidateDots(dots, len(speed), len(drawn) < len(near))
 
 
 def shape_of(costed: CostedJob, row: int) -> tuple[Degrees, str]:

@@ -22,7 +22,7 @@ _SPAN, _STEPS = 6.0, 24
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """A point with the ends of its 80 % interval on the vertical axis; `marked` gets a ring,
     `label` stands beside it."""
 
@@ -40,7 +40,7 @@ class Series:
     """Points of one colour; `joined` by a line, in order."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
     joined: bool = True
 
 
@@ -60,7 +60,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class CurvesFigure:
     """The picture."""
 
     title: str
@@ -68,7 +68,7 @@ class Figure:
     panels: tuple[Panel, ...]
 
 
-def scaling_figure(scaling: Scaling) -> Figure:
+def scaling_figure(scaling: Scaling) -> CurvesFigure:
     """The picture of a scaling study: days, MFU and cost against GPUs, and cost against days."""
     days = _series(scaling, lambda run: run.days)
     first = next((line.points[0] for line in days if line.points), None)
@@ -93,7 +93,7 @@ def scaling_figure(scaling: Scaling) -> Figure:
             "Cost against time", "days", unit, _series(scaling, cost, lambda run: run.days.value)
         ),
     )  # fmt: skip
-    return Figure(
+    return CurvesFigure(
         f"{scaling.model} on {scaling.gpu}: {scaling.tokens / 1e12:g} T tokens",
         "Bars: 80 % interval of step time and of published failure rates. Ring: knee. "
         "Dashed: perfect scaling.",
@@ -101,9 +101,9 @@ def scaling_figure(scaling: Scaling) -> Figure:
     )
 
 
-def comparison_figure(comparison: Comparison) -> Figure:
+def comparison_figure(comparison: Comparison) -> CurvesFigure:
     """Cost against time of every cluster that runs the job."""
-    groups: dict[str, list[Point]] = {_FRONT: [], _DOMINATED: []}
+    groups: dict[str, list[CurvePoint]] = {_FRONT: [], _DOMINATED: []}
     for row in comparison.rows:
         if row.run is None or (cost := row.run.cost(comparison.basis)) is None:
             continue
@@ -117,14 +117,14 @@ def comparison_figure(comparison: Comparison) -> Figure:
     )
     cost_title = f"{comparison.currency}, {BASIS_NAMES[comparison.basis]}"
     panel = Panel("Cost against time", "days", cost_title, series)
-    return Figure(
+    return CurvesFigure(
         f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens",
         "Bars: 80 % interval. Clusters without a price or a plan are in the tables only.",
         (panel,) if series else (),
     )
 
 
-def buying_figure(buying: Buying) -> Figure:
+def buying_figure(buying: Buying) -> CurvesFigure:
     """Cost against time: each job on each cluster that was searched, and the sets that none beats
     in both; a ring: what to take."""
     decision = buying.decision
@@ -148,7 +148,7 @@ def buying_figure(buying: Buying) -> Figure:
         for job in dict.fromkeys(row.job for row in buying.rows)
     ]
     front = tuple(
-        Point(one.days, one.cost, one.cost, one.cost,
+        CurvePoint(one.days, one.cost, one.cost, one.cost,
               " + ".join(choice.cluster for choice in one.choices),
               marked=best is not None and one.choices == best.choices)
         for one in sorted(sets, key=lambda one: one.days)
@@ -160,7 +160,7 @@ def buying_figure(buying: Buying) -> Figure:
     log = len(found) > 2
     shown = tuple(s for s in found if s.points)
     panel = Panel("Cost against time", "days", cost, shown, logarithmic=(log, log))
-    return Figure(
+    return CurvesFigure(
         "Which GPUs to take",
         "Dots: as predicted, with the 80 % interval. Line: bounds at the certainty asked for, of "
         "sets that none beats in both. Ring: what to take.",
@@ -168,10 +168,10 @@ def buying_figure(buying: Buying) -> Figure:
     )
 
 
-def budget_figure(found: Budget) -> Figure:
+def budget_figure(found: Budget) -> CurvesFigure:
     """Loss against size for the FLOP of the budget, the answer with a ring."""
     if found.loss is None:
-        return Figure(f"{found.model}: {found.goal}", f"No loss: {found.why_no_loss}.", ())
+        return CurvesFigure(f"{found.model}: {found.goal}", f"No loss: {found.why_no_loss}.", ())
     around = (found.parameters, found.best_parameters.value)
     first, last = min(around) / _SPAN, max(around) * _SPAN
     sizes = {first * (last / first) ** (step / _STEPS) for step in range(_STEPS + 1)}
@@ -182,10 +182,10 @@ def budget_figure(found: Budget) -> Figure:
         title, "billions of parameters", "nats a token", (line,), (True, False), from_zero=False
     )
     note = f"Bars: 80 % interval. Ring: {found.model}. Fewer parameters, more tokens."
-    return Figure(f"{found.goal}: {found.model}", note, (panel,))
+    return CurvesFigure(f"{found.goal}: {found.model}", note, (panel,))
 
 
-def _loss_point(found: Budget, parameters: float) -> Point:
+def _loss_point(found: Budget, parameters: float) -> CurvePoint:
     """What a model of another size would reach with the same FLOP."""
     tokens = found.tokens.times(found.parameters / parameters)
     loss = load_laws()[0].loss(parameters, tokens)
@@ -217,8 +217,10 @@ def _series(
     return tuple(found)
 
 
-def _point(x: float, figure: Range, text: str, *, marked: bool = False, label: str = "") -> Point:
-    return Point(x, figure.value, figure.low, figure.high, text, marked, label)
+def _point(
+    x: float, figure: Range, text: str, *, marked: bool = False, label: str = ""
+) -> CurvePoint:
+    return CurvePoint(x, figure.value, figure.low, figure.high, text, marked, label)
 
 
 def _run_text(run: Run) -> str:

@@ -50,7 +50,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class StagePanel:
     """The bars of one stage. `interval`: 80 % of the heaviest stage's total, on that stage only."""
 
     title: str
@@ -82,12 +82,12 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MemoryFigure:
     """Title, a sentence with the verdict, one panel a stage, and a note."""
 
     title: str
     subtitle: str
-    panels: tuple[Panel, ...]
+    panels: tuple[StagePanel, ...]
     note: str
 
 
@@ -98,11 +98,11 @@ def _is_end_of_warm_up(phase: str) -> bool:
     return not slash or index in ("1", count)
 
 
-def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> Figure:
+def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> MemoryFigure:
     """The picture of some stages of a configuration."""
     configuration = footprint.configuration
     job, degrees = configuration.job, configuration.degrees
-    return Figure(
+    return MemoryFigure(
         f"{job.model.name} on {degrees.gpus:,} {job.cluster.gpu.name}, {job.framework.name}",
         f"{degrees_text(degrees)}, {degrees.mbs:,} × {job.seq:,} tokens: "
         f"{total_sentence(footprint)}",
@@ -112,7 +112,7 @@ def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> Figur
     )
 
 
-def memory_panel(footprint: Footprint, account: StageAccount) -> Panel:
+def memory_panel(footprint: Footprint, account: StageAccount) -> StagePanel:
     """The bars of one stage."""
     outside = sum(account.outside.values())
     bars = tuple(
@@ -125,7 +125,7 @@ def memory_panel(footprint: Footprint, account: StageAccount) -> Panel:
         for row in phase_rows(account)
     )
     interval = footprint.interval
-    return Panel(
+    return StagePanel(
         f"Stage {account.stage} of {len(footprint.stages)}, peak: {peak_text(account)}",
         bars,
         footprint.limit_bytes,

@@ -35,7 +35,7 @@ class FrontPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class BarPart:
     """A part of a bar, from `start` to `end`."""
 
     label: str
@@ -46,7 +46,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class DrawnGpu:
     """A GPU of the cluster: its place in the drawing, and its rank's group of every kind."""
 
     column: int
@@ -57,10 +57,10 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class DrawnCluster:
     """GPUs in rank order; `left_out`: those that are not drawn."""
 
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[DrawnGpu, ...]
     kinds: tuple[str, ...]
     left_out: int
 
@@ -98,7 +98,7 @@ def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:
     return FrontPlan(number, label, plan.peak_bytes / GIB, plan.tokens_per_s_per_gpu, text)
 
 
-def stage_bars(plan: Plan) -> tuple[Bar, ...]:
+def stage_bars(plan: Plan) -> tuple[BarPart, ...]:
     """Memory of every pipeline stage at its peak, GiB, stacked by group of terms."""
     bars = []
     for stage in plan.stages:
@@ -107,41 +107,41 @@ def stage_bars(plan: Plan) -> tuple[Bar, ...]:
             if size:
                 end = start + size / GIB
                 text = f"stage {stage.stage}, {group}: {gib(size, 2)} GiB"
-                bars.append(Bar(str(stage.stage), group, start, end, text))
+                bars.append(BarPart(str(stage.stage), group, start, end, text))
                 start = end
     return tuple(bars)
 
 
-def waterfall(plan: Plan) -> tuple[Bar, ...]:
+def waterfall(plan: Plan) -> tuple[BarPart, ...]:
     """Terms of the step time, each where the ones above it end, s; the whole step last."""
     bars, start = [], 0.0
     for term in time_terms(plan):
         text = f"{term.label}: {seconds(term.amount)}, {term.share:.1%}"
         end = start + term.amount
-        bars.append(Bar(term.label, "term", start, end, text))
+        bars.append(BarPart(term.label, "term", start, end, text))
         start = end
     low, high = plan.step_time.low, plan.step_time.high
     text = f"step: {seconds(start)} ({seconds(low)} to {seconds(high)} with 80 % probability)"
-    return (*bars, Bar("step", "step", 0.0, start, text))
+    return (*bars, BarPart("step", "step", 0.0, start, text))
 
 
-def cluster_of(degrees: Degrees, gpus_per_node: int) -> Cluster:
+def cluster_of(degrees: Degrees, gpus_per_node: int) -> DrawnCluster:
     """Ranks on their nodes, in the order tp-cp-ep-dp-pp that `planner.cost.placement` costs."""
     node_gpus = min(gpus_per_node, degrees.gpus)
     nodes_a_row = max(1, _ROW_GPUS // node_gpus)
     drawn = min(degrees.gpus, MOST_GPUS)
     gpus = tuple(_gpu(rank, degrees, node_gpus, nodes_a_row) for rank in range(drawn))
     kinds = tuple(kind for kind in GROUP_KINDS if getattr(degrees, kind) > 1)
-    return Cluster(gpus, kinds or ("dp",), degrees.gpus - drawn)
+    return DrawnCluster(gpus, kinds or ("dp",), degrees.gpus - drawn)
 
 
-def _gpu(rank: int, degrees: Degrees, node_gpus: int, nodes_a_row: int) -> Gpu:
+def _gpu(rank: int, degrees: Degrees, node_gpus: int, nodes_a_row: int) -> DrawnGpu:
     node, inside = divmod(rank, node_gpus)
     row, place = divmod(node, nodes_a_row)
     coordinates, groups = _coordinates(rank, degrees), _groups(rank, degrees)
     where = ", ".join(f"{kind} {value}" for kind, value in coordinates.items())
     column, kinds = place * (node_gpus + 1) + inside, tuple(groups[kind] for kind in GROUP_KINDS)
-    return Gpu(column, row, rank, kinds, f"rank {rank}, node {node}: {where}")
+    return DrawnGpu(column, row, rank, kinds, f"rank {rank}, node {node}: {where}")
 
 
 def _coordinates(rank: int, degrees: Degrees) -> dict[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from planner.job.schedules import SCHEDULES
 from planner.predict import pipeline_simulator as simulator
-from planner.predict.pipeline_simulator import ChunkTimes, Pass, Schedule
+from planner.predict.pipeline_simulator import ChunkTimes, Schedule, SimulatedPass
 from planner.predict.plan import Plan
 
 # Passes that are drawn at most; those beyond which parts of a pass below a share are left out.
@@ -21,7 +21,7 @@ _KIND_OF = {"F": "forward", "B": "backward", "W": "weight gradients", "D": "back
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class PassBar:
     """What a stage does from `start_s` to `end_s`."""
 
     stage: int
@@ -36,7 +36,7 @@ class Bar:
 class Gantt:
     """The bars, bubbles below all others; `microbatches` of `of` are played."""
 
-    bars: tuple[Bar, ...]
+    bars: tuple[PassBar, ...]
     microbatches: int
     of: int
 
@@ -69,7 +69,7 @@ def played(plan: Plan, count: int) -> Gantt:
     span_s = max(outcome.end_s)
     bars = []
     for stage, passes in enumerate(outcome.played):
-        bars.append(Bar(stage, "bubble", 0.0, span_s, -1, -1))
+        bars.append(PassBar(stage, "bubble", 0.0, span_s, -1, -1))
         for run, start_s, end_s in passes:
             bars += _pass_bars(stage, run, start_s, end_s, shares)
         bars += _end_bars(plan, stage, span_s)
@@ -146,8 +146,8 @@ def _shares(plan: Plan, least: float) -> _Shares:
 
 
 def _pass_bars(
-    stage: int, run: Pass, start_s: float, end_s: float, shares: _Shares
-) -> Iterator[Bar]:
+    stage: int, run: SimulatedPass, start_s: float, end_s: float, shares: _Shares
+) -> Iterator[PassBar]:
     """The bars of one pass: what runs again first, what communicates last."""
     again = shares.recompute[stage] if run.kind in ("B", "D") else 0.0
     talk = (1.0 - again) * shares.communication
@@ -160,13 +160,13 @@ def _pass_bars(
     ):
         if share > 0.0:
             stop_s = start_s + share * length_s
-            yield Bar(stage, kind, start_s, stop_s, run.chunk, run.microbatch)
+            yield PassBar(stage, kind, start_s, stop_s, run.chunk, run.microbatch)
             start_s = stop_s
 
 
-def _end_bars(plan: Plan, stage: int, span_s: float) -> Iterator[Bar]:
+def _end_bars(plan: Plan, stage: int, span_s: float) -> Iterator[PassBar]:
     """Gradient traffic that nothing hides, and the update."""
     for kind, length_s in (("communication", plan.time.dp_s), ("optimizer", plan.time.optimizer_s)):
         if length_s > 0.0:
-            yield Bar(stage, kind, span_s, span_s + length_s, -1, -1)
+            yield PassBar(stage, kind, span_s, span_s + length_s, -1, -1)
             span_s += length_s

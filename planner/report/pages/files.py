@@ -14,7 +14,7 @@ from planner.compare.buying import Buying
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.compare.results import Comparison, Scaling
 from planner.job.errors import UsageError
-from planner.report.pages.front import Entry
+from planner.report.pages.front import PagePlan
 from planner.report.pages.page import Page
 from planner.report.pages.plans import plans_page, result_page
 from planner.report.pages.studies import Study, study_page
@@ -58,11 +58,11 @@ def cluster_front_page(front: ClusterFront, path: Path | None) -> Page:
     return plans_page(path, entries, front.notes)
 
 
-def _entry(path: Path | None, front: ClusterFront, point: ClusterPoint) -> Entry:
+def _entry(path: Path | None, front: ClusterFront, point: ClusterPoint) -> PagePlan:
     result = front.results.get(point.cluster)
     if result is None or not 1 <= point.plan <= len(result.plans):
         raise UsageError(f"{path}: there is no plan {point.plan} of {point.cluster}; {_MADE_BY}")
-    return Entry(result, point.plan, point.cluster)
+    return PagePlan(result, point.plan, point.cluster)
 
 
 def _with_stages(document: Any) -> Any:

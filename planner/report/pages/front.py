@@ -12,7 +12,7 @@ from planner.predict.plan import Plan
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.charts.heat import heat_chart
-from planner.report.figures.candidates import Candidates, candidates, costed_or_reason
+from planner.report.figures.candidates import CandidateDots, candidates, costed_or_reason
 from planner.report.figures.heat import HeatMap, heat_map
 from planner.report.figures.plan import front_plans, riskier_plans
 from planner.report.pages.page import Drawing, Pick, Section
@@ -24,7 +24,7 @@ from planner.search.result import SearchResult
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PagePlan:
     """A plan of the page: `number` is that in `result`; `where`: its cluster, if there are
     several."""
 
@@ -49,7 +49,7 @@ class Front:
     it is compared with."""
 
     results: Sequence[SearchResult]
-    entries: Sequence[Entry]
+    entries: Sequence[PagePlan]
     numbers: Sequence[int]
     before: Sequence[Plan] = ()
 
@@ -121,7 +121,7 @@ class Front:
         )
 
 
-def _dots_text(found: Candidates) -> str:
+def _dots_text(found: CandidateDots) -> str:
     """Which candidates are drawn."""
     which = "are the fastest close by" if found.is_thinned else "lie in the picture"
     return (
@@ -142,7 +142,7 @@ def heat_section(found: HeatMap) -> Section:
 
 
 def overview_section(
-    entries: Sequence[Entry], results: Sequence[SearchResult], notes: Sequence[str]
+    entries: Sequence[PagePlan], results: Sequence[SearchResult], notes: Sequence[str]
 ) -> Section:
     is_alone = len(results) == 1
     plans = [entry.plan for entry in entries]

@@ -24,7 +24,7 @@ from planner.report.charts.drawing import specification
 from planner.report.explain import explanation_report
 from planner.report.figures.memory import memory_panel
 from planner.report.figures.plan import cluster_of
-from planner.report.pages.front import Entry, Front
+from planner.report.pages.front import Front, PagePlan
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.pages.studies import memory_drawing
 from planner.report.plots import pictures
@@ -53,16 +53,16 @@ def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page
 
 def plan_page(result: SearchResult, path: Path, number: int) -> Page:
     """The sections of one plan."""
-    return Page("", "", [*_plan_sections(path, number, Entry(result, number))])
+    return Page("", "", [*_plan_sections(path, number, PagePlan(result, number))])
 
 
-def _entries(result: SearchResult) -> list[Entry]:
-    return [Entry(result, number) for number in range(1, len(result.plans) + 1)]
+def _entries(result: SearchResult) -> list[PagePlan]:
+    return [PagePlan(result, number) for number in range(1, len(result.plans) + 1)]
 
 
 def plans_page(
     path: Path | None,
-    entries: Sequence[Entry],
+    entries: Sequence[PagePlan],
     notes: Sequence[str] = (),
     selected: int = 0,
 ) -> Page:
@@ -83,13 +83,13 @@ def plans_page(
     return replace(page, sections=[*page.sections, *singly])
 
 
-def _results(entries: Sequence[Entry]) -> list[SearchResult]:
+def _results(entries: Sequence[PagePlan]) -> list[SearchResult]:
     """The searches of the entries, each once."""
     return list({id(entry.result): entry.result for entry in entries}.values())
 
 
 def _page(
-    entries: Sequence[Entry],
+    entries: Sequence[PagePlan],
     opening: int,
     notes: Sequence[str] = (),
     before: Sequence[Plan] = (),
@@ -121,7 +121,7 @@ def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
 
 
 def _plan_sections(
-    path: Path | None, number: int, entry: Entry, whole: bool = True
+    path: Path | None, number: int, entry: PagePlan, whole: bool = True
 ) -> Iterator[Section]:
     """The sections of a plan; unless `whole` what needs no costing, and what draws the rest."""
     plan = entry.plan
@@ -160,7 +160,7 @@ def _commands(path: Path | None, number: int, request: Request, whole: bool) -> 
     return Notes((*first, "Write a folder that launches it:", launching, *explaining))
 
 
-def _job(entry: Entry) -> tuple[Job | None, str]:
+def _job(entry: PagePlan) -> tuple[Job | None, str]:
     """The job of a plan on the GPUs that it uses, or none and why."""
     if is_pool(entry.result.request.gpus):
         return None, "its GPUs are of several types"
@@ -171,7 +171,7 @@ def _job(entry: Entry) -> tuple[Job | None, str]:
     return job.on_gpus(entry.result.job.used_gpus), ""
 
 
-def _explanation(entry: Entry, job: Job | None, reason: str) -> tuple[Block, ...]:
+def _explanation(entry: PagePlan, job: Job | None, reason: str) -> tuple[Block, ...]:
     if job is not None:
         return explanation_report(explain(entry.result, entry.number, job)).blocks
     if is_pool(entry.result.request.gpus):
@@ -193,7 +193,7 @@ def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
         yield Drawing(f"{called}-{number}", title, specification(chart), notes[name])
 
 
-def _memory(number: int, entry: Entry) -> Iterator[Drawing]:
+def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
     """The phases of the heaviest stage. None where the layers of a stage recompute in several
     modes, on GPUs of several types, and where the job cannot be resolved, which the page says."""
     plan, layout = entry.plan, entry.plan.layout

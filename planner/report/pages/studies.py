@@ -17,7 +17,7 @@ from planner.report.charts.pairs import pairs_chart
 from planner.report.comparison import comparison_report
 from planner.report.figures import memory
 from planner.report.figures.curves import (
-    Figure,
+    CurvesFigure,
     budget_figure,
     buying_figure,
     comparison_figure,
@@ -28,7 +28,7 @@ from planner.report.scaling import scaling_report
 from planner.report.tables import Report
 from planner.report.traced import Pair
 
-_OF: dict[type, tuple[Callable[[Any], Figure], Callable[[Any], Report]]] = {
+_OF: dict[type, tuple[Callable[[Any], CurvesFigure], Callable[[Any], Report]]] = {
     Scaling: (scaling_figure, scaling_report),
     Comparison: (comparison_figure, comparison_report),
     Buying: (buying_figure, buying_report),
@@ -38,7 +38,7 @@ _OF: dict[type, tuple[Callable[[Any], Figure], Callable[[Any], Report]]] = {
 Study = Scaling | Comparison | Buying | Budget
 
 
-def figure_of(study: Study) -> Figure:
+def figure_of(study: Study) -> CurvesFigure:
     """The figures of a study."""
     return _OF[type(study)][0](study)
 
@@ -70,7 +70,7 @@ def pairs_page(
     return Page(title, "", [Section("Figures", drawings), Section("Tables", blocks=report.blocks)])
 
 
-def memory_page(figure: memory.Figure) -> Page:
+def memory_page(figure: memory.MemoryFigure) -> Page:
     """A step's memory: a chart for every stage."""
     sections = [
         Section(panel.title, [memory_drawing(panel, f"stage-{number}")])
@@ -79,6 +79,6 @@ def memory_page(figure: memory.Figure) -> Page:
     return Page(figure.title, f"{figure.subtitle}. {figure.note}", sections)
 
 
-def memory_drawing(panel: memory.Panel, name: str, title: str = "", note: str = "") -> Drawing:
+def memory_drawing(panel: memory.StagePanel, name: str, title: str = "", note: str = "") -> Drawing:
     """The chart of one stage."""
     return Drawing(name, title, specification(memory_charts.panel_chart(panel, "container")), note)

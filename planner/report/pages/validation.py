@@ -11,7 +11,7 @@ from planner.evidence.runs.worst import describe, worst_rows
 from planner.job.quantities import GIB
 from planner.predict.uncertainty.families import Figure
 from planner.report.charts.drawing import specification
-from planner.report.charts.scatter import Point, scatter_chart
+from planner.report.charts.scatter import RunPoint, scatter_chart
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.tables import Report, TableData, table
 
@@ -47,7 +47,7 @@ def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Dra
                     f"{one.row.place}: {describe(one)}: measured {measured:.4g} {unit}, predicted "
                     f"{predicted:.4g} {unit} ({(predicted / measured - 1) * 100:+.1f} %)"
                 )
-                points.append(Point(measured, predicted, family(one), text))
+                points.append(RunPoint(measured, predicted, family(one), text))
         if points:
             chart = scatter_chart(points, "", unit, "container")
             yield Drawing(name, title, specification(chart))

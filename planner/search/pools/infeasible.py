@@ -27,7 +27,7 @@ from planner.search.changes import (
 from planner.search.infeasibility import GIB, ConflictingRule, DoesNotFitError, WhyNothingFits
 from planner.search.limit_results import Effort, LimitResult, Until
 from planner.search.pools.explorer import PoolExplorer
-from planner.search.relaxations import Kinds, Outcome, Tried, find_relaxations
+from planner.search.relaxations import ChangeOutcome, Kinds, Tried, find_relaxations
 
 # Work for one change: enough to find a plan, not to prove it the fastest.
 _EFFORT = Effort(most_solves=10, most_effort_s=0.5)
@@ -95,18 +95,18 @@ def _memory(explorer: PoolExplorer) -> ConflictingRule:
 
 def _verify(
     search: Search, at: Situation, change: Change, until: Until, _same_gpus: bool, safe_only: bool
-) -> Outcome:
+) -> ChangeOutcome:
     """The fastest plan of a changed request; `safe_only`: one that fits as surely as was asked."""
     if not isinstance(change.make, Asked):
         raise TypeError(f"{change.text} is no change of a request")
     try:
         plan = search(change.make.request, until.effort(_EFFORT))
     except DoesNotFitError as error:
-        return Outcome(None, error.why.proven)
+        return ChangeOutcome(None, error.why.proven)
     except (UsageError, HardwareError, ConstraintError):
-        return Outcome(None)
+        return ChangeOutcome(None)
     safe = plan.fit_probability >= at.request.fit_probability
-    return Outcome(plan if safe or not safe_only else None)
+    return ChangeOutcome(plan if safe or not safe_only else None)
 
 
 def _dropped(at: Situation, _until: Until) -> Changes:

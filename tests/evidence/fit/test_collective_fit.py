@@ -8,8 +8,8 @@ import pytest
 
 from planner.evidence.fit.collective_fit import (
     MEBIBYTE,
-    Row,
-    Stage,
+    CollectiveRow,
+    FitStage,
     fit_stage,
     main,
     predict_s,
@@ -23,17 +23,17 @@ HEADER = "gpu,nodes,gpus,collective,payload_bytes,busbw_gb_per_s,time_ms,fabric_
 START_UP_S = 35e-6
 
 
-def made_row(power: int, **links: float) -> Row:
+def made_row(power: int, **links: float) -> CollectiveRow:
     """Time of an all-reduce of 2^power MiB on 8 H200 whose links are as given."""
-    bare = Row("H200-SXM", 1, 8, "all_reduce", MEBIBYTE * 2.0**power, 1.0, "")
+    bare = CollectiveRow("H200-SXM", 1, 8, "all_reduce", MEBIBYTE * 2.0**power, 1.0, "")
     time_s = predict_s(bare, shipped_links("H200-SXM")._replace(**links)) + START_UP_S
-    return Row("H200-SXM", 1, 8, "all_reduce", bare.payload_bytes, time_s, "")
+    return CollectiveRow("H200-SXM", 1, 8, "all_reduce", bare.payload_bytes, time_s, "")
 
 
 def test_a_fit_finds_the_rate_the_ramp_and_the_start_up() -> None:
     made = {"scale_up_bytes_per_s": 300e9, "scale_up_half_bytes": 2e7}
     rows = [made_row(power, **made) for power in range(0, 14, 2)]
-    fitted, start_up_s = fit_stage(Stage("made", "H200-SXM", tuple(made)), rows)
+    fitted, start_up_s = fit_stage(FitStage("made", "H200-SXM", tuple(made)), rows)
     assert fitted["scale_up_bytes_per_s"] == pytest.approx(300e9, rel=0.02)
     assert fitted["scale_up_half_bytes"] == pytest.approx(2e7, rel=0.1)
     assert start_up_s == pytest.approx(START_UP_S, rel=0.1)

@@ -13,7 +13,7 @@ from planner.evidence.fit.command import measured_rows
 from planner.evidence.recipes.__main__ import main
 from planner.evidence.recipes.compare import (
     NOTABLE,
-    Comparison,
+    RecipeComparison,
     _single_changes,
     _telling_run,
     _verdict,
@@ -45,7 +45,7 @@ def predictions(recipes: list[MeasuredRow]) -> list[Prediction]:
 
 
 @pytest.fixture(scope="module")
-def comparisons(predictions: list[Prediction]) -> list[Comparison]:
+def comparisons(predictions: list[Prediction]) -> list[RecipeComparison]:
     recipes = published(predictions)
     found = [compare_recipe(prediction, [], recipes) for prediction in predictions]
     return [one for one in found if one is not None]
@@ -60,7 +60,7 @@ def test_recipes_state_their_degrees(recipes: list[MeasuredRow]) -> None:
         assert row.measurement("step_time_s")
 
 
-def test_the_best_plan_is_no_slower_than_the_recipe(comparisons: list[Comparison]) -> None:
+def test_the_best_plan_is_no_slower_than_the_recipe(comparisons: list[RecipeComparison]) -> None:
     """A search finds it or a faster plan, even where it is predicted beyond its memory."""
     assert len(comparisons) > 4
     assert any(one.peak_share > 1.0 for one in comparisons)
@@ -70,7 +70,7 @@ def test_the_best_plan_is_no_slower_than_the_recipe(comparisons: list[Comparison
         assert one.verdict != "lost"
 
 
-def test_gains_are_named(comparisons: list[Comparison]) -> None:
+def test_gains_are_named(comparisons: list[RecipeComparison]) -> None:
     for one in comparisons:
         if one.gain is not None and one.gain > NOTABLE:
             assert one.verdict in ("gain", "within the error bar", "cannot tell")
@@ -128,7 +128,7 @@ def test_a_search_keeps_what_a_recipe_states(predictions: list[Prediction]) -> N
         assert len(open_job.recompute) > 1
 
 
-def test_the_page(comparisons: list[Comparison], predictions: list[Prediction]) -> None:
+def test_the_page(comparisons: list[RecipeComparison], predictions: list[Prediction]) -> None:
     text = page(comparisons, predictions)
     assert f"{len(comparisons)} recipes" in text
     assert "runs that ran lost" in text

@@ -7,7 +7,7 @@ import pytest
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.ranking import rank_groups
 from planner.evidence.runs.report import (
-    Comparison,
+    RunComparison,
     comparison,
     family_report,
     is_stated,
@@ -18,10 +18,10 @@ from planner.predict.plan import Interval
 from tests.evidence.runs.rows_for_tests import predicted
 
 
-def compared(predicted_s: float, measured_s: float, half: float = 0.1) -> Comparison:
+def compared(predicted_s: float, measured_s: float, half: float = 0.1) -> RunComparison:
     """A comparison with an interval of so large a share to both sides."""
     interval = Interval(low=predicted_s * (1 - half), high=predicted_s * (1 + half), family="")
-    return Comparison(predicted_s, measured_s, interval)
+    return RunComparison(predicted_s, measured_s, interval)
 
 
 def test_median_mean_p90_bias_and_worst() -> None:

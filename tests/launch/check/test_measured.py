@@ -8,7 +8,13 @@ import pytest
 
 from planner.job.errors import UsageError
 from planner.launch.check.assess import Assessment, assess
-from planner.launch.check.measured import Comparison, Findings, Measured, explain_gap, findings_of
+from planner.launch.check.measured import (
+    Findings,
+    Measured,
+    MeasuredComparison,
+    explain_gap,
+    findings_of,
+)
 from planner.launch.check.request import as_request
 from planner.launch.read.found import Found
 from planner.launch.read.launch import read_launch
@@ -57,7 +63,7 @@ def test_missing_recomputation_is_named(assessment: Assessment, found: Found) ->
     assert assessment.job is not None
     slower = as_request(replace(found, recompute="full"), "16xH100").plan().step_time_s
     plan = plan_of(assessment)
-    gap = Comparison("step time", slower, plan.step_time_s, plan.step_time)
+    gap = MeasuredComparison("step time", slower, plan.step_time_s, plan.step_time)
     best = explain_gap(assessment.setup, assessment.job, plan, gap)[0]
     assert best.what == "full recomputation"
     assert best.predicted == pytest.approx(slower)

@@ -11,7 +11,7 @@ from planner.job.models.catalog import load_model
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import ENGINES, graph_bytes
 from planner.predict.memory.serving.formats import WEIGHT_FORMATS
-from planner.predict.memory.serving.logs import Comparison, compare_logs, spread_of
+from planner.predict.memory.serving.logs import StartUpComparison, compare_logs, spread_of
 
 GIB = 2**30
 
@@ -44,14 +44,14 @@ def test_rows_that_no_constant_was_read_off() -> None:
     assert max(abs(c.residual_bytes) / c.measured_bytes for c in held) < 0.005
 
 
-def _name(comparison: Comparison) -> str:
+def _name(comparison: StartUpComparison) -> str:
     row = comparison.row
     degrees = f"tp{row.deployment.tp}-pp{row.deployment.pp}"
     return f"{row.engine}-{row.deployment.model.name}-{row.deployment.weights.name}-{degrees}"
 
 
 @pytest.mark.parametrize("comparison", compare_logs(), ids=_name)
-def test_weights(comparison: Comparison) -> None:
+def test_weights(comparison: StartUpComparison) -> None:
     """Within 1 % or 60 MiB: engines hold small buffers that are no weights."""
     predicted = comparison.stages[0].weights.total
     if comparison.row.deployment.pp > 1:
@@ -61,7 +61,7 @@ def test_weights(comparison: Comparison) -> None:
 
 
 @pytest.mark.parametrize("comparison", compare_logs(), ids=_name)
-def test_room_for_the_kv_cache(comparison: Comparison) -> None:
+def test_room_for_the_kv_cache(comparison: StartUpComparison) -> None:
     """Within 0.5 GiB, which is 1 % of most caches."""
     assert abs(comparison.residual_bytes) < 0.5 * GIB
     if comparison.row.deployment.pp == 1:

@@ -18,14 +18,19 @@ from planner.predict.memory.serving.deployment import Deployment, check_deployme
 from planner.predict.memory.serving.engine import ENGINES, GIB, batch_defaults, graph_bytes
 from planner.predict.memory.serving.formats import KV_FORMATS, WEIGHT_FORMATS
 from planner.predict.memory.serving.kv_cache import StagePool, layer_token_bytes, stage_pool
-from planner.predict.memory.serving.logs import Comparison, Spread, compare_logs, spread_of
+from planner.predict.memory.serving.logs import (
+    CacheSpread,
+    StartUpComparison,
+    compare_logs,
+    spread_of,
+)
 from planner.predict.memory.serving.solve import (
     Solved,
     changes,
     solved_deployment,
     with_grouped_queries,
 )
-from planner.predict.memory.serving.stage import StageMemory, stage_memory, tokens_of
+from planner.predict.memory.serving.stage import ServingStageMemory, stage_memory, tokens_of
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 from tests.predict.memory.deployments import serving
 
@@ -33,14 +38,14 @@ TINY = ModelSpec(
     name="tiny", layers=6, hidden=64, heads=8, kv_heads=4, head_dim=8, ffn=96, vocab=100,
     max_positions=128, pretraining_seq=128,
 )  # fmt: skip
-SPREAD = Spread(-3.0, 2.0, 5, ("one",), (), 0.01)
+SPREAD = CacheSpread(-3.0, 2.0, 5, ("one",), (), 0.01)
 
 
 def tiny(**settings: Any) -> Deployment:
     return Deployment(TINY, load_gpu("h100"), **settings)
 
 
-def stage(needed: int, **changed: Any) -> StageMemory:
+def stage(needed: int, **changed: Any) -> ServingStageMemory:
     """A stage of 100 units of which 60 are held, 8 of them beside the budget of 90; blocks of one
     unit of 4 tokens, of which `needed` are wanted by one sequence."""
     pool = StagePool(tiny(block=4, context=4 * needed), 2, 1, 0, 1.0)
@@ -50,7 +55,7 @@ def stage(needed: int, **changed: Any) -> StageMemory:
         "graphs_within": 4.0, "graphs_beside": 3.0, "context": 4.0, "nccl": 1.0,
         "budget": 90.0, "usable": 100.0, "pool": pool,
     }  # fmt: skip
-    return StageMemory(**fields | changed)
+    return ServingStageMemory(**fields | changed)
 
 
 def test_room_is_what_the_budget_or_the_device_leaves() -> None:
@@ -295,7 +300,7 @@ def test_a_comparison_by_hand() -> None:
     """38 units of room as predicted, 40 measured; 5 printed for graphs where 7 were expected."""
     row = SimpleNamespace(deployment=tiny(block=4, context=9), kv_cache=40.0, kv_tokens=None)
     row.graphs = None
-    found = Comparison(row, (stage(1), stage(1, stage=1, budget=92.0)))  # type: ignore[arg-type]
+    found = StartUpComparison(row, (stage(1), stage(1, stage=1, budget=92.0)))  # type: ignore[arg-type]
     assert (found.tightest.stage, found.predicted_bytes, found.residual_bytes) == (0, 38.0, 2.0)
     assert found.residual_with_graphs() == 2.0
     row.graphs = 5.0

@@ -10,7 +10,7 @@ from hardware.schema import Gpu
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import load_framework
 from planner.job.specs import LayerKind, ModelSpec
-from planner.predict.memory.serving.engine import ENGINES, Engine
+from planner.predict.memory.serving.engine import ENGINES, ServingEngine
 from planner.predict.memory.serving.formats import (
     KV_FORMATS,
     WEIGHT_FORMATS,
@@ -58,7 +58,7 @@ class Deployment:
     all_logits: bool = False
     graphs: bool = True
     window_cache: bool = True
-    engine: Engine = ENGINES["vllm"]
+    engine: ServingEngine = ENGINES["vllm"]
 
     @property
     def gpus(self) -> int:

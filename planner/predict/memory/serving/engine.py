@@ -21,7 +21,7 @@ GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ServingEngine:
     """One generation of the engine.
 
     `logit_bytes`: bytes alive for each sampled logit. `moe_workspace_stays`: the expert kernels'
@@ -55,7 +55,7 @@ class Engine:
 # 2.21 GiB under TP (flashinfer's fused all-reduce), 0.07 GiB in a pipeline. mxfp4: gpt-oss-20b
 # takes 13.64 GiB and gpt-oss-120b 65.97 (vLLM issue 23278): hidden 2880 -> 3072 and width 2880 ->
 # 2944.
-_RECENT = Engine(
+_RECENT = ServingEngine(
     name="vllm",
     title="vLLM 0.21 and later",
     logs="vllm-0.19",
@@ -88,7 +88,7 @@ _SORTING = replace(
     pad_hidden=1,
     pad_width=256,
 )
-ENGINES: Mapping[str, Engine] = {
+ENGINES: Mapping[str, ServingEngine] = {
     engine.name: engine for engine in (_RECENT, _BEFORE_GRAPHS, _SORTING)
 }
 
@@ -109,7 +109,7 @@ _LARGE_DEFAULTS = (8192, 1024)
 _SMALL_DEFAULTS = (2048, 256)
 
 
-def find_engine(name: str) -> Engine:
+def find_engine(name: str) -> ServingEngine:
     """The engine of --engine; UsageError lists the names."""
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES, f"one of {', '.join(ENGINES)}")

@@ -21,7 +21,7 @@ from planner.job.models.catalog import load_model
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import ENGINES, GIB
 from planner.predict.memory.serving.formats import kv_format, weight_format
-from planner.predict.memory.serving.stage import StageMemory, stage_memory, tokens_of
+from planner.predict.memory.serving.stage import ServingStageMemory, stage_memory, tokens_of
 
 _FILE = Path(__file__).with_name("serving_logs.csv")
 _LOW, _HIGH = 0.1, 0.9
@@ -45,14 +45,14 @@ class LogRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class StartUpComparison:
     """A start-up and its prediction: bytes for the KV cache, and tokens if they were printed."""
 
     row: LogRow
-    stages: tuple[StageMemory, ...]
+    stages: tuple[ServingStageMemory, ...]
 
     @property
-    def tightest(self) -> StageMemory:
+    def tightest(self) -> ServingStageMemory:
         """The stage that holds the fewest tokens."""
         context = self.row.deployment.context
         return min(self.stages, key=lambda stage: tokens_of(stage, context, 0.0))
@@ -93,7 +93,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Spread:
+class CacheSpread:
     """80 % interval of the room for the KV cache: bytes to add to the prediction.
 
     `uncovered`: what the logs have no row of; then the whole range of residuals is taken.
@@ -157,12 +157,12 @@ def read_logs() -> tuple[LogRow, ...]:
 
 
 @cache
-def compare_logs() -> tuple[Comparison, ...]:
+def compare_logs() -> tuple[StartUpComparison, ...]:
     """Every start-up with its prediction."""
-    return tuple(Comparison(row, stage_memory(row.deployment)) for row in read_logs())
+    return tuple(StartUpComparison(row, stage_memory(row.deployment)) for row in read_logs())
 
 
-def spread_of(deployment: Deployment) -> Spread:
+def spread_of(deployment: Deployment) -> CacheSpread:
     """The interval for a deployment, from the logs of its engine's generation.
 
     Alone and together are apart: what GPUs allocate to communicate is the larger uncertainty.
@@ -177,7 +177,9 @@ def spread_of(deployment: Deployment) -> Spread:
     errors = sorted(abs(c.residual_bytes) / c.measured_bytes for c in used)
     quantiles = (0.0, 1.0) if uncovered else (_LOW, _HIGH)
     low, high = (_quantile(residuals, end) for end in quantiles)
-    return Spread(min(low, 0.0), max(high, 0.0), len(used), gpus, uncovered, _quantile(errors, 0.5))
+    return CacheSpread(
+        min(low, 0.0), max(high, 0.0), len(used), gpus, uncovered, _quantile(errors, 0.5)
+    )
 
 
 def _uncovered(deployment: Deployment, logged: list[Deployment]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from planner.predict.memory.serving.deployment import (
     check_deployment,
 )
 from planner.predict.memory.serving.formats import KV_FORMATS, PUBLISHED_FORMATS, WEIGHT_FORMATS
-from planner.predict.memory.serving.logs import Spread
+from planner.predict.memory.serving.logs import CacheSpread
 from planner.predict.memory.serving.stage import stage_memory
 
 _GPU_STEPS = (2, 4, 8, 16, 32)
@@ -27,7 +27,7 @@ _NODE_GPUS = 8
 
 
 @dataclass(frozen=True)
-class Change:
+class DeploymentChange:
     """A deployment near the one asked for, the options that make it, and its missing bytes."""
 
     options: str
@@ -50,7 +50,7 @@ class Solved:
     high: int
 
 
-def solve(deployment: Deployment, what: str, spread: Spread) -> Solved:
+def solve(deployment: Deployment, what: str, spread: CacheSpread) -> Solved:
     """Solve for `batch` or `context`; UsageError for anything else."""
     if what not in ("batch", "context"):
         raise UsageError(f"--solve {what} is for training; with --inference: batch or context")
@@ -90,7 +90,7 @@ def _largest(fits: Callable[[int], bool], most: int) -> int:
     return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
-def changes(deployment: Deployment) -> tuple[Change, ...]:
+def changes(deployment: Deployment) -> tuple[DeploymentChange, ...]:
     """Changes near the deployment, with what would then be missing; those that fit come first.
 
     Single changes, and the combination of GPUs and formats that fits with the fewest GPUs.
@@ -101,7 +101,7 @@ def changes(deployment: Deployment) -> tuple[Change, ...]:
     return tuple(sorted(found, key=lambda change: not change.fits))
 
 
-def with_grouped_queries(deployment: Deployment) -> Change | None:
+def with_grouped_queries(deployment: Deployment) -> DeploymentChange | None:
     """A model with fewer KV heads (grouped-query attention, arXiv 2305.13245): another model, to be
     chosen or trained, no option. None where the heads are as few, or compressed (MLA)."""
     model = deployment.model
@@ -116,8 +116,8 @@ def with_grouped_queries(deployment: Deployment) -> Change | None:
     return _measured(f"a model with {GROUPED_KV_HEADS} KV heads", near) if _legal(near) else None
 
 
-def _measured(options: str, deployment: Deployment) -> Change:
-    return Change(options, deployment, missing_bytes(deployment))
+def _measured(options: str, deployment: Deployment) -> DeploymentChange:
+    return DeploymentChange(options, deployment, missing_bytes(deployment))
 
 
 def _near(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
@@ -176,7 +176,7 @@ def _legal(deployment: Deployment) -> bool:
     return True
 
 
-def _together(deployment: Deployment) -> list[Change]:
+def _together(deployment: Deployment) -> list[DeploymentChange]:
     """The first combination of GPUs and formats that fits: fewest GPUs, then widest formats."""
     wider = [deployment, *(near for _, near in _more_gpus(deployment))]
     for grown in wider:

@@ -13,7 +13,7 @@ from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 
 
 @dataclass(frozen=True)
-class StageMemory:
+class ServingStageMemory:
     """Bytes on a rank of one pipeline stage.
 
     Within the engine's budget: weights, activations, non_torch, graphs_within, and what is left
@@ -67,24 +67,24 @@ class StageMemory:
         return max(0, math.floor((self.available + extra) / self.pool.block_bytes))
 
 
-def tokens_of(stage: StageMemory, context: int, extra: float) -> int:
+def tokens_of(stage: ServingStageMemory, context: int, extra: float) -> int:
     """Tokens of sequences of this context in a stage's pool."""
     blocks = max(0, stage.blocks(extra) - stage.pool.prefill_blocks(context))
     rounded = math.ceil(context / stage.pool.deployment.block) * stage.pool.deployment.block
     return math.floor(blocks * rounded / stage.pool.sequence_blocks(context))
 
 
-def stage_memory(deployment: Deployment) -> tuple[StageMemory, ...]:
+def stage_memory(deployment: Deployment) -> tuple[ServingStageMemory, ...]:
     """The stages alone, of a deployment that was checked before."""
     return tuple(_stage(deployment, index) for index in range(deployment.pp))
 
 
-def _stage(deployment: Deployment, index: int) -> StageMemory:
+def _stage(deployment: Deployment, index: int) -> ServingStageMemory:
     gpu, engine = deployment.gpu, deployment.engine
     layers = len(deployment.stages[index])
     graphs = graph_bytes(layers) if deployment.graphs else 0.0
     communicates = deployment.gpus > 1
-    return StageMemory(
+    return ServingStageMemory(
         stage=index,
         layers=layers,
         weights=stage_weights(deployment, index),
