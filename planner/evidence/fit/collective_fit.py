@@ -114,7 +114,9 @@ def predict_s(row: CollectiveRow, links: LinkInputs) -> float:
     """Model time of a row, without the benchmark's start-up."""
     from planner.cost import communication
 
-    time_s: Callable[..., float] = getattr(communication, f"{row.collective}_time_s")
+    # A reduce-scatter takes as long as an all-gather.
+    collective = row.collective.replace("reduce_scatter", "all_gather")
+    time_s: Callable[..., float] = getattr(communication, f"{collective}_time_s")
     if "NVLS off" in row.label or row.label.endswith("ring"):
         links = links._replace(scale_up_reduction_gain=1.0)
     members = float(row.gpus // row.nodes)
