@@ -33,6 +33,8 @@ IN_ENVIRONMENT = (*_OF_TRAINERS, _OF_TORCHTITAN_GPUS)
 # Python's own modules that no run is: they install, build, print.
 _TOOLS = ("pip", "venv", "virtualenv", "ensurepip", "json.tool", "http.server", "build", "site",
           "compileall", "ipykernel", "pytest", "unittest", "this", "timeit")  # fmt: skip
+# Switches of launchers, behind which a program may stand.
+_SWITCHES = ("--standalone", "--no-python", "--no_python", "--module", "--use_env", "--use-env")
 _PYTHON = re.compile(r"^python[\d.]*$")
 # Launchers that start one process a GPU themselves: an srun around them starts nodes.
 _PER_GPU_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", *_MODULE_LAUNCHERS)
@@ -137,8 +139,11 @@ def hidden_program(command: Command) -> str:
     """Why the program that a launcher starts is not known; empty where none is started."""
     words = [word.text for word in command.words]
     for at, text in enumerate(words):
-        if text.unknown and not text.known and _is_runner([word.value for word in words[:at]]):
-            return text.unknown
+        before = words[at - 1].value
+        is_value = before.startswith("--") and before not in _SWITCHES
+        if text.unknown and not text.known and not is_value:
+            if _is_runner([word.value for word in words[:at]]):
+                return text.unknown
     return ""
 
 

@@ -237,7 +237,7 @@ def _with(configs: Mapping[str, Text]) -> str:
     """What is wanted of the configuration files that a command names."""
     if any("{{" in name for name in configs):
         return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
-    shown = ", ".join(name.replace(HOLE, "...") for name in configs if name != HOLE)
+    shown = ", ".join(name.replace(HOLE, "...") for name in configs if name.strip(f"{HOLE}/"))
     if shown:
         return f"with {shown}; give it too"
     why = next(text.unknown for text in configs.values())

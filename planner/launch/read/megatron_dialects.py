@@ -17,6 +17,7 @@ from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
 from planner.launch.read.megatron_arguments import RELEASE, Arguments, core_like
+from planner.launch.read.megatron_rules import CONNECTIONS
 from planner.launch.read.names import left_out, meanings
 
 _EXPERTS = option("moe.experts")
@@ -61,7 +62,8 @@ _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.p
 _OTHER_MODELS = re.compile(
     r"(^|[_/])(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|msdp|"
     r"reward|ppo|grpo|dpo|rl|eval\w*|generate|generation|server|inference|quantize|ptq|prune|"
-    r"export|analy[sz]e|convert\w*|conversion|roundtrip|zeroshot|orqa|tasks/main)([-_./]|$)"
+    r"export|analy[sz]e|convert\w*|conversion|merge|hf2\w+|\w+2hf|roundtrip|zeroshot|orqa|sora|"
+    r"tasks/main)([-_./]|$)"
 )
 
 
@@ -70,7 +72,9 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
     # Options that no parser known here has, and that are no slip of core's.
     strange = [item for item in arguments.unknown if not core_like(item)]
-    parser = _beside(launch, _PARSERS) if arguments.unknown else ""
+    parser = _beside(launch, _PARSERS)
+    if parser and CONNECTIONS not in parser:  # of before 2022-10
+        kinds.add("older")
     defined = any(_quotes(parser, item.key) for item in arguments.unknown)
     if (
         _settle_values(arguments, launch)

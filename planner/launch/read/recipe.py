@@ -101,7 +101,7 @@ def _is_configuration(result: Record) -> bool:
 
 
 def _set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
-    """NeMo's scripts/performance/helpers.py: the degrees and the batch of a recipe."""
+    """NeMo's scripts/performance/helpers.py: degrees, batch, precision and recomputation."""
     if not isinstance(recipe, Record):
         return recipe
     trainer = _made_in(recipe, "trainer")
@@ -126,8 +126,20 @@ def _set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
             str(named.get("fp8_recipe")), "bf16_with_fp8_mixed"
         )
         trainer.fields["plugins"] = Record(precision)
+    ddp, config = _made_in(strategy, "ddp"), _made_in(_made_in(recipe, "model"), "config")
+    if named.get("compute_dtype"):
+        ddp.fields["grad_reduce_in_fp32"] = False
     if named.get("use_mcore_fsdp") is True:
-        _made_in(strategy, "ddp").fields["use_megatron_fsdp"] = True
+        ddp.fields["use_megatron_fsdp"] = True
+    layers = named.get("recompute_layers")
+    if isinstance(layers, int) and layers > 0:
+        config.fields |= {
+            "recompute_granularity": "full", "recompute_method": "block",
+            "recompute_num_layers": layers,
+        }  # fmt: skip
+    offloaded = named.get("activation_offload_layers")
+    if isinstance(offloaded, int) and offloaded > 0:
+        config.fields |= {"cpu_offloading": True, "cpu_offloading_num_layers": offloaded}
     return recipe
 
 

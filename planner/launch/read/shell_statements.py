@@ -131,7 +131,7 @@ def _compare(operator: str, left: str, right: str) -> bool | None:
 
 
 _CONTAINERS = (
-    "program", "pipeline", "subshell", "do_group", "negated_command",
+    "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip
 _LOOPS = ("c_style_for_statement",)
 

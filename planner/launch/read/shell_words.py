@@ -320,7 +320,7 @@ def _printed(node: Node, words: Words) -> Text | None:
 
 
 def _of_command(name: str, given: list[Word], words: Words) -> Text | None:
-    """`echo`, `printf`, `expr`, `basename` and `dirname`."""
+    """`echo`, `printf`, `expr`, `basename`, `dirname`, and paths and programs as they are named."""
     texts = [word.text for word in given]
     if name == "echo":
         while texts and re.fullmatch(r"-[neE]+", texts[0].value):
@@ -330,6 +330,8 @@ def _of_command(name: str, given: list[Word], words: Words) -> Text | None:
         return formatted(texts)
     if name == "expr":
         return words.calculated(" ".join(text.value for text in texts))
+    if name in ("realpath", "readlink", "which") and texts and not texts[-1].unknown:
+        return texts[-1]
     if name in ("basename", "dirname") and texts and not texts[0].unknown:
         path = PurePosixPath(texts[0].value)
         ending = texts[1].value if len(texts) > 1 else ""

@@ -82,7 +82,8 @@ def read_torchtitan_python(
     source = reader.module(module, path)
     settings = _Settings(function, text, path, files)
     try:
-        settings.visit(call_function(Function(function, source, {}), [], {}))
+        result = call_function(Function(function, source, {}), [], {})
+        settings.visit(result)
     except RecursionError:
         raise CannotTellError(f"{path}: nested too deep to be read") from None
     document = Document(path, settings.found)
@@ -96,6 +97,10 @@ def read_torchtitan_python(
             document.settings[key] = Setting(key, value, path, function.lineno)
     titan = TorchtitanReader(document, launch, files, hints)
     titan.problems += list(_unread(document))
+    made_by = result.name.rpartition(".")[2] if isinstance(result, Record) else ""
+    if made_by in _imported(module):
+        why = f"{made_by}, of another registry, is not there to read: what it sets is not seen"
+        titan.problems.append(Problem("recipe-unseen", why, "missing", (path,), "give its folder"))
     others = [item.name for item in functions if item is not function]
     if others and wanted is None:
         titan.assumed.append(chosen_words(function.name, others, "configurations", CHOICE))
