@@ -89,8 +89,10 @@ def split_command(command: Command, files: Files) -> LaunchCommand | None:
         what: _last(options, names)
         for what, names in (("nodes", _NODES), ("per_node", _PER_NODE), ("total", _TOTAL))
     }
-    if not launcher and _is_trainer_command(spelled, at):
-        found |= _of_environment(command, files, program)
+    if not launcher:
+        # A program of its own is one process, and has one GPU where it may see no other.
+        names = _OF_TRAINERS if _is_trainer_command(spelled, at) else _OF_TRAINERS[-1:]
+        found |= _of_environment(command, files, program, names)
     gpus = command.environment.get(_OF_TORCHTITAN_GPUS)
     if program.endswith(OF_TORCHTITAN) and gpus is not None:
         each = setting_of(_OF_TORCHTITAN_GPUS, gpus, None, files)
@@ -120,9 +122,13 @@ def included_gpus(hosts: str) -> int | None:
     return sum(part[1].count(",") + 1 for part in parts if part is not None)
 
 
-def _of_environment(command: Command, files: Files, program: str) -> dict[str, Setting | None]:
-    """Nodes and processes where a trainer's own command starts torchrun."""
-    texts = {name: command.environment.get(name) for name in _OF_TRAINERS}
+def _of_environment(
+    command: Command, files: Files, program: str, names: Sequence[str]
+) -> dict[str, Setting | None]:
+    """Nodes and processes where a trainer's own command starts torchrun; `names`: the variables
+    that it minds."""
+    texts = {name: command.environment.get(name) for name in _OF_TRAINERS if name in names}
+    texts = dict.fromkeys(_OF_TRAINERS) | texts
     nodes, per_node, visible = (
         None if text is None else setting_of(name, text, None, files)
         for name, text in texts.items()
@@ -140,10 +146,10 @@ def hidden_program(command: Command) -> str:
     words = [word.text for word in command.words]
     for at, text in enumerate(words):
         before = words[at - 1].value
-        is_value = before.startswith("--") and before not in _SWITCHES
-        if text.unknown and not text.known and not is_value:
-            if _is_runner([word.value for word in words[:at]]):
-                return text.unknown
+        is_value = re.match("--[^=]+$", before) and before not in _SWITCHES
+        is_free = text.unknown and not text.known and not is_value
+        if is_free and _is_runner([word.value for word in words[:at]]):
+            return text.unknown
     return ""
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from planner.launch.read.accelerate import read_accelerate
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed import read_deepspeed
 from planner.launch.read.document import Document, json_document
@@ -286,7 +286,8 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
     for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
         if _switched(named, name):
             yield _refusal(named[name], f"{name}: quantised weights")
-    for name, why in left_out("trainer", "refused").items():
+    named_so = {name: "LoRA" for name in named if name.startswith("lora_path")}
+    for name, why in (named_so | {**left_out("trainer", "refused")}).items():
         if name in _LEFT_OVER and (program != "trainer" or any(key in named for key in _ASKS)):
             continue  # what these programs pass over where nothing asks for adapters
         sizes = name.endswith(("_size", "_degree"))
@@ -338,11 +339,11 @@ def _deepspeed(named: Mapping[str, Setting], path: str, files: Files) -> Documen
             return _zero_stage(named, path)
         return Document(path, {key.removeprefix("deepspeed."): one for key, one in inside.items()})
     if isinstance(setting.value, str):
-        found = beside(setting.value, Path(path).parent)
-        text = text_of(found) if found is not None else None
-        if found is not None and text is not None:
-            source = files.add(str(found), text)
-            return json_document(source.as_text(), str(found), files)
+        name, text = setting.value, files.written.get(setting.value)
+        if text is None and (source := source_beside(name, Path(path).parent, files)):
+            name, text = source.path, source.as_text()
+        if text is not None:
+            return json_document(text, name, files)
         if (stage := _stage_of_name(setting.value)) is not None:
             return _zero_stage({**named, "zero_stage": replace(setting, value=stage)}, path)
     return _zero_stage(named, path)

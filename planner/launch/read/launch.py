@@ -206,7 +206,8 @@ _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
 def _called_scripts(read: Opened) -> list[str]:
     """Other scripts that the scripts given start, also inside a string for a container."""
     given = {Path(kind).name for kind in read.kinds}
-    names = (item[1] for text in read.texts.values() for item in _CALL.finditer(text.value))
+    names = [item[1] for text in read.texts.values() for item in _CALL.finditer(text.value)]
+    names += [name for name in read.absent if name.endswith(".sh")]
     return [name for name in dict.fromkeys(names) if Path(name).name not in given]
 
 

@@ -22,6 +22,7 @@ from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.found import Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.shell import read_script
+from planner.launch.read.shell_calls import script_call
 from planner.launch.read.shell_state import Command, Shell
 from planner.launch.read.text import Files, Text, Word
 
@@ -41,6 +42,8 @@ class Opened:
     opened: set[Path] = field(default_factory=set)
     # Where a launcher starts a program whose name is not known, and why it is not.
     hidden: list[str] = field(default_factory=list)
+    # Scripts that are started and not there.
+    absent: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     submitted: list[Text] = field(default_factory=list)
     contents: Mapping[str, str] = field(default_factory=dict)
@@ -106,6 +109,8 @@ def read_shells(read: Opened, hints: Hints) -> None:
             read.commands.append(found)
         elif why := hidden_program(command):
             read.hidden.append(f"the program that line {command.line} starts is {why}")
+        elif (call := script_call(command.words)) is not None:
+            read.absent.append(call.name.known.rpartition("/")[2])
     if not read.commands:
         read.commands += _of_a_pair(read)
     read.submitted = shell.submitted
@@ -188,6 +193,7 @@ def _blank_comments(text: Text) -> Text:
 
 def _add_written(path: str, text: Text, read: Opened) -> None:
     """A file that a script writes (a here-document), if it is one that can be read."""
+    read.files.written[path] = text
     if path.endswith(".py"):
         read.programs[Path(path).name] = text.value
     try:

@@ -17,7 +17,7 @@ from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.megatron_bridge_schema import field_of, schema
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Found, Hints, Problem, model_unknown
+from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.hf_arguments import known_model
 from planner.launch.read.megatron_bridge import read_megatron_bridge
 from planner.launch.read.python_records import UNKNOWN, Record, chosen_words, python_module
@@ -137,9 +137,6 @@ def _set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
             "recompute_granularity": "full", "recompute_method": "block",
             "recompute_num_layers": layers,
         }  # fmt: skip
-    offloaded = named.get("activation_offload_layers")
-    if isinstance(offloaded, int) and offloaded > 0:
-        config.fields |= {"cpu_offloading": True, "cpu_offloading_num_layers": offloaded}
     return recipe
 
 
@@ -376,6 +373,7 @@ class _Recipe:
             world=(self.launch.world if self.launch else None) or self.fields.world,
             main_file=self.path,
             unseen=_unseen(self.fields.result),
+            unmodelled=(*found.unmodelled, *self._hidden_savings()),
             problems=(*self._problems(), *self._eased(found)),
             assumed=(*self._assumed(), *found.assumed),
         )
@@ -414,6 +412,11 @@ class _Recipe:
                 open_layout and problem.rule.startswith("layers-by")
             )
             yield replace(problem, severity="missing") if is_missing else problem
+
+    def _hidden_savings(self) -> Iterator[tuple[Setting, str]]:
+        if unseen := _unseen(self.fields.result):
+            why = "not there to read, it may recompute or offload: less memory than predicted"
+            yield Setting(unseen, "", self.path), why
 
     def _assumed(self) -> Iterator[str]:
         if self.others:
