@@ -125,7 +125,10 @@ def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
 
 
 def other_model(launch: LaunchCommand) -> str:
-    """Why a program's name says that it trains something else; empty if it does not."""
+    """Why a program's name, or MindSpeed-MM's option, says that it trains something else; empty if
+    neither does."""
+    if any(word.text.value == "--mm-model" for word in launch.arguments):
+        return "--mm-model names a multimodal model, described in a file of its own"
     program = "/".join(PurePosixPath(launch.program).parts[-2:])
     if _OTHER_MODELS.search(program):
         name = PurePosixPath(program).name
