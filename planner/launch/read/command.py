@@ -89,6 +89,8 @@ def split_command(command: Command, files: Files) -> LaunchCommand | None:
         what: _last(options, names)
         for what, names in (("nodes", _NODES), ("per_node", _PER_NODE), ("total", _TOTAL))
     }
+    if any(word.text.value.endswith("jsrun") for word in before):
+        found["total"] = _of_jsrun(options)
     if not launcher:
         # A program of its own is one process, and has one GPU where it may see no other.
         names = _OF_TRAINERS if _is_trainer_command(spelled, at) else _OF_TRAINERS[-1:]
@@ -105,6 +107,15 @@ def split_command(command: Command, files: Files) -> LaunchCommand | None:
         inner = _last(options, _PER_NODE[:4])
         found["per_node"] = inner or found["per_node"]
     return LaunchCommand(launcher, program, words[at + 1 :], options, command, **found)
+
+
+def _of_jsrun(options: Sequence[Setting]) -> Setting | None:
+    """`jsrun -n 4 -a 6`: sets of resources, and the processes in each."""
+    sets, each = _last(options, ("n", "nrs")), _last(options, ("a", "tasks_per_rs"))
+    counts = whole_number(sets), whole_number(each) if each else 1
+    if sets is None or None in counts:
+        return None
+    return replace(sets, value=str((counts[0] or 0) * (counts[1] or 0)), spans=())
 
 
 def _included(options: Sequence[Setting]) -> Setting | None:

@@ -207,7 +207,8 @@ def _called_scripts(read: Opened) -> list[str]:
     """Other scripts that the scripts given start, also inside a string for a container."""
     given = {Path(kind).name for kind in read.kinds}
     names = [item[1] for text in read.texts.values() for item in _CALL.finditer(text.value)]
-    names += [name for name in read.absent if name.endswith(".sh")]
+    named = {Path(name).name for name in names}
+    names += [name for name in read.absent if name.endswith(".sh") and name not in named]
     return [name for name in dict.fromkeys(names) if Path(name).name not in given]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from planner.launch.megatron_table import option
@@ -19,6 +20,7 @@ from planner.launch.read.found import Problem, Setting
 from planner.launch.read.megatron_arguments import RELEASE, Arguments, core_like
 from planner.launch.read.megatron_rules import CONNECTIONS
 from planner.launch.read.names import left_out, meanings
+from planner.launch.read.shell_state import MOST_NOTES
 
 _EXPERTS = option("moe.experts")
 
@@ -71,7 +73,8 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """Whose options they are."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
     # Options that no parser known here has, and that are no slip of core's.
-    strange = [item for item in arguments.unknown if not core_like(item)]
+    named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES)
+    strange = [item for item in named if not core_like(item)]
     parser = _beside(launch, _PARSERS)
     if parser and CONNECTIONS not in parser:  # of before 2022-10
         kinds.add("older")
@@ -114,7 +117,7 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
 
 def _quotes(source: str, word: str) -> bool:
     """Whether Python source has a word as a whole string."""
-    return re.search(rf"[\"']{re.escape(word)}[\"']", source) is not None
+    return f'"{word}"' in source or f"'{word}'" in source
 
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:

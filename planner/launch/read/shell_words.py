@@ -302,7 +302,7 @@ def output_of(node: Node, words: Words) -> Text:
         return unknown
     # Kubernetes' spelling of a container's variable; no program is named like that.
     named = re.fullmatch(r"\$\(([A-Z][A-Z0-9_]*)\)", written)
-    if named and words.shell.lookup(named[1]) is not None:
+    if named:
         return words.variable(named[1])
     printed = _printed(inside[0], words)
     return unknown if printed is None else printed
