@@ -184,6 +184,8 @@ class Files:
     """Every file that was read, by path."""
 
     by_path: dict[str, SourceFile] = field(default_factory=dict)
+    # Files that a script would write.
+    written: dict[str, Text] = field(default_factory=dict)
 
     def add(self, path: str, text: str) -> SourceFile:
         """Remember a file."""
