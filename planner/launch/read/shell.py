@@ -78,13 +78,6 @@ class _Walk(Statements):
         name = self.piece(node.named_children[0]).value
         self.shell.functions[name] = (self.source, node.named_children[-1])
 
-    def _run_program(self, node: Node) -> None:
-        for child in node.named_children:
-            if child.type == "command" and self.name(child) == "exit":
-                self._note(child, "exit: what follows is not run")
-                return
-            self.run(child)
-
     def _run_redirected_statement(self, node: Node) -> None:
         statements = [
             child

@@ -137,7 +137,7 @@ def _compare(operator: str, left: str, right: str) -> bool | None:
 
 
 _CONTAINERS = (
-    "pipeline", "subshell", "do_group", "negated_command",
+    "program", "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip
 _LOOPS = ("c_style_for_statement",)
 # What is inside may not run, or not in this process, or may fail without an end.
