@@ -63,6 +63,8 @@ _STAGE_TERMS = {
     for name in StageMemory.model_fields
     if name not in ("stage", "layers", "phase")
 }
+# Batches of a ramp that are costed.
+_COSTED = 12
 _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
     "backward",
     "optimizer",
@@ -140,28 +142,33 @@ def job_plan(
 def _ramp(
     cost_model: CostModel, columns: Columns, row: int, layout: Layout, ctx: LayoutContext
 ) -> tuple[PlanBatch, ...]:
-    """The smaller batches of a ramp, each costed by the kernel in the plan's layout."""
+    """The smaller batches of a ramp, costed by the kernel in the plan's layout.
+
+    Of a long ramp some: between them the step grows with its micro-batches as on a line.
+    """
     job = cost_model.job
     if not job.ramp:
         return ()
-    rules, one = (
-        rule_context(job),
-        {name: column[row : row + 1] for name, column in columns.items()},
-    )
-    batches = []
-    for entry, goal in zip(job.ramp, rules.ramp, strict=True):
-        at = ramp_columns(one, rules, goal)
-        costed = cost_model.price_shapes(at)
-        step = cost_layout(cost_model, costed, 0, layout, ctx, row_groups(job, at, 0)).step
-        batches.append(
-            PlanBatch(
-                gbs=int(at["gbs"][0]),
-                grad_acc=int(at["grad_acc"][0]),
-                until_tokens=entry.until_tokens,
-                step_time_s=float(step[f.STEP_TIME]),
-            )
+    rules = rule_context(job)
+    one = {name: column[row : row + 1] for name, column in columns.items()}
+    at = [ramp_columns(one, rules, goal) for goal in rules.ramp]
+    counts = [int(batch["grad_acc"][0]) for batch in at]
+    some = sorted({round(part) for part in np.linspace(0, len(at) - 1, min(len(at), _COSTED))})
+    times = []
+    for batch in (at[place] for place in some):
+        costed, groups = cost_model.price_shapes(batch), row_groups(job, batch, 0)
+        step = cost_layout(cost_model, costed, 0, layout, ctx, groups).step
+        times.append(float(step[f.STEP_TIME]))
+    steps = np.interp(counts, [counts[place] for place in some], times)
+    return tuple(
+        PlanBatch(
+            gbs=int(batch["gbs"][0]),
+            grad_acc=count,
+            until_tokens=entry.until_tokens,
+            step_time_s=float(step_time),
         )
-    return tuple(batches)
+        for entry, batch, count, step_time in zip(job.ramp, at, counts, steps, strict=True)
+    )
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ IN_ENVIRONMENT = (*_OF_TRAINERS, _OF_TORCHTITAN_GPUS)
 # Python's own modules that no run is: they install, build, print.
 _TOOLS = ("pip", "venv", "virtualenv", "ensurepip", "json.tool", "http.server", "build", "site",
           "compileall", "ipykernel", "pytest", "unittest", "this", "timeit")  # fmt: skip
+# Switches of launchers, behind which a program may stand.
+_SWITCHES = ("--standalone", "--no-python", "--no_python", "--module", "--use_env", "--use-env")
 _PYTHON = re.compile(r"^python[\d.]*$")
 # Launchers that start one process a GPU themselves: an srun around them starts nodes.
 _PER_GPU_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", *_MODULE_LAUNCHERS)
@@ -135,8 +137,12 @@ def split_command(command: Command) -> LaunchCommand | None:
         what: _last(options, names)
         for what, names in (("nodes", _NODES), ("per_node", _PER_NODE), ("total", _TOTAL))
     }
-    if not launcher and _is_trainer_command(spelled, at):
-        found |= _of_environment(command, program)
+    if any(word.text.value.endswith("jsrun") for word in before):
+        found["total"] = _of_jsrun(options)
+    if not launcher:
+        # A program of its own is one process, and has one GPU where it may see no other.
+        names = _OF_TRAINERS if _is_trainer_command(spelled, at) else _OF_TRAINERS[-1:]
+        found |= _of_environment(command, program, names)
     gpus = command.environment.get(_OF_TORCHTITAN_GPUS)
     if program.endswith(OF_TORCHTITAN) and gpus is not None:
         each = setting_of(_OF_TORCHTITAN_GPUS, gpus)
@@ -149,6 +155,15 @@ def split_command(command: Command) -> LaunchCommand | None:
         inner = _last(options, _PER_NODE[:4])
         found["per_node"] = inner or found["per_node"]
     return LaunchCommand(launcher, program, words[at + 1 :], options, command, **found)
+
+
+def _of_jsrun(options: Sequence[Setting]) -> Setting | None:
+    """`jsrun -n 4 -a 6`: sets of resources, and the processes in each."""
+    sets, each = _last(options, ("n", "nrs")), _last(options, ("a", "tasks_per_rs"))
+    counts = whole_number(sets), whole_number(each) if each else 1
+    if sets is None or None in counts:
+        return None
+    return replace(sets, value=str((counts[0] or 0) * (counts[1] or 0)), spans=())
 
 
 def _included(options: Sequence[Setting]) -> Setting | None:
@@ -166,9 +181,13 @@ def included_gpus(hosts: str) -> int | None:
     return sum(part[1].count(",") + 1 for part in parts if part is not None)
 
 
-def _of_environment(command: Command, program: str) -> dict[str, Setting | None]:
-    """Nodes and processes where a trainer's own command starts torchrun."""
-    texts = {name: command.environment.get(name) for name in _OF_TRAINERS}
+def _of_environment(
+    command: Command, program: str, names: Sequence[str]
+) -> dict[str, Setting | None]:
+    """Nodes and processes where a trainer's own command starts torchrun; `names`: the variables
+    that it minds."""
+    texts = {name: command.environment.get(name) for name in _OF_TRAINERS if name in names}
+    texts = dict.fromkeys(_OF_TRAINERS) | texts
     nodes, per_node, visible = (
         None if text is None else setting_of(name, text) for name, text in texts.items()
     )
@@ -184,7 +203,10 @@ def hidden_program(command: Command) -> str:
     """Why the program that a launcher starts is not known; empty where none is started."""
     words = [word.text for word in command.words]
     for at, text in enumerate(words):
-        if text.unknown and not text.known and _is_runner([word.value for word in words[:at]]):
+        before = words[at - 1].value
+        is_value = re.match("--[^=]+$", before) and before not in _SWITCHES
+        is_free = text.unknown and not text.known and not is_value
+        if is_free and _is_runner([word.value for word in words[:at]]):
             return text.unknown
     return ""
 

@@ -64,7 +64,7 @@ def file_kind(name: str, text: str) -> Kind | None:
         return _yaml_kind(name, text)
     if stripped.startswith("{") or name.endswith(".json"):
         return _json_kind(name, text)
-    return _python_kind(text) if name.endswith(".py") else _plain_kind(text)
+    return _python_kind(text) if name.endswith(".py") else _plain_kind(name, text)
 
 
 def _python_kind(text: str) -> Kind | None:
@@ -76,7 +76,7 @@ def _python_kind(text: str) -> Kind | None:
     return "trainer-python" if is_hf_python(text) else None
 
 
-def _plain_kind(text: str) -> Kind | None:
+def _plain_kind(name: str, text: str) -> Kind | None:
     """A file whose ending says nothing."""
     if is_torchtitan_python(text):
         return "torchtitan-python"
@@ -88,6 +88,10 @@ def _plain_kind(text: str) -> Kind | None:
     mapping_kind = _mapping_kind(text)
     if mapping_kind is not None:
         return mapping_kind
+    if other := re.match(r"#!.*\b(fish|t?csh|perl|ruby)\b", text):
+        raise UsageError(
+            f"{name}: a script of {other[1]}; of shells, those of sh and bash are read"
+        )
     shebang = text.startswith("#!") and re.match(r"#!.*\b(ba|z|k|da)?sh\b", text) is not None
     runs = re.search(
         r"\b(torchrun|accelerate|deepspeed|srun|python[\d.]*|swift|megatron|llamafactory-cli|axolotl)\b"

@@ -63,11 +63,18 @@ def embedded_texts(source: Text) -> Iterator[Embedded]:
 
 
 def embedded_environment(source: Text) -> dict[str, Text]:
-    """Variables of the containers' `env` and a SkyPilot task's `envs`, the first of each name."""
+    """Variables of the containers' `env` and `envFrom` and a SkyPilot task's `envs`, the first of
+    each name."""
     found: dict[str, Text] = {}
-    for document in read_yaml(source.value).nodes:
+    documents = read_yaml(source.value).nodes
+    for document in documents:
         for name, value in _variables(document, source):
             found.setdefault(name, value)
+    # `envFrom`: the entries of a ConfigMap.
+    tables = [value for one in documents for key, value in pairs(one) if key == "data"]
+    for name, node in (entry for table in tables for entry in pairs(table)):
+        if "configMapRef" in source.value and name.isidentifier() and node.id == "scalar":
+            found.setdefault(name, _word(node, source))
     return found
 
 

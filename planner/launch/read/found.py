@@ -122,7 +122,9 @@ class Placed(ABC):
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The known name that is most like one; empty where none is near."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
+    # What differs too much in length alone is not compared, which takes longer.
+    near = [one for one in known if 2 * min(map(len, (one, name))) >= cutoff * len(one + name)]
+    return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=cutoff)), "")
 
 
 def is_slip(name: str, meant: str) -> bool:

@@ -183,7 +183,8 @@ def known_model(name: str) -> str | None:
     plain = name.rstrip("/")
     if catalog_name(plain) is not None:
         return plain
-    plain = plain.rsplit("/", 1)[-1]
+    cached = re.search(r"\bmodels--[^/]+?--([^/]+)/snapshots/", plain)  # of the Hub's cache
+    plain = cached[1] if cached else plain.rsplit("/", 1)[-1]
     for pattern, sizes in _SAME_SIZES:
         plain = pattern.sub(sizes, plain)
     while (known := catalog_name(plain)) is None and (match := _TUNED.search(plain)) is not None:

@@ -284,7 +284,8 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
     for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
         if _switched(named, name):
             yield _refusal(named[name], f"{name}: quantised weights")
-    for name, why in left_out("trainer", "refused").items():
+    named_so = {name: "LoRA" for name in named if name.startswith("lora_path")}
+    for name, why in (named_so | {**left_out("trainer", "refused")}).items():
         if name in _LEFT_OVER and (program != "trainer" or any(key in named for key in _ASKS)):
             continue  # what these programs pass over where nothing asks for adapters
         sizes = name.endswith(("_size", "_degree"))
@@ -334,9 +335,11 @@ def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
         if inside := below(named, "deepspeed"):
             return Document(path, inside)
     elif isinstance(setting.value, str):
-        file = source_beside(setting.value, Path(path).parent, source.files)
-        if file is not None:
-            return json_document(file.as_text(), file.path)
+        name, text = setting.value, source.files.written.get(setting.value)
+        if text is None and (file := source_beside(name, Path(path).parent, source.files)):
+            name, text = file.path, file.as_text()
+        if text is not None:
+            return json_document(text, name)
         if (stage := _stage_of_name(setting.value)) is not None:
             staged = {"zero_stage": replace(setting, value=stage)}
     return _zero_stage({**named, **staged}, path)

@@ -36,6 +36,7 @@ from planner.launch.read.megatron_attributes import is_swift_megatron, read_swif
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.shell import read_script
+from planner.launch.read.shell_calls import script_call
 from planner.launch.read.shell_state import Command, Shell
 from planner.launch.read.text import HOLE, Files, Text, Word
 from planner.launch.read.world import accelerate_counts, stated_counts
@@ -203,7 +204,9 @@ _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
 def _called_scripts(read: Opened) -> list[str]:
     """Other scripts that the scripts given start, also inside a string for a container."""
     given = {Path(kind).name for kind in read.kinds}
-    names = (item[1] for text in read.texts.values() for item in _CALL.finditer(text.value))
+    names = [item[1] for text in read.texts.values() for item in _CALL.finditer(text.value)]
+    named = {Path(name).name for name in names}
+    names += [name for name in read.absent if name.endswith(".sh") and name not in named]
     return [name for name in dict.fromkeys(names) if Path(name).name not in given]
 
 
@@ -234,7 +237,7 @@ def _with(configs: Mapping[str, Text]) -> str:
     """What is wanted of the configuration files that a command names."""
     if any("{{" in name for name in configs):
         return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
-    shown = ", ".join(name.replace(HOLE, "...") for name in configs if name != HOLE)
+    shown = ", ".join(name.replace(HOLE, "...") for name in configs if name.strip(f"{HOLE}/"))
     if shown:
         return f"with {shown}; give it too"
     why = next(text.unknown for text in configs.values())
@@ -278,6 +281,8 @@ class Opened:
     opened: set[Path] = field(default_factory=set)
     # Where a launcher starts a program whose name is not known, and why it is not.
     hidden: list[str] = field(default_factory=list)
+    # Scripts that are started and not there.
+    absent: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     submitted: list[Text] = field(default_factory=list)
     contents: Mapping[str, str] = field(default_factory=dict)
@@ -342,6 +347,8 @@ def read_shells(read: Opened, hints: Hints) -> None:
             read.commands.append(found)
         elif why := hidden_program(command):
             read.hidden.append(f"the program that line {command.line} starts is {why}")
+        elif (call := script_call(command.words)) is not None:
+            read.absent.append(call.name.known.rpartition("/")[2])
     if not read.commands:
         read.commands += _of_a_pair(read)
     read.submitted = shell.submitted
@@ -426,6 +433,7 @@ def _blank_comments(text: Text) -> Text:
 
 def _add_written(path: str, text: Text, read: Opened) -> None:
     """A file that a script writes (a here-document), if it is one that can be read."""
+    read.files.written[path] = text
     if path.endswith(".py"):
         read.programs[Path(path).name] = text.value
     try:

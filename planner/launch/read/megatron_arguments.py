@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import pairwise
+from functools import cache, lru_cache
+from itertools import islice, pairwise
 from typing import Any
 
 from hardware.files import shipped_text
@@ -22,6 +22,7 @@ from planner.launch.read.found import (
     is_slip,
     nearest,
 )
+from planner.launch.read.shell_state import MOST_NOTES
 from planner.launch.read.text import Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
@@ -279,7 +280,12 @@ def _of_the_model() -> frozenset[str]:
 
 def core_like(unknown: Setting) -> str:
     """Core's option that is most like an unknown one; empty where none is near."""
-    return nearest(_plain(unknown), options(), 0.75)
+    return _option_like(_plain(unknown))
+
+
+@lru_cache
+def _option_like(name: str) -> str:
+    return nearest(name, options(), 0.75)
 
 
 def _plain(setting: Setting) -> str:
@@ -288,7 +294,7 @@ def _plain(setting: Setting) -> str:
 
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
     """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
-    for setting in arguments.unknown:
+    for setting in islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES):
         close = core_like(setting)
         text = f"{setting.key}: {parser} has no such option and refuses it"
         severity: Severity = "error"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import PurePosixPath
 
 from planner.launch.megatron_table import option
@@ -17,7 +18,9 @@ from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
 from planner.launch.read.megatron_arguments import RELEASE, Arguments, core_like
+from planner.launch.read.megatron_rules import CONNECTIONS
 from planner.launch.read.names import left_out, meanings
+from planner.launch.read.shell_state import MOST_NOTES
 
 _EXPERTS = option("moe.experts")
 
@@ -61,7 +64,8 @@ _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.p
 _OTHER_MODELS = re.compile(
     r"(^|[_/])(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|msdp|"
     r"reward|ppo|grpo|dpo|rl|eval\w*|generate|generation|server|inference|quantize|ptq|prune|"
-    r"export|analy[sz]e|convert\w*|conversion|roundtrip|zeroshot|orqa|tasks/main)([-_./]|$)"
+    r"export|analy[sz]e|convert\w*|conversion|merge|hf2\w+|\w+2hf|roundtrip|zeroshot|orqa|sora|"
+    r"tasks/main)([-_./]|$)"
 )
 
 
@@ -69,8 +73,11 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """Whose options they are."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
     # Options that no parser known here has, and that are no slip of core's.
-    strange = [item for item in arguments.unknown if not core_like(item)]
-    parser = _beside(launch, _PARSERS) if arguments.unknown else ""
+    named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES)
+    strange = [item for item in named if not core_like(item)]
+    parser = _beside(launch, _PARSERS)
+    if parser and CONNECTIONS not in parser:  # of before 2022-10
+        kinds.add("older")
     defined = any(_quotes(parser, item.key) for item in arguments.unknown)
     if (
         _settle_values(arguments, launch)
@@ -110,7 +117,7 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
 
 def _quotes(source: str, word: str) -> bool:
     """Whether Python source has a word as a whole string."""
-    return re.search(rf"[\"']{re.escape(word)}[\"']", source) is not None
+    return f'"{word}"' in source or f"'{word}'" in source
 
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
@@ -120,7 +127,10 @@ def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
 
 
 def other_model(launch: LaunchCommand) -> str:
-    """Why a program's name says that it trains something else; empty if it does not."""
+    """Why a program's name, or MindSpeed-MM's option, says that it trains something else; empty if
+    neither does."""
+    if any(word.text.value == "--mm-model" for word in launch.arguments):
+        return "--mm-model names a multimodal model, described in a file of its own"
     program = "/".join(PurePosixPath(launch.program).parts[-2:])
     if _OTHER_MODELS.search(program):
         name = PurePosixPath(program).name

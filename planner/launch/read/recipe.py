@@ -18,7 +18,7 @@ from planner.launch.megatron_bridge import field_of, schema
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import made_launch
 from planner.launch.read.document import Source
-from planner.launch.read.found import Found, Hints, Problem, model_unknown
+from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.hf_arguments import known_model
 from planner.launch.read.megatron_bridge import read_megatron_bridge
 from planner.launch.read.python_records import UNKNOWN, Record, chosen_words, python_module
@@ -99,7 +99,7 @@ def _is_configuration(result: Record) -> bool:
 
 
 def _set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
-    """NeMo's scripts/performance/helpers.py: the degrees and the batch of a recipe."""
+    """NeMo's scripts/performance/helpers.py: degrees, batch, precision and recomputation."""
     if not isinstance(recipe, Record):
         return recipe
     trainer = _made_in(recipe, "trainer")
@@ -124,8 +124,17 @@ def _set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
             str(named.get("fp8_recipe")), "bf16_with_fp8_mixed"
         )
         trainer.fields["plugins"] = Record(precision)
+    ddp, config = _made_in(strategy, "ddp"), _made_in(_made_in(recipe, "model"), "config")
+    if named.get("compute_dtype"):
+        ddp.fields["grad_reduce_in_fp32"] = False
     if named.get("use_mcore_fsdp") is True:
-        _made_in(strategy, "ddp").fields["use_megatron_fsdp"] = True
+        ddp.fields["use_megatron_fsdp"] = True
+    layers = named.get("recompute_layers")
+    if isinstance(layers, int) and layers > 0:
+        config.fields |= {
+            "recompute_granularity": "full", "recompute_method": "block",
+            "recompute_num_layers": layers,
+        }  # fmt: skip
     return recipe
 
 
@@ -259,6 +268,7 @@ class _Recipe:
             world=(launch.world if launch else None) or self.world,
             main_file=self.path,
             unseen=self.unseen,
+            unmodelled=(*found.unmodelled, *self._hidden_savings()),
             problems=(*self._problems(), *self._eased(found)),
             assumed=(*self._assumed(), *found.assumed),
         )
@@ -296,6 +306,11 @@ class _Recipe:
                 open_layout and problem.rule.startswith("layers-by")
             )
             yield replace(problem, severity="missing") if is_missing else problem
+
+    def _hidden_savings(self) -> Iterator[tuple[Setting, str]]:
+        if self.unseen:
+            why = "not there to read, it may recompute or offload: less memory than predicted"
+            yield Setting(self.unseen, "", self.path), why
 
     def _assumed(self) -> Iterator[str]:
         if self.others:

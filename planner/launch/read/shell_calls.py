@@ -65,7 +65,13 @@ def _assignments(text: Text) -> Iterator[tuple[str, Text]]:
 
 def inline_script(words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:
     """What `bash -c "..."` runs, and the srun before it; None for another command."""
+    if words and words[0].base in ("echo", "printf"):
+        return None
     for at, word in enumerate(words):
+        if word.base == "sbatch":
+            joined = spaced(item.text for item in words[at + 1 :])
+            if wrapped := re.search(r"--wrap[= ](.*)", joined.value, re.DOTALL):
+                return words[:at], joined[wrapped.start(1) :]
         if word.base == "bcprun":  # NVIDIA Base Command: a launcher around `-c "..."`
             given = (two.text for one, two in pairwise(words[at:]) if one.text.value == "-c")
             return next((((), text) for text in given), None)

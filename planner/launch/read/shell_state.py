@@ -148,7 +148,9 @@ class Shell:
 
 # Sourced files that prepare a shell for programs, and say nothing of what is trained.
 ENVIRONMENTS = ("activate", "conda.sh", ".bashrc", ".bash_profile", ".profile", "setvars.sh")
-_PLACEHOLDER = re.compile(r"(?<==)<[A-Za-z][^<>\n\"']*>|(?<=\s)<\w+ [^<>\n\"']*>(?=\s)")
+_PLACEHOLDER = re.compile(
+    r"(?<==)<[A-Za-z][^<>\n\"']*>|(?<=[\s\"'])<\w+ [^<>\n\"']*>(?=[\s\"'])|(?<==)#[ \t][^\n]*"
+)
 
 
 def parse_shell(text: str) -> Node:
@@ -210,7 +212,8 @@ def broken_nodes(tree: Node) -> Iterator[Node]:
 
 
 def without_placeholders(source: Text) -> Text:
-    """`DATA=<path to your data>` as a value that is not known, not as a redirection."""
+    """`DATA=<path to your data>` as a value that is not known, not as a redirection; so is
+    `SEQ=# TODO`."""
     parts, at = [], 0
     for match in _PLACEHOLDER.finditer(source.value):
         parts += [source[at : match.start()], Text.not_known(f"{match[0]}, a placeholder")]

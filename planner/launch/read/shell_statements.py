@@ -23,6 +23,10 @@ _OPERATORS = (
 class Tests(Words):
     """Words, and the tests made of them."""
 
+    def run(self, node: Node) -> None:
+        """A statement; a subclass says what it does."""
+        raise NotImplementedError
+
     def test(self, node: Node) -> bool | None:
         """Outcome of a condition; None where reading cannot tell."""
         self.shell.limits.step()
@@ -41,7 +45,9 @@ class Tests(Words):
             case "binary_expression":
                 return self._test_binary(node, children)
             case "command":
-                return {"true": True, ":": True, "false": False}.get(self.name(node))
+                if (name := self.name(node)) not in ("[", "test"):
+                    self.run(node)
+                return {"true": True, ":": True, "false": False}.get(name)
         return self._test_value(node)
 
     def _test_joined(self, node: Node, children: list[Node]) -> bool | None:

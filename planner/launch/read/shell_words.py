@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -125,14 +126,14 @@ class Words:
         if measured := re.fullmatch(r"\$\{#(\w+)(?:\[([@*])\])?\}", text):
             return self._length(*measured.groups())
         if pointed := re.fullmatch(r"\$\{!(\w+)\}", text):
-            target = self._variable(pointed[1])
-            return target if target.unknown else self._variable(target.value)
+            target = self.variable(pointed[1])
+            return target if target.unknown else self.variable(target.value)
         match = re.fullmatch(r"\$\{(\w+|[@*#?])(?:\[([^\]]*)\])?(:?[-=+?])?(.*)\}", text, re.DOTALL)
         if not match:
             match = re.fullmatch(r"\$(\w+|[@*#?$!])", text)
-            return self._variable(match[1]) if match else Text.not_known(text)
+            return self.variable(match[1]) if match else Text.not_known(text)
         name, index, operator, _ = match.groups()
-        value = self._element(name, index) if index is not None else self._variable(name)
+        value = self._element(name, index) if index is not None else self.variable(name)
         if operator is None and match[4]:
             return value if value.unknown else edited(value, match[4]) or Text.not_known(text)
         if operator in (":-", "-", ":=", "=", ":+", "+"):
@@ -144,7 +145,7 @@ class Words:
         value = self.shell.lookup(name)
         if every and isinstance(value, list):
             return Text.made(str(len(value)))
-        value = self._variable(name)
+        value = self.variable(name)
         return value if value.unknown else Text.made("1" if every else str(len(value.value)))
 
     def _default(self, node: Node, operator: str, name: str, value: Text) -> Text:
@@ -169,7 +170,8 @@ class Words:
             start = child.end_byte
         return join([*parts, self.source[start : node.end_byte - 1]])
 
-    def _variable(self, name: str) -> Text:
+    def variable(self, name: str) -> Text:
+        """A variable's value, of an array the first."""
         if name in ("@", "*"):
             return spaced(self.shell.positional)
         if name == "#":
@@ -203,13 +205,13 @@ class Words:
     def entry_name(self, index: str) -> str:
         """Which entry of a table `M["$k"]` means."""
         plain = re.sub(r"[\"']", "", index)
-        return re.sub(r"\$\{?(\w+)\}?", lambda match: self._variable(match[1]).value, plain)
+        return re.sub(r"\$\{?(\w+)\}?", lambda match: self.variable(match[1]).value, plain)
 
     def calculated(self, text: str) -> Text:
         """An arithmetic expression."""
         values: dict[str, str] = {}
         for name in re.findall(r"\$?\{?([A-Za-z_]\w*|(?<=\$)\d)", text):
-            value = self._variable(name)
+            value = self.variable(name)
             if value.unknown:
                 return value
             values[name] = value.value
@@ -277,6 +279,10 @@ def output_of(node: Node, words: Words) -> Text:
     inside = [child for child in node.named_children if child.type != "comment"]
     if len(inside) != 1:
         return unknown
+    # Kubernetes' spelling of a container's variable; no program is named like that.
+    named = re.fullmatch(r"\$\(([A-Z][A-Z0-9_]*)\)", written)
+    if named:
+        return words.variable(named[1])
     printed = _printed(inside[0], words)
     return unknown if printed is None else printed
 
@@ -284,6 +290,8 @@ def output_of(node: Node, words: Words) -> Text:
 def _printed(node: Node, words: Words) -> Text | None:
     if node.type == "pipeline":
         return _piped(node, words)
+    if node.type == "file_redirect":  # `$(< args.txt)`
+        return _of_command("cat", words.words(node.named_children[-1]), words)
     if node.type == "redirected_statement":
         return _here(node, words)
     if node.type != "command":
@@ -299,7 +307,7 @@ def _printed(node: Node, words: Words) -> Text | None:
 
 
 def _of_command(name: str, given: list[Word], words: Words) -> Text | None:
-    """`echo`, `printf`, `expr`, `basename` and `dirname`."""
+    """`echo`, `printf`, `expr`, `basename`, `dirname`, `cat FILE`, and paths as they are named."""
     texts = [word.text for word in given]
     if name == "echo":
         while texts and re.fullmatch(r"-[neE]+", texts[0].value):
@@ -309,12 +317,23 @@ def _of_command(name: str, given: list[Word], words: Words) -> Text | None:
         return formatted(texts)
     if name == "expr":
         return words.calculated(" ".join(text.value for text in texts))
-    if name in ("basename", "dirname") and texts and not texts[0].unknown:
-        path = PurePosixPath(texts[0].value)
-        ending = texts[1].value if len(texts) > 1 else ""
-        shown = path.name.removesuffix(ending) if name == "basename" else str(path.parent)
-        return Text.made(shown)
-    return None
+    if name == "cat" and len(given) == 1 and not texts[0].unknown:
+        file, at = texts[0].value, words.source.first()
+        written = words.shell.written.get(file)
+        return written or words.shell.open_file(file, at.file.path if at else "")
+    return _path(name, texts) if texts else None
+
+
+def _path(name: str, texts: Sequence[Text]) -> Text | None:
+    """What a command prints of the path that it is given."""
+    if name in ("realpath", "readlink"):
+        return None if texts[-1].unknown else texts[-1]
+    if name not in ("basename", "dirname") or texts[0].unknown:
+        return None
+    path = PurePosixPath(texts[0].value)
+    ending = texts[1].value if len(texts) > 1 else ""
+    shown = path.name.removesuffix(ending) if name == "basename" else str(path.parent)
+    return Text.made(shown)
 
 
 def _piped(node: Node, words: Words) -> Text | None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 
 # Stands in a text for a part that is not known; its origin says why.
 HOLE = "\ue000"
@@ -76,7 +77,8 @@ class Span:
 
     def as_text(self) -> Text:
         """The same, every character with its place."""
-        return Text(self.written, tuple((self.file, at) for at in range(self.start, self.end)))
+        places = zip(repeat(self.file), range(self.start, self.end), strict=False)
+        return Text(self.written, tuple(places))
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,8 @@ class Files:
     """Every file that was read, by path."""
 
     by_path: dict[str, SourceFile] = field(default_factory=dict)
+    # Files that a script would write.
+    written: dict[str, Text] = field(default_factory=dict)
 
     def add(self, path: str, text: str) -> SourceFile:
         """Remember a file."""

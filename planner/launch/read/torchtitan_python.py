@@ -82,7 +82,8 @@ def read_torchtitan_python(source: Source) -> Found:
     reader = Reader(model, only="config_registry")
     settings = _Settings(function, source)
     try:
-        settings.visit(call_function(Function(function, reader.module(module, path), {}), [], {}))
+        result = call_function(Function(function, reader.module(module, path), {}), [], {})
+        settings.visit(result)
     except RecursionError:
         raise CannotTellError(f"{path}: nested too deep to be read") from None
     document = Document(path, settings.found)
@@ -94,6 +95,10 @@ def read_torchtitan_python(source: Source) -> Found:
             document.settings[key] = Setting(key, value, path, function.lineno)
     titan = TorchtitanReader(document, source)
     titan.problems += list(_unread(document))
+    made_by = result.name.rpartition(".")[2] if isinstance(result, Record) else ""
+    if made_by in _imported(module):
+        why = f"{made_by}, of another registry, is not there to read: what it sets is not seen"
+        titan.problems.append(Problem("recipe-unseen", why, "missing", (path,), "give its folder"))
     others = [item.name for item in functions if item is not function]
     if others and wanted is None:
         titan.assumed.append(chosen_words(function.name, others, "configurations", CHOICE))
@@ -113,12 +118,7 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:
     """Functions that make a configuration, or change another's: also one that is imported."""
-    makers = {
-        bound_name(alias)
-        for node in module.body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("config_registry")
-        for alias in node.names
-    }
+    makers = _imported(module)
     called = {
         item: {last_name(node.func) for node in ast.walk(item) if isinstance(node, ast.Call)}
         for item in module.body
@@ -126,6 +126,16 @@ def _functions(module: ast.Module) -> list[ast.FunctionDef]:
     }
     makers |= {item.name for item, names in called.items() if names & _MAKERS}
     return [item for item, names in called.items() if item.name in makers or names & makers]
+
+
+def _imported(module: ast.Module) -> set[str]:
+    """Functions of other registries that are imported."""
+    return {
+        bound_name(alias)
+        for node in module.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("config_registry")
+        for alias in node.names
+    }
 
 
 def _chosen(functions: list[ast.FunctionDef], wanted: str | None) -> ast.FunctionDef | None:

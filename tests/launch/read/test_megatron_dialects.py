@@ -83,3 +83,9 @@ def test_uneven_stages_of_deepspeed(folder: ReadFolder) -> None:
     found = folder(script(uneven, launcher="torchrun --nproc_per_node 5"))
     assert judged(found, "5xH100").verdict == "cannot tell"
     assert "uneven stages" in refusals(found, "5xH100")
+
+
+def test_unknown_options_by_the_thousand_are_named_once(folder: ReadFolder) -> None:
+    more = " ".join(f"--micro-batch-size-of-{number:04} 1" for number in range(2_000))
+    found = folder(script(f"{SMALL} {more} {more}"))
+    assert sum(problem.rule == "unknown-option" for problem in found.problems) == 50

@@ -175,6 +175,34 @@ def test_nemo_2(folder: ReadFolder) -> None:
     assert judged(found, "16xH100").plan is not None
 
 
+def test_nemos_own_helper_and_a_recipe_that_is_not_there(folder: ReadFolder) -> None:
+    """It reduces gradients in bf16; what the recipe does to save memory is not seen."""
+    found = folder(
+        {
+            "a.py": "import nemo_run as run\nfrom nemo.collections.llm.recipes import llama31_70b\n"
+            "def recipe() -> run.Partial:\n"
+            "    made = llama31_70b.pretrain_recipe(performance_mode=True)\n"
+            "    return set_primary_perf_configs(made, 'pre_train', num_nodes=1,\n"
+            "        num_gpus_per_node=8, mbs=1, gbs=128, tp_size=2, pp_size=1, cp_size=1,\n"
+            "        compute_dtype='bf16', recompute_layers=2)\n"
+        }
+    )
+    assert (found.world, found.tp, found.recompute) == (8, 2, "full:block=2")
+    assert "bf16-gradients" in found.variations
+    assert "may recompute or offload" in refusals(found)
+
+
+def test_a_registry_that_another_makes(folder: ReadFolder) -> None:
+    text = (
+        "from torchtitan.models.llama3.config_registry import llama3_8b\n"
+        "from torchtitan.trainer import Trainer\n"
+        "def ours() -> Trainer.Config:\n    config = llama3_8b()\n"
+        "    config.parallelism = ParallelismConfig(tensor_parallel_degree=2)\n    return config\n"
+    )
+    found = folder({"config_registry.py": text})
+    assert "llama3_8b, of another registry, is not there to read" in refusals(found)
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.job.errors import CannotTellError
+from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.given import folder_files
 from planner.launch.check.world import stated_gpus
 from planner.launch.read.found import Hints
@@ -322,6 +322,24 @@ def test_a_program_in_a_variable_is_named(folder: ReadFolder) -> None:
     script = 'if [[ ${1} != "slurm" ]]; then torchrun --nnodes 2 ${PROGRAM} --factory "f()"; fi\n'
     with pytest.raises(CannotTellError, match=r"line 1 starts is \$PROGRAM, which the files"):
         folder({"run.sh": script})
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            'S=run_b.sh\ncmd="bash -c \'cd x; bash $S"\necho $cmd\neval $cmd" > log\'"',
+            "it starts run_b.sh",
+        ),
+        ("torchrun --nnodes $N --standalone $(which own) run", r"is output of \$\(which own\)"),
+        ("S=$(realpath -s own.py)\nmpirun python $S", "runs own.py, which is no framework"),
+        ("torchrun train.py --job.config_file $A/$B", r"a file that is \$A, which the files"),
+        ("#!/bin/fish\ntorchrun a.py", "a script of fish"),
+    ],
+)
+def test_what_is_started_is_named_as_it_is(folder: ReadFolder, command: str, words: str) -> None:
+    with pytest.raises((CannotTellError, UsageError), match=words):
+        folder({"a.sh": f"{command}\n"})
 
 
 def test_the_inner_launch_is_the_program(folder: ReadFolder) -> None:
