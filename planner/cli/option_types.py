@@ -197,6 +197,14 @@ def _spelt(pattern: str, hint: str, make: Callable[..., Any]) -> Callable[[str],
     return parse
 
 
+def _resolution(text: str) -> str:
+    """The text, read once."""
+    from planner.job.request import parse_resolution
+
+    parse_resolution(text)
+    return text
+
+
 def _condition(verb: Any, example: str) -> Parsed:
     """A condition that can be read, as it was written."""
 
@@ -303,6 +311,7 @@ PROBABILITY = Parsed(
     partial(_part, hint="give a probability above 0 and below 1, as 80% or 0.8", one=False),
     "80%", "0.8",
 )  # fmt: skip
+RESOLUTION = Parsed("share,size", _resolution, "0.5%,1GiB", "1%", "1GiB")
 MEASURED_SHARE = Parsed("share", _measured_share, "0.41", "41%")
 TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
 RAMP = Parsed("ramp", _ramp, "64..512/469B", "4Mi:252M,8Mi:2.87T,16Mi", "16 8 300000")

@@ -60,6 +60,8 @@ SORTS = {
 def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
+    usual = Request.model_fields["resolution"].default
+    options["whole"] = options["whole"] or options["resolution"] != usual
     if len(options["gpus"]) > 1 or any(".." in text for text in options["gpus"]):
         request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)

@@ -68,6 +68,15 @@ class HbmReserve:
 
 
 @dataclass(frozen=True)
+class Resolution:
+    """How close plans of a complete front may lie: within this share of the step time and these
+    bytes one stands for another."""
+
+    time: float = 0.001
+    memory_bytes: float = 0.1 * 2**30
+
+
+@dataclass(frozen=True)
 class Job:
     """A training job, every name already resolved.
 
@@ -93,6 +102,7 @@ class Job:
     reserve: HbmReserve = field(default_factory=HbmReserve)
     # With which a searched plan must fit at least.
     fit_probability: float = SURE_TO_FIT
+    resolution: Resolution = Resolution()
     limits: Mapping[str, frozenset[int]] = field(default_factory=dict)
     conditions: tuple[UserCondition, ...] = ()
     dropout: bool = False

@@ -32,6 +32,7 @@ from planner.job.job import (
     HbmReserve,
     Job,
     RampBatch,
+    Resolution,
     offered_exchanges,
     searched_modes,
 )
@@ -61,13 +62,13 @@ if TYPE_CHECKING:
     from constraints.condition import UserCondition
 
 
-def parse_reserve(text: str) -> HbmReserve:
+def parse_reserve(text: str, option: str = "--hbm-reserve") -> HbmReserve:
     """`0.05` or `5%`: share of the usable HBM; `4GiB` or `4GB`: that many bytes."""
     match = re.match(
         r"^([0-9]{1,9}(?:\.[0-9]{1,19})?)\s*(%|GiB|GB|MiB)?$", text.strip(), re.IGNORECASE
     )
     if not match:
-        raise UsageError(f"--hbm-reserve {text!r}: write a share (0.05, 5%) or a size (4GiB)")
+        raise UsageError(f"{option} {text!r}: write a share (0.05, 5%) or a size (4GiB)")
     number, unit = float(match[1]), (match[2] or "").lower()
     sizes = {"gib": 2**30, "gb": 10**9, "mib": 2**20}
     if unit in sizes:
@@ -75,8 +76,34 @@ def parse_reserve(text: str) -> HbmReserve:
     share = number / 100 if unit == "%" else number
     if not 0 <= share < 1:
         size = "" if unit else f"; for gibibytes write {text}GiB"
-        raise UsageError(f"--hbm-reserve {text!r}: a share is less than 1 (100 %){size}")
+        raise UsageError(f"{option} {text!r}: a share is less than 1 (100 %){size}")
     return HbmReserve(share=share)
+
+
+# A finer one than plans are proven to, in time, and than the solver counts memory, says nothing.
+FINEST, COARSEST_TIME = Resolution(time=0.001, memory_bytes=0.01 * 2**30), 0.1
+
+
+def parse_resolution(text: str) -> Resolution:
+    """`0.5%,1GiB`, or one of the two: the other is the usual one."""
+    given: dict[str, float] = {}
+    parts = text.split(",")
+    for part in parts:
+        amount = parse_reserve(part, "--resolution")
+        if part.strip()[-1:] in "bB":
+            given["memory_bytes"] = amount.size_bytes
+        else:
+            given["time"] = amount.share
+    found = Resolution(**given)
+    if len(given) < len(parts):
+        raise UsageError(f"--resolution {text!r}: write one share and one size, as 0.5%,1GiB")
+    if not FINEST.time <= found.time <= COARSEST_TIME:
+        raise UsageError(
+            f"--resolution {text!r}: of the step time 0.1 %, to which plans are proven, to 10 %"
+        )
+    if found.memory_bytes < FINEST.memory_bytes:
+        raise UsageError(f"--resolution {text!r}: of the memory 0.01GiB or more")
+    return found
 
 
 class Request(Frozen):
@@ -95,7 +122,8 @@ class Request(Frozen):
     8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges (Megatron's
     --cp-comm-type); None: a search takes the fastest that the framework has; `cp_sizes`: ranks of
     the two levels of `a2a+p2p`. `fit_probability`: with which a plan must fit its GPUs at least,
-    by the error of memory predictions. `use`, `without`: techniques of the framework
+    by the error of memory predictions; `resolution`: how close plans of a complete front may lie,
+    in step time and memory (`parse_resolution`). `use`, `without`: techniques of the framework
     (`planner.job.frameworks.techniques`) that are used, or are not. `sharp`: InfiniBand switches
     reduce (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
     activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
@@ -121,6 +149,7 @@ class Request(Frozen):
     recompute: tuple[str, ...] | None = Field(default=None, min_length=1)
     hbm_reserve: str = "0"
     fit_probability: float = Field(default=SURE_TO_FIT, gt=0.0, lt=1.0)
+    resolution: str = "0.1%,0.1GiB"
     limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     require: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
@@ -199,6 +228,7 @@ class Request(Frozen):
             recompute=modes,
             reserve=parse_reserve(self.hbm_reserve),
             fit_probability=self.fit_probability,
+            resolution=self._resolution(cluster),
             limits={name: frozenset(values) for name, values in self.limits.items()},
             conditions=(*self.conditions(), *technique_conditions(offered, decision.demanded)),
             dropout=self.dropout,
@@ -218,6 +248,14 @@ class Request(Frozen):
             context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
             cublas_workspace_config=self.cublas_workspace_config,
         )
+
+    def _resolution(self, cluster: Cluster) -> Resolution:
+        found, most = parse_resolution(self.resolution), cluster.gpu.hbm_usable_bytes
+        if found.memory_bytes > most:
+            raise UsageError(
+                f"--resolution {self.resolution!r}: a GPU has {most / 2**30:.1f} GiB; give less"
+            )
+        return found
 
     def techniques(
         self, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster

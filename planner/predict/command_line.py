@@ -15,7 +15,7 @@ _LIMITS = {"shard": "--shard-size"}
 _REPEATED = ("require", "forbid", "fix", "use", "without")
 # What follows from the others, or is chosen by a search: no option of one configuration.
 _CHOSEN = ("gbs", "gbs_tokens", "gbs_tolerance", "limits", "recompute")
-_CONDITIONS = ("require", "forbid", "fix", "fit_probability")
+_CONDITIONS = ("require", "forbid", "fix", "fit_probability", "resolution")
 
 
 def search_command(request: Request) -> str:

@@ -17,6 +17,7 @@ from planner.job.quantities import (
     short_count,
     tflop_per_s,
 )
+from planner.job.request import parse_resolution
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -32,7 +33,6 @@ from planner.report.full_memory import full_memory_note
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.study_words import search_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
-from planner.search.exact_front import MEMORY_BYTES, TIME
 from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import Counts, JobSummary, SearchResult
@@ -181,17 +181,16 @@ def _front_text(result: SearchResult, plans: Numbered) -> str:
 def _missing_text(result: SearchResult) -> str:
     """Whether the front holds plans that are not among these."""
     if result.complete:
+        resolution = parse_resolution(result.request.resolution)
+        apart = f"{share(resolution.time)} of the step time and {gib(resolution.memory_bytes)} GiB"
         return (
-            f"No plan that differs by more than {_RESOLUTION} is missing, up to {SLOWEST:g} times "
+            f"No plan that differs by more than {apart} is missing, up to {SLOWEST:g} times "
             "as slow as the fastest."
         )
     if result.stopped:
         return "Others may lie between them."
     which = "between these" if len(result.plans) > 1 else "near this one"
     return f"Plans {which} were not looked for: --all, --json, --csv and -o do."
-
-
-_RESOLUTION = f"{share(TIME)} of the step time and {gib(MEMORY_BYTES)} GiB"
 
 
 def front_table(plans: Numbered, result: SearchResult) -> TableData:

@@ -61,7 +61,8 @@ def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
     plans = PlanChecks(shares, result, result.proof)
     limits = LimitChecks(shares, result.proof)
     points = [(sample_s(plan), plan.peak_bytes) for plan in result.plans]
-    missing = missing_problems(points, result.proof) if result.complete else ()
+    apart = shares.job.resolution
+    missing = missing_problems(points, result.proof, apart) if result.complete else ()
     problems = [*plans.problems(), *missing, *limits.problems()]
     legal = sum(len(job.candidates.columns["tp"]) for job in shares.jobs)
     return Verdict(tuple(problems), len(result.proof.limits), legal, len(limits.on_trust))

@@ -2,29 +2,31 @@
 
 Between two limits of the ladder there may be a plan that is lighter than the upper one's and faster
 than the lower one's. So each gap is searched again just below the plan above it, until none is left
-in which a plan could lie: the epsilon-constraint method (Haimes et al. 1971), at a resolution of
-TIME and MEMORY_BYTES.
+in which a plan could lie: the epsilon-constraint method (Haimes et al. 1971), at the resolution
+that is asked for (`planner.job.job.Resolution`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from planner.predict.plan import OPTIMAL_WITHIN
+from planner.job.job import Resolution
 from planner.search.front import ALIKE, SAVING, thin
 from planner.search.limit_results import SLOWEST, TIE, LimitResult, LimitSearch, Point
 
 # No two plans of a complete front are closer than this share of the step time and these bytes, and
-# no plan is missing that lies further from all of them.
-TIME = OPTIMAL_WITHIN
-MEMORY_BYTES = 0.1 * 2**30
+# no plan is missing that lies further from all of them, unless another resolution is asked for.
+USUAL = Resolution()
+TIME, MEMORY_BYTES = USUAL.time, USUAL.memory_bytes
 
 
 AnyPoint = TypeVar("AnyPoint", bound=Point)
+# Of the points of a front that to recommend.
+Recommend = Callable[[Sequence[Any]], Any]
 
 
 def fastest_plan(
@@ -33,6 +35,11 @@ def fastest_plan(
     """The fastest plan within a limit, then lighter ones that are as fast, to within TIE."""
     found = explorer.within([limit_bytes], [np.inf])
     return lighter_plans(explorer, found, _sample_s(found[0]) * (1.0 + TIE) ** 2, memory_bytes)
+
+
+def _is_known(results: Sequence[LimitResult], limit_bytes: float, sample_s: float) -> bool:
+    """Whether no plan within a limit is faster."""
+    return any(one.limit_bytes >= limit_bytes and one.bound >= sample_s for one in results)
 
 
 def lighter_plans(
@@ -60,15 +67,84 @@ def as_fast(
 
 
 def front(
-    explorer: LimitSearch, limit_bytes: float, *, fastest_only: bool, short: int | None
+    explorer: LimitSearch,
+    limit_bytes: float,
+    *,
+    fastest_only: bool,
+    short: int | None,
+    resolution: Resolution,
+    recommend: Recommend,
 ) -> list[LimitResult]:
     """Plans as fast as the fastest alone, the short front of so many, or the complete one."""
     found = as_fast(explorer, fastest_plan(explorer, limit_bytes, MEMORY_BYTES), MEMORY_BYTES)
-    if fastest_only:
-        return found
-    if short is None:
-        return complete_front(explorer, found, MEMORY_BYTES)
-    return short_front(explorer, found, MEMORY_BYTES, short)
+    if not fastest_only and short is None:
+        found = complete_front(explorer, found, resolution.memory_bytes)
+        found = _without_coarse_gaps(explorer, found, resolution, recommend)
+    elif not fastest_only:
+        found = short_front(explorer, found, MEMORY_BYTES, short or 0)
+    return [explorer.as_good(result) for result in found]
+
+
+def at_resolution(
+    points: Sequence[AnyPoint], resolution: Resolution, best: AnyPoint
+) -> list[AnyPoint]:
+    """Points of a front, fastest first, without those for which another stands: that is as fast and
+    heavier by less than the bytes, or as light and slower by no more than the share.
+
+    `best`, which is recommended, always stays: of those as fast as it, to within the share, it is
+    the one. Of all others the lightest as fast as the fastest that no kept one stands for.
+    """
+    if resolution == USUAL or not points:
+        return list(points)
+    slower, kept = 1.0 + resolution.time, list[AnyPoint]()
+
+    def apart(point: AnyPoint) -> bool:
+        return not kept or point.peak <= kept[-1].peak - resolution.memory_bytes
+
+    for point in points:
+        if point.sample_s * slower < best.sample_s and apart(point):
+            kept.append(point)
+    kept.append(best)
+    left = [point for point in points if point.peak < best.peak]
+    while left := [point for point in left if apart(point)]:
+        kept.append([point for point in left if point.sample_s <= left[0].sample_s * slower][-1])
+    return kept
+
+
+def _without_coarse_gaps(
+    explorer: LimitSearch,
+    found: Sequence[LimitResult],
+    resolution: Resolution,
+    recommend: Recommend,
+) -> list[LimitResult]:
+    """Results with those between points that stay `at_resolution`, in which a plan could lie for
+    which none of them stands."""
+    results, asked = list(found), set[float]()
+    while resolution != USUAL and not explorer.stopped:
+        points = undominated(_points([explorer.as_good(result) for result in results]))
+        if not points:
+            break
+        kept = at_resolution(points, resolution, recommend(points))
+        most_s = SLOWEST * points[0].sample_s
+        gaps = {
+            upper.peak - resolution.memory_bytes: lower_s
+            for upper, lower_s in zip(
+                kept, [*(point.sample_s for point in kept[1:]), most_s], strict=True
+            )
+        }
+        open_gaps = [
+            (limit, lower_s / (1.0 + TIE))
+            for limit, lower_s in gaps.items()
+            if limit > 0.0 and limit not in asked
+            if not _is_known(results, limit, lower_s / (1.0 + resolution.time))
+        ]
+        if not open_gaps:
+            break
+        limits, sample_times = zip(*open_gaps, strict=True)
+        asked.update(limits)
+        more = explorer.within(limits, sample_times)
+        results += [result for result in more if _sample_s(result) <= most_s]
+    return results
 
 
 def complete_front(

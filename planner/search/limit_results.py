@@ -146,6 +146,10 @@ class LimitSearch(ABC):
         What is not faster than `target_sample_s` is not looked for, and nothing is proven of it.
         """
 
+    def as_good(self, result: LimitResult) -> LimitResult:
+        """The result with the lightest plan known that is as good as its plan."""
+        return result
+
     def ladder(
         self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
     ) -> list[LimitResult]:

@@ -10,12 +10,12 @@ from typing import Any
 
 from hardware.schema import Cluster
 from planner._version import __version__
-from planner.job.job import Job
+from planner.job.job import Job, Resolution
 from planner.predict.assumed_hardware import assumption_lines
 from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.search.exact_front import AnyPoint, thin_points, undominated
+from planner.search.exact_front import AnyPoint, at_resolution, thin_points, undominated
 from planner.search.front import ALIKE
 from planner.search.limit_results import LimitResult, Point, Stopped
 from planner.search.result import JobSummary, LimitBound, Proof, SolverBound
@@ -39,16 +39,21 @@ def of_front(
     top: int | None,
     whole: bool,
     stopped: Stopped,
+    resolution: Resolution,
 ) -> dict[str, Any]:
     """The fields of a `SearchResult` that follow from its front: the plans of its points, the best
     `top` by `sort`, and how surely none is missing.
 
     The one to take is always among them, however few are wanted. `plan_of(point, gap)`: the plan
-    of a point. `whole`: all of the front was searched.
+    of a point. `whole`: all of the front was searched, of which points stay `at_resolution`.
     """
+    costed = {point: plan_of(point, gap_of(limit_results, point)) for point in points}
+    if whole:
+        taken = points[recommended(list(costed.values())) - 1]
+        points = at_resolution(points, resolution, taken)
     shown = set(thin_points(points))
     every = sorted(
-        ((plan_of(point, gap_of(limit_results, point)), point in shown) for point in points),
+        ((costed[point], point in shown) for point in points),
         key=lambda item: sort_value(item[0], sort),
     )
     best = recommended([plan for plan, _ in every])
@@ -70,6 +75,12 @@ def of_front(
         "gap": max(limit_result.gap for limit_result in limit_results),
         "stopped": stopped,
     }
+
+
+def best_point(plan_of: Callable[[AnyPoint, float], Plan], points: Sequence[AnyPoint]) -> AnyPoint:
+    """The point to recommend of a front, fastest first."""
+    near = [point for point in points if point.sample_s <= points[0].sample_s * (1.0 + ALIKE)]
+    return near[recommended([plan_of(point, 0.0) for point in near]) - 1]
 
 
 def gap_of(limit_results: Sequence[LimitResult], point: AnyPoint) -> float:

@@ -9,9 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from constraints.numbers import IntArray
-from planner.job.job import Job
+from planner.job.job import Job, Resolution
 from planner.predict.plan import OPTIMAL_WITHIN, Degrees, Plan
-from planner.search.exact_front import MEMORY_BYTES
 from planner.search.result import Proof
 
 # Figures that differ by less are the same: of another order of sums, or of a bisection.
@@ -59,11 +58,13 @@ def status_problems(plan: Plan, peak: float, proof: Proof) -> Iterator[str]:
         yield f"no limit of the proof shows it {plan.status}"
 
 
-def missing_problems(points: Sequence[tuple[float, float]], proof: Proof) -> Iterator[str]:
+def missing_problems(
+    points: Sequence[tuple[float, float]], proof: Proof, resolution: Resolution
+) -> Iterator[str]:
     """Gaps of a complete front of (seconds a sequence, bytes), in which a plan could lie."""
     for (_, heavy), (slow, peak) in pairwise(sorted(points)):
-        least = slow / (1.0 + 2.0 * OPTIMAL_WITHIN)
-        light = (heavy - MEMORY_BYTES) * (1.0 - SAME)
+        least = slow / (1.0 + resolution.time + OPTIMAL_WITHIN)
+        light = (heavy - resolution.memory_bytes) * (1.0 - SAME)
         if not any(one.limit_bytes >= light and one.sample_s >= least for one in proof.limits):
             yield (
                 f"between {heavy:.0f} and {peak:.0f} bytes a plan may be missing from the complete "

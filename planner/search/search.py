@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import TIE, Effort, Point, Progress
 from planner.search.outcome import (
     SORT_KEYS,
+    best_point,
     front_points,
     gap_of,
     job_summary,
@@ -49,8 +51,8 @@ def find_plans(
     relaxed: bool = True,
     launch: LaunchNotes = SILENT,
 ) -> SearchResult:
-    """Pareto front of plans, tokens/s against peak memory of a GPU: complete at the resolution of
-    `planner.search.exact_front`, among plans that fit as surely as the request asks.
+    """Pareto front of plans, tokens/s against peak memory of a GPU: complete at the request's
+    `resolution`, among plans that fit as surely as it asks.
 
     `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS), the recommended
     one always among them. `seed`: of the layout solver: an equal seed repeats the result exactly,
@@ -83,12 +85,10 @@ def find_plans(
     job = request.resolve()
     shares = _costed_in_time(job, launch, effort)
     explorer = shares.explorer(effort, progress)
-    limit_results = [
-        explorer.as_good(limit_result)
-        for limit_result in front(
-            explorer, explorer.limit_bytes, fastest_only=fastest_only, short=short
-        )
-    ]
+    limit_results = front(
+        explorer, explorer.limit_bytes, fastest_only=fastest_only, short=short,
+        resolution=job.resolution, recommend=partial(best_point, shares.plan),
+    )  # fmt: skip
     points = front_points(limit_results, explorer.stopped)
     riskier = () if fastest_only else _riskier(shares, explorer, points)
     if not points:
@@ -96,7 +96,7 @@ def find_plans(
 
         raise nothing_fits(request, shares, explorer, relaxed=relaxed, riskier=riskier)
     found = of_front(
-        points, limit_results, shares.plan, sort=sort, top=top,
+        points, limit_results, shares.plan, sort=sort, top=top, resolution=job.resolution,
         whole=short is None and not fastest_only, stopped=explorer.stopped,
     )  # fmt: skip
     note = launch.of_plans(found["plans"], request, shares.job)

@@ -52,6 +52,21 @@ def test_main_job_says_what_it_took(main_job: MainJob) -> None:
         assert words in text
 
 
+def test_a_front_at_another_resolution(run: Run) -> None:
+    """All of it is printed, files say at which; what is out of range is refused."""
+    arguments = ("search", *SMALL)
+    plain, coarse = run(*arguments, "--all"), run(*arguments, "--resolution", "5%,4GiB")
+    words = " ".join(coarse.stdout.split())
+    assert "more than 5.0 % of the step time and 4.0 GiB is missing" in words
+    assert len(coarse.stdout.splitlines()) <= len(plain.stdout.splitlines())
+    shown = json.loads(run(*arguments, "--resolution", "4GiB", "--json").stdout)
+    assert shown["request"]["resolution"] == "4GiB"
+    for text, said in (("11%", "0.1 %, to which plans"), ("1%,2%", "one share and one size")):
+        refused = run(*arguments, "--resolution", text)
+        assert refused.exit_code == 2
+        assert said in " ".join(refused.stderr.split())
+
+
 def test_verbose_tells_rules_and_assumptions(run: Run) -> None:
     arguments = ("search", "--model", "llama-3.2-1b", "--gpus", "4xH100", "--gbs", "16")
     plain, verbose = run(*arguments).stdout, run(*arguments, "-v").stdout

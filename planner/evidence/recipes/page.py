@@ -8,7 +8,7 @@ from functools import cache
 from statistics import median
 
 from hardware.files import shipped_text
-from planner.evidence.recipes.compare import NOTABLE, RecipeComparison, Verdict
+from planner.evidence.recipes.compare import NOT_CLAIMED, NOTABLE, RecipeComparison, Verdict
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.report import (
     FitErrors,
@@ -51,7 +51,7 @@ _RESOLVED = 0.001
 _VERDICTS: dict[Verdict, str] = {
     "as good": f"at most {NOTABLE:.0%} faster",
     "gain": "faster by more, which is named",
-    "within the error bar": "faster by more, but the recipe lies within the plan's error bar",
+    "within the error bar": f"faster by more, but {NOT_CLAIMED}",
     "cannot tell": "faster by more without an unused technique, but the recipe itself is predicted "
     "more than 10 % off, so nobody can tell",
     "lost": "slower, or none found, though the recipe is one of the plans searched",

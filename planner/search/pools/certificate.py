@@ -56,7 +56,7 @@ class PoolChecks:
         if self.result.recommended != recommended(self.result.plans):
             yield f"plan {self.result.recommended} is not the one to recommend"
         if self.result.complete:
-            yield from missing_problems(points, self.proof)
+            yield from missing_problems(points, self.proof, self.explorer.model.jobs[0].resolution)
         yield from self._solver_problems()
         yield from self._limit_problems()
 

@@ -1,7 +1,7 @@
 """Plans for GPUs of several types: every stage on one type, layers by its speed and memory.
 
 All shapes whose stages fill each part are searched (`planner.search.pools.explorer`), until the
-front is complete at the resolution of `planner.search.exact_front`, in bytes of the largest memory;
+front is complete at the resolution asked for, in bytes of the largest memory;
 with what each part does alone.
 """
 
@@ -26,7 +26,14 @@ from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
 from planner.search.exact_front import front
 from planner.search.limit_results import Effort, Progress
-from planner.search.outcome import front_points, job_summary, of_front, proof_of, stop_notes
+from planner.search.outcome import (
+    best_point,
+    front_points,
+    job_summary,
+    of_front,
+    proof_of,
+    stop_notes,
+)
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
@@ -86,7 +93,11 @@ def search_pool(
     explorer = PoolExplorer(pool, model, columns, effort, progress)
     limits = [likely_limit_bytes(job, request.fit_probability) for job in jobs]
     explorer.search_within(limits)
-    limit_results = front(explorer, explorer.limit_bytes, fastest_only=fastest_only, short=short)
+    plan_of = partial(_plan, explorer)
+    limit_results = front(
+        explorer, explorer.limit_bytes, fastest_only=fastest_only, short=short,
+        resolution=jobs[0].resolution, recommend=partial(best_point, plan_of),
+    )  # fmt: skip
     known = front_points(limit_results, explorer.stopped)
     points = [point for point in known if isinstance(point, PoolPoint)]
     if not points:
@@ -94,7 +105,7 @@ def search_pool(
 
         raise pool_nothing_fits(request, explorer, limit_results, _fastest, relaxed=relaxed)
     found = of_front(
-        points, limit_results, partial(_plan, explorer), sort=sort, top=top,
+        points, limit_results, plan_of, sort=sort, top=top, resolution=jobs[0].resolution,
         whole=short is None and not (fastest_only or explorer.tired), stopped=explorer.stopped,
     )  # fmt: skip
     return SearchResult(

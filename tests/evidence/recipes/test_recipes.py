@@ -12,12 +12,14 @@ import pytest
 from planner.evidence.fit.command import measured_rows
 from planner.evidence.recipes.__main__ import main
 from planner.evidence.recipes.compare import (
+    NOT_CLAIMED,
     NOTABLE,
     RecipeComparison,
     _single_changes,
     _telling_run,
     _verdict,
     compare_recipe,
+    falling_terms,
     published,
     recipe_rows,
     search_job,
@@ -27,6 +29,9 @@ from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import fit_errors
 from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.worst import term_seconds
+from planner.job.quantities import seconds
+from planner.search.explanation import TIME_TERMS
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +79,30 @@ def test_gains_are_named(comparisons: list[RecipeComparison]) -> None:
     for one in comparisons:
         if one.gain is not None and one.gain > NOTABLE:
             assert one.verdict in ("gain", "within the error bar", "cannot tell")
-            assert one.reason
+            assert ": " in one.reason
+            assert (NOT_CLAIMED in one.reason) == (one.verdict == "within the error bar")
+
+
+def test_terms_that_fall_are_named(predictions: list[Prediction]) -> None:
+    """The two that fall most, in seconds; the second only where it counts, and none that grows."""
+    first = next(one for one in predictions if one.step is not None)
+    ours = term_seconds(first)
+    whole_s = first.step_time_s or 0.0
+
+    def told(**falls: float) -> str:
+        time = {name: ours[words] - falls.get(name, 0.0) for name, words in TIME_TERMS.items()}
+        plan: Any = SimpleNamespace(time=SimpleNamespace(**time))
+        return falling_terms(first, plan)
+
+    named = {name: seconds(part * whole_s) for name, part in (("s", 0.02), ("m", 0.1), ("l", 0.3))}
+    words = TIME_TERMS
+    assert told(compute_s=0.3 * whole_s, tp_s=0.1 * whole_s, dp_s=0.02 * whole_s) == (
+        f"{words['compute_s']} −{named['l']}, {words['tp_s']} −{named['m']}"
+    )
+    assert told(bubble_s=0.1 * whole_s, tp_s=0.001 * whole_s, cp_s=-0.2 * whole_s) == (
+        f"{words['bubble_s']} −{named['m']}"
+    )
+    assert told(dp_s=-0.1 * whole_s) == ""
 
 
 def test_the_run_that_would_tell_is_named(recipes: list[MeasuredRow]) -> None:

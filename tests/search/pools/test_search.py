@@ -183,6 +183,17 @@ def test_the_front_of_a_pool_is_complete(
         ), point
 
 
+def test_the_front_of_a_pool_at_a_coarse_resolution(model_file: str) -> None:
+    request = Request(
+        model=model_file, gpus="2xA100+2xH20", gbs=8, require=("tp == 1", "cp == 1", "mbs == 2"),
+        hbm_reserve="45%", fit_probability=0.5, recompute=("none",),
+    )  # fmt: skip
+    fine = find_plans(request)
+    coarse = find_plans(request.model_copy(update={"resolution": "10%,8GiB"}))
+    assert verify(coarse).problems == ()
+    assert 1 <= len(coarse.plans) < len(fine.plans)
+
+
 def _largest_fill(plan: Plan, explorer: PoolExplorer) -> float:
     """Largest share of its GPU's limit that a stage of a plan takes."""
     names = [job.cluster.gpu.name for job in explorer.model.jobs]
