@@ -99,7 +99,8 @@ def parse_resolution(text: str) -> Resolution:
         raise UsageError(f"--resolution {text!r}: write one share and one size, as 0.5%,1GiB")
     if not FINEST.time <= found.time <= COARSEST_TIME:
         raise UsageError(
-            f"--resolution {text!r}: of the step time 0.1 %, to which plans are proven, to 10 %"
+            f"--resolution {text!r}: the share of the step time lies between 0.1 %, to which plans "
+            "are proven, and 10 %"
         )
     if found.memory_bytes < FINEST.memory_bytes:
         raise UsageError(f"--resolution {text!r}: of the memory 0.01GiB or more")

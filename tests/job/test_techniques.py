@@ -158,8 +158,8 @@ def test_configurations_that_wait_are_costed_once_under_graphs() -> None:
     assert min(rows) > 0
     assert {"full", "moe"}.isdisjoint(mode.name for mode in captured.job.recompute)
     waited = bare.jobs[0].costed.steps
-    assert 0.0 < captured.costed.steps[:, f.STEP_ISSUE].max() < 0.4 * waited[:, f.STEP_ISSUE].max()
-    assert (waited[:, f.STEP_ISSUE] > 0.01 * waited[:, f.STEP_TIME]).sum() >= rows[1]
+    assert 0.0 < captured.costed.steps[:, f.STEP_ISSUE].max() < 0.5 * waited[:, f.STEP_ISSUE].max()
+    assert (waited[:, f.STEP_ISSUE] > 0.001 * waited[:, f.STEP_TIME]).sum() >= rows[1]
 
 
 def test_another_profile_drops_techniques_that_it_lacks() -> None:

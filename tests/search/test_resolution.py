@@ -116,8 +116,8 @@ def test_a_resolution_is_a_share_a_size_or_both() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("0", "0.1 %, to which plans are proven, to 10 %"),
-        ("0.05%", "0.1 %, to which plans are proven, to 10 %"),
+        ("0", "0.1 %, to which plans are proven, and 10 %"),
+        ("0.05%", "0.1 %, to which plans are proven, and 10 %"),
         ("0GiB", "of the memory 0.01GiB or more"),
         ("10.1%,1GiB", "to 10 %"),
         ("1MiB", "of the memory 0.01GiB or more"),
