@@ -251,7 +251,7 @@ def test_serving_is_handed_over(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
         seen.update(options)
         return 1
 
-    monkeypatch.setattr(memory, "serve", serve)
+    monkeypatch.setattr(memory, "serving_memory", serve)
     result = run("memory", "--model", "70b", "--inference", "--gpus", "8xH100", "--pp", "2")
     assert result.exit_code == 1
     assert (seen["model"], seen["gpus"], seen["pp"]) == ("70b", "8xH100", 2)

@@ -119,7 +119,7 @@ def test_a_resolution_is_a_share_a_size_or_both() -> None:
         ("0", "0.1 %, to which plans are proven, and 10 %"),
         ("0.05%", "0.1 %, to which plans are proven, and 10 %"),
         ("0GiB", "of the memory 0.01GiB or more"),
-        ("10.1%,1GiB", "to 10 %"),
+        ("10.1%,1GiB", "and 10 %"),
         ("1MiB", "of the memory 0.01GiB or more"),
         ("1%,2%", "one share and one size, as 0.5%,1GiB"),
         ("1%,1GiB,1GiB", "one share and one size, as 0.5%,1GiB"),
