@@ -38,7 +38,7 @@ from planner.launch.read.megatron_layout import (
 from planner.launch.read.megatron_model import read_model
 from planner.launch.read.megatron_rules import (
     RAMPS,
-    Facts,
+    MegatronFacts,
     option_problems,
     read_exchange,
     read_megatron_ramp,
@@ -121,7 +121,7 @@ class MegatronReader:
         dp = self._data_parallel(degrees)
         place = self.launch.place
         sizes = {name: degrees[name] for name in ("tp", "pp", "cp")} | {"vpp": split.vpp}
-        facts = Facts(self.arguments, sizes, environment, place, bool(self.launch.program))
+        facts = MegatronFacts(self.arguments, sizes, environment, place, bool(self.launch.program))
         self.problems += eased(option_problems(facts), self.dialect)
         self.problems += grouped_micro_batches(self.arguments, degrees, dp)
         exchange = read_exchange(self.arguments, degrees["cp"])

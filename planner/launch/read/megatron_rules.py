@@ -199,7 +199,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 @dataclass(frozen=True)
-class Facts:
+class MegatronFacts:
     """What rules read beside the options: degrees, and the environment of the command."""
 
     arguments: Arguments
@@ -235,13 +235,13 @@ def _rows() -> tuple[Row, ...]:
     return (*needs, *(Row(rule, **row) for rule, rows in others for row in rows))
 
 
-def option_problems(facts: Facts) -> list[Problem]:
+def option_problems(facts: MegatronFacts) -> list[Problem]:
     """What each rule finds."""
     found = [problem for row in _rows() if (problem := _broken(row, facts))]
     return found + [problem for rule in _RULES for problem in rule(facts)]
 
 
-def _broken(row: Row, facts: Facts) -> Problem | None:
+def _broken(row: Row, facts: MegatronFacts) -> Problem | None:
     """What a row finds wrong."""
     if not all(_holds(what, facts) for what in row.given):
         return None
@@ -267,7 +267,7 @@ def _key(name: str) -> str:
     return name if name[0] == "$" else f"--{name}"
 
 
-def _holds(what: str, facts: Facts) -> bool:
+def _holds(what: str, facts: MegatronFacts) -> bool:
     """Whether a launch is as a condition of the table says."""
     arguments = facts.arguments
     match what.split():
@@ -283,17 +283,17 @@ def _holds(what: str, facts: Facts) -> bool:
             return arguments.has(what)
 
 
-def _value(name: str, facts: Facts) -> str | None:
+def _value(name: str, facts: MegatronFacts) -> str | None:
     if name[0] == "$":
         return facts.environment.get(name[1:])
     degree = facts.degrees.get(name)
     return facts.arguments.text(name) if degree is None else str(degree)
 
 
-Rule = Callable[[Facts], Iterator[Problem]]
+Rule = Callable[[MegatronFacts], Iterator[Problem]]
 
 
-def _recompute(facts: Facts) -> Iterator[Problem]:
+def _recompute(facts: MegatronFacts) -> Iterator[Problem]:
     arguments, rule = facts.arguments, "recompute-method"
     whole, how, count = (
         MEGATRON_RECOMPUTE[name].name
@@ -313,7 +313,7 @@ def _recompute(facts: Facts) -> Iterator[Problem]:
         yield arguments.problem(rule, text, whole, edits=edits)
 
 
-def _connections(facts: Facts) -> Iterator[Problem]:
+def _connections(facts: MegatronFacts) -> Iterator[Problem]:
     """Order of kernel launches that tensor and context parallelism rely on before Blackwell."""
     arguments = facts.arguments
     value = facts.environment.get(CONNECTIONS)
@@ -337,7 +337,7 @@ def _connections(facts: Facts) -> Iterator[Problem]:
         )
 
 
-def _optimizer(facts: Facts) -> Iterator[Problem]:
+def _optimizer(facts: MegatronFacts) -> Iterator[Problem]:
     arguments, aware = facts.arguments, MEGATRON["state-types"].name
     types = [MEGATRON[name].name for name in ("grad", "master", "exp_avg", "exp_avg_sq")]
     given = [name for name in types if arguments.has(name) and arguments.text(name) != "fp32"]
@@ -348,7 +348,7 @@ def _optimizer(facts: Facts) -> Iterator[Problem]:
         )
 
 
-def _attention(facts: Facts) -> Iterator[Problem]:
+def _attention(facts: MegatronFacts) -> Iterator[Problem]:
     arguments, positions, length = facts.arguments, option("max_positions"), MEGATRON["seq"].name
     seq, most = arguments.number(length), arguments.number(positions)
     if seq and most and seq > most:
@@ -357,7 +357,7 @@ def _attention(facts: Facts) -> Iterator[Problem]:
         yield arguments.problem("positions", text, positions, length, edits=edits)
 
 
-def _fraction(facts: Facts) -> Iterator[Problem]:
+def _fraction(facts: MegatronFacts) -> Iterator[Problem]:
     arguments = facts.arguments
     if arguments.has(FINE_GRAINED) and not 0.0 <= (fraction := arguments.real(FRACTION)) <= 1.0:
         text = f"--{FRACTION} {fraction:g}: Megatron takes 0 to 1"

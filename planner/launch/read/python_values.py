@@ -42,7 +42,7 @@ class Function:
     """A function with the module and the names that it sees."""
 
     node: ast.FunctionDef
-    module: Module
+    module: PythonFile
     outer: Mapping[str, Any]
 
 
@@ -51,11 +51,11 @@ class Class:
     """A class whose source is there."""
 
     node: ast.ClassDef
-    module: Module
+    module: PythonFile
 
 
 @dataclass(eq=False)
-class Module:
+class PythonFile:
     """A file's names, worked out when they are asked for."""
 
     path: str
@@ -104,13 +104,13 @@ class Reader:
         self, special: Mapping[str, Callable[..., Any]] | None = None, only: str = ""
     ) -> None:
         self.limits, self.only = Limits(), only
-        self.modules: dict[str, Module | None] = {}
+        self.modules: dict[str, PythonFile | None] = {}
         self.special = dict(special or {})
 
-    def module(self, tree: ast.Module, path: str) -> Module:
+    def module(self, tree: ast.Module, path: str) -> PythonFile:
         """A file that is given."""
-        self.modules[path] = Module(path, tree, self)
-        return Module(path, tree, self)
+        self.modules[path] = PythonFile(path, tree, self)
+        return PythonFile(path, tree, self)
 
     def imported(
         self, node: ast.Import | ast.ImportFrom, name: str, path: str, otherwise: Any
@@ -133,12 +133,12 @@ class Reader:
             return Record(f"{package}.{alias.name}", made=False)
         return otherwise
 
-    def _file(self, package: str, near: str) -> Module | None:
+    def _file(self, package: str, near: str) -> PythonFile | None:
         """A module's file beside the one that imports it."""
         path = module_file(package, near) if package.endswith(self.only) else None
         return None if path is None else self._open(path)
 
-    def _open(self, path: Path) -> Module | None:
+    def _open(self, path: Path) -> PythonFile | None:
         name = str(path)
         if name not in self.modules:
             self.modules[name] = None
@@ -149,7 +149,7 @@ class Reader:
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 tree = None
             if tree is not None:
-                self.modules[name] = Module(name, tree, self)
+                self.modules[name] = PythonFile(name, tree, self)
         return self.modules[name]
 
 
@@ -161,7 +161,7 @@ class _Returned(Exception):  # noqa: N818 - it carries a value, nothing is wrong
 class Frame(Expressions):
     """One call's names, and the statements that change them."""
 
-    def __init__(self, module: Module, names: dict[str, Any]) -> None:
+    def __init__(self, module: PythonFile, names: dict[str, Any]) -> None:
         self.module, self.names = module, names
         self.limits = module.reader.limits
 
@@ -248,7 +248,7 @@ class Frame(Expressions):
         return self._attribute(self.value(node.value), node.attr)
 
     def _attribute(self, owner: Any, name: str, *, is_method: bool = False) -> Any:
-        if isinstance(owner, Module):
+        if isinstance(owner, PythonFile):
             return owner.lookup(name)
         if isinstance(owner, Record):
             if name not in owner.fields:

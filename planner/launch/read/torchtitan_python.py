@@ -31,7 +31,7 @@ from planner.launch.read.python_records import (
 )
 from planner.launch.read.python_values import (
     Function,
-    Module,
+    PythonFile,
     Reader,
     call_function,
     dotted_name,
@@ -209,7 +209,7 @@ class _Settings:
     def _state(self, key: str, value: object) -> None:
         self.found[key] = Setting(key, value, self.path, self.function.lineno)
 
-    def _add(self, key: str, value: Any, at: tuple[Module, ast.keyword | ast.expr]) -> None:
+    def _add(self, key: str, value: Any, at: tuple[PythonFile, ast.keyword | ast.expr]) -> None:
         module, whole = at
         node = whole.value if isinstance(whole, ast.keyword) else whole
         if isinstance(node, ast.Name):
@@ -250,7 +250,7 @@ def _is_literal(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _model_package(module: Module) -> str:
+def _model_package(module: PythonFile) -> str:
     """`llama3` of `from torchtitan.models.llama3 import model_registry`."""
     for item in ast.walk(module.tree):
         if isinstance(item, ast.ImportFrom) and any(n.name == "model_registry" for n in item.names):
