@@ -114,10 +114,8 @@ def published(predictions: Iterable[Prediction]) -> dict[object, PublishedRecipe
         mapped, measured_s = one.mapped, one.measured("step_time_s")
         if mapped is None or measured_s is None:
             continue
-        of_job, profile = (
-            found.setdefault(_job_key(mapped), PublishedRecipes()),
-            mapped.job.framework,
-        )
+        profile = mapped.job.framework
+        of_job = found.setdefault(_job_key(mapped), PublishedRecipes())
         of_job.techniques |= {each.name for each in profile.techniques if _has(profile, each)}
         of_job.measured_s.setdefault((mapped.degrees, mapped.mode.name), []).append(measured_s)
     return found

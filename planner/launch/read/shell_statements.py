@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from planner.launch.read.shell_state import Value
@@ -20,12 +21,12 @@ _OPERATORS = (
 )  # fmt: skip
 
 
-class Tests(Words):
+class Tests(Words, ABC):
     """Words, and the tests made of them."""
 
+    @abstractmethod
     def run(self, node: Node) -> None:
-        """A statement; a subclass says what it does."""
-        raise NotImplementedError
+        """A statement, or each of a list of them."""
 
     def test(self, node: Node) -> bool | None:
         """Outcome of a condition; None where reading cannot tell."""
