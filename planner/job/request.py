@@ -81,7 +81,7 @@ def parse_reserve(text: str, option: str = "--hbm-reserve") -> HbmReserve:
 
 
 # A finer one than plans are proven to, in time, and than the solver counts memory, says nothing.
-FINEST, COARSEST_TIME = Resolution(time=0.001, memory_bytes=0.01 * 2**30), 0.1
+FINEST, COARSEST_TIME = Resolution(memory_bytes=0.01 * 2**30), 0.1
 
 
 def parse_resolution(text: str) -> Resolution:

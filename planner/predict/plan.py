@@ -10,6 +10,7 @@ from pydantic import Field
 from constraints.context_kinds import ContextKind
 from hardware.frozen import Frozen
 from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
+from planner.job.job import Resolution
 from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 6
@@ -210,7 +211,7 @@ def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # How near a plan's step time is to the best possible where it is called optimal.
-OPTIMAL_WITHIN = 1e-3
+OPTIMAL_WITHIN = Resolution().time
 
 
 class Plan(Frozen):

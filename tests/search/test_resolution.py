@@ -138,3 +138,7 @@ def test_no_more_than_a_gpu_has() -> None:
     request = Request(model="8b", gpus="8xH100", gbs=64, resolution="90GiB")
     with pytest.raises(UsageError, match="'90GiB': a GPU has 79"):
         request.resolve()
+
+
+def test_the_usual_text_is_the_usual_resolution() -> None:
+    assert parse_resolution(Request.model_fields["resolution"].default) == Resolution()
