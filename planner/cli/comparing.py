@@ -23,6 +23,7 @@ from planner.compare.searches import How, Progress
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.job.quantities import share
 from planner.job.request import Request
 from planner.job.written import write_text
 from planner.launch.plans import LAUNCH_NOTES
@@ -45,8 +46,8 @@ def build_limits(options: dict[str, Any]) -> ChoiceLimits:
         raise UsageError("--deadline 0: give a time above 0, as 90d")
     if options["certainty"] < 0.5:
         raise UsageError(
-            f"--certainty {options['certainty']:.0%}: under 50% more plans would break the limits "
-            "than keep them; give 50% or more"
+            f"--certainty {share(options['certainty'], 0)}: under 50 % more plans would break "
+            "the limits than keep them; give 50% or more"
         )
     return ChoiceLimits(
         deadline_days=None if deadline_s is None else deadline_s / DAY_S,

@@ -34,9 +34,9 @@ def share(part: float, digits: int = 1) -> str:
     return f"{part * 100:.{digits}f} %"
 
 
-def signed_share(part: float) -> str:
+def signed_share(part: float, digits: int = 1) -> str:
     """A relative difference: `+4.9 %`, `-0.5 %`, `+0.0 %`."""
-    return f"{part * 100:+.1f} %"
+    return f"{part * 100:+.{digits}f} %"
 
 
 def short_count(number: float) -> str:

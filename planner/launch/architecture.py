@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from hardware.files import shipped_toml
+from planner.job.quantities import share
 from planner.job.specs import ModelSpec, MoeSpec, RopeScaling, StateSpaceSpec
 from planner.launch.contract import Refusal
 from planner.launch.settings_text import Value
@@ -214,7 +215,7 @@ _SCALING = " ".join(f"rope.scaling.{name}" for name in RopeScaling.model_fields)
 # and its phrase where a model has it.
 _TRAITS: Mapping[str, tuple[str, Phrase]] = {
     "partial-rotation": ("rotary_share", lambda m:
-                         f"rotation of {m.rotary_share:.0%} of a head"
+                         f"rotation of {share(m.rotary_share, 0)} of a head"
                          if m.position == "rope" and m.rotary_share < 1 else None),
     **{f"rope-{kind}": (_SCALING, _if(lambda m, kind=kind: scaling_kind(m) == kind,  # type: ignore[misc]
                                       f"rotary positions stretched by {kind!r}"))

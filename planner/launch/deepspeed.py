@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
+from planner.job.quantities import share
 from planner.launch.contract import (
     ExplainedSetting,
     Files,
@@ -242,7 +243,7 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     if launch.job.optimizer_offload:
         yield ExplainedSetting(
             "zero_optimization.offload_optimizer",
-            f"{launch.job.optimizer_offload:.0%} of optimizer state and update on the CPU; "
+            f"{share(launch.job.optimizer_offload, 0)} of optimizer state and update on the CPU; "
             "CPU-Adam is built at the first start and needs a compiler",
         )
     if launch.recomputes_layers:

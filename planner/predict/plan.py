@@ -11,6 +11,7 @@ from constraints.context_kinds import ContextKind
 from hardware.frozen import Frozen
 from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
 from planner.job.job import Resolution
+from planner.job.quantities import share
 from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 6
@@ -308,7 +309,7 @@ class Plan(Frozen):
             f"Plan({degrees}, {degrees.mbs}×{degrees.grad_acc}, {self.recompute}: "
             f"{self.step_time_s:.3g} s, {self.tokens_per_s_per_gpu:,.0f} tokens/s a GPU, "
             f"{self.peak_bytes / 2**30:.1f} of {self.limit_bytes / 2**30:.1f} GiB, "
-            f"fits with {self.fit_probability:.0%})"
+            f"fits with {share(self.fit_probability, 0)})"
         )
 
     __str__ = __repr__

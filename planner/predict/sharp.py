@@ -14,6 +14,7 @@ from typing import Literal
 
 from hardware.link_curves import load_curve_table
 from planner.job.job import Job
+from planner.job.quantities import share
 from planner.predict.plan import Degrees, Interval
 
 SharpGroup = Literal["dp", "dp_replica"]
@@ -92,6 +93,6 @@ def or_by_hosts(
     ratio = by_hosts_s / step_time_s
     if ratio <= 1.0 + 1e-9:
         return interval
-    beyond = (*interval.beyond, f"SHARP, {ratio - 1.0:.1%} of the step")
+    beyond = (*interval.beyond, f"SHARP, {share(ratio - 1.0)} of the step")
     high = max(interval.high, by_hosts.high)
     return interval.model_copy(update={"high": high, "beyond": beyond})

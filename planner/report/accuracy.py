@@ -31,6 +31,7 @@ from planner.evidence.runs.report import (
     of_sources_with_failures,
     time_interval,
 )
+from planner.job.quantities import share
 from planner.job.written import toml_text, write_text
 from planner.report.charts.drawing import svg
 from planner.report.charts.scatter import RunPoint, scatter_chart
@@ -47,7 +48,7 @@ def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
     groups = sorted(summary.pop("groups"), key=lambda group: (group["pick"], group["group"]))
     families = summary.pop("families")
     worst = [
-        {**row, "terms": ", ".join(f"{name} {share:.0%}" for name, share in row["terms"])}
+        {**row, "terms": ", ".join(f"{name} {share(part, 0)}" for name, part in row["terms"])}
         for row in summary.pop("worst")
     ]
     return {

@@ -9,6 +9,7 @@ from hardware.calibration import PARAMETERS, Calibration
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.study import Learnt
 from planner.evidence.learn.suggest import Suggestion
+from planner.job.quantities import share, signed_share
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 _FIGURES = {"time": "step time", "memory": "peak memory"}
@@ -33,9 +34,9 @@ def _errors(calibration: Calibration) -> TableData:
         (
             title,
             f"{one.runs:,}",
-            f"{one.error_before:.1%}",
-            f"{one.error_after:.1%}",
-            "-" if one.error_left_out is None else f"{one.error_left_out:.1%}",
+            share(one.error_before),
+            share(one.error_after),
+            "-" if one.error_left_out is None else share(one.error_left_out),
             f"×/÷ {math.exp(1.2816 * one.spread):.2f}",
         )
         for title, one in learnt
@@ -50,8 +51,8 @@ def _runs(fits: Sequence[FigureFit]) -> TableData:
         (
             run.row.place,
             _FIGURES[fit.figure],
-            f"{math.expm1(-before):+.1%}",
-            f"{math.expm1(-after):+.1%}",
+            signed_share(math.expm1(-before)),
+            signed_share(math.expm1(-after)),
         )
         for fit in fits
         for run, before, after in zip(fit.runs, fit.before, fit.after, strict=True)
@@ -74,7 +75,7 @@ def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[st
     for fit in fits:
         if 0.0 < fit.share < 0.95:
             yield (
-                f"{fit.share:.0%} of what the runs teach of {_FIGURES[fit.figure]} is taken: "
+                f"{share(fit.share, 0)} of what the runs teach of {_FIGURES[fit.figure]} is taken: "
                 "judged by the others, some are predicted better by it, some worse, or most are "
                 "off by no more than repeats of one run."
             )
@@ -110,7 +111,7 @@ def _study_row(name: str, runs: str, found: Sequence[Learnt]) -> tuple[str, ...]
     names = ("before", "factor", "after", "chosen", "refused", "covered")
     means = [sum(getattr(one, name) for one in found) / len(found) for name in names]
     return (
-        name, runs, *(f"{mean:.1%}" for mean in means[:4]), *(f"{mean:.0%}" for mean in means[4:])
+        name, runs, *(share(mean) for mean in means[:4]), *(share(mean, 0) for mean in means[4:])
     )  # fmt: skip
 
 
@@ -127,8 +128,8 @@ def suggestion_report(found: Sequence[Suggestion], runs: int) -> Iterator[Block]
             f"{one.gpus:,}",
             f"{one.minutes:,.0f}",
             "-" if one.usd is None else f"{one.usd:,.0f}",
-            f"±{one.before:.1%}",
-            f"±{one.after:.1%}",
+            f"±{share(one.before)}",
+            f"±{share(one.after)}",
         )
         for number, one in enumerate(found, start=1)
     )

@@ -89,7 +89,7 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
     yield (
         "because",
         f"{why if decision.limits.given else _AIMS[decision.objective]}, {sure}"
-        + (f" found; another may be {best.gap:.2%} better" if best.gap else _PROVEN),
+        + (f" found; another may be {share(best.gap, 2)} better" if best.gap else _PROVEN),
     )
     yield "at most", _figures(best, currency)
     chances = {"deadline": best.chance_in_time, "budget": best.chance_in_budget}

@@ -20,7 +20,7 @@ from planner.evidence.runs.report import (
 )
 from planner.evidence.runs.worst import GOOD, MissedPick, missed_picks
 from planner.job.job import SURE_TO_FIT
-from planner.job.quantities import gib, plural, seconds
+from planner.job.quantities import gib, plural, seconds, share, signed_share
 from planner.predict.uncertainty.families import Figure
 from planner.report.tables import Block, Notes, TableData, as_report, table
 
@@ -84,7 +84,7 @@ def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
             text(one.predicted),
             f"{text(one.interval.low)} to {text(one.interval.high)}",
             text(one.measured),
-            f"{one.error:+.1%}",
+            signed_share(one.error),
             "yes" if one.covered else "NO",
         )
         for line, figure, one, text in compared
@@ -106,12 +106,12 @@ def _errors(
         (
             family,
             f"{item.rows:,}",
-            f"{item.median:.1%}",
-            f"{item.mean:.1%}",
-            f"{item.p90:.1%}",
-            f"{item.bias:+.1%}",
+            share(item.median),
+            share(item.mean),
+            share(item.p90),
+            signed_share(item.bias),
             _NONE if item.rank_correlation is None else f"{item.rank_correlation:.2f}",
-            f"{item.coverage:.0%}",
+            share(item.coverage, 0),
         )
         for family, item in _sorted(families, totals, figure, lambda item: -item.median)
     ]
@@ -137,8 +137,8 @@ def _sorted(
 
 
 def share_text(value: float | None) -> str:
-    """`12.3%`, or a dash for nothing."""
-    return _NONE if value is None else f"{value:.1%}"
+    """`12.3 %`, or a dash for nothing."""
+    return _NONE if value is None else share(value)
 
 
 def _picks(
@@ -151,8 +151,8 @@ def _picks(
         (
             family,
             f"{item.groups:,}",
-            f"{item.mean:.1%}",
-            f"{item.worst:.1%}",
+            share(item.mean),
+            share(item.worst),
             f"{item.rank_correlation:.2f}",
         )
         for family, item in _sorted(families, totals, "picks", lambda item: item.mean)
@@ -166,10 +166,10 @@ def _picks(
 
 def _missed(missed: Sequence[MissedPick]) -> TableData:
     rows = (
-        (item.group, f"{item.share:.1%}", item.picked, item.best, item.decided_by)
+        (item.group, share(item.share), item.picked, item.best, item.decided_by)
         for item in missed[:_SHOWN_PICKS]
     )
-    title = f"Picks below {GOOD:.0%} of the best: what decided"
+    title = f"Picks below {share(GOOD, 0)} of the best: what decided"
     return table("~group | pick | ~picked | ~best | ~decided by", rows, title)
 
 
@@ -205,9 +205,9 @@ def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
         yield (
             f"Picks: {plural(total.picks.groups, 'group')} of one source, model, cluster, batch, "
             "precision and framework; a pick that ran out of memory counts 0. Of runs at least "
-            f"{SURE_TO_FIT:.0%} sure to fit, as a search asks for, ranked by expected throughput: "
-            "the step time, with the chance that memory is full where runs of the framework "
-            "slowed down then (--json: predicted_expected_s)."
+            f"{share(SURE_TO_FIT, 0)} sure to fit, as a search asks for, ranked by expected "
+            "throughput: the step time, with the chance that memory is full where runs of the "
+            "framework slowed down then (--json: predicted_expected_s)."
         )
     if _LEFT_OUT in parts:
         yield (
@@ -226,7 +226,7 @@ def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
             "(`time withdrawn` in doubt)."
         )
     if total.refused:
-        share = total.refused / total.rows
-        yield f"Refused: {total.refused:,} of {total.rows:,} rows ({share:.2%})."
+        part = share(total.refused / total.rows, 2)
+        yield f"Refused: {total.refused:,} of {total.rows:,} rows ({part})."
         for reason, count in islice(shown.refusals.items(), _SHOWN_REFUSALS):
             yield f"  {plural(count, 'row')}: {reason}"

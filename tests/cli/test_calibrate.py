@@ -205,7 +205,9 @@ def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path, tmp_path: 
     ranks = [made_up.write(tmp_path / f"{n}.json", made_up.trace(rank=n)) for n in (1, 2)]
     more = [one for rank in ranks for one in ("--from", rank)]
     result = invoke("calibrate", "-q", "--from", path, *more)
-    assert "median of 2 steps ±0.0%; dropped: 1 of warm-up, by 3 traces" in result.stdout
+    assert "median of 2 steps ±0.0 %; dropped: 1 of warm-up, by 3 traces" in " ".join(
+        result.stdout.split()
+    )
     assert result.stdout.splitlines()[2].split()[:3] == ["step", "time", "1"]
     events = [one for one in made_up.trace()["traceEvents"] if "Step" not in one["name"]]
     unmarked = made_up.write(tmp_path / "unmarked.json", {"traceEvents": events})

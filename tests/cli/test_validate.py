@@ -81,7 +81,7 @@ def test_families_are_chosen_and_lines_fit_a_page(tmp_path: Path) -> None:
     assert "Megatron-LM, A100-80GB" in output
     assert "Picks: measured throughput" in output
     assert "recompute or kernel" in output
-    assert "Refused: 1 of 7 rows (14.29%)." in output
+    assert "Refused: 1 of 7 rows (14.29 %)." in output
     assert "LoRA fine-tuning is not modelled" in output
     assert lines_are_short(output)
 

@@ -123,7 +123,7 @@ def test_an_interval_is_widened_upwards_alone(pairs: dict[str, tuple[Plan, Plan]
     beside = step_time.model_copy(update={"low": 1.1 * step_time.low, "high": 1.1 * step_time.high})
     wider = or_by_hosts(step_time, 10.0, beside, 11.0)
     assert (wider.low, wider.high) == (step_time.low, 1.1 * step_time.high)
-    assert wider.beyond[-1] == "SHARP, 10.0% of the step"
+    assert wider.beyond[-1] == "SHARP, 10.0 % of the step"
     assert or_by_hosts(step_time, 10.0, step_time, 10.0) == step_time
 
 

@@ -20,7 +20,7 @@ def test_figures_are_shares_and_unknown_ones_are_left_out() -> None:
     assert content["time"]["mean"] == pytest.approx(0.15)
     assert content["source"][0]["family"] == "korthikanti2022"
     assert content["worst"][0]["predicted_s"] == 12.0
-    assert content["worst"][0]["terms"] == "compute 100%"
+    assert content["worst"][0]["terms"] == "compute 100 %"
     assert "memory" not in content
     assert "rank_correlation" not in content["time"]
     assert content["command"].startswith("python -m planner.report.accuracy")

@@ -24,6 +24,7 @@ from hardware.link_curves import LinkCurves, load_curve_table, scale_out_curve
 from planner.cost.inputs import LinkInputs
 from planner.evidence.fit.command import one_file, run
 from planner.evidence.fit.compute_fit import pattern_search
+from planner.job.quantities import signed_share
 from planner.predict.links import assemble
 
 MEBIBYTE = 2.0**20
@@ -180,8 +181,8 @@ def stage_lines(stage: FitStage, rows: Sequence[CollectiveRow]) -> Iterator[str]
         yield f"  {name:32} fitted {value:10.4g}  shipped {getattr(shipped, name):10.4g}"
     found = [(predict_s(row, shipped) + start_up) / row.time_s - 1.0 for row in rows]
     yield (
-        f"  {len(found)} rows: median error {statistics.median(found):+.1%}, "
-        f"worst {max(found, key=abs):+.1%}"
+        f"  {len(found)} rows: median error {signed_share(statistics.median(found))}, "
+        f"worst {signed_share(max(found, key=abs))}"
     )
 
 

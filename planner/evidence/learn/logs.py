@@ -20,6 +20,7 @@ import numpy as np
 from hardware.errors import HardwareError
 from hardware.files import demand_file, json_content, read_text, shipped_toml
 from planner.job.errors import UsageError
+from planner.job.quantities import share
 
 # A line beyond is cut: no framework prints its figures so far to the right.
 LONGEST_LINE = 1 << 16
@@ -238,7 +239,7 @@ class Steady:
         dropped = [f"{count:,} {what}" for what, count in counts.items() if count]
         noun = "step" if self.kept == 1 else "steps"
         rest = f"; dropped: {', '.join(dropped)}" if dropped else ""
-        spread = f" ±{self.spread:.1%}" if self.kept > 1 else ""
+        spread = f" ±{share(self.spread)}" if self.kept > 1 else ""
         return f"median of {self.kept:,} {noun}{spread}{rest}"
 
 

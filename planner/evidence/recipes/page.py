@@ -17,6 +17,7 @@ from planner.evidence.runs.report import (
     of_sources_with_failures,
 )
 from planner.job.markdown import markdown_table
+from planner.job.quantities import share, signed_share
 
 
 def page(comparisons: Sequence[RecipeComparison], predictions: Sequence[Prediction]) -> str:
@@ -42,14 +43,14 @@ def _summary(comparisons: Sequence[RecipeComparison]) -> str:
     slower = sum(gain < -_RESOLVED for gain in gains)
     return (
         f"{len(comparisons)} recipes; the best plan is slower than the recipe as predicted in "
-        f"{slower}; median gain {median(gains):.1%}. {verdicts}. Of all, {beyond} are predicted "
+        f"{slower}; median gain {share(median(gains))}. {verdicts}. Of all, {beyond} are predicted "
         "beyond their memory, though they ran."
     )
 
 
 _RESOLVED = 0.001
 _VERDICTS: dict[Verdict, str] = {
-    "as good": f"at most {NOTABLE:.0%} faster",
+    "as good": f"at most {share(NOTABLE, 0)} faster",
     "gain": "faster by more, which is named",
     "within the error bar": f"faster by more, but {NOT_CLAIMED}",
     "cannot tell": "faster by more without an unused technique, but the recipe itself is predicted "
@@ -78,18 +79,18 @@ def _row(members: Sequence[RecipeComparison]) -> tuple[str, ...]:
     one = members[0]
     low, high = (pick(member.measured_s for member in members) for pick in (min, max))
     measured = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
-    errors = f"{one.predicted_s / high - 1.0:+.0%}"
+    errors = signed_share(one.predicted_s / high - 1.0, 0)
     if high > low:
-        errors += f" to {one.predicted_s / low - 1.0:+.0%}"
+        errors += f" to {signed_share(one.predicted_s / low - 1.0, 0)}"
     cells = (
         ", ".join(_job(one)),
         one.recipe,
         measured,
         f"{one.predicted_s:.3g} ({errors})",
-        f"{one.probability:.0%}",
+        share(one.probability, 0),
         one.best or "none",
         "" if one.best_s is None else f"{one.best_s:.3g}",
-        "" if one.gain is None else f"{one.gain:+.1%}",
+        "" if one.gain is None else signed_share(one.gain),
         f"{one.verdict}: {one.reason}" if one.reason else one.verdict,
     )
     return tuple(cell.replace("|", "/") for cell in cells)
@@ -108,8 +109,8 @@ def _reliability(predictions: Sequence[Prediction]) -> str:
     lines = [_text("reliability.md")]
     for name, members in groups.items():
         rows = (
-            (f"{one.low:.0%} to {one.high:.0%}", str(one.rows), f"{one.stated:.0%}",
-             f"{one.ran:.0%}")
+            (f"{share(one.low, 0)} to {share(one.high, 0)}", str(one.rows), share(one.stated, 0),
+             share(one.ran, 0))
             for one in fit_reliability(members)
         )  # fmt: skip
         bins = markdown_table(("stated", "runs", "mean stated", "ran"), rows)
@@ -119,7 +120,7 @@ def _reliability(predictions: Sequence[Prediction]) -> str:
 
 def _errors_text(errors: FitErrors) -> str:
     lost, wrong = (
-        f"{part / whole:.1%}" if whole else "none"
+        share(part / whole) if whole else "none"
         for part, whole in ((errors.lost, errors.ran), (errors.wrong, errors.sure))
     )
     return (

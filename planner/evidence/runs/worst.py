@@ -16,6 +16,7 @@ from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, assumed
 from planner.evidence.runs.ranking import candidates_of, first_of, measured_groups, pick_share
 from planner.evidence.runs.report import error_of, known
+from planner.job.quantities import share
 from planner.predict.costed_plan import TIME_TERMS as TIME_COLUMNS
 from planner.predict.plan_text import batch_text, degrees_text
 from planner.search.explanation import TIME_TERMS
@@ -101,7 +102,7 @@ def terms(prediction: Prediction) -> tuple[tuple[str, float], ...]:
 
 def _why(prediction: Prediction) -> str:
     """The predicted terms, and what was assumed."""
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in terms(prediction))
+    shares = ", ".join(f"{name} {share(part, 0)}" for name, part in terms(prediction))
     taken = assumed(prediction)
     sentences = (
         f"Predicted: {shares}." if shares else "",

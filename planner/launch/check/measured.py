@@ -17,6 +17,7 @@ from hardware.files import shipped_toml
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.job import Job
+from planner.job.quantities import share
 from planner.launch.check.request import nothing_overlapped
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Interval, Plan
@@ -269,12 +270,12 @@ def _verdicts(plan: Plan, measured: Measured, conventions: tuple[Convention, ...
     """What a stated MFU turns out to be: certain beside a step time, likely without."""
     if measured.mfu is None:
         return
-    stated, first = f"{measured.mfu:.1%}", conventions[0]
+    stated, first = share(measured.mfu), conventions[0]
     fitting = [convention.name for convention in conventions if convention.plausible]
     named = " or ".join(fitting)
     if measured.step_time_s is not None:
         value = plan.mfu * plan.step_time_s / measured.step_time_s
-        here = f"counted with the {first.name}, the measured step time is {value:.1%}"
+        here = f"counted with the {first.name}, the measured step time is {share(value)}"
         if not fitting:
             yield f"MFU {stated} follows from the measured step time in no usual way; {here}"
         elif not first.plausible:

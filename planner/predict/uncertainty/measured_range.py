@@ -12,6 +12,7 @@ from math import log2
 from typing import NamedTuple, get_args
 
 from hardware.calibration import Axis
+from planner.job.quantities import share
 
 Range = tuple[float, float]
 # Lowest and highest measured value of each axis.
@@ -106,7 +107,7 @@ def beyond_text(axis: str, measured: MeasuredRanges, at: Conditions) -> str:
     named = _NAMES[axis].format(value)
     named = named.removesuffix("s") if axis == "gpus" and value == 1 else named
     shortest, longest = (
-        f"{end:.0%}" if axis == "overhead" else f"{end:,.0f}" for end in (low, high)
+        share(end, 0) if axis == "overhead" else f"{end:,.0f}" for end in (low, high)
     )
     if apart:
         # Two sources that have no value in common.

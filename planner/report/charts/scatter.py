@@ -10,6 +10,7 @@ from typing import Any
 
 import altair as alt
 
+from planner.job.quantities import share
 from planner.report.charts.drawing import BLUE, GREY, PALETTE, Width, colours, table
 
 # Around the diagonal: predictions within this share of the measured value.
@@ -53,7 +54,7 @@ def scatter_chart(
         y=_axis("predicted", unit, span),
         color=alt.Color(
             "family:N",
-            title=f"band: ±{BAND:.0%}",
+            title=f"band: ±{share(BAND, 0)}",
             scale=colours(list(names.values()), palette),
             legend=alt.Legend(
                 columns=2 if hover else 3,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from planner.job.quantities import GIB, gib, percent_sure, seconds
+from planner.job.quantities import GIB, gib, percent_sure, seconds, share
 from planner.job.request import Request
 from planner.predict.command_line import evaluate_command
 from planner.predict.decided import decided_request
@@ -116,7 +116,7 @@ def waterfall(plan: Plan) -> tuple[BarPart, ...]:
     """Terms of the step time, each where the ones above it end, s; the whole step last."""
     bars, start = [], 0.0
     for term in time_terms(plan):
-        text = f"{term.label}: {seconds(term.amount)}, {term.share:.1%}"
+        text = f"{term.label}: {seconds(term.amount)}, {share(term.share)}"
         end = start + term.amount
         bars.append(BarPart(term.label, "term", start, end, text))
         start = end

@@ -12,6 +12,7 @@ from hardware.errors import HardwareError
 from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.pool import parse_pool
+from planner.job.quantities import share
 from planner.job.request import Request
 from planner.predict.plan import Plan
 from planner.search.changes import (
@@ -88,7 +89,8 @@ def _memory(explorer: PoolExplorer) -> ConflictingRule:
         name="stage-memory",
         text=(
             f"the lightest even layout, {degrees}, recompute {mode}, takes "
-            f"{explorer.even_fill(row):.0%} of the room on its fullest GPU: there are {shares_text}"
+            f"{share(explorer.even_fill(row), 0)} of the room on its fullest GPU: "
+            f"there are {shares_text}"
         ),
     )
 

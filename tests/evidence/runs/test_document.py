@@ -85,7 +85,7 @@ def test_worst_rows_are_worst_by_factor() -> None:
 def test_a_worst_row_says_why() -> None:
     (first,) = worst_rows([predicted(0.5, step_time_s="1", vocab="")], 1)
     assert first.terms == (("compute", 1.0),)
-    assert first.why == "Predicted: compute 100%. Assumed: vocab 50,304."
+    assert first.why == "Predicted: compute 100 %. Assumed: vocab 50,304."
 
 
 def test_terms_leave_out_what_is_small() -> None:
