@@ -380,3 +380,22 @@ def test_torchtitans_norms_are_fused_since_its_second_version(software: str) -> 
     older = map_row(row(framework="torchtitan", compile="n", software="torchtitan 0.1.0")).job
     assert fused.framework.saved.norm_extra_bytes == 0.0
     assert older.framework.saved.norm_extra_bytes == 2.0
+
+
+def test_torchtitan_without_fsdp_runs_under_autocast() -> None:
+    """Of fp32 weights; FSDP gathers 16-bit ones, whatever its states are held in."""
+    stated = {"framework": "torchtitan", "gpu": "H200-141GB", "pp": "4", "software": "2025-11"}
+    split, sharded = (
+        map_row(row(**stated, precision="amp_bfloat16", zero=zero)).job.framework
+        for zero in ("none", "fsdp2")
+    )
+    assert (split.state.weight_bytes, split.state.master_bytes) == (4, 0)
+    assert split.kernels.accumulation_traffic_bytes == 18
+    assert (sharded.state.weight_bytes, sharded.state.master_bytes) == (2, 4)
+
+
+def test_rows_packed_to_short_samples_keep_their_experts() -> None:
+    packed = map_row(
+        row(moe="8 experts top2", sequences="attention within samples of 430 tokens", seq="4096")
+    ).job.model
+    assert {kind.ffn for kind in packed.layer_kinds} == {"moe"}
