@@ -89,6 +89,14 @@ def predict(**cells: str) -> Prediction:
         ("strangers_2026_11e", "micro-model-4080s", 0.28, 0.21),
         # A million tokens and more, a layer's checkpoints on the host.
         ("strangers_2026_11e", "trl-1m", 0.18, None),
+        # GPT of 2.7B to 28B under FSDP on up to 1,024 H100 of 64 GB.
+        ("strangers_2026_11g", "modalities-mn5", 0.18, None),
+        # Qwen3 235B over 32 B300: torchtitan beside prime-rl.
+        ("strangers_2026_11g", "prime-rl-235b-b300", 0.17, 0.03),
+        # Pipelines of four H200: 1F1B, GPipe, interleaved, ZB-V.
+        ("strangers_2026_11g", "pp4-titan-h200", 0.1, 0.17),
+        ("strangers_2026_11g", "dgx-station-gb300", 0.18, 0.06),
+        ("strangers_2026_11g", "tilearn-a800", 0.2, 0.2),
     ],
 )
 def test_published_runs_are_predicted_within(
@@ -360,6 +368,13 @@ def test_published_runs_of_the_sixth_draw(source: str, time: float, memory: floa
         assert abs(error_of(prediction, "time") or 0.0) < time
         if memory is not None:
             assert abs(error_of(prediction, "memory") or 0.0) < memory
+
+
+def test_lucie_under_deepspeed_fits_where_it_ran() -> None:
+    rows = read_rows(PUBLISHED / "strangers_2026_11g.csv")
+    found = predict_rows(one for one in rows if one.source == "lucie-a100")
+    assert len(found) == 18
+    assert all(prediction.fits for prediction in found)
 
 
 def test_four_bit_products_of_torchao_are_run_again() -> None:
