@@ -215,7 +215,7 @@ def _reject_text(text: str) -> NoReturn:
     count, name = turned.group(2, 1) if turned else bare.group(1, 2) if bare else ("", "")
     if _SEVERAL.search(text):
         fix = _APART
-    elif _shape_of(text) is not None:
+    elif _shape_of(text) is not None and not (turned and _shape_of(name)):
         fix = f"how many? Write for example 8x{text.strip()}"
     elif count and _shape_of(name) is not None:
         fix = f"did you mean {count}x{name}?"

@@ -41,6 +41,8 @@ from hardware.load import gpu_names, load_cluster_shape, load_gpu, parse_gpus
         ("GB300-278GB", "GB300-279GB"),
         ("B300-270GB", "B300-SXM-288GB"),
         ("GB200-189GB", "GB200-186GB"),
+        ("A100-SXM-64GB", "A100-SXM4-64GB"),
+        ("H100 64GB", "H100-SXM5-64GB"),
         ("NVIDIA GH200 120GB", "GH200-96GB"),
     ],
 )

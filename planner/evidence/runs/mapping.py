@@ -217,6 +217,8 @@ def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
         # reduce gradients after the last: shards of the optimizer alone (torchtitan's
         # `reshard_after_forward` and torch/distributed/pipelining/stage.py, last_backward).
         return 1
+    if profile.name.startswith("megatron-deepspeed") and row.says("precision", "^bf16"):
+        return max(1, stage)  # BF16_Optimizer shares its states out under stage 0 too.
     return stage
 
 

@@ -56,7 +56,8 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     samples = _number("samples", row.text("sequences") or "")
     if samples and not kinds:
         # Half of its sample is before a token, on average.
-        window, kinds = max(1, samples // 2), (LayerKind(attention="sliding"),) * layers
+        kind = LayerKind(ffn="moe" if moe else "dense", attention="sliding")
+        window, kinds = max(1, samples // 2), (kind,) * layers
     kinds = hybrid or kinds
     in_attention = row.says("bias", "attention")
     biased = row.says("bias", "^y") if row.text("bias") else not gated

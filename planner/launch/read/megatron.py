@@ -304,6 +304,13 @@ class MegatronReader:
         return tuple(dict.fromkeys(names))
 
     def _zero(self) -> int:
+        stage = self._stage()
+        if stage == 0 and self.dialect.name == "deepspeed" and self.arguments.has("bf16"):
+            # BF16_Optimizer shares its states out whatever the stage (runtime/bf16_optimizer.py).
+            return 1
+        return stage
+
+    def _stage(self) -> int:
         arguments = self.arguments
         if arguments.has("zero-stage"):
             return arguments.number("zero-stage") or 0

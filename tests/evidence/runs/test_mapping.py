@@ -34,6 +34,9 @@ def test_degrees_and_batch_come_from_the_row() -> None:
         ({"zero": "megatron-fsdp:optim_grads_params"}, 3),
         ({"zero": "FSDP(ZeRO-2 style: no reshard after forward)"}, 2),
         ({"zero": "none"}, 0),
+        ({"zero": "none", "framework": "Megatron-DeepSpeed", "precision": "fp16"}, 0),
+        # BF16_Optimizer.
+        ({"zero": "none", "framework": "Megatron-DeepSpeed", "precision": "bf16"}, 1),
     ],
 )
 def test_zero_stages_in_the_words_of_the_sources(cells: dict[str, str], stage: int) -> None:

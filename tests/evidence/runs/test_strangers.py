@@ -89,6 +89,14 @@ def predict(**cells: str) -> Prediction:
         ("strangers_2026_11e", "micro-model-4080s", 0.28, 0.21),
         # A million tokens and more, a layer's checkpoints on the host.
         ("strangers_2026_11e", "trl-1m", 0.18, None),
+        # GPT of 2.7B to 28B under FSDP on up to 1,024 H100 of 64 GB.
+        ("strangers_2026_11g", "modalities-mn5", 0.18, None),
+        # Qwen3 235B over 32 B300: torchtitan beside prime-rl.
+        ("strangers_2026_11g", "prime-rl-235b-b300", 0.17, 0.03),
+        # Pipelines of four H200: 1F1B, GPipe, interleaved, ZB-V.
+        ("strangers_2026_11g", "pp4-titan-h200", 0.1, 0.17),
+        ("strangers_2026_11g", "dgx-station-gb300", 0.18, 0.06),
+        ("strangers_2026_11g", "tilearn-a800", 0.2, 0.2),
     ],
 )
 def test_published_runs_are_predicted_within(
@@ -362,6 +370,13 @@ def test_published_runs_of_the_sixth_draw(source: str, time: float, memory: floa
             assert abs(error_of(prediction, "memory") or 0.0) < memory
 
 
+def test_lucie_under_deepspeed_fits_where_it_ran() -> None:
+    rows = read_rows(PUBLISHED / "strangers_2026_11g.csv")
+    found = predict_rows(one for one in rows if one.source == "lucie-a100")
+    assert len(found) == 18
+    assert all(prediction.fits for prediction in found)
+
+
 def test_four_bit_products_of_torchao_are_run_again() -> None:
     """torchtitan's per-op policy does not list them; their operands are rotated to be cast."""
     stated = {"framework": "torchtitan", "gpu": "GB200-186GB", "recompute": "selective-op"}
@@ -380,3 +395,22 @@ def test_torchtitans_norms_are_fused_since_its_second_version(software: str) -> 
     older = map_row(row(framework="torchtitan", compile="n", software="torchtitan 0.1.0")).job
     assert fused.framework.saved.norm_extra_bytes == 0.0
     assert older.framework.saved.norm_extra_bytes == 2.0
+
+
+def test_torchtitan_without_fsdp_runs_under_autocast() -> None:
+    """Of fp32 weights; FSDP gathers 16-bit ones, whatever its states are held in."""
+    stated = {"framework": "torchtitan", "gpu": "H200-141GB", "pp": "4", "software": "2025-11"}
+    split, sharded = (
+        map_row(row(**stated, precision="amp_bfloat16", zero=zero)).job.framework
+        for zero in ("none", "fsdp2")
+    )
+    assert (split.state.weight_bytes, split.state.master_bytes) == (4, 0)
+    assert split.kernels.accumulation_traffic_bytes == 18
+    assert (sharded.state.weight_bytes, sharded.state.master_bytes) == (2, 4)
+
+
+def test_rows_packed_to_short_samples_keep_their_experts() -> None:
+    packed = map_row(
+        row(moe="8 experts top2", sequences="attention within samples of 430 tokens", seq="4096")
+    ).job.model
+    assert {kind.ffn for kind in packed.layer_kinds} == {"moe"}

@@ -29,6 +29,12 @@ def test_megatron_deepspeed(folder: ReadFolder) -> None:
     assert any(problem.rule == "dialect" for problem in found.problems)
 
 
+@pytest.mark.parametrize(("types", "zero"), [("--bf16", 1), ("--fp16", 0)])
+def test_deepspeed_in_bf16_shares_its_states_out(folder: ReadFolder, types: str, zero: int) -> None:
+    found = folder(script(f"{GPT.replace('--fp16', types)} --deepspeed --zero-stage 0"))
+    assert found.zero == zero
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
