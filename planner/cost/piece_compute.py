@@ -164,8 +164,10 @@ def balanced_attention_seconds(
     queries = job.seq * exchange / key.cp
     heads = op.heads / (key.tp * exchange)
     if job.eager_attention > 0:
-        traffic = 1.0 if job.seq <= LONGEST_ROW_IN_REGISTERS else SPILLED_SOFTMAX_TRAFFIC
-        if not softmax_is_fused(op, key, job):
+        traffic = job.eager_attention
+        if softmax_is_fused(op, key, job):
+            traffic = 1.0 if job.seq <= LONGEST_ROW_IN_REGISTERS else SPILLED_SOFTMAX_TRAFFIC
+        elif traffic == 1.0:
             traffic = TORCH_SOFTMAX_TRAFFIC
         forward = eager_attention_forward_time_s(
             key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
