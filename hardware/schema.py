@@ -26,6 +26,7 @@ FABRIC_TITLES = {
     "roce": "RoCE",
     "efa": "EFA",
     "efa-v1": "EFA v1",
+    "efa-6400": "EFA, 6,400 Gbit/s a node",
     "tcpx": "GPUDirect-TCPX",
     "tcpxo": "GPUDirect-TCPXO",
     "slingshot": "Slingshot",

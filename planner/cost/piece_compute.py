@@ -147,7 +147,10 @@ def attention_seconds(
     """
     forward, backward = balanced_attention_seconds(op, key, job, gpu)
     chunks = key.cp / max(1.0, key.exchange)
-    # Unfused attention computes the whole square.
+    # Unfused attention computes the whole square, or blocks that are not all above the diagonal.
+    if job.causal > 0.0 and job.eager_attention > 0 and framework.score_block > 0.0:
+        share = min(1.0, 0.5 + 0.5 * framework.score_block / job.seq)
+        return forward * share, backward * share
     whole = job.causal == 0.0 or job.eager_attention > 0
     if framework.context_balanced > 0.0 or chunks <= 1.0 or whole:
         return forward, backward
@@ -164,8 +167,10 @@ def balanced_attention_seconds(
     queries = job.seq * exchange / key.cp
     heads = op.heads / (key.tp * exchange)
     if job.eager_attention > 0:
-        traffic = 1.0 if job.seq <= LONGEST_ROW_IN_REGISTERS else SPILLED_SOFTMAX_TRAFFIC
-        if not softmax_is_fused(op, key, job):
+        traffic = job.eager_attention
+        if softmax_is_fused(op, key, job):
+            traffic = 1.0 if job.seq <= LONGEST_ROW_IN_REGISTERS else SPILLED_SOFTMAX_TRAFFIC
+        elif traffic == 1.0:
             traffic = TORCH_SOFTMAX_TRAFFIC
         forward = eager_attention_forward_time_s(
             key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,

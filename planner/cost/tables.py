@@ -95,6 +95,7 @@ class FrameworkInputs(NamedTuple):
     memory_traffic: float
     dispatch_deduplicates: float
     context_balanced: float
+    score_block: float
     pads_products: float
     cast_traffic_bytes: float
     quantised_rate: float

@@ -129,8 +129,11 @@ def _score_traffic(job: Job) -> float:
     """Passes over the scores of unfused attention, in units of a fused softmax; 0: it is fused."""
     if job.attention != "eager":
         return 0.0
-    fused = job.attention_kernel != "torch" and job.framework.kernels.fused_softmax
-    return 1.0 if fused else TORCH_SOFTMAX_TRAFFIC
+    return (
+        TORCH_SOFTMAX_TRAFFIC
+        if job.attention_kernel == "torch"
+        else job.framework.kernels.softmax_traffic
+    )
 
 
 # Tables of a profile that may hold what the compiled core reads.

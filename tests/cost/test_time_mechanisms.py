@@ -134,8 +134,32 @@ def test_attention_without_a_fused_softmax_streams_its_scores_one_by_one() -> No
     scores = job.model.layers * 12.0 * 2048.0**2
     assert unfused - fused == pytest.approx((70.0 - 20.0) * scores / streaming(job), rel=1e-6)
     # Nor do frameworks without such a kernel have it.
-    plain = replace(with_kernels(job, fused_softmax=False), attention_kernel="eager")
+    plain = replace(with_kernels(job, softmax_traffic=3.5), attention_kernel="eager")
     assert step(plain, tp=8)[f.STEP_COMPUTE] == unfused
+
+
+def test_a_compilers_passes_over_scores_hold_no_row_in_registers() -> None:
+    """Megatron's softmax spills rows of more than 4,096 scores, three times the traffic; XLA's do
+    not."""
+    job = with_kernels(make_job("gpt3-175b", "8xA100"), issue_s=0.0)
+    job = replace(job, attention="eager", attention_kernel="eager")
+    for seq, spills in ((4096, False), (8192, True)):
+        kernel, compiler = (
+            step(with_kernels(replace(job, seq=seq), softmax_traffic=traffic), tp=8)[f.STEP_COMPUTE]
+            for traffic in (1.0, 0.999)
+        )
+        assert bool(kernel > 1.02 * compiler) is spills
+
+
+def test_blocks_of_scores_above_the_diagonal_are_left_out() -> None:
+    """Of 8 x 8 blocks of 1,024 scores a causal model needs 36."""
+    job = with_kernels(make_job("gpt3-175b", "8xA100"), issue_s=0.0, softmax_traffic=0.9)
+    job = replace(job, attention="eager", attention_kernel="eager", seq=8192)
+    whole, blocks, none = (
+        step(item, tp=8)[f.STEP_COMPUTE]
+        for item in (job, with_kernels(job, score_block=1024), with_kernels(job, score_block=1e-9))
+    )
+    assert (blocks - none) / (whole - none) == pytest.approx((36 / 64 - 0.5) / 0.5)
 
 
 def test_softmax_is_fused_where_heads_fill_blocks_of_four() -> None:

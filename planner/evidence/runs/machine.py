@@ -101,7 +101,7 @@ _GPUS = {
 def _nodes(gpu: str, kind: str | None) -> str:
     """Node shape of the one provider whose network this is, where it has one with the GPU; else
     the GPU itself, which stands for its default nodes."""
-    if kind not in ("efa", "tcpx", "tcpxo"):
+    if kind not in ("efa", "efa-6400", "tcpx", "tcpxo"):
         return gpu
     wanted = load_gpu(gpu).name
     shapes = [

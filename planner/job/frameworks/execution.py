@@ -113,9 +113,14 @@ class Kernels(Frozen):
     """Products over rows of a width that loads one by one, as the logits of an odd vocabulary, run
     on padded copies: torch.compile since torch 2.1. Source: pytorch/pytorch pull request 101915
     (`shape_padding`)."""
-    fused_softmax: bool = True
-    """Unfused attention scales, masks and normalises its scores in one kernel, as Megatron's do; in
-    plain torch each is one of its own, and casts to fp32 and back are two more."""
+    softmax_traffic: Ratio = 1.0
+    """HBM bytes of unfused attention's passes over its scores, over those of Megatron's fused
+    softmax with dropout, which has limits of its own (1). In plain torch, where scaling, masking,
+    softmax and two casts are a kernel each, 3.5."""
+    score_block: NonNegative = 0.0
+    """Unfused attention makes its scores in blocks of so many queries and keys and leaves out those
+    above the diagonal; 0: the whole square. Source: Levanter, models/flash_attention.py, what it
+    runs on GPUs without Transformer Engine: operations of JAX in a loop."""
     cast_traffic_bytes: ElementBytes = 4.0
     """HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
     written row-wise and column-wise."""

@@ -75,7 +75,7 @@ def test_a_provider_s_network_tells_its_nodes() -> None:
     """EFA beside H100 is p5, whose CPUs are older than DGX H100's; two shapes have H200."""
     nodes = {"gpu": "H100-80GB", "num_gpus": "64"}
     p5 = cluster_of(row(**nodes, fabric="efa 3200Gbps/node"))
-    assert (p5.fabric, p5.host_speed) == ("efa", 1.0)
+    assert (p5.fabric, p5.host_speed) == ("efa", 1.2)
     assert cluster_of(row(**nodes, fabric="infiniband")).host_speed == 1.4
     h200 = cluster_of(row(**nodes | {"gpu": "H200-SXM5-141GB"}, fabric="efa"))
     assert h200.host_speed == 1.4

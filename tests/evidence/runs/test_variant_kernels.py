@@ -74,10 +74,25 @@ KERNELS: dict[str, list[Case]] = {
             ({"framework": "HF transformers"}, False),
         )
     ],
+    "eager blocks under torchtune": [
+        ({"framework": "torchtune", "compile": answer}, facts)
+        for answer, facts in (
+            ("n", {"kernels.memory_traffic": 4.0, "kernels.issue_s": 4e-5}),
+            ("y", {"kernels.memory_traffic": 1.5, "kernels.issue_s": 2.5e-5}),
+        )
+    ],
+    "attention in blocks of JAX operations": [
+        (
+            {"framework": "Levanter (JAX)", "flash": "n", "kernel": kernel},
+            {"kernels.score_block": block},
+        )
+        for kernel, block in (("jax_flash", 1024.0), ("", 0.0))
+    ],
     "performance recipes of Bridge fuse their router": [
         (BRIDGED_MIXTURE | facts, {"kernels.fused_router": fused})
         for facts, fused in (
             ({"software": "NeMo 25.09 container"}, True),
+            ({"software": "NeMo 26.04", "kernel": "unfused router"}, False),
             ({"software": "NeMo 25.02"}, False),
             ({"software": "dgxc-benchmarking v25.05.04"}, False),
             ({"routing": "natural"}, False),
