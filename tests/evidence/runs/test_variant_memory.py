@@ -53,6 +53,20 @@ SAVED: dict[str, list[Case]] = {
             {"saved.linear_loss": True, "saved.logits_saved_bytes": 0.0},
         ),
     ],
+    "a loop without a graph has an eager loss": [
+        (
+            {"framework": "nanochat (plain PyTorch)", "loss": "plain", "compile": compiled},
+            {"saved.logits_peak_bytes": peak},
+        )
+        for compiled, peak in (("n", 12.0), ("y", "as nanogpt"))
+    ],
+    "Primus runs Transformer Engine's loss unless told otherwise": [
+        (
+            {"framework": "Primus (Megatron backend)", "loss": loss},
+            {"saved.logits_peak_bytes": f"as {profile}"},
+        )
+        for loss, profile in (("", "megatron-bridge"), ("plain", "megatron-core"))
+    ],
     "torchtune compiles and chunks unless told otherwise": [
         (
             TORCHTUNE | cells,
