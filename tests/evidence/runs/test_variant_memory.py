@@ -35,6 +35,17 @@ SAVED: dict[str, list[Case]] = {
             ({"state_precision": "", "compile": "y"}, "amp", 2.0, 0.0),
         )
     ],
+    "autocast's norms are casts beside a 16-bit stream": [
+        (
+            AUTOCAST | {"framework": "plain PyTorch DDP", **cells},
+            {"saved.norm_extra_bytes": extra},
+        )
+        for cells, extra in (
+            ({"state_precision": "bf16", "compile": "y"}, 4.0),
+            ({"state_precision": "bf16", "compile": "n"}, 8.0),
+            ({"state_precision": "fp32", "compile": "y"}, 0.0),
+        )
+    ],
     "eager RMS norms of LitGPT keep 32 bits": [
         (
             LITGPT | {"act": "swiglu", "compile": "n"},
