@@ -14,6 +14,7 @@ from tests.evidence.runs.test_variant_peaks import GPT2_XL, TORCHTITAN
 AUTOCAST = GPT2_XL | {"precision": "bf16 autocast"}
 BRIDGE = {"framework": "Megatron-Bridge", "gpu": "H100-80GB", "precision": "fp8"}
 CORE = BRIDGE | {"framework": "Megatron-Core"}
+NVFP4 = {"precision": "nvfp4", "gpu": "B200-180GB"}
 CHUNKED = TORCHTITAN | {"framework": "torchtitan", "compile": "y", "loss": "chunked"}
 TORCHTUNE = {"framework": "torchtune"}
 LITGPT = {"framework": "litgpt"}
@@ -117,6 +118,10 @@ STATES: dict[str, list[Case]] = {
     "recipes of Megatron-Bridge keep weights in 8 bits": [
         (BRIDGE, {"state.quantised_weights": True}),
         (BRIDGE | {"fp8_recipe": "blockwise"}, {"state.quantised_weights": False}),
+        (BRIDGE | NVFP4, {"state.quantised_weights": True}),
+        (BRIDGE | NVFP4 | {"software": "NeMo 26.06.01"}, {"state.quantised_weights": True}),
+        (BRIDGE | NVFP4 | {"software": "NeMo 26.04.01"}, {"state.quantised_weights": False}),
+        (BRIDGE | NVFP4 | {"software": "Megatron-Core 0.17"}, {"state.quantised_weights": False}),
         (CORE, {"state.quantised_weights": False}),
         (CORE | {"fp8_gather": "y"}, {"state.quantised_weights": True}),
     ],
