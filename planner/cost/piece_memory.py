@@ -207,10 +207,10 @@ def working_bytes(
     gradients of all of one layer's weights are seen to the tenth of a GiB. Unfused, inside the
     feed-forward block: gradients of its product, of both factors and of the gate's input (of the
     activation's output and input without a gate), three of the residual's width, and one weight's
-    gradient. A recurrence holds what its backward makes again. Logits are accounted for at the
-    loss.
+    gradient. A recurrence holds what its backward makes again, experts what weighing their outputs
+    does (`weighing_bytes`). Logits are accounted for at the loss.
     """
-    largest = widest = one_weight = scanned = 0.0
+    largest = widest = one_weight = scanned = weighed = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
         if int(op.piece) == piece and int(op.kind) == f.KIND_SCAN:
@@ -220,6 +220,8 @@ def working_bytes(
             continue
         rows, out, into = gemm_shape(op, key, job)
         largest = max(largest, rows * (out + into))
+        if int(op.kind) == f.KIND_GROUPED_GEMM:
+            weighed = framework.weighing_bytes * rows * job.hidden
         if rows * into > widest:
             widest = rows * into
             one_weight = weight_elements(op, key) / op.groups
@@ -231,4 +233,4 @@ def working_bytes(
         return wide + 3.0 * framework.residual_bytes * stream, element * one_weight
     gathered = framework.gathered_tensors * element * stream if key.tp > 1.0 else 0.0
     wide = max(element * largest, scanned)
-    return wide + gathered, framework.weight_gradient_bytes * parameters
+    return wide + weighed + gathered, framework.weight_gradient_bytes * parameters

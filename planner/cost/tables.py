@@ -112,6 +112,7 @@ class FrameworkInputs(NamedTuple):
     exchange_blocks: float
     weight_gradient_bytes: float
     gathered_tensors: float
+    weighing_bytes: float
     logits_sharded: float
     linear_loss: float
     gradients_at_backward: float

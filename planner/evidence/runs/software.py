@@ -240,8 +240,9 @@ def by_mechanism(row: MeasuredRow) -> str:
         if by_degrees or low or per_op or row.says("zero", "fsdp2"):
             return "torchtitan"
         return "fsdp1" if row.says("zero", "[fh]sdp|full_shard|hybrid_?shard") else "deepspeed"
-    if low:
-        # 8-bit products under other degrees come from Transformer Engine.
+    if low and (by_degrees or not row.says("state_precision", "^fp32")):
+        # 8-bit products under other degrees come from Transformer Engine; in a plain loop with fp32
+        # weights its modules cast what autocast would, and the stream between them is fp32.
         return "megatron-bridge"
     rules, usual = (_DEGREE_RULES, GENERIC_3D) if by_degrees else (_PLAIN_RULES, "hf-transformers")
     return next((name for applies, name in (*_MEGATRON_RULES, *rules) if applies(row)), usual)

@@ -196,6 +196,9 @@ class TrainingState(Frozen):
     gathered_tensors: Annotated[float, unit("tensors")] = 0
     """Tensor parallelism, in backward: the gathered input, the gathered gradient of the output and
     the gradient of the input before it is reduce-scattered."""
+    weighing_bytes: Annotated[Bytes, unit("B/element")] = 0
+    """MoE: what backward holds for each element of the routed copies' outputs where torch's own
+    operators weigh them in fp32: the cast, the product's gradient, and that in 16 bits."""
     persistent_gradients: bool = False
     """Gradients accumulate in buffers that exist from the first step to the last; otherwise
     backward makes them and the optimizer step frees them."""

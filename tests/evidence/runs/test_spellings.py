@@ -134,6 +134,8 @@ def test_running_out_of_memory(cell: str, ran_out: bool | None) -> None:
         ({"zero": "fsdp"}, "fsdp1"),
         ({"zero": "zero3"}, "deepspeed"),
         ({"tp": "8", "precision": "fp8"}, "megatron-bridge"),
+        ({"precision": "fp8"}, "megatron-bridge"),
+        ({"precision": "fp8", "state_precision": "fp32"}, "hf-transformers"),
         ({"tp": "8", "transformer_impl": "transformer_engine"}, "megatron-core"),
         ({"tp": "8", "overlap": "tp grad_reduce"}, "megatron-core"),
         ({"zero": "distributed optimizer"}, "megatron-core"),

@@ -14,6 +14,7 @@ from tests.evidence.runs.test_variant_peaks import GPT2_XL, TORCHTITAN
 AUTOCAST = GPT2_XL | {"precision": "bf16 autocast"}
 BRIDGE = {"framework": "Megatron-Bridge", "gpu": "H100-80GB", "precision": "fp8"}
 CORE = BRIDGE | {"framework": "Megatron-Core"}
+NVFP4 = {"precision": "nvfp4", "gpu": "B200-180GB"}
 CHUNKED = TORCHTITAN | {"framework": "torchtitan", "compile": "y", "loss": "chunked"}
 TORCHTUNE = {"framework": "torchtune"}
 LITGPT = {"framework": "litgpt"}
@@ -35,6 +36,17 @@ SAVED: dict[str, list[Case]] = {
             ({"state_precision": "", "compile": "y"}, "amp", 2.0, 0.0),
         )
     ],
+    "autocast's norms are casts beside a 16-bit stream": [
+        (
+            AUTOCAST | {"framework": "plain PyTorch DDP", **cells},
+            {"saved.norm_extra_bytes": extra},
+        )
+        for cells, extra in (
+            ({"state_precision": "bf16", "compile": "y"}, 4.0),
+            ({"state_precision": "bf16", "compile": "n"}, 8.0),
+            ({"state_precision": "fp32", "compile": "y"}, 0.0),
+        )
+    ],
     "eager RMS norms of LitGPT keep 32 bits": [
         (
             LITGPT | {"act": "swiglu", "compile": "n"},
@@ -52,6 +64,20 @@ SAVED: dict[str, list[Case]] = {
             CHUNKED | {"software": "2026-07"},
             {"saved.linear_loss": True, "saved.logits_saved_bytes": 0.0},
         ),
+    ],
+    "a loop without a graph has an eager loss": [
+        (
+            {"framework": "nanochat (plain PyTorch)", "loss": "plain", "compile": compiled},
+            {"saved.logits_peak_bytes": peak},
+        )
+        for compiled, peak in (("n", 12.0), ("y", "as nanogpt"))
+    ],
+    "Primus runs Transformer Engine's loss unless told otherwise": [
+        (
+            {"framework": "Primus (Megatron backend)", "loss": loss},
+            {"saved.logits_peak_bytes": f"as {profile}"},
+        )
+        for loss, profile in (("", "megatron-bridge"), ("plain", "megatron-core"))
     ],
     "torchtune compiles and chunks unless told otherwise": [
         (
@@ -92,6 +118,10 @@ STATES: dict[str, list[Case]] = {
     "recipes of Megatron-Bridge keep weights in 8 bits": [
         (BRIDGE, {"state.quantised_weights": True}),
         (BRIDGE | {"fp8_recipe": "blockwise"}, {"state.quantised_weights": False}),
+        (BRIDGE | NVFP4, {"state.quantised_weights": True}),
+        (BRIDGE | NVFP4 | {"software": "NeMo 26.06.01"}, {"state.quantised_weights": True}),
+        (BRIDGE | NVFP4 | {"software": "NeMo 26.04.01"}, {"state.quantised_weights": False}),
+        (BRIDGE | NVFP4 | {"software": "Megatron-Core 0.17"}, {"state.quantised_weights": False}),
         (CORE, {"state.quantised_weights": False}),
         (CORE | {"fp8_gather": "y"}, {"state.quantised_weights": True}),
     ],
