@@ -93,17 +93,20 @@ def recorded_bytes(
     layers: float, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> float:
     """Blocks of whole activations, freed, that the allocator does not hand on before the GPU has
-    exchanged them over tensor parallelism, which the CPU is ahead of by a micro-batch's layers.
+    exchanged them over tensor parallelism, which the CPU is ahead of.
 
-    b·layers·a·mbs·seq/cp·hidden, with b `exchange_blocks` and a the bytes of an activation; 0 with
-    several stages, which wait for what they hand on. An allocation that fails waits for them, so
-    they keep nothing from fitting. Source: as `exchange_blocks`, and torch,
-    c10/cuda/CUDACachingAllocator.cpp, process_events and release_cached_blocks.
+    min(b, 2·layers·min(2, m))·a·mbs·seq/cp·hidden, with b `exchange_blocks` and a the bytes of an
+    activation: two exchanges a layer and pass, of which the first of m backward passes finds those
+    of its forward and the next one those behind it; 0 with several stages, which wait for what
+    they hand on. An allocation that fails waits for them, so they keep nothing from fitting.
+    Source: as `exchange_blocks`, and torch, c10/cuda/CUDACachingAllocator.cpp, process_events and
+    release_cached_blocks.
     """
     if key.tp <= 1.0 or grid.pp > 1.0:
         return 0.0
+    issued = 2.0 * layers * min(2.0, grid.grad_acc)
     activation = framework.activation_bytes * key.mbs * job.seq / key.cp * job.hidden
-    return framework.exchange_blocks * layers * activation
+    return min(framework.exchange_blocks, issued) * activation
 
 
 @jit
