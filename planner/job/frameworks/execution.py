@@ -211,10 +211,15 @@ class Outside(Frozen):
     """Code of kernels that a process holds beyond the GPU's context, which was measured where CUDA
     loads each at its first use: before CUDA 11.7 (2022) it loaded all of torch's at once."""
     exchange_blocks: NonNegative = 0.0
-    """Whole activations a layer whose blocks wait, freed, until the GPU has exchanged them over
-    tensor parallelism: before torch 2.8 a collective is recorded on NCCL's stream, and the CPU,
-    which no stage makes wait where there is one, has the layers behind it issued by then. Nothing
-    waits with TORCH_NCCL_AVOID_RECORD_STREAMS=1. Source: torch, pull requests 76861 and 150398."""
+    """Whole activations whose blocks wait, freed, until the GPU has exchanged them over tensor
+    parallelism: before torch 2.8 a collective is recorded on NCCL's stream, and the CPU, where no
+    stage makes it wait, is ahead by the launches that a stream takes (some 1,000), however many
+    layers these are. Nothing waits with TORCH_NCCL_AVOID_RECORD_STREAMS=1. Source: torch, pull
+    requests 76861 and 150398."""
+    stages_synchronize: bool = True
+    """Whether the CPU waits for the GPU as it hands an activation to the next stage. Source:
+    Megatron-LM, megatron/core/pipeline_parallel/p2p_communication.py, `batch_p2p_sync`; nanotron
+    waits for what it receives alone (parallel/pipeline_parallel/p2p.py)."""
     workspace_bytes: Bytes | None = None
     """cuBLAS workspaces and other library scratch, allocated like tensors; None: torch's two, of
     the size that it has on the GPU (`planner.job.frameworks.workspaces`)."""
