@@ -103,9 +103,8 @@ class Kernels(Frozen):
     dispatch_deduplicates: bool = False
     """A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
     for each of its experts."""
-    dispatch_stores: bool = False
-    """SMs send tokens by loads and stores (DeepEP before its second version), each at a rate of its
-    own, in place of the copy engines that HybridEP's kernels drive. Source: deepseek-ai/DeepEP."""
+    dispatcher: Literal["", "deepep", "hybridep"] = ""
+    """Whose kernels these are. Empty: HybridEP's on Blackwell, DeepEP's elsewhere."""
     overlap_keeps_chunk: bool = False
     """The forward of one chunk runs beside the backward of another, which gives back what its layers
     keep only as a whole. Source: Megatron-Core before 0.16,
