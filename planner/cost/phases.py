@@ -107,8 +107,8 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
     But for GPipe the head's backward follows its forward at once, so it keeps one's. A stage of one
     chunk gives layers back one after the other, others a chunk in the end; where backward is split,
     a chunk whose inputs are done still keeps what its weights need. Where the forward of another
-    chunk runs beside a backward that gives back nothing before its end (`overlap_keeps_chunk`), both
-    are kept.
+    chunk runs beside a backward that gives back nothing before its end (`overlap_keeps_chunk`),
+    both are kept.
     """
     plain = again = one_pass.in_flight
     chunk = 1.0 / (grid.vpp * copies_of_model(framework.schedule, grid.pp))

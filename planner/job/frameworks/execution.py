@@ -106,8 +106,8 @@ class Kernels(Frozen):
     dispatcher: Literal["", "deepep", "hybridep"] = ""
     """Whose kernels these are. Empty: HybridEP's on Blackwell, DeepEP's elsewhere."""
     overlap_keeps_chunk: bool = False
-    """The forward of one chunk runs beside the backward of another, which gives back what its layers
-    keep only as a whole. Source: Megatron-Core before 0.16,
+    """The forward of one chunk runs beside the backward of another, which gives back what its
+    layers keep only as a whole. Source: Megatron-Core before 0.16,
     models/common/model_chunk_schedule_plan.py; pull request 2236 releases each layer."""
     neighbouring_experts: bool = False
     """A benchmark's balanced gate sends a token to experts that are neighbours, so to few ranks."""
