@@ -78,7 +78,7 @@ def predict(**cells: str) -> Prediction:
         ("strangers_2026_11d", "cs336-4090", 0.30, 0.22),
         ("strangers_2026_11d", "distrain", 0.28, None),
         # The exchange of experts beside compute under Megatron-Core 0.15: memory 37 and 40 % light
-        # before. Graphs with it (0.33), and DeepEP, are slower than predicted.
+        # before. One run with graphs of routers (0.33), and DeepEP (0.23), are slower.
         ("strangers_2026_11d", "hyperpod-qwen3", 0.34, 0.08),
         ("strangers_2026_11d", "kys-nanotron", 0.05, 0.12),
         ("strangers_2026_11d", "mi350x-torchtune", 0.05, None),

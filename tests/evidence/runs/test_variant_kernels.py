@@ -74,8 +74,11 @@ KERNELS: dict[str, list[Case]] = {
             ({"framework": "HF transformers"}, False),
         )
     ],
-    "layers are released one by one since Megatron-Core 0.16": [
-        (BRIDGE | {"overlap": "ep", "software": software}, {"kernels.overlap_keeps_chunk": keeps})
+    "overlapped layers are released and replay graphs since Megatron-Core 0.16": [
+        (
+            BRIDGE | {"overlap": "ep", "software": software, "cuda_graphs": "full"},
+            {"kernels.overlap_keeps_chunk": keeps, "kernels.captured": not keeps},
+        )
         for software, keeps in (
             ("NeMo 25.11.01, NCCL 2.29.3", True),
             ("NeMo 26.02 container", False),
