@@ -30,7 +30,9 @@ class ScaleUpCurve(Frozen):
     `mesh_share`: of the link between two GPUs, where these form a full mesh.
     `root_gpus`: GPUs below one CPU socket (0: no such boundary), `root_bytes_per_s` what
     passes between sockets. `dispatch_share`: of kernels that send tokens to experts (DeepEP,
-    HybridEP), where it differs from that of NCCL's all-to-all, `exchange_share`. `staged`: through
+    HybridEP), where it differs from that of NCCL's all-to-all, `exchange_share`; `store_share` and
+    `send_s` of those that copy a token a warp by loads and stores (DeepEP before its second
+    version): what each byte takes, and each token for each rank beside its bytes. `staged`: through
     the host's memory, of GPUs that cannot read each other's; for those named in `gpus` alone.
     """
 
@@ -47,6 +49,8 @@ class ScaleUpCurve(Frozen):
     reduction_gain: Coefficient
     reduction_latency_s: Coefficient
     dispatch_share: Coefficient | None = None
+    store_share: Coefficient | None = None
+    send_s: Coefficient | None = None
     start_s: Coefficient | None = None
     mesh_share: Coefficient | None = None
     root_bytes_per_s: Coefficient | None = None

@@ -303,7 +303,8 @@ def deduplicated_exchange_time_s(
     one kernel, which needs no size to reach its rate. Sources: DeepSeek-V3, arXiv 2412.19437,
     section 3.2.2; DeepEP's README (RDMA and NVLink rates at 8 × 2 and 8 × 4 ranks). Latency as of
     `all_to_all_time_s`. A network whose NICs the GPU cannot post to itself has a thread of the CPU
-    do so, token by token: then these N (D - 1)/D messages of each token take their time too.
+    do so, token by token: then these N (D - 1)/D messages of each token take their time too. Inside
+    one domain warps that copy a token each wait for it, its own rank's included: R times s.
     """
     if size <= 1 or token_bytes <= 0.0:
         return 0.0
@@ -314,7 +315,8 @@ def deduplicated_exchange_time_s(
     peers_s = (members - 1.0) * links.scale_up_latency_s
     hops_s = (domains - 1.0) * links.scale_out_latency_s
     posts_s = tokens * domains_hit * (domains - 1.0) / domains * links.scale_out_message_s
-    wire_s = max(inside / inner_rate, leaving / outer_rate, posts_s)
+    sends_s = tokens * ranks_hit * links.scale_up_send_s if domains <= 1.0 else 0.0
+    wire_s = max(inside / inner_rate + sends_s, leaving / outer_rate, posts_s)
     return links.collective_launch_s + peers_s + hops_s + wire_s
 
 

@@ -127,6 +127,8 @@ class LinkInputs(NamedTuple):
     scale_out_dispatch_bytes_per_s: float = math.inf
     # Of a token that they send to another domain, in a message that the CPU posts for a GPU.
     scale_out_message_s: float = 0.0
+    # Of a token that they copy to one rank of the domain, beside its bytes.
+    scale_up_send_s: float = 0.0
     # PCIe boxes: GPUs below one CPU socket (0: no such boundary) and the rate between
     # sockets, per direction, shared by everything that crosses.
     root_gpus: float = 0.0

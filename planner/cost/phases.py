@@ -106,9 +106,12 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
 
     But for GPipe the head's backward follows its forward at once, so it keeps one's. A stage of one
     chunk gives layers back one after the other, others a chunk in the end; where backward is split,
-    a chunk whose inputs are done still keeps what its weights need.
+    a chunk whose inputs are done still keeps what its weights need. Where the forward of another
+    chunk runs beside a backward that gives back nothing before its end (`overlap_keeps_chunk`),
+    both are kept.
     """
     plain = again = one_pass.in_flight
+    chunk = 1.0 / (grid.vpp * copies_of_model(framework.schedule, grid.pp))
     mtp = head = one_pass.head - 1.0
     mtp_done = head_done = 0.0
     weight = one_pass.deferred
@@ -117,8 +120,10 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
         head_done = 1.0 if phase == HEAD else 0.0
     elif phase == MTP:
         mtp, mtp_done = mtp + 1.0, 1.0
+    elif framework.overlap_keeps_chunk > 0.0:
+        further = min(chunk, grid.grad_acc - one_pass.in_flight)
+        plain, again = plain + further, again + further
     elif phase == EMBEDDING:
-        chunk = 1.0 / (grid.vpp * copies_of_model(framework.schedule, grid.pp))
         plain, again = plain - chunk, again - chunk
         if splits_backward(framework.schedule, grid.pp):
             weight += chunk

@@ -94,6 +94,7 @@ class FrameworkInputs(NamedTuple):
     data_contention: float
     memory_traffic: float
     dispatch_deduplicates: float
+    overlap_keeps_chunk: float
     context_balanced: float
     score_block: float
     pads_products: float

@@ -237,7 +237,9 @@ class CostModel:
     def link_inputs(self) -> LinkInputs:
         """Numbers of the two link levels."""
         neighbours = float(self.job.framework.parallelism.pipeline_before_data)
-        links = link_inputs(self.job.cluster)._replace(pipeline_before_data=neighbours)
+        stores = cost_tables.dispatcher(self.job) == "deepep"
+        links = link_inputs(self.job.cluster, stores=stores)
+        links = links._replace(pipeline_before_data=neighbours)
         return calibrated(links, "links", self.factors)
 
     @cached_property

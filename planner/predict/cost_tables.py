@@ -31,9 +31,20 @@ from planner.predict.optimizer_terms import (
     trained_profile,
 )
 
-# Who brings the fused dispatcher: DeepEP's kernels for NVLink domains of a node, HybridEP's for
-# those of a rack (Megatron-LM, docs of the flex dispatcher).
 RACK = "blackwell"
+
+
+def usual_dispatcher(architecture: str) -> str:
+    """Who brings the fused dispatcher: DeepEP's kernels for NVLink domains of a node, HybridEP's
+    for those of a rack (Megatron-LM, docs of the flex dispatcher)."""
+    return "hybridep" if architecture == RACK else "deepep"
+
+
+def dispatcher(job: Job) -> str:
+    """Whose kernels send tokens to experts; empty: an all-to-all does."""
+    kernels = job.framework.kernels
+    usual = usual_dispatcher(job.cluster.gpu.architecture)
+    return (kernels.dispatcher or usual) if kernels.dispatch_deduplicates else ""
 
 
 def op_context(job: Job) -> OpContext:

@@ -57,17 +57,20 @@ def assemble(
     nic_bytes_per_s: float | None = None,
     nic_per_gpu: bool = True,
     leaf_gpus: int = 0,
+    stores: bool = False,
 ) -> LinkInputs:
     """Link inputs from curves and *nominal* rates per GPU and direction, bytes/s.
 
     `pair_bytes_per_s` is the link between two GPUs of a full mesh; `nic_bytes_per_s`: what reaches
     the leaf switch, where the network beyond it is oversubscribed; `leaf_gpus`: GPUs below one leaf
-    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs.
+    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs; `stores`: tokens go to
+    experts by loads and stores, as DeepEP's kernels send them.
     """
     up, out = curves.scale_up, curves.scale_out
     nominal = scale_out_bytes_per_s if nic_bytes_per_s is None else nic_bytes_per_s
     root = up.root_bytes_per_s
     pair = out.pair_share or out.share
+    stored = up.store_share if stores else None
     links = as_declared(
         LinkInputs(
             job_gpus=float(job_gpus),
@@ -86,11 +89,12 @@ def assemble(
             scale_up_mesh_bytes_per_s=_mesh_bytes_per_s(up, pair_bytes_per_s),
             scale_up_exchange_bytes_per_s=scale_up_bytes_per_s * up.exchange_share.value,
             scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
-            scale_up_dispatch_bytes_per_s=_rate(scale_up_bytes_per_s, up.dispatch_share),
+            scale_up_dispatch_bytes_per_s=_rate(scale_up_bytes_per_s, stored or up.dispatch_share),
             scale_out_exchange_bytes_per_s=_rate(scale_out_bytes_per_s, out.exchange_share),
             scale_out_exchange_half_bytes=_value(out.exchange_half_bytes, 0.0),
             scale_out_dispatch_bytes_per_s=_rate(scale_out_bytes_per_s, out.dispatch_share),
             scale_out_message_s=_value(out.message_s, 0.0),
+            scale_up_send_s=_value(up.send_s if stores else None, 0.0),
             root_gpus=float(up.root_gpus),
             root_bytes_per_s=math.inf if root is None else root.value,
             scale_out_pair_bytes_per_s=scale_out_bytes_per_s * pair.value or _NO_LINK,
@@ -170,8 +174,8 @@ def _scale_up_bytes_per_s(cluster: Cluster) -> float:
     return cluster.scale_up_bytes_per_s_per_gpu_per_direction
 
 
-def link_inputs(cluster: Cluster) -> LinkInputs:
-    """Link inputs of `cluster`.
+def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
+    """Link inputs of `cluster`; `stores`: see `assemble`.
 
     A node without a scale-up domain over all its GPUs becomes one domain of PCIe links at the
     GPUs' host-link rate. Oversubscription divides each GPU's NIC share: what leaves a domain is
@@ -199,4 +203,5 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
         nic_bytes_per_s=cluster.scale_out_bytes_per_s_per_gpu_per_direction,
         leaf_gpus=cluster.leaf_nodes * cluster.gpus_per_node,
         nic_per_gpu=cluster.nics_per_node >= cluster.node_gpus,
+        stores=stores,
     )

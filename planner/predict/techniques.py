@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
 from planner.job.technique_rules import technique_conditions
-from planner.predict.cost_tables import RACK
+from planner.predict.cost_tables import usual_dispatcher
 from planner.predict.plan import Degrees
 from planner.predict.shapes import given_columns, rule_context
 
@@ -30,7 +30,7 @@ def technique_flags(job: Job, names: tuple[str, ...]) -> str:
 
 def flags_for(job: Job, technique: Technique) -> str:
     """The flags of a technique for a job."""
-    backend = "hybridep" if job.cluster.gpu.architecture == RACK else "deepep"
+    backend = usual_dispatcher(job.cluster.gpu.architecture)
     return technique.flags.format(dispatcher=backend, graphed=_graphed(job))
 
 

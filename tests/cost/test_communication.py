@@ -373,6 +373,24 @@ def test_hybridep_as_published(
 
 
 @pytest.mark.parametrize(
+    ("gpus", "gigabytes_per_s"), [("8xB200", (424.0, 364.0)), ("8xH100", (329.0, 287.0))]
+)
+def test_deepep_as_published(gpus: str, gigabytes_per_s: tuple[float, float]) -> None:
+    """The same of DeepEP's first kernels on 20 SMs: B200 between its 16 and 24 SMs there, H100 in
+    tile-ai/tilescale pull request 40. A token of 2048 takes about half as long as one of 7168, as
+    in Qwen3-30B on B200 (tests/evidence/runs/test_strangers.py)."""
+    links = link_inputs(parse_gpus(gpus), stores=True)
+    token_bytes, hit = 4096 * 7168 * 2.0, distinct_groups(8.0, 8.0)
+    measured_s = sum(token_bytes * hit / (rate * 1e9) for rate in gigabytes_per_s) / 2
+    wide_s, narrow_s = (
+        deduplicated_exchange_time_s(size, 4096.0, hit, 1.0, 8, 8, links)
+        for size in (token_bytes, token_bytes * 2048 / 7168)
+    )
+    assert wide_s == pytest.approx(measured_s, rel=0.06)
+    assert 0.45 * wide_s < narrow_s < 0.7 * wide_s
+
+
+@pytest.mark.parametrize(
     ("ranks", "measured_s", "error"),
     [
         (8, 699.9e-6, 0.02),

@@ -103,6 +103,12 @@ class Kernels(Frozen):
     dispatch_deduplicates: bool = False
     """A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
     for each of its experts."""
+    dispatcher: Literal["", "deepep", "hybridep"] = ""
+    """Whose kernels these are. Empty: HybridEP's on Blackwell, DeepEP's elsewhere."""
+    overlap_keeps_chunk: bool = False
+    """The forward of one chunk runs beside the backward of another, which gives back what its
+    layers keep only as a whole. Source: Megatron-Core before 0.16,
+    models/common/model_chunk_schedule_plan.py; pull request 2236 releases each layer."""
     neighbouring_experts: bool = False
     """A benchmark's balanced gate sends a token to experts that are neighbours, so to few ranks."""
     context_balanced: bool = True

@@ -88,6 +88,24 @@ KERNELS: dict[str, list[Case]] = {
         )
         for kernel, block in (("jax_flash", 1024.0), ("", 0.0))
     ],
+    "overlapped layers are released and replay graphs since Megatron-Core 0.16": [
+        (
+            BRIDGE | {"overlap": "ep", "software": software, "cuda_graphs": "full"},
+            {"kernels.overlap_keeps_chunk": keeps, "kernels.captured": not keeps},
+        )
+        for software, keeps in (
+            ("NeMo 25.11.01, NCCL 2.29.3", True),
+            ("NeMo 26.02 container", False),
+            ("Megatron-Core 0.15.3", True),
+            ("Megatron-Core 0.17.1", False),
+            ("Megatron-LM core_v0.16.0", False),
+            ("", False),
+        )
+    ],
+    "whose kernels send tokens is what a row says": [
+        (BRIDGE | {"ep_dispatch": name}, {"kernels.dispatcher": kernels})
+        for name, kernels in (("deepep", "deepep"), ("hybridep", "hybridep"), ("alltoall", ""))
+    ],
     "performance recipes of Bridge fuse their router": [
         (BRIDGED_MIXTURE | facts, {"kernels.fused_router": fused})
         for facts, fused in (
