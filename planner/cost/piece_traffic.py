@@ -247,13 +247,18 @@ def add_traffic(
 
 @jit
 def hide_share(hidden: int, key: Row, framework: FrameworkInputs) -> float:
-    """Share of a collective that the framework runs beside compute."""
+    """Share of a collective that the framework runs beside compute.
+
+    An exchange that is cut into tp pieces with the product that makes or uses it has one piece,
+    its first or last, beside nothing: 1/tp (Transformer Engine's userbuffers, torch's
+    micro_pipeline_tp.py).
+    """
     if hidden == f.HIDDEN_BEHIND_GEMM:
         return framework.hide_tensor_backward
     if hidden == f.HIDDEN_BEHIND_ATTENTION:
         return framework.hide_context
     if hidden == f.HIDDEN_TP_OVERLAP:
-        return framework.hide_tensor * (1.0 - 1.0 / key.tp)
+        return float(framework.hide_tensor * (1.0 - 1.0 / key.tp))
     if hidden == f.HIDDEN_EP_OVERLAP:
         return framework.hide_expert
     return 0.0
