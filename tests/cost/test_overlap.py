@@ -97,8 +97,8 @@ def test_transfers_between_stages_hide_beside_interleaved_chunks(dense: Job) -> 
 
 
 def test_what_each_kind_of_traffic_may_hide_behind() -> None:
-    """By HIDDEN_* code, of pieces of a product all but one; then tp, cp and ep, in forward, backward
-    and what runs again."""
+    """By HIDDEN_* code, of pieces of a product all but one; then tp, cp and ep, in forward,
+    backward and what runs again."""
     framework = framework_inputs(
         hide_tensor_backward=0.1, hide_context=0.2, hide_tensor=0.3, hide_expert=0.4
     )
