@@ -200,7 +200,7 @@ def communication_terms(
         if stream.seconds > 0.0:
             again = row.forward if int(row.rerun_with) & int(key.modules) else 0.0
             counts = (row.forward, row.backward, again)
-            add_traffic(out, row, counts, stream, framework)
+            add_traffic(out, row, counts, stream, key, framework)
 
 
 @jit
@@ -230,7 +230,7 @@ def context_stream(kind: int, size_bytes: float, key: Row, network: Rows) -> Str
 
 @jit
 def add_traffic(
-    out: Rows, row: Row, counts: tuple[float, float, float], stream: Stream,
+    out: Rows, row: Row, counts: tuple[float, float, float], stream: Stream, key: Row,
     framework: FrameworkInputs,
 ) -> None:  # fmt: skip
     """Add a collective that happens `counts` times in each pass."""
@@ -240,20 +240,25 @@ def add_traffic(
         one_out = out[3 * group + index]
         seconds = counts[index] * stream.seconds
         one_out.total += seconds
-        one_out.hideable += seconds * hide_share(int(hidden), framework)
+        one_out.hideable += seconds * hide_share(int(hidden), key, framework)
         one_out.inside += counts[index] * stream.inside
         one_out.between += counts[index] * stream.between
 
 
 @jit
-def hide_share(hidden: int, framework: FrameworkInputs) -> float:
-    """Share of a collective that the framework runs beside compute."""
+def hide_share(hidden: int, key: Row, framework: FrameworkInputs) -> float:
+    """Share of a collective that the framework runs beside compute.
+
+    An exchange that is cut into tp pieces with the product that makes or uses it has one piece,
+    its first or last, beside nothing: 1/tp (Transformer Engine's userbuffers, torch's
+    micro_pipeline_tp.py).
+    """
     if hidden == f.HIDDEN_BEHIND_GEMM:
         return framework.hide_tensor_backward
     if hidden == f.HIDDEN_BEHIND_ATTENTION:
         return framework.hide_context
     if hidden == f.HIDDEN_TP_OVERLAP:
-        return framework.hide_tensor
+        return float(framework.hide_tensor * (1.0 - 1.0 / key.tp))
     if hidden == f.HIDDEN_EP_OVERLAP:
         return framework.hide_expert
     return 0.0

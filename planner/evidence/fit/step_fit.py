@@ -61,11 +61,10 @@ def _curve(gpu: str, name: str) -> float:
 
 def _profile(name: str, framework: str, table: str, field: str, **more: float) -> Constant:
     """A number of a framework's profile, fitted on the jobs of that profile."""
-    key = {"tensor": "hide_tensor"}.get(field, field)
     return Constant(
         name,
         f"planner/job/frameworks/{framework}.toml",
-        frozenset({key}),
+        frozenset({field}),
         lambda: float(getattr(getattr(load_framework(framework), table), field)),
         # Its versions too (`nanotron-2024`).
         lambda job: job.framework.name.startswith(framework),

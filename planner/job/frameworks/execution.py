@@ -35,7 +35,7 @@ class Overlap(Frozen):
     tensor_backward: Share = 1.0
     """Collectives of tensor parallelism that stand beside independent products of backward."""
     tensor: Share = 0.0
-    """Other collectives of tensor parallelism."""
+    """Other collectives of tensor parallelism, cut into tp pieces: of all but one."""
     expert: Share = 0.0
     """Exchanges of tokens between experts."""
     context: Share = 1.0
