@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.evidence.runs.rows import grouped
-from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure
+from planner.predict.uncertainty.families import Family, Figure
 from planner.predict.uncertainty.intervals import further_width
 from planner.predict.uncertainty.measured_range import AXES, UNKNOWN, Conditions, ranges
 from planner.predict.uncertainty.residuals import (
@@ -32,6 +32,8 @@ from planner.predict.uncertainty.residuals import (
     represent,
 )
 
+# Fewer sources than this do not tell how often strangers are met.
+_FEWEST_STRANGERS = 5
 _LEAST_INFLATION, _MOST_INFLATION = 0.25, 8.0
 _HALVINGS = 30
 
@@ -41,7 +43,8 @@ class Residual:
     """ln(measured / predicted) of one run, its source, its family and where it lies.
 
     A run that does not `count` is judged but is not part of any distribution. `first`: the same
-    before the run had taught the model anything; None where that was not kept.
+    before the run had taught the model anything; None where that was not kept. `named`: with its
+    framework's name.
     """
 
     source: str
@@ -50,16 +53,17 @@ class Residual:
     at: Conditions = UNKNOWN
     counts: bool = True
     first: float | None = None
+    named: bool = True
 
-    @property
-    def at_first_sight(self) -> Residual:
-        """The run as a stranger's."""
-        return self if self.first is None else replace(self, value=self.first)
+    def to_a_stranger(self, taught: float) -> Residual:
+        """The error that its source had before anybody here saw it; where that was not kept, that
+        of today as many times as `taught`."""
+        return replace(self, value=taught * self.value if self.first is None else self.first)
 
     @property
     def group(self) -> str:
         """What its runs are judged with: its source's, apart where no name told the framework."""
-        return self.source + (", unnamed" if self.family.framework == UNFAMILIAR else "")
+        return self.source + ("" if self.named else ", unnamed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +147,11 @@ class Judged:
 
 
 def strangers(found: Sequence[Residual]) -> list[Residual]:
-    """Runs whose framework's other runs come from another source too, and all of them unnamed: what
-    one source alone made a profile from says nothing of the next."""
-    sources = defaultdict(set)
-    for residual in found:
-        sources[residual.family.framework].add(residual.source)
-    return [residual for residual in found if len(sources[residual.family.framework]) > 1]
+    """Runs as they were met at first sight, under their names; all runs as they are where too few
+    sources were."""
+    met = [residual.to_a_stranger(1.0) for residual in found if residual.named]
+    met = [residual for residual in met if residual.first is not None]
+    return met if len({one.source for one in met}) >= _FEWEST_STRANGERS else list(found)
 
 
 def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
