@@ -280,7 +280,8 @@ def test_coverage_is_counted_by_row_and_by_source() -> None:
 
 
 def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> None:
-    """Ten sources, each off by its own amount: what the others show is too narrow by itself."""
+    """Ten sources, each off by its own amount: what the others show is too narrow by itself. Of
+    ten as many are covered as make 80 % of eleven."""
     found = [
         residual
         for index in range(10)
@@ -289,7 +290,7 @@ def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> Non
         )
     ]
     fitted = fitted_table(found, "time")
-    assert held_out(fitted.table, found).covered == pytest.approx(0.8, abs=0.02)
+    assert held_out(fitted.table, found).covered == pytest.approx(0.88, abs=0.02)
     assert fitted.coverage == held_out(fitted.table, found)
     assert fitted.table.prior_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
     assert fitted.table.source_power in (0.0, 0.25, 0.5)
