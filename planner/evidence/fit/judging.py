@@ -70,11 +70,13 @@ class Residual:
 class HeldOut:
     """How often 80 % intervals held runs of sources that had no part in them.
 
-    `rows`: share of all runs; `by_source`: share and number of runs of each.
+    `rows`: share of all runs; `by_source`: share and number of runs of each; `at_first_sight`: mean
+    over the sources that were met so, of all where none was.
     """
 
     rows: float
     by_source: dict[str, tuple[float, int]]
+    at_first_sight: float
 
     @property
     def sources(self) -> float:
@@ -83,15 +85,17 @@ class HeldOut:
 
     @property
     def covered(self) -> float:
-        """The mean over sources, or what is midway from it to the share of rows if that is less."""
-        return min(self.sources, 0.5 * (self.rows + self.sources))
+        """The mean over sources, those met at first sight counting half of it; or what is midway
+        from it to the share of rows if that is less."""
+        mean = 0.5 * (self.sources + self.at_first_sight)
+        return min(mean, 0.5 * (self.rows + mean))
 
 
 @dataclass(frozen=True)
 class Judged:
     """Runs with the quantiles that other sources give them, before inflation, the standard
-    deviation to add for exposed communication and waiting for the CPU (`own`), and for what was
-    never measured; one element a run."""
+    deviation to add for exposed communication and waiting for the CPU (`known`), and for what was
+    never measured, and whether its value is that of first sight; one element a run."""
 
     figure: Figure
     sources: NDArray[np.str_]
@@ -101,6 +105,7 @@ class Judged:
     high: Array
     known: Array
     deviation: Array
+    met: NDArray[np.bool_]
 
     def bounds(self, inflation: float, growth: float = 1.0) -> tuple[Array, Array]:
         """Ends of the intervals, with the deviation for the unmeasured multiplied."""
@@ -117,7 +122,9 @@ class Judged:
         inside = (low <= self.values) & (self.values <= high)
         of_source = {str(one): inside[self.sources == one] for one in np.unique(self.sources)}
         by_source = {name: (float(one.mean()), len(one)) for name, one in of_source.items()}
-        return HeldOut(float(inside.mean()), by_source)
+        met = np.unique(self.sources[self.met] if self.met.any() else self.sources)
+        first = math.fsum(by_source[str(one)][0] for one in met) / len(met)
+        return HeldOut(float(inside.mean()), by_source, first)
 
     def score(self, inflation: float, growth: float = 1.0) -> float:
         """Mean interval score (Gneiting & Raftery 2007, eq. 43: width plus 2/0.2 times what sticks
@@ -135,28 +142,27 @@ class Judged:
 
     def inflation(self) -> float:
         """The inflation at which 80 % are covered (bisection): in the mean over sources, for a
-        stranger's runs are one more source, but not of large ones far less.
-
-        Of n sources (n + 1) / n as many are to be covered: what holds for the next one too, if it
-        is like these (split conformal prediction, Lei et al. 2018, arXiv 1604.04173, section 2.2).
-        """
-        wanted = min(1.0, COVERAGE * (1.0 + 1.0 / len(np.unique(self.sources))))
+        stranger's runs are one more source, but not of large ones far less."""
         low, high = _LEAST_INFLATION, _MOST_INFLATION
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
-            if self.coverage(middle).covered < wanted:
+            if self.coverage(middle).covered < COVERAGE:
                 low = middle
             else:
                 high = middle
         return math.ceil(high * 1000.0) / 1000.0
 
 
-def strangers(found: Sequence[Residual]) -> list[Residual]:
-    """Runs as they were met at first sight, under their names; all runs as they are where too few
-    sources were."""
-    met = [residual.to_a_stranger(1.0) for residual in found if residual.named]
-    met = [residual for residual in met if residual.first is not None]
-    return met if len({one.source for one in met}) >= _FEWEST_STRANGERS else list(found)
+def as_met(found: Iterable[Residual]) -> list[Residual]:
+    """Runs under their frameworks' names, at first sight where that was kept."""
+    return [residual.to_a_stranger(1.0) for residual in found if residual.named]
+
+
+def strangers(found: Iterable[Residual]) -> list[Residual]:
+    """Those of them that were met at first sight; all where too few sources were."""
+    named = as_met(found)
+    met = [residual for residual in named if residual.first is not None]
+    return met if len({one.source for one in met}) >= _FEWEST_STRANGERS else named
 
 
 def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
@@ -173,6 +179,7 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
         np.array([spread.high for spread in spreads]),
         np.array([table.unmeasured_error(residual.at) for residual in found]),
         np.array([plain.further(one.family, one.at, one.source).deviation for one in found]),
+        np.array([one.first is not None for one in found]),
     )
 
 

@@ -8,15 +8,15 @@ constants that leave a run's source out (`planner.evidence.fit.held_out`, whose 
 model's memory has no such constants. A stranger's errors are larger than those of a source that the
 model has learnt from: where a run was predicted before anything was changed for it, that error
 stands in the distributions (and, without its framework's name, as much more or less as the name
-changes today), elsewhere that of today `taught` times. The constants of the intervals are judged by
-the runs that were met at first sight alone, each in the interval that the runs of all *other*
-sources make.
+changes today), elsewhere that of today `taught` times. Every run is judged by the interval that the
+runs of all *other* sources make.
 `prior_rows`, `source_power`, `taught`, `communication` and `launches` are those of short lists with
-the best mean interval score; the runs' residuals keep what the last two leave of them
-(`judging.without_unmeasured_errors`). `growth` and `unmeasured` come from ranges left out
-(`planner.evidence.fit.judging`). Every run is there twice: as it is, and predicted without its
-framework's name (`unfamiliar`). `inflation` then makes these held-out intervals cover 80 %: in the
-mean over sources, or midway from that to the share of rows where this is less.
+the best mean interval score of the runs met at first sight; the runs' residuals keep what the last
+two leave of them (`judging.without_unmeasured_errors`). `growth` and `unmeasured` come from ranges
+left out (`planner.evidence.fit.judging`). Every run is there twice: as it is, and predicted without
+its framework's name (`unfamiliar`). `inflation` then makes these held-out intervals cover 80 %: in
+the mean over sources, of which those met at first sight count half, or midway from that to the
+share of rows where this is less.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from planner.evidence.fit.judging import (
     HeldOut,
     Judged,
     Residual,
+    as_met,
     judge,
     strangers,
     summarised,
@@ -54,7 +55,7 @@ from planner.predict.uncertainty.residuals import ResidualTable
 # Below this a peak is mostly what libraries allocate, not the model.
 _SMALLEST_PEAK_GIB = 8.0
 # Tried for `prior_rows`: from believing a family's runs at once to hardly ever.
-_PRIOR_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_PRIOR_ROWS = (4.0, 8.0, 16.0, 32.0, 64.0)
 # Tried for `source_power`: from every source alike to halfway to every row alike.
 _SOURCE_POWERS = (0.0, 0.25, 0.5)
 # Tried for `taught`: sources that were met at first sight err 1.5 times as much then as now, older
@@ -141,7 +142,7 @@ def fitted_table(found: Sequence[Residual], figure: Figure) -> FittedTable:
     table = _with_unmeasured_errors(plain(*numbers), judged_runs)
     table = replace(table, entries=summarised(without_unmeasured_errors(table, found)))
     table = with_growth(table, [residual for residual in found if residual.named])
-    judged = judge(table, judged_runs)
+    judged = judge(table, as_met(found))
     inflation = judged.inflation()
     return FittedTable(replace(table, inflation=inflation), judged.coverage(inflation), taught)
 
@@ -189,6 +190,7 @@ def _render_table(fitted: FittedTable) -> str:
         "launches": table.launches,
         "held_out_rows": round(coverage.rows, 3),
         "held_out_mean_of_sources": round(coverage.sources, 3),
+        "held_out_at_first_sight": round(coverage.at_first_sight, 3),
         **{
             part: {name: _rounded(value) for name, value in getattr(table, part).items()}
             for part in ("growth", "unmeasured")
