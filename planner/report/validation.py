@@ -16,6 +16,7 @@ from planner.evidence.runs.report import (
     family_report,
     family_reports,
     in_doubt,
+    mean_of_sources,
     summary_of,
 )
 from planner.evidence.runs.worst import GOOD, MissedPick, missed_picks
@@ -31,6 +32,7 @@ _SHOWN_PICKS = 12
 _MOST_RUNS = 6
 
 
+_TITLES: dict[str, Figure] = {"Step time": "time", "Peak memory": "memory"}
 _LEFT_OUT, _IN_DOUBT = ", source left out", ", in doubt"
 
 
@@ -42,22 +44,27 @@ def validation_report(
     predictions with constants that were fitted without the rows' sources."""
     found = summary_of(predictions, family)
     means, halves = found.mean_of_sources, (found.stated, found.unstated)
+    unseen = mean_of_sources(left_out)
     totals = (found.total, *(halves if all(half.rows for half in halves) else ()))
     parts = {
         words: (family_reports(some, family), (family_report("all of them", some),))
         for words, some in ((_LEFT_OUT, left_out), (_IN_DOUBT, in_doubt(predictions)))
         if some
     }
-    of_time, of_memory = (
-        tuple(means[f"{figure}_{name}"] for name in ("median", "mean", "coverage"))
-        for figure in ("time", "memory")
+    errors = (
+        one
+        for title, figure in _TITLES.items()
+        for one in (
+            _errors(title, figure, found.families, totals, means),
+            *(
+                _errors(f"{title}{words}", figure, *part, unseen if words == _LEFT_OUT else None)
+                for words, part in parts.items()
+            ),
+        )
     )
     tables = [
         *_runs(predictions),
-        _errors("Step time", "time", found.families, totals, of_time),
-        *(_errors(f"Step time{words}", "time", *part) for words, part in parts.items()),
-        _errors("Peak memory", "memory", found.families, totals, of_memory),
-        *(_errors(f"Peak memory{words}", "memory", *part) for words, part in parts.items()),
+        *errors,
         _picks(found.families, totals, means),
         _missed(missed_picks(predictions)),
         _fits([(one.family, one.fit) for one in (*found.families, *totals)]),
@@ -99,7 +106,7 @@ def _errors(
     figure: Figure,
     families: Sequence[FamilyReport],
     totals: Sequence[FamilyReport],
-    means: Sequence[float | None] | None = None,
+    means: Mapping[str, float | None] | None = None,
 ) -> TableData:
     """Families by their median error, the largest first, then the totals."""
     rows = [
@@ -116,7 +123,8 @@ def _errors(
         for family, item in _sorted(families, totals, figure, lambda item: -item.median)
     ]
     if rows and means is not None:
-        middle, mean, coverage = map(share_text, means)
+        names = (f"{figure}_{name}" for name in ("median", "mean", "coverage"))
+        middle, mean, coverage = (share_text(means[name]) for name in names)
         rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
     titles = "~family | rows | median | mean | p90 | bias | rank | in 80%"
     return table(titles, rows, f"{title}: error of the prediction")
@@ -213,7 +221,8 @@ def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
         yield (
             "Source left out: predicted with constants that were fitted without the row's source "
             "(planner/evidence/data/held_out.toml), and without the framework's name where no "
-            "other source has measured it, as somebody would whose runs nobody has seen."
+            "other source has measured it, as somebody would whose runs nobody has seen; or as it "
+            "was predicted before anything was changed for it, where that was kept."
         )
     if _IN_DOUBT in parts:
         yield (

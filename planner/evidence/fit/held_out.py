@@ -19,7 +19,8 @@ held-out predictions.
 Tables of `planner validate` show rows as somebody predicts them who has not seen their source
 (`left_out`). A framework that no other source has measured is predicted as a stranger to it would
 be: by what the row says that it does, with no name, so that nothing in a profile that was made from
-one source helps to predict that source. So these tables leave out mechanisms and memory as well.
+one source helps to predict that source. Where a row was predicted before anything was changed for
+it, that is shown. So these tables leave out mechanisms and memory as well.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -335,7 +336,8 @@ def measured_by() -> dict[str, frozenset[str]]:
 
 
 def left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Rows of the shipped sources, each predicted without its own; refused ones are left away."""
+    """Rows of the shipped sources, each predicted without its own, as it was at first sight where
+    that was kept; refused ones are left away."""
     factors = {source: item.factors for source, item in shipped().items()}
     sources = measured_by()
     everyone = frozenset(factors).union(*sources.values())
@@ -350,7 +352,7 @@ def left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
     strange = predict_rows(known[index].row.unnamed for index in alone)
     for index, item in zip(alone, strange, strict=True):
         known[index] = item
-    return predict_held_out(known, factors)
+    return [replace(item, as_met=True) for item in predict_held_out(known, factors)]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.evidence.runs.rows import grouped
-from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure
+from planner.predict.uncertainty.families import Family, Figure
 from planner.predict.uncertainty.intervals import further_width
 from planner.predict.uncertainty.measured_range import AXES, UNKNOWN, Conditions, ranges
 from planner.predict.uncertainty.residuals import (
@@ -32,6 +32,8 @@ from planner.predict.uncertainty.residuals import (
     represent,
 )
 
+# Fewer sources than this do not tell how often strangers are met.
+_FEWEST_STRANGERS = 5
 _LEAST_INFLATION, _MOST_INFLATION = 0.25, 8.0
 _HALVINGS = 30
 
@@ -41,7 +43,8 @@ class Residual:
     """ln(measured / predicted) of one run, its source, its family and where it lies.
 
     A run that does not `count` is judged but is not part of any distribution. `first`: the same
-    before the run had taught the model anything; None where that was not kept.
+    before the run had taught the model anything; None where that was not kept. `named`: with its
+    framework's name.
     """
 
     source: str
@@ -50,27 +53,30 @@ class Residual:
     at: Conditions = UNKNOWN
     counts: bool = True
     first: float | None = None
+    named: bool = True
 
-    @property
-    def at_first_sight(self) -> Residual:
-        """The run as a stranger's."""
-        return self if self.first is None else replace(self, value=self.first)
+    def to_a_stranger(self, taught: float) -> Residual:
+        """The error that its source had before anybody here saw it; where that was not kept, that
+        of today as many times as `taught`."""
+        return replace(self, value=taught * self.value if self.first is None else self.first)
 
     @property
     def group(self) -> str:
         """What its runs are judged with: its source's, apart where no name told the framework."""
-        return self.source + (", unnamed" if self.family.framework == UNFAMILIAR else "")
+        return self.source + ("" if self.named else ", unnamed")
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """How often 80 % intervals held runs of sources that had no part in them.
 
-    `rows`: share of all runs; `by_source`: share and number of runs of each.
+    `rows`: share of all runs; `by_source`: share and number of runs of each; `at_first_sight`: mean
+    over the sources that were met so, of all where none was.
     """
 
     rows: float
     by_source: dict[str, tuple[float, int]]
+    at_first_sight: float
 
     @property
     def sources(self) -> float:
@@ -79,15 +85,17 @@ class HeldOut:
 
     @property
     def covered(self) -> float:
-        """The mean over sources, or what is midway from it to the share of rows if that is less."""
-        return min(self.sources, 0.5 * (self.rows + self.sources))
+        """The mean over sources, those met at first sight counting half of it; or what is midway
+        from it to the share of rows if that is less."""
+        mean = 0.5 * (self.sources + self.at_first_sight)
+        return min(mean, 0.5 * (self.rows + mean))
 
 
 @dataclass(frozen=True)
 class Judged:
     """Runs with the quantiles that other sources give them, before inflation, the standard
-    deviation to add for exposed communication and waiting for the CPU (`own`), and for what was
-    never measured; one element a run."""
+    deviation to add for exposed communication and waiting for the CPU (`known`), and for what was
+    never measured, and whether its value is that of first sight; one element a run."""
 
     figure: Figure
     sources: NDArray[np.str_]
@@ -97,6 +105,7 @@ class Judged:
     high: Array
     known: Array
     deviation: Array
+    met: NDArray[np.bool_]
 
     def bounds(self, inflation: float, growth: float = 1.0) -> tuple[Array, Array]:
         """Ends of the intervals, with the deviation for the unmeasured multiplied."""
@@ -113,7 +122,9 @@ class Judged:
         inside = (low <= self.values) & (self.values <= high)
         of_source = {str(one): inside[self.sources == one] for one in np.unique(self.sources)}
         by_source = {name: (float(one.mean()), len(one)) for name, one in of_source.items()}
-        return HeldOut(float(inside.mean()), by_source)
+        met = np.unique(self.sources[self.met] if self.met.any() else self.sources)
+        first = math.fsum(by_source[str(one)][0] for one in met) / len(met)
+        return HeldOut(float(inside.mean()), by_source, first)
 
     def score(self, inflation: float, growth: float = 1.0) -> float:
         """Mean interval score (Gneiting & Raftery 2007, eq. 43: width plus 2/0.2 times what sticks
@@ -142,13 +153,16 @@ class Judged:
         return math.ceil(high * 1000.0) / 1000.0
 
 
-def strangers(found: Sequence[Residual]) -> list[Residual]:
-    """Runs whose framework's other runs come from another source too, and all of them unnamed: what
-    one source alone made a profile from says nothing of the next."""
-    sources = defaultdict(set)
-    for residual in found:
-        sources[residual.family.framework].add(residual.source)
-    return [residual for residual in found if len(sources[residual.family.framework]) > 1]
+def as_met(found: Iterable[Residual]) -> list[Residual]:
+    """Runs under their frameworks' names, at first sight where that was kept."""
+    return [residual.to_a_stranger(1.0) for residual in found if residual.named]
+
+
+def strangers(found: Iterable[Residual]) -> list[Residual]:
+    """Those of them that were met at first sight; all where too few sources were."""
+    named = as_met(found)
+    met = [residual for residual in named if residual.first is not None]
+    return met if len({one.source for one in met}) >= _FEWEST_STRANGERS else named
 
 
 def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
@@ -165,6 +179,7 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
         np.array([spread.high for spread in spreads]),
         np.array([table.unmeasured_error(residual.at) for residual in found]),
         np.array([plain.further(one.family, one.at, one.source).deviation for one in found]),
+        np.array([one.first is not None for one in found]),
     )
 
 

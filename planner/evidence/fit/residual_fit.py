@@ -5,17 +5,18 @@
 
 `planner.predict.uncertainty.residuals` says how the file is read. Step times are predicted with the
 constants that leave a run's source out (`planner.evidence.fit.held_out`, whose file is read); the
-model's memory has no such constants. The constants of the intervals come from leaving one source
-out as well: every run is given the interval that the runs of all *other* sources make. Where a run
-was predicted before the model had learnt from it, its interval is judged by that first error:
-mechanisms that a source taught make its later ones smaller than a stranger's.
-`prior_rows`, `source_power`, `communication` and `launches` are those of short lists with the best
-mean interval score; the runs' residuals keep what these two errors leave of them
-(`judging.without_own_errors`). `growth` and `unmeasured` come from ranges left out
-(`planner.evidence.fit.judging`). Every run is there twice: as it is, and predicted without its
-framework's name (`unfamiliar`); a framework that one source alone has measured is judged by the
-second. `inflation` then makes these held-out intervals cover 80 %: in the mean over sources, or
-midway from that to the share of rows where this is less.
+model's memory has no such constants. A stranger's errors are larger than those of a source that the
+model has learnt from: where a run was predicted before anything was changed for it, that error
+stands in the distributions (and, without its framework's name, as much more or less as the name
+changes today), elsewhere that of today `taught` times. Every run is judged by the interval that the
+runs of all *other* sources make.
+`prior_rows`, `source_power`, `taught`, `communication` and `launches` are those of short lists with
+the best mean interval score of the runs met at first sight; the runs' residuals keep what the last
+two leave of them (`judging.without_unmeasured_errors`). `growth` and `unmeasured` come from ranges
+left out (`planner.evidence.fit.judging`). Every run is there twice: as it is, and predicted without
+its framework's name (`unfamiliar`). `inflation` then makes these held-out intervals cover 80 %: in
+the mean over sources, of which those met at first sight count half, or midway from that to the
+share of rows where this is less.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from planner.evidence.fit.judging import (
     HeldOut,
     Judged,
     Residual,
+    as_met,
     judge,
     strangers,
     summarised,
@@ -45,7 +47,7 @@ from planner.evidence.fit.judging import (
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import error_of
 from planner.evidence.runs.rows import FIRST_SIGHT, MeasuredRow
-from planner.predict.uncertainty.families import UNFAMILIAR, Figure
+from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
 from planner.predict.uncertainty.residuals import ResidualTable
@@ -53,9 +55,12 @@ from planner.predict.uncertainty.residuals import ResidualTable
 # Below this a peak is mostly what libraries allocate, not the model.
 _SMALLEST_PEAK_GIB = 8.0
 # Tried for `prior_rows`: from believing a family's runs at once to hardly ever.
-_PRIOR_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_PRIOR_ROWS = (4.0, 8.0, 16.0, 32.0, 64.0)
 # Tried for `source_power`: from every source alike to halfway to every row alike.
 _SOURCE_POWERS = (0.0, 0.25, 0.5)
+# Tried for `taught`: sources that were met at first sight err 1.5 times as much then as now, older
+# ones half as much as those do at first.
+_TAUGHT = (1.0, 1.5, 2.0)
 # Tried for `communication` and `launches`.
 _COMMUNICATION = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 _ABOUT = (
@@ -65,43 +70,51 @@ _ABOUT = (
     "the constants that leave the run's source out (held_out.toml). held_out: share of runs in "
     "the 80 % interval that all *other* sources give them, and how many. growth: standard "
     "deviation added for each doubling outside what was measured; unmeasured: for what has no "
-    "run. By: python -m planner.evidence.fit.residual_fit."
+    "run. taught: errors of strangers over today's. "
+    "By: python -m planner.evidence.fit.residual_fit."
 )
 _LAUNCHES = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """A table, and how its intervals cover held-out runs."""
+    """A table, how its intervals cover held-out runs, and how many times as large as today's errors
+    those of a stranger are taken to be."""
 
     table: ResidualTable
     coverage: HeldOut
+    taught: float
 
 
 def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residual]:
     """Log residuals of the runs that test one figure."""
-    found = []
+    found: list[Residual] = []
+    named: dict[tuple[str, int], Residual] = {}
     for prediction in predictions:
         error = error_of(prediction, figure)
         if error is None or not _tests(prediction, figure):
             continue
-        job, source = prediction.job, prediction.row.source
+        job, row, source = prediction.job, prediction.row, prediction.row.source
         at = prediction.conditions if figure == "time" else conditions_of(job)
         counts = figure == "memory" or source not in NOT_FITTED_ON
-        first = _at_first_sight(prediction.row, figure)
-        log = -math.log1p(error)
-        found.append(Residual(source, family_of(job), log, at or UNKNOWN, counts, first))
+        first, log = _at_first_sight(row, figure), -math.log1p(error)
+        is_named = row.text("framework") is not None
+        known = named.get((row.file, row.line))
+        if first is not None and not is_named:
+            first = None if known is None else first + log - known.value
+        residual = Residual(source, family_of(job), log, at or UNKNOWN, counts, first, is_named)
+        if is_named:
+            named[row.file, row.line] = residual
+        found.append(residual)
     return found
 
 
 def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
-    """ln(measured / predicted) before the row had taught anything; None where it was not kept, and
-    for a row without its framework's name, which was predicted with it."""
+    """ln(measured / predicted), under its framework's name, before the row had taught anything;
+    None where it was not kept."""
     measured, first = FIRST_SIGHT[figure]
     known, said = row.measurement(measured), row.number(first)
-    if known is None or said is None or row.text("framework") is None:
-        return None
-    return math.log(known / said)
+    return None if known is None or said is None else math.log(known / said)
 
 
 def _tests(prediction: Prediction, figure: Figure) -> bool:
@@ -114,33 +127,33 @@ def _tests(prediction: Prediction, figure: Figure) -> bool:
 
 def fitted_table(found: Sequence[Residual], figure: Figure) -> FittedTable:
     """The table of one figure with its constants fitted on held-out sources."""
-    entries = summarised(found)
-    judged_runs = [residual.at_first_sight for residual in strangers(found)]
+    judged_runs = strangers(found)
 
-    def plain(prior_rows: float, power: float) -> ResidualTable:
+    def plain(prior_rows: float, power: float, taught: float) -> ResidualTable:
+        entries = summarised(residual.to_a_stranger(taught) for residual in found)
         return ResidualTable(figure, entries, prior_rows, 1.0, power)
 
-    prior_rows, power, _ = _best(
-        _PRIOR_ROWS, _SOURCE_POWERS, lambda *pair: judge(plain(*pair), judged_runs)
+    factors = _TAUGHT if any(one.first is not None for one in judged_runs) else (1.0,)
+    *numbers, _ = _best(
+        lambda *numbers: judge(plain(*numbers), judged_runs), _PRIOR_ROWS, _SOURCE_POWERS, factors
     )
-    table = _with_unmeasured_errors(plain(prior_rows, power), judged_runs)
+    taught = numbers[-1]
+    found = [residual.to_a_stranger(taught) for residual in found]
+    table = _with_unmeasured_errors(plain(*numbers), judged_runs)
     table = replace(table, entries=summarised(without_unmeasured_errors(table, found)))
-    named = [residual for residual in found if residual.family.framework != UNFAMILIAR]
-    table = with_growth(table, named)
-    judged = judge(table, judged_runs)
+    table = with_growth(table, [residual for residual in found if residual.named])
+    judged = judge(table, as_met(found))
     inflation = judged.inflation()
-    return FittedTable(replace(table, inflation=inflation), judged.coverage(inflation))
+    return FittedTable(replace(table, inflation=inflation), judged.coverage(inflation), taught)
 
 
-def _best(
-    first: Sequence[float], second: Sequence[float], judged: Callable[[float, float], Judged]
-) -> tuple[float, float, float]:
-    """The pair whose intervals score best, and their inflation."""
+def _best(judged: Callable[..., Judged], *tried: Sequence[float]) -> tuple[float, ...]:
+    """The numbers, one of each list, whose intervals score best, and their inflation."""
     scored = []
-    for one, other in product(first, second):
-        found = judged(one, other)
+    for numbers in product(*tried):
+        found = judged(*numbers)
         inflation = found.inflation()
-        scored.append((found.score(inflation), one, other, inflation))
+        scored.append((found.score(inflation), *numbers, inflation))
     return min(scored)[1:]
 
 
@@ -151,9 +164,9 @@ def _with_unmeasured_errors(table: ResidualTable, found: Sequence[Residual]) -> 
     exposed = np.array([residual.at.exposed for residual in found])
     waiting = np.array([residual.at.waiting for residual in found])
     communication, launches, inflation = _best(
+        lambda one, other: replace(judged, known=np.hypot(one * exposed, other * waiting)),
         _COMMUNICATION,
         _LAUNCHES,
-        lambda one, other: replace(judged, known=np.hypot(one * exposed, other * waiting)),
     )
     return replace(table, communication=communication, launches=launches, inflation=inflation)
 
@@ -171,11 +184,13 @@ def _render_table(fitted: FittedTable) -> str:
     numbers = {
         "prior_rows": table.prior_rows,
         "source_power": table.source_power,
+        "taught": fitted.taught,
         "inflation": _rounded(table.inflation),
         "communication": table.communication,
         "launches": table.launches,
         "held_out_rows": round(coverage.rows, 3),
         "held_out_mean_of_sources": round(coverage.sources, 3),
+        "held_out_at_first_sight": round(coverage.at_first_sight, 3),
         **{
             part: {name: _rounded(value) for name, value in getattr(table, part).items()}
             for part in ("growth", "unmeasured")

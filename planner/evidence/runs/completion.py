@@ -125,7 +125,9 @@ def _experts(row: MeasuredRow) -> Iterator[Default]:
     if text is None:
         return
     shape = tuple(row.integer(name) for name in ("hidden", "heads", "ffn"))
-    alike = [one for one in _catalogue() if one.moe and (one.hidden, one.heads, one.ffn) == shape]
+    # A hybrid's experts lie between mixers of its own, and are no other model's.
+    mixtures = (one for one in _catalogue() if one.moe and one.state_space is None)
+    alike = [one for one in mixtures if (one.hidden, one.heads, one.ffn) == shape]
     # Where only one model has the shape.
     if len(alike) == 1 and alike[0].moe is not None and "expert ffn" not in text:
         known, experts = alike[0], alike[0].moe

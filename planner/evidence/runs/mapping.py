@@ -49,6 +49,9 @@ _UNSHARDED = (
     "hf-transformers",
 )  # fmt: skip
 
+# A `kernel` of plain torch operators (transformers' `attn_implementation` says eager).
+_UNFUSED = ("torch", "eager")
+
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
 
@@ -182,7 +185,7 @@ def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
 
     Which one it is taken to have had: `planner.evidence.runs.predict`, once it is predicted.
     """
-    if not _is_eager(row, profile) or row.text("kernel") == "torch":
+    if not _is_eager(row, profile) or row.text("kernel") in _UNFUSED:
         return 1
     return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))
 
@@ -235,7 +238,7 @@ def _precision(row: MeasuredRow, cluster: Cluster) -> str:
 
 def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     kernel, flash = row.text("kernel") or "", row.text("flash")
-    if kernel in ("torch", "fused"):
+    if kernel in ("fused", *_UNFUSED):
         return True
     if flash is not None:
         return yes_or_no(flash) is False
@@ -271,7 +274,7 @@ def _attention_kernel(
 ) -> str:
     """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
     if eager:
-        return "torch" if row.text("kernel") == "torch" else "eager"
+        return "torch" if row.text("kernel") in _UNFUSED else "eager"
     kernel = _fused_kernel(row, profile, cluster, special=model.special_attention)
     known = load_compute_curves(cluster.gpu).curves.attention
     # Triton's kernels of FlashAttention 1 were measured on Ampere alone.

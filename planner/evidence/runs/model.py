@@ -14,6 +14,8 @@ _GATED = {"swiglu", "geglu", "silu", "gated"}
 # Attention kernels start here; less is a misprint, and the row takes the usual width.
 _SMALLEST_HEAD_DIM = 8
 _USUAL_HEAD_DIM = 128
+# A `mixer` that is attention, in whichever words; any other is refused, not priced as attention.
+_OF_ATTENTION = r"^(?!.*(linear|lightning|delta)).*(attention|window|\b(m[hq]a|gqa|mla)\b)"
 # Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
 _COARSE_EXPERTS = 16
 
@@ -24,9 +26,11 @@ class UnpredictableRowError(ValueError):
 
 def model_of(row: MeasuredRow) -> ModelSpec:
     """Shape of the row's model; UnpredictableRowError names what is missing or unsupported."""
-    for column in ("sequences", "tuning"):
-        if reason := named(column, row.fact(column)):
-            raise UnpredictableRowError(reason)
+    stated = {"sequences": ("sequences",), "tuning": ("tuning", "framework")}
+    for table, columns in stated.items():
+        for column in columns:
+            if reason := named(table, row.fact(column)):
+                raise UnpredictableRowError(reason)
     layers, hidden, heads = (row.integer(name) for name in ("layers", "hidden", "heads"))
     hybrid = _hybrid(row, layers or 0)
     layers = len(hybrid) or layers
@@ -39,7 +43,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     gated = any(name in activation for name in _GATED) and "non-gated" not in activation
     # Squared ReLU, GELU, or the GELU that transformers writes in torch operations.
     plain = "gelu_new" if "gelu_new" in activation else "gelu"
-    plain = "relu2" if "squared" in activation else plain
+    plain = "relu2" if re.search(r"squared|relu\W?2", activation) else plain
     # Unstated: 4h, or Llama's 8h/3 rounded up to 256.
     usual = -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
     ffn, position = row.integer("ffn") or usual, row.fact("position")
@@ -107,7 +111,11 @@ def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
         full, state = LayerKind(attention="full", ffn=ffn), LayerKind(attention="state", ffn=ffn)
         return tuple(state if index % period else full for index in range(1, layers + 1))
     if not row.says("mixer", "mamba"):
+        if row.text("mixer") and not row.says("mixer", _OF_ATTENTION):
+            raise UnpredictableRowError(f"mixer {row.text('mixer')!r} is not modelled")
         return ()
+    if row.says("mixer", r"^(pure )?mamba-?2?$"):
+        return hybrid_kinds("M" * layers, "mixer")
     stated = re.search(r"pattern ([-MGE*+|]+)", row.text("mixer") or "")
     if stated is None:
         raise UnpredictableRowError("which layers are state spaces is not stated")

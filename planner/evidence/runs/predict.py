@@ -44,7 +44,8 @@ from planner.predict.uncertainty.measured_range import Conditions
 class Prediction:
     """What the cost model says of one row; `error` says why it could not, with the rest empty.
 
-    `completed` names the defaults without which the row would have been refused.
+    `completed` names the defaults without which the row would have been refused. `as_met`: it
+    stands for what was said of the row before anything was changed for it, where that was kept.
     """
 
     row: MeasuredRow
@@ -53,6 +54,7 @@ class Prediction:
     step: Array | None = None
     stages: Array | None = None
     error: str | None = None
+    as_met: bool = False
 
     def measured(self, column: str) -> float | None:
         """A measurement of the row; None where empty or in doubt, and for a refused row."""

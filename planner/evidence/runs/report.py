@@ -18,7 +18,7 @@ from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.full_memory import with_full_memory
 from planner.predict.uncertainty.intervals import fit_probability, peak_interval, step_time_interval
 
-_GIB = 2**30
+_UNIT: dict[Figure, float] = {"time": 1.0, "memory": 2.0**30}
 # Below this many runs a rank correlation says nothing.
 _FEWEST_RANKED = 3
 
@@ -146,6 +146,8 @@ def summary_of(predictions: Sequence[Prediction], family: Callable[[Prediction],
 
 def predicted(prediction: Prediction, figure: Figure) -> float | None:
     """Seconds of a step, or bytes of the kind and stage that the row measured."""
+    if prediction.as_met and (said := prediction.row.number(FIRST_SIGHT[figure][1])) is not None:
+        return said * _UNIT[figure]
     if figure == "time":
         return prediction.step_time_s
     row = prediction.row
@@ -157,7 +159,7 @@ def known(prediction: Prediction, figure: Figure) -> tuple[float, float] | None:
     said, value = predicted(prediction, figure), prediction.measured(FIRST_SIGHT[figure][0])
     if said is None or not value:
         return None
-    return said, value * (1.0 if figure == "time" else _GIB)
+    return said, value * _UNIT[figure]
 
 
 def error_of(prediction: Prediction, figure: Figure) -> float | None:

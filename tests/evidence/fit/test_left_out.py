@@ -7,7 +7,8 @@ import pytest
 from planner.evidence.fit.held_out import left_out, linearised, measured_by, rests_on
 from planner.evidence.fit.step_fit import CONSTANTS
 from planner.evidence.runs.predict import predict_rows
-from planner.evidence.runs.rows import PUBLISHED, read_rows
+from planner.evidence.runs.report import known
+from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, read_rows
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,22 @@ def test_rows_of_unknown_sources_are_in_no_left_out_table() -> None:
     (row, *_) = read_rows(PUBLISHED / "simumax_b200.csv")
     stranger = type(row)(row.file, row.line, row.cells | {"source": "nobody"})
     assert left_out(predict_rows([stranger])) == []
+
+
+def test_what_was_met_at_first_sight_is_shown_as_it_was_met() -> None:
+    """KYS's nanotron runs: every mechanism that they taught is left out, too."""
+    rows = [
+        one
+        for one in read_rows(PUBLISHED / "strangers_2026_11d.csv")
+        if one.source == "kys-nanotron"
+    ]
+    for item in left_out(predict_rows(rows)):
+        for figure, (measured, first) in FIRST_SIGHT.items():
+            found = known(item, figure)
+            if item.row.number(first) is not None and found is not None:
+                said, value = found
+                at_first = item.row.number(first), item.row.number(measured)
+                assert said / value == pytest.approx(at_first[0] / at_first[1])
 
 
 def test_every_constant_names_the_sources_that_have_a_say_in_it() -> None:

@@ -76,6 +76,12 @@ def test_experts_come_from_the_catalogue_or_are_the_usual_ones(moe: str, words: 
     assert complete(row(moe=moe, **shape)).assumed == (words,)
 
 
+def test_experts_of_a_hybrid_are_no_other_models() -> None:
+    """Jamba's hidden size, heads and feed-forward width are Mixtral's too."""
+    shape = {"hidden": "4096", "heads": "32", "kv_heads": "8", "ffn": "14336"}
+    assert complete(row(moe="8x7B", **shape)).assumed == ("top-k 2",)
+
+
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [

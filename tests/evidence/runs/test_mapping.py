@@ -75,6 +75,10 @@ def test_uneven_layers_are_unfolded() -> None:
         ({"mixer": "mamba hybrid"}, "state spaces"),
         ({"tuning": "one layer, no optimizer"}, "one layer"),
         ({"tuning": "lora"}, "LoRA"),
+        ({"tuning": "adapters"}, "LoRA"),
+        ({"framework": "torchtune LoRA"}, "LoRA"),
+        ({"mixer": "rwkv"}, "rwkv"),
+        ({"mixer": "linear attention"}, "linear attention"),
         ({"mbs": "", "gbs": ""}, "mbs"),
         ({"num_gpus": ""}, "num_gpus"),
         ({"gpu": "Cerebras-CS3"}, "not in the catalogue"),
@@ -88,6 +92,12 @@ def test_rows_beyond_the_model_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(UnpredictableRowError, match=reason):
         map_row(row(**cells))
+
+
+def test_layers_of_mamba_alone_are_all_state_spaces() -> None:
+    kinds = map_row(row(mixer="Mamba-2")).job.model.kinds
+    assert {kind.attention for kind in kinds} == {"state"}
+    assert not map_row(row(mixer="sliding-window")).job.model.has_states
 
 
 def test_a_misprinted_number_of_heads_takes_the_usual_width() -> None:
