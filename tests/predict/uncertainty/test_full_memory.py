@@ -173,7 +173,7 @@ def test_the_full_run_took_what_the_risk_says_and_is_not_picked() -> None:
     assert full.step_time_s < 24.0
     assert full.full_step_time_s == pytest.approx(166.97, rel=0.1)
     (first,) = first_of(predictions)
-    assert first.measured("step_time_s") == 24.64
+    assert first.row.line != full.row.line
 
 
 def test_evaluate_shows_the_risk() -> None:
