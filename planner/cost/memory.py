@@ -90,30 +90,23 @@ def set_aside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def recorded_bytes(
-    layers: float, position: float, in_flight: float, key: Row, grid: Row, job: JobInputs,
-    framework: FrameworkInputs,
-) -> float:  # fmt: skip
+    layers: float, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
+) -> float:
     """Blocks of whole activations, freed, that the allocator does not hand on before the GPU has
     exchanged them over tensor parallelism, which the CPU is ahead of.
 
-    min(b, 2·layers·n)·a·mbs·seq/cp·hidden, with b `exchange_blocks` and a the bytes of an
-    activation: two exchanges a layer and pass. Without stages n = min(2, m) of m micro-batches: the
-    first backward finds those of its forward, the next one those behind it. With stages the CPU
-    waits as it receives, but the first one receives nothing before its first backward: the next
-    stage takes its first micro-batch at once, and of p in flight those behind the second queue up
-    behind the sending, n = p - 2; none if stages synchronize as they send (`stages_synchronize`).
-    An allocation that fails waits for them, so they keep nothing from fitting. Source: as
-    `exchange_blocks`, and torch, c10/cuda/CUDACachingAllocator.cpp, process_events and
+    min(b, 2·layers·min(2, m))·a·mbs·seq/cp·hidden, with b `exchange_blocks` and a the bytes of an
+    activation: two exchanges a layer and pass, of which the first of m backward passes finds those
+    of its forward and the next one those behind it; 0 with several stages, which wait for what
+    they hand on. An allocation that fails waits for them, so they keep nothing from fitting.
+    Source: as `exchange_blocks`, and torch, c10/cuda/CUDACachingAllocator.cpp, process_events and
     release_cached_blocks.
     """
-    if key.tp <= 1.0:
+    if key.tp <= 1.0 or grid.pp > 1.0:
         return 0.0
-    passes = min(2.0, grid.grad_acc)
-    if grid.pp > 1.0:
-        alone = framework.stages_synchronize > 0.0 or position > 0.0
-        passes = 0.0 if alone else max(0.0, in_flight - 2.0)
+    issued = 2.0 * layers * min(2.0, grid.grad_acc)
     activation = framework.activation_bytes * key.mbs * job.seq / key.cp * job.hidden
-    return min(framework.exchange_blocks, 2.0 * layers * passes) * activation
+    return min(framework.exchange_blocks, issued) * activation
 
 
 @jit

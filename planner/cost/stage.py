@@ -379,7 +379,7 @@ def stage_memory(
     out.peak = most_live + gaps + outside_bytes(key, grid, job, framework)
     out.in_flight = held.full
     out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)
-    out.cached = recorded_bytes(holds.layers, position, held.full, key, grid, job, framework)
+    out.cached = recorded_bytes(holds.layers, key, grid, job, framework)
     if framework.persistent_gradients == 0.0:
         reduces = grid.dp > 1.0
         if phase == LOSS and not reduces:

@@ -111,7 +111,6 @@ class FrameworkInputs(NamedTuple):
     tensor_buffer_bytes: float
     fragmentation: float
     exchange_blocks: float
-    stages_synchronize: float
     weight_gradient_bytes: float
     gathered_tensors: float
     weighing_bytes: float

@@ -222,10 +222,6 @@ class Outside(Frozen):
     stage makes it wait, is ahead by the launches that a stream takes (some 1,000), however many
     layers these are. Nothing waits with TORCH_NCCL_AVOID_RECORD_STREAMS=1. Source: torch, pull
     requests 76861 and 150398."""
-    stages_synchronize: bool = True
-    """Whether the CPU waits for the GPU as it hands an activation to the next stage. Source:
-    Megatron-LM, megatron/core/pipeline_parallel/p2p_communication.py, `batch_p2p_sync`; nanotron
-    waits for what it receives alone (parallel/pipeline_parallel/p2p.py)."""
     workspace_bytes: Bytes | None = None
     """cuBLAS workspaces and other library scratch, allocated like tensors; None: torch's two, of
     the size that it has on the GPU (`planner.job.frameworks.workspaces`)."""

@@ -93,42 +93,21 @@ ULTRASCALE = {
 }  # fmt: skip
 
 
-def _ultrascale(hidden: int, dp: int, mbs: int, **changes: object) -> Prediction:
-    """A run of the sweep's 1B or 8B at tp 16."""
-    facts = {
-        "framework": "nanotron", "layers": hidden // 128, "hidden": hidden, "kv_heads": 32,
-        "ffn": {2048: 8192, 4096: 14336}[hidden], "vocab": 131072, "gpu": "H100-80GB", "tp": 16,
-        "num_gpus": 16 * dp, "dp": dp, "zero": "none", "mbs": mbs, "gbs": 256, "seq": 4096,
-        "recompute": "none", "grad_precision": "fp32", "tied": "y" if hidden == 2048 else "n",
-        "software": "", **changes,
-    }  # fmt: skip
-    texts = {name: str(value) for name, value in facts.items()}
-    (found,) = predict_rows([row(**(MEGATRON_8B | texts))])
-    return found
-
-
 @pytest.mark.parametrize("key", ULTRASCALE)
 def test_the_cpu_is_ahead_by_so_many_launches(key: tuple[int, int, int, int]) -> None:
     """50 blocks with 16 layers as with 32, those of a forward pass with one micro-batch."""
     (hidden, layers, dp, mbs), (reserved, blocks) = key, ULTRASCALE[key]
-    found = _ultrascale(hidden, dp, mbs, layers=layers)
+    changes = {
+        "framework": "nanotron", "layers": layers, "hidden": hidden, "kv_heads": 32, "seq": 4096,
+        "ffn": {2048: 8192, 4096: 14336}[hidden], "vocab": 131072, "gpu": "H100-80GB", "tp": 16,
+        "num_gpus": 16 * dp, "dp": dp, "zero": "none", "mbs": mbs, "gbs": 256, "software": "",
+        "recompute": "none", "grad_precision": "fp32", "tied": "y" if hidden == 2048 else "n",
+    }  # fmt: skip
+    texts = {name: str(value) for name, value in changes.items()}
+    (found,) = predict_rows([row(**(MEGATRON_8B | texts))])
     assert found.stages is not None
     assert found.stages[0, f.STAGE_CACHED] == blocks * 2 * mbs * 4096 * hidden
     assert (found.memory_bytes("reserved") or 0.0) / 2**30 == pytest.approx(reserved, rel=0.16)
-
-
-@pytest.mark.parametrize(("mbs", "reserved"), [(8, 11.2), (16, 21.6), (32, 42.8)])
-def test_the_first_stage_is_ahead_of_the_others(mbs: int, reserved: float) -> None:
-    """Six of eight forward passes of three layers queue up behind the sending; a third of what
-    rank 0 reserves at tp 16. Other stages wait for what they receive."""
-    found = _ultrascale(
-        2048, 1, mbs, num_gpus=128, pp=8, layers_per_stage="3x2/2/3/2/3/0x2", head_stage=6, tied="n"
-    )
-    assert found.stages is not None
-    kept = found.stages[:, f.STAGE_CACHED]
-    assert list(kept) == [2 * 3 * 6 * 2 * mbs * 4096 * 2048] + 7 * [0.0]
-    shown = (found.memory_bytes("reserved", "first_stage") or 0.0) / 2**30
-    assert shown == pytest.approx(reserved, rel=0.07)
 
 
 def test_flagperfs_readings_at_tp_8() -> None:
