@@ -49,4 +49,4 @@ def test_sources_without_a_value_in_common_are_both_named() -> None:
 
 def test_overhead_reads_as_the_share_of_communication() -> None:
     text = beyond_text("overhead", {"overhead": (1.0, 2.0)}, Conditions(overhead=4.0))
-    assert text == "exposed communication 75% of the step (measured: up to 50%)"
+    assert text == "exposed communication 75 % of the step (measured: up to 50 %)"
