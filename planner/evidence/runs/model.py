@@ -37,6 +37,9 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     seq = row.integer("seq")
     if not layers or not hidden or not heads or not seq:
         raise UnpredictableRowError("layers, hidden, heads or seq is not stated")
+    kv_heads = row.integer("kv_heads") or heads
+    if kv_heads > heads:
+        raise UnpredictableRowError(f"kv_heads {kv_heads} is more than heads {heads}")
     if hidden // heads < _SMALLEST_HEAD_DIM:
         heads = max(1, hidden // _USUAL_HEAD_DIM)
     activation = (row.text("act") or "gelu").lower()
@@ -70,7 +73,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=min(heads, row.integer("kv_heads") or heads),
+        kv_heads=min(heads, kv_heads),
         head_dim=row.integer("head_dim") or _number("head_dim", text) or hidden // heads,
         ffn=ffn,
         vocab=row.integer("vocab") or DEFAULT_VOCABULARY,

@@ -37,6 +37,7 @@ from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B, row
         ({"layers_per_stage": "12/12"}, "layers_per_stage adds up to 24 of 96 layers"),
         ({"layers_per_stage": "a/b"}, "layers_per_stage 'a/b' is not written as 6/5x2/0"),
         ({"ffn": "-5"}, "ffn is -5, and must be 0 or more"),
+        ({"heads": "96", "kv_heads": "128"}, "kv_heads 128 is more than heads 96"),
     ],
 )
 def test_the_reason_is_named_in_one_line(cells: dict[str, str], reason: str) -> None:
