@@ -35,6 +35,7 @@ _REMOVABLE = {
     "unfused-accumulation": "fuse gradient accumulation",
     "pipeline-exposed": "overlap pipeline exchanges",
     "eager-blocks": "torch.compile on",
+    "blocking-launches": "unset CUDA_LAUNCH_BLOCKING",
 }
 _EMBEDDING_AND_HEAD = (1, 1)
 

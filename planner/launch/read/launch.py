@@ -43,6 +43,7 @@ from planner.launch.read.world import accelerate_counts, stated_counts
 
 # Frameworks whose programs train by next-token prediction, unless their names say otherwise.
 _PRETRAINERS = ("torchtitan", "nanotron")
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
 def read_launch(
@@ -66,12 +67,28 @@ def read_launch(
     if plans:
         return replace(_plan(read, plans[0], hints, plan), files=read.files.by_path)
     read_shells(read, hints)
-    found = replace(_found(read, hints), files=read.files.by_path)
+    found = _as_launched(replace(_found(read, hints), files=read.files.by_path), read.launch)
     if found.format in READ_ONLY:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         return replace(found, problems=(*read.problems, *plain))
     problems = (*read.problems, *_as_environment_may(read, found.problems))
     return replace(found, problems=problems, counts=_counts(read, found))
+
+
+def _as_launched(found: Found, launch: LaunchCommand | None) -> Found:
+    """With what the command's environment asks of CUDA, whatever the framework."""
+    given = None if launch is None else launch.command.environment.get(_BLOCKING)
+    if given is None or given.known in ("", "0"):
+        return found
+    problem = Problem(
+        "blocking-launches",
+        f"{_BLOCKING}={given.known} is for debugging: the CPU waits for each kernel to end",
+        "warning",
+        places=tuple(f"{span.file.path}:{span.line}" for span in [given.first()] if span),
+        fix=f"unset {_BLOCKING}",
+    )
+    variations = (*found.variations, "blocking-launches")
+    return replace(found, variations=variations, problems=(*found.problems, problem))
 
 
 def _as_environment_may(read: Opened, problems: Sequence[Problem]) -> Iterator[Problem]:
