@@ -49,11 +49,11 @@ class Conditions(NamedTuple):
 UNKNOWN = Conditions()
 AXES: tuple[str, ...] = get_args(Axis)
 _NAMES = {
-    "gpus": "{:,.0f} GPUs",
-    "seq": "sequences of {:,.0f} tokens",
-    "hidden": "hidden size {:,.0f}",
-    "tokens": "micro-batches of {:,.0f} tokens",
-    "overhead": "exposed communication {:.0%} of the step",
+    "gpus": "{} GPUs",
+    "seq": "sequences of {} tokens",
+    "hidden": "hidden size {}",
+    "tokens": "micro-batches of {} tokens",
+    "overhead": "exposed communication {} of the step",
 }
 
 
@@ -104,11 +104,12 @@ def beyond_text(axis: str, measured: MeasuredRanges, at: Conditions) -> str:
     apart, above = low > high, value > high
     if axis == "overhead":
         value, low, high = (1.0 - 1.0 / ratio for ratio in (value, low, high))
-    named = _NAMES[axis].format(value)
-    named = named.removesuffix("s") if axis == "gpus" and value == 1 else named
-    shortest, longest = (
-        share(end, 0) if axis == "overhead" else f"{end:,.0f}" for end in (low, high)
+    text, shortest, longest = (
+        share(number, 0) if axis == "overhead" else f"{number:,.0f}"
+        for number in (value, low, high)
     )
+    named = _NAMES[axis].format(text)
+    named = named.removesuffix("s") if axis == "gpus" and value == 1 else named
     if apart:
         # Two sources that have no value in common.
         return f"{named} (measured by one source each: up to {longest}, from {shortest})"
