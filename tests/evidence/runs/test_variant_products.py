@@ -44,4 +44,4 @@ def test_softmax_of_plain_torch_is_fused_by_a_compiler(
     framework: str, compiled: str, fused: bool
 ) -> None:
     kernels = map_row(row(framework=framework, compile=compiled, flash="n")).job.framework.kernels
-    assert (kernels.softmax_traffic == 1.0) is fused
+    assert (kernels.softmax_traffic <= 1.0) is fused
