@@ -38,7 +38,7 @@ from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.shell import read_script
 from planner.launch.read.shell_calls import script_call
 from planner.launch.read.shell_state import Command, Shell
-from planner.launch.read.text import HOLE, Files, Text, Word
+from planner.launch.read.text import HOLE, Files, Text, Word, digits
 from planner.launch.read.world import accelerate_counts, stated_counts
 
 # Frameworks whose programs train by next-token prediction, unless their names say otherwise.
@@ -78,13 +78,13 @@ def read_launch(
 def _as_launched(found: Found, launch: LaunchCommand | None) -> Found:
     """With what the command's environment asks of CUDA, whatever the framework."""
     given = None if launch is None else launch.command.environment.get(_BLOCKING)
-    if given is None or given.known in ("", "0"):
+    if given is None or not digits(given.value.strip()):
         return found
     problem = Problem(
         "blocking-launches",
-        f"{_BLOCKING}={given.known} is for debugging: the CPU waits for each kernel to end",
+        f"{_BLOCKING}={given.value} is for debugging: the CPU waits for each kernel to end",
         "warning",
-        places=tuple(f"{span.file.path}:{span.line}" for span in [given.first()] if span),
+        places=tuple(span.place for span in [given.first()] if span),
         fix=f"unset {_BLOCKING}",
     )
     variations = (*found.variations, "blocking-launches")

@@ -51,7 +51,9 @@ def read_script(shell: Shell, source: Text, *, nested: bool = False) -> None:
     a script that goes beyond the limits of reading.
     """
     if not nested:
-        shell.variables |= scheduler_variables(source)
+        variables = scheduler_variables(source)
+        shell.variables |= variables
+        shell.exported |= variables.keys()
         source = without_placeholders(source)
     tree = parse_shell(source.value)
     if tree.has_error:
@@ -168,9 +170,6 @@ class _Walk(Statements):
             number = 1 if number is None else number
             shell.shifted += max(0, number - len(shell.positional))
             shell.positional = shell.positional[number:]
-        elif name == "unset":
-            for word in words[1:]:
-                shell.variables.pop(word.text.value, None)
         elif name in shell.functions:
             self._call(name, words[1:], *shell.functions[name])
         elif (inner := inline_script(words)) is not None:

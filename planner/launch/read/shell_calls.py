@@ -53,11 +53,11 @@ def carried_variables(words: Sequence[Word]) -> dict[str, Text]:
         if option is not None:
             given = given[option.end() :]
         if option is not None or in_env or before.text.value in _CARRIES:
-            found |= dict(_assignments(given))
+            found |= dict(assignments(given))
     return found
 
 
-def _assignments(text: Text) -> Iterator[tuple[str, Text]]:
+def assignments(text: Text) -> Iterator[tuple[str, Text]]:
     """`A=1,B=2`."""
     for match in re.finditer(r"(?:^|,)([A-Za-z_]\w*)=([^,]*)", text.value):
         yield match[1], text[match.start(2) : match.end(2)]

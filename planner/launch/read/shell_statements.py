@@ -285,8 +285,17 @@ class Statements(Tests):
                     self.run(statement)
                 return
 
+    def _run_unset_command(self, node: Node) -> None:
+        for child in node.named_children:
+            if child.type == "variable_name":
+                name = self.piece(child).value
+                self.shell.variables[name] = Text("")
+                self.shell.exported.discard(name)
+
     def _run_declaration_command(self, node: Node) -> None:
-        exports = node.children[0].type == "export"
+        options = [self.piece(child).value for child in node.named_children if child.type == "word"]
+        # `declare -x` too.
+        exports = node.children[0].type == "export" or any("x" in one for one in options)
         for child in node.named_children:
             if child.type == "variable_assignment":
                 name = self._assign(child)

@@ -17,6 +17,7 @@ from planner.launch.read.command import (
 )
 from planner.launch.read.embedded import items, pairs
 from planner.launch.read.found import Count, CountKind, Found, Setting
+from planner.launch.read.shell_calls import assignments
 from planner.launch.read.shell_expansions import evaluate_arithmetic
 from planner.launch.read.text import Text, Word
 from planner.launch.read.yaml_text import documents_of
@@ -84,8 +85,9 @@ def _of_pbs(source: Text) -> dict[str, Text]:
 
 
 def _of_slurm(source: Text) -> dict[str, Text]:
-    found: dict[str, Text] = {}
-    for option, value in slurm_options(source).items():
+    options = slurm_options(source)
+    found = dict(assignments(options["--export"])) if "--export" in options else {}
+    for option, value in options.items():
         # gres=gpu:a100:8 ends with the number.
         for name in _VARIABLES.get(option, ()):
             found[name] = value[value.value.rfind(":") + 1 :]
