@@ -172,7 +172,7 @@ def test_transfers_overlap_under_the_interleaved_schedule_alone() -> None:
 )
 def test_an_unstated_micro_batch_fills_the_fused_softmax(cells: dict[str, str], mbs: int) -> None:
     """12, 10 and 9 heads on each of 8 ranks; the kernel takes four at a time."""
-    assert map_row(row(**cells)).degrees.mbs == mbs
+    assert map_row(row(kv_heads="", **cells)).degrees.mbs == mbs
 
 
 @pytest.mark.parametrize(
