@@ -107,8 +107,8 @@ def test_all_shapes_in_the_picture_are_dots(costed: CostedJob, result: SearchRes
     found = candidates(costed, result)
     assert not found.is_thinned
     assert len(found.dots) <= found.legal == len(costed.candidates.columns["tp"])
-    best = max(
-        dot.tokens_per_s for dot in found.dots if dot.gib <= result.plans[0].peak_bytes / 2**30
-    )
-    assert best == pytest.approx(result.plans[0].tokens_per_s_per_gpu, rel=0.03)
+    # The dots are of the job's techniques, which some plans change.
+    plan = next(one for one in result.plans if "megatron-fsdp" not in one.techniques)
+    best = max(dot.tokens_per_s for dot in found.dots if dot.gib <= plan.peak_bytes / 2**30)
+    assert best == pytest.approx(plan.tokens_per_s_per_gpu, rel=0.01)
     assert np.isfinite([dot.gib for dot in found.dots]).all()
