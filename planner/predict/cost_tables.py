@@ -140,11 +140,8 @@ def _score_traffic(job: Job) -> float:
     """Passes over the scores of unfused attention, in units of a fused softmax; 0: it is fused."""
     if job.attention != "eager":
         return 0.0
-    return (
-        TORCH_SOFTMAX_TRAFFIC
-        if job.attention_kernel == "torch"
-        else job.framework.kernels.softmax_traffic
-    )
+    plain = job.attention_kernel == "torch"
+    return TORCH_SOFTMAX_TRAFFIC if plain else job.framework.kernels.softmax_traffic
 
 
 # Tables of a profile that may hold what the compiled core reads.

@@ -21,7 +21,7 @@ def test_nothing_where_nothing_is_wanted() -> None:
     assert machine_environment(megatron("uneven")) == {}
 
 
-@pytest.mark.parametrize(("fabric", "provider"), [("efa-v1", "efa"), ("slingshot", "cxi")])
+@pytest.mark.parametrize(("fabric", "provider"), [("efa-6400", "efa"), ("slingshot", "cxi")])
 def test_plugins_between_nodes(fabric: str, provider: str) -> None:
     found = machine_environment(on(megatron("uneven"), fabric=fabric))
     assert found["FI_PROVIDER"][0] == provider

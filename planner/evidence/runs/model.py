@@ -11,6 +11,8 @@ from planner.job.specs import FfnKind, LayerKind, MlaSpec, ModelSpec, MoeSpec, S
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
 _GATED = {"swiglu", "geglu", "silu", "gated"}
+# Reasons in `words.toml`, and the column that may give one: a framework's name may say LoRA.
+_REFUSED = (("sequences", "sequences"), ("tuning", "tuning"), ("tuning", "framework"))
 # Attention kernels start here; less is a misprint, and the row takes the usual width.
 _SMALLEST_HEAD_DIM = 8
 _USUAL_HEAD_DIM = 128
@@ -26,11 +28,9 @@ class UnpredictableRowError(ValueError):
 
 def model_of(row: MeasuredRow) -> ModelSpec:
     """Shape of the row's model; UnpredictableRowError names what is missing or unsupported."""
-    stated = {"sequences": ("sequences",), "tuning": ("tuning", "framework")}
-    for table, columns in stated.items():
-        for column in columns:
-            if reason := named(table, row.fact(column)):
-                raise UnpredictableRowError(reason)
+    for table, column in _REFUSED:
+        if reason := named(table, row.fact(column)):
+            raise UnpredictableRowError(reason)
     layers, hidden, heads = (row.integer(name) for name in ("layers", "hidden", "heads"))
     hybrid = _hybrid(row, layers or 0)
     layers = len(hybrid) or layers

@@ -304,11 +304,9 @@ class MegatronReader:
         return tuple(dict.fromkeys(names))
 
     def _zero(self) -> int:
-        stage = self._stage()
-        if stage == 0 and self.dialect.name == "deepspeed" and self.arguments.has("bf16"):
-            # BF16_Optimizer shares its states out whatever the stage (runtime/bf16_optimizer.py).
-            return 1
-        return stage
+        # BF16_Optimizer shares its states out whatever the stage (runtime/bf16_optimizer.py).
+        divided = self.dialect.name == "deepspeed" and self.arguments.has("bf16")
+        return self._stage() or int(divided)
 
     def _stage(self) -> int:
         arguments = self.arguments
