@@ -225,6 +225,33 @@ def test_bounds_hold_for_every_even_layout() -> None:
         assert (bounds[fits, index] <= sample_s[fits] * (1 + 1e-9)).all()
 
 
+def test_bounds_hold_where_issuing_kernels_takes_about_as_long_as_these() -> None:
+    """Uneven layouts, tensor-parallel exchanges beside products; the search finds the fastest."""
+    request = Request(
+        model="llama-3.2-1b", gpus="8xH100", gbs=16, seq=8192, use=("tp-overlap",),
+        without=("bf16-gradients", "cuda-graphs", "megatron-fsdp"), recompute=("none",),
+        limits={"tp": (2, 4), "cp": (1,), "mbs": (1,), "pp": (2,), "vpp": (1,)},
+    )  # fmt: skip
+    costed_job = cost_job(request.resolve())
+    explorer, columns = costed_job.explorer(Effort()), costed_job.candidates.columns
+    bounds, found = all_bounds(explorer), []
+    for position, row in enumerate(explorer.rows.tolist()):
+        mode = costed_job.job.recompute[int(columns["recompute"][row])]
+        ctx = plain_context(costed_job.job, 2, 1, mode)
+        for layout in every_layout(ctx):
+            if all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
+                point = explorer.cost(row, layout)
+                fits = point.peak <= explorer.limits
+                assert (bounds[position, fits] <= point.sample_s * (1 + 1e-9)).all()
+                found.append(point.sample_s)
+    plan = find_plans(request).plans[0]
+    assert len(found) > 20
+    steps = costed_job.costed.steps
+    waiting = steps[:, f.STEP_ISSUE] / steps[:, f.STEP_TIME]
+    assert (waiting.min() < 0.01, waiting.max() > 0.2) == (True, True)
+    assert plan.step_time_s / plan.gbs == pytest.approx(min(found), rel=OPTIMAL_WITHIN)
+
+
 def test_bounds_hold_for_solved_layouts() -> None:
     """CP-SAT's layout is never faster than the compiled bound; two kinds of layers."""
     request = Request(model="gemma-3-1b", gpus="8xH100", gbs=64, limits={"tp": (1,), "pp": (2, 4)})
