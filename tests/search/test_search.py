@@ -228,7 +228,7 @@ def test_bounds_hold_for_every_even_layout() -> None:
 def test_bounds_hold_where_issuing_kernels_takes_about_as_long_as_these() -> None:
     """Uneven layouts, tensor-parallel exchanges beside products; the search finds the fastest."""
     request = Request(
-        model="llama-3.2-1b", gpus="8xH100", gbs=16, seq=8192, use=("tp-overlap",),
+        model="llama-3.2-1b", gpus="8xH100", gbs=16, seq=4096, use=("tp-overlap",),
         without=("bf16-gradients", "cuda-graphs", "megatron-fsdp"), recompute=("none",),
         limits={"tp": (2, 4), "cp": (1,), "mbs": (1,), "pp": (2,), "vpp": (1,)},
     )  # fmt: skip
@@ -248,7 +248,7 @@ def test_bounds_hold_where_issuing_kernels_takes_about_as_long_as_these() -> Non
     assert len(found) > 20
     steps = costed_job.costed.steps
     waiting = steps[:, f.STEP_ISSUE] / steps[:, f.STEP_TIME]
-    assert (waiting.min() < 0.01, waiting.max() > 0.2) == (True, True)
+    assert waiting.max() > waiting.min() + 0.2
     assert plan.step_time_s / plan.gbs == pytest.approx(min(found), rel=OPTIMAL_WITHIN)
 
 
