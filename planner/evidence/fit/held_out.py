@@ -276,7 +276,8 @@ def evidence_of(runs: _FittedRuns) -> dict[str, ConstantEvidence]:
     whole, names, found = _changes(runs), rests_on(runs), {}
     for place, one in enumerate(runs.constants):
         sources = tuple(names[one.name])
-        log = _alone(runs, place, whole) if len(sources) == 1 else whole[place]
+        seen = len(sources) == 1 and _told(runs)[:, place].any()
+        log = _alone(runs, place, whole) if seen else whole[place]
         fitted = one.shipped() * math.exp(log)
         found[one.name] = ConstantEvidence(one.shipped(), fitted, _prior(one), sources)
     return found
