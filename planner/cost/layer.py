@@ -87,29 +87,16 @@ def issue_seconds(
     return issue
 
 
-# A pass whose kernels take the CPU about as long to issue as the GPU to run takes longer than
-# either, by 9 % where both are equal: long kernels let the CPU get ahead, short ones behind them
-# wait for it, and a pipeline's exchanges and the step's end use the lead up. Of 4, 6, 8 and 10: of
-# 40 sources whose mean error it moves 25 err less than with the longer of the two; 4 and 6 gain
-# more in the mean and cost known hosts that were met a point or two.
-ISSUE_SHARPNESS = 8.0
-
-
 @jit
 def waited_seconds(device: float, issue: float, framework: FrameworkInputs) -> float:
-    """Seconds that the GPU waits for the CPU in a pass of `device` seconds D.
+    """Seconds that the GPU waits for the CPU in a pass of `device` seconds.
 
-        (D^q + I^q)^(1/q) - D,  q = ISSUE_SHARPNESS
-
-    A pass takes at least the time I to issue its kernels, or that and the kernels' own where the
-    CPU waits for each. Collectives themselves cost it next to nothing.
+    A pass takes at least the time to issue its kernels, or that and the kernels' own where the CPU
+    waits for each. Collectives themselves cost it next to nothing.
     """
-    if framework.blocking_launches > 0.0 or device <= 0.0:
+    if framework.blocking_launches > 0.0:
         return issue
-    longer = max(issue, device)
-    ratio = min(issue, device) / longer
-    both = longer * (1.0 + ratio**ISSUE_SHARPNESS) ** (1.0 / ISSUE_SHARPNESS)
-    return float(max(0.0, both - device))
+    return max(0.0, issue - device)
 
 
 @jit

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from planner.cost import fields as f
-from planner.cost.layer import issue_seconds, waited_seconds
+from planner.cost.layer import issue_seconds
 from planner.cost.tables import Array
 from planner.job.frameworks.switches import with_techniques
 from planner.job.job import Job
@@ -46,18 +46,6 @@ def test_what_the_cpu_issues(tp: int, pipelined: int, seconds: float) -> None:
     key = SimpleNamespace(tp=float(tp), pipelined=float(pipelined))
     network = [SimpleNamespace(scale_up_domain=8.0)]
     assert issue_seconds(30.0, 2.0, key, framework, network) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("device", "issue", "waited"),
-    [(0.0, 0.0, 0.0), (0.0, 3.0, 3.0), (3.0, 0.0, 0.0), (3.0, 3.0, 0.272), (1.0, 9.0, 8.0)],
-)
-def test_a_pass_takes_longer_than_kernels_or_their_issue(
-    device: float, issue: float, waited: float
-) -> None:
-    """By 2^(1/8) where both take as long; where one does, hardly."""
-    framework = framework_inputs(blocking_launches=0.0)
-    assert waited_seconds(device, issue, framework) == pytest.approx(waited, abs=1e-3)
 
 
 def test_a_launch_bound_step_is_the_hosts() -> None:
