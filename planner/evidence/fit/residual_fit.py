@@ -5,11 +5,10 @@
 
 `planner.predict.uncertainty.residuals` says how the file is read. Runs are predicted with the
 constants that leave their source out (`planner.evidence.fit.held_out`, whose file is read). A
-stranger's errors are larger than those of a source that the
-model has learnt from: where a run was predicted before anything was changed for it, that error
-stands in the distributions (and, without its framework's name, as much more or less as the name
-changes today), elsewhere that of today `taught` times. Every run is judged by the interval that the
-runs of all *other* sources make.
+stranger's errors are larger than those of a source that the model has learnt from: where a run was
+predicted before anything was changed for it, that error stands in the distributions (and, without
+its framework's name, as much more or less as the name changes today), elsewhere that of today
+`taught` times. Every run is judged by the interval that the runs of all *other* sources make.
 `prior_rows`, `source_power`, `taught`, `communication` and `launches` are those of short lists with
 the best mean interval score of the runs met at first sight; the runs' residuals keep what the last
 two leave of them (`judging.without_unmeasured_errors`). `growth` and `unmeasured` come from ranges
