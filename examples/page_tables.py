@@ -11,9 +11,10 @@ from typing import Any
 
 from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, MeasuredRow, read_rows
 from planner.job.markdown import markdown_table
-from planner.predict.uncertainty.families import Family
+from planner.predict.uncertainty.families import Family, Figure
 from planner.predict.uncertainty.intervals import log_bounds, widened
 from planner.predict.uncertainty.residuals import ResidualTable, shipped_tables
+from planner.report.accuracy import HELD_OUT
 from tests.truth.accuracy import COUNTS, counted_accuracy, counted_tables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,7 +106,7 @@ def memory_accuracy() -> str:
 
 
 def constants() -> str:
-    """What every constant of whole steps rests on, single sources first."""
+    """What every constant of whole steps and peaks rests on, single sources first."""
     text = (ROOT / "planner/evidence/data/held_out.toml").read_text(encoding="utf-8")
     found = sorted(
         tomllib.loads(text)["constant"].items(), key=lambda item: (len(item[1]["sources"]), item[0])
@@ -113,12 +114,13 @@ def constants() -> str:
     rows = [
         (
             name,
-            *(f"{one[figure]:.3g}" for figure in ("value", "fitted", "prior", "shrunk")),
+            one["figure"],
+            *(f"{one[number]:.3g}" for number in ("value", "fitted", "prior", "shrunk")),
             ", ".join(one["sources"]) if len(one["sources"]) < 4 else str(len(one["sources"])),
         )
         for name, one in found
     ]
-    titles = ("constant", "ships", "best fit", "prior", "by the rule", "sources")
+    titles = ("constant", "of", "ships", "best fit", "prior", "by the rule", "sources")
     return markdown_table(titles, rows) + "\n"
 
 
@@ -176,20 +178,19 @@ def _goodness(figures: Mapping[str, Any]) -> float:
     return -figures["median"] if "median" in figures else figures["mean"]
 
 
-def _error_table(content: Mapping[str, Any], figure: str, title: str) -> str:
-    left_out = figure == "time" and "held_out_mean_of_sources" in content
+def _error_table(content: Mapping[str, Any], figure: Figure, title: str) -> str:
+    key = HELD_OUT[figure]
+    left_out = f"{key}_mean_of_sources" in content
     titles = [title, "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval"]
     rows = []
     for total in _totals(content, figure):
-        held_out = (_percent(total.get("held_out", {}).get("median")),) if left_out else ()
+        held_out = (_percent(total.get(key, {}).get("median")),) if left_out else ()
         rows.append((total["family"], *_error_cells(total[figure]), *held_out))
     means = content["mean_of_sources"]
     middle, mean, coverage = (
         _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
     )
-    held_out = (
-        (_percent(content["held_out_mean_of_sources"]["held_out_median"]),) if left_out else ()
-    )
+    held_out = (_percent(content[f"{key}_mean_of_sources"]["held_out_median"]),) if left_out else ()
     rows.append(("mean of sources", "", middle, mean, "", "", "", coverage, *held_out))
     return markdown_table([*titles, "held-out median"] if left_out else titles, rows)
 

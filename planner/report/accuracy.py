@@ -33,6 +33,7 @@ from planner.evidence.runs.report import (
 )
 from planner.job.quantities import share
 from planner.job.written import toml_text, write_text
+from planner.predict.uncertainty.families import Figure
 from planner.report.charts.drawing import svg
 from planner.report.charts.scatter import RunPoint, scatter_chart
 
@@ -57,7 +58,7 @@ def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
         "time_coverage_with_own_source": _coverage_with_its_source(predictions),
         **summary,
         "source": [family | _held_out(family["family"]) for family in families],
-        "held_out_mean_of_sources": _held_out_mean(),
+        **_held_out_means(),
         "fit_bin": [asdict(interval) for interval in fit_reliability(predictions)],
         "open_fit_bin": [
             asdict(interval) for interval in fit_reliability(of_sources_with_failures(predictions))
@@ -67,20 +68,32 @@ def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
     }
 
 
+# Errors with constants that leave a source out, by figure, as accuracy.toml calls them.
+HELD_OUT: dict[Figure, str] = {"time": "held_out", "memory": "memory_held_out"}
+
+
 def _held_out(source: str) -> dict[str, Any]:
     """A source's errors with the constants that were fitted without it, if they were."""
-    found = held_out.shipped().get(source)
-    if found is None:
-        return {}
+    item = held_out.shipped().get(source, held_out.SourceErrors())
     names = ("median", "mean", "bias")
-    return {"held_out": {name: getattr(found, f"held_out_{name}") for name in names}}
+    return {
+        key: {name: getattr(found, f"held_out_{name}") for name in names}
+        for figure, key in HELD_OUT.items()
+        if (found := getattr(item, figure)) is not None
+    }
 
 
-def _held_out_mean() -> dict[str, Any]:
-    """Mean over sources of the held-out errors, beside those of the same sources as shipped."""
-    found = held_out.shipped().values()
-    names = ("median", "mean", "held_out_median", "held_out_mean") if found else ()
-    return {name: fmean(getattr(source, name) for source in found) for name in names}
+def _held_out_means() -> dict[str, Any]:
+    """Means over sources of the held-out errors, beside those of the same sources as shipped."""
+    names = ("median", "mean", "held_out_median", "held_out_mean")
+    means = {}
+    for figure, key in HELD_OUT.items():
+        found = [one for item in held_out.shipped().values() if (one := getattr(item, figure))]
+        if found:
+            means[f"{key}_mean_of_sources"] = {
+                name: fmean(getattr(one, name) for one in found) for name in names
+            }
+    return means
 
 
 def _coverage_with_its_source(predictions: Sequence[Prediction]) -> float | None:

@@ -3,15 +3,17 @@
     python -m planner.evidence.fit.held_out [RUNS.csv|FOLDER ...] >
     planner/evidence/data/held_out.toml
 
-The constants of whole training steps (`planner.evidence.fit.step_fit.CONSTANTS`) were fitted on
-most of the sources that judge them. Here they are fitted again, all at once, on all sources and on
-all but one. ln(predicted) is taken as linear in the logs of the constants, around their shipped
-values; what is minimised is the mean |ln(measured / predicted)|, where a source weighs as the
-square root of its runs, plus a small pull towards the shipped values where runs do not decide. The
-runs of a source are then predicted, exactly, with the shipped constants times what leaving the
-source out changes: exp(without it - with all). A constant that no other source has a run of falls
-back to the geometric mean of the same number in other frameworks: what one would have assumed. The
-form of the model and the constants of single kernels and collectives stay: they were not refitted.
+The constants of whole training steps and of their peaks (`planner.evidence.fit.step_fit.CONSTANTS`)
+were fitted on most of the sources that judge them. Here those of each figure, step time and peak
+memory, are fitted again, all at once, on all sources and on all but one. ln(predicted) is taken as
+linear in the logs of the constants, around their shipped values; what is minimised is the mean
+|ln(measured / predicted)|, where a source weighs as the square root of its runs, plus a small pull
+towards the shipped values where runs do not decide. The runs of a source are then predicted,
+exactly, with the shipped constants times what leaving the source out changes:
+exp(without it - with all). A constant that no other source has a run of falls back to its prior, or
+the geometric mean of the same number in other frameworks: what one would have assumed. The form of
+the model, what was counted and the constants of single kernels and collectives stay: they were not
+refitted.
 
 `planner.evidence.fit.residual_fit` reads the factors of the file and makes the error bars from such
 held-out predictions.
@@ -20,7 +22,7 @@ Tables of `planner validate` show rows as somebody predicts them who has not see
 (`left_out`). A framework that no other source has measured is predicted as a stranger to it would
 be: by what the row says that it does, with no name, so that nothing in a profile that was made from
 one source helps to predict that source. Where a row was predicted before anything was changed for
-it, that is shown. So these tables leave out mechanisms and memory as well.
+it, that is shown. So these tables leave out mechanisms as well.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -40,13 +42,19 @@ import tomli as tomllib
 from numpy.typing import NDArray
 
 from planner.evidence.fit.command import measured_rows, run
-from planner.evidence.fit.step_fit import CONSTANTS, Constant, spread_out
+from planner.evidence.fit.step_fit import (
+    CONSTANTS,
+    Constant,
+    constants_of,
+    spread_out,
+    voice_of,
+)
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
-from planner.evidence.runs.report import error_of
-from planner.evidence.runs.rows import grouped
+from planner.evidence.runs.report import error_of, predicted
+from planner.evidence.runs.rows import FIRST_SIGHT, grouped
 from planner.job.job import Job
 from planner.job.written import toml_text
-from planner.predict.uncertainty.families import UNFAMILIAR
+from planner.predict.uncertainty.families import UNFAMILIAR, Figure
 from planner.predict.uncertainty.residuals import shipped_tables
 from planner.search.trial import TrialModel
 
@@ -57,25 +65,28 @@ SourceFactors = Mapping[str, Mapping[str, float]]
 COMMAND = "python -m planner.evidence.fit.held_out"
 # Toy models whose step is CPU time: `issue_s` and `host_speed` alone were fitted on some of them.
 NOT_FITTED_ON = frozenset({"megatron-ci-golden"})
+# Below this a peak is mostly what libraries allocate, not the model.
+_SMALLEST_PEAK_GIB = 8.0
 
 # Change of a constant's log at which derivatives are taken: far above rounding, near linear.
 _STEP = 0.05
-# Weight of a squared log change against mean absolute errors: 10 % costs as much as 0.05 % of
-# error, so that runs decide wherever they say anything.
-_PULL = 0.05
+# Weight of a squared log change against mean absolute errors: of times 10 % costs as much as 0.05 %
+# of error, so that runs decide wherever they say anything. A constant of memory is a smaller part:
+# of the runs that it moves, half move by a twentieth of its change or less, steps by a third.
+_PULL: dict[Figure, float] = {"time": 0.05, "memory": 0.001}
 # A constant moves by at most this factor, up or down: beyond, the linear picture is no guide.
 _MOST_LOG = math.log(2.0)
 # |x| is minimised as x^2 / max(|x|, this), again and again (iteratively reweighted).
 _SMALLEST_ERROR = 1e-3
 _ROUNDS = 60
-# A run tells of a constant whose change by 1 % moves its time by 0.01 % or more.
+# A run tells of a constant whose change by 1 % moves its figure by 0.01 % or more.
 _LEAST_SLOPE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class SourceErrors:
-    """Median and mean |predicted / measured - 1| and signed median of one source's step times:
-    with the shipped constants, and with those that leave it out, whose factors are given."""
+class FigureErrors:
+    """Median and mean |predicted / measured - 1| and signed median of one source's runs: with the
+    shipped constants, and with those that leave it out."""
 
     rows: int
     median: float
@@ -84,7 +95,16 @@ class SourceErrors:
     held_out_median: float
     held_out_mean: float
     held_out_bias: float
-    factors: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceErrors:
+    """Errors of a source's step times and peaks, where it has any, and what leaving it out does to
+    constants, as factors on the shipped values."""
+
+    time: FigureErrors | None = None
+    memory: FigureErrors | None = None
+    factors: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,40 +128,76 @@ class ConstantEvidence:
 
 @dataclass(frozen=True)
 class _FittedRuns:
-    """Runs for the fit: ln(measured / predicted), its derivatives by constant, their sources."""
+    """Runs for the fit of a figure's constants: ln(measured / predicted), its derivatives by
+    constant, their sources (by `voice_of`)."""
 
+    figure: Figure
     residuals: Array
     slopes: Array
     sources: NDArray[np.str_]
 
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """Those that the columns of `slopes` stand for."""
+        return constants_of(self.figure)
+
+    @property
+    def pull(self) -> float:
+        """`_PULL` of the figure."""
+        return _PULL[self.figure]
+
 
 def held_out(
-    predictions: Sequence[Prediction], runs: _FittedRuns | None = None
+    predictions: Sequence[Prediction], fits: Iterable[_FittedRuns] | None = None
 ) -> dict[str, SourceErrors]:
-    """Errors of every source with step times, with and without its part in the constants; `runs`:
-    their linearised form, where it is known already."""
-    timed = [prediction for prediction in predictions if error_of(prediction, "time") is not None]
-    factors = fitted_factors(timed, runs)
-    again = predict_held_out(timed, factors)
-    before, after = _errors(timed), _errors(again)
+    """Errors of every source with step times or peaks, with and without its part in the constants;
+    `fits`: the runs' linearised form, where it is known already."""
+    measured = [
+        one
+        for one in predictions
+        if any(error_of(one, figure) is not None for figure in FIRST_SIGHT)
+    ]
+    factors = fitted_factors(measured, fits)
+    again = predict_held_out(measured, factors)
+    errors = {figure: _held_out_errors(measured, again, figure) for figure in FIRST_SIGHT}
     return {
         source: SourceErrors(
-            *errors,
-            *after[source][1:],
-            {name: by for name, by in factors.get(source, {}).items() if by != 1.0},
+            **{figure: found.get(source) for figure, found in errors.items()},
+            factors={name: by for name, by in factors.get(source, {}).items() if by != 1.0},
         )
-        for source, errors in sorted(before.items())
+        for source in sorted(set().union(*errors.values()))
     }
 
 
-def _errors(predictions: Iterable[Prediction]) -> dict[str, tuple[int, float, float, float]]:
+def _held_out_errors(
+    before: Iterable[Prediction], after: Iterable[Prediction], figure: Figure
+) -> dict[str, FigureErrors]:
+    first, again = _errors(before, figure), _errors(after, figure)
+    return {source: FigureErrors(*found, *again[source][1:]) for source, found in first.items()}
+
+
+def _errors(
+    predictions: Iterable[Prediction], figure: Figure
+) -> dict[str, tuple[int, float, float, float]]:
     """Number of runs, median and mean size of their errors and signed median, by source."""
     found = {}
     for source, runs in grouped(predictions, lambda prediction: prediction.row.source).items():
-        errors = [error for run in runs if (error := error_of(run, "time")) is not None]
-        sizes = [abs(error) for error in errors]
-        found[source] = len(errors), median(sizes), fmean(sizes), median(errors)
+        errors = [error for run in runs if (error := error_of(run, figure)) is not None]
+        if errors:
+            sizes = [abs(error) for error in errors]
+            found[source] = len(errors), median(sizes), fmean(sizes), median(errors)
     return found
+
+
+def tells(prediction: Prediction, figure: Figure) -> bool:
+    """Whether a run says something of the model: any step; a large peak of a stated mode."""
+    if error_of(prediction, figure) is None:
+        return False
+    row = prediction.row
+    peak_gib = row.number("peak_mem_gib") or 0.0
+    return figure == "time" or (
+        peak_gib >= _SMALLEST_PEAK_GIB and row.text("recompute") is not None
+    )
 
 
 def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) -> list[Prediction]:
@@ -165,21 +221,22 @@ def multiplied(job: Job, factors: Mapping[str, float]) -> dict[str, float]:
     return {name: factors[one.name] for one in items for name in one.fields}
 
 
-def linearised(predictions: Sequence[Prediction]) -> _FittedRuns:
+def linearised(predictions: Sequence[Prediction], figure: Figure) -> _FittedRuns:
     """The runs that the fit sees, of each source at most so many, evenly spread: log residuals and
     their derivatives, by one more prediction for each constant."""
-    known = (one for one in predictions if error_of(one, "time") is not None)
+    known = (one for one in predictions if tells(one, figure))
     by_source = grouped(known, lambda prediction: prediction.row.source)
     chosen = [
         run
         for source, runs in by_source.items()
-        if source not in NOT_FITTED_ON
+        if figure == "memory" or source not in NOT_FITTED_ON
         for run in spread_out(runs)
     ]
-    base = np.array([_log_time(prediction) for prediction in chosen])
-    measured = [math.log(one.measured("step_time_s") or math.nan) for one in chosen]
-    slopes = np.zeros((len(chosen), len(CONSTANTS)))
-    for place, constant in enumerate(CONSTANTS):
+    constants = constants_of(figure)
+    base = np.array([_log(prediction, figure) for prediction in chosen])
+    errors = [error_of(prediction, figure) or 0.0 for prediction in chosen]
+    slopes = np.zeros((len(chosen), len(constants)))
+    for place, constant in enumerate(constants):
         at = [index for index, one in enumerate(chosen) if constant.applies(one.job)]
         # Downwards: shares have upper limits.
         trial = dict.fromkeys(constant.fields, math.exp(-_STEP))
@@ -187,49 +244,79 @@ def linearised(predictions: Sequence[Prediction]) -> _FittedRuns:
             [chosen[index] for index in at],
             lambda job, chosen=trial: TrialModel(job, chosen),  # type: ignore[misc]
         )
-        moved = np.array([_log_time(item) for item in costed])
+        moved = np.array([_log(item, figure) for item in costed])
         slopes[at, place] = (base[at] - moved) / _STEP
-    sources = np.array([prediction.row.source for prediction in chosen])
-    return _FittedRuns(np.array(measured) - base, slopes, sources)
+    sources = np.array([voice_of(prediction.row.source) for prediction in chosen])
+    return _FittedRuns(figure, -np.log1p(errors), slopes, sources)
+
+
+def linearised_all(predictions: Sequence[Prediction]) -> tuple[_FittedRuns, ...]:
+    """The runs of either figure."""
+    return tuple(linearised(predictions, figure) for figure in FIRST_SIGHT)
+
+
+def _told(runs: _FittedRuns) -> NDArray[np.bool_]:
+    """Which runs have a say in which constant: (runs, constants)."""
+    return np.abs(runs.slopes) >= _LEAST_SLOPE
 
 
 def rests_on(runs: _FittedRuns) -> dict[str, list[str]]:
-    """Sources of which some run's time moves by a hundredth of a constant's relative change or
-    more: those that have a say in it."""
-    told = np.abs(runs.slopes) >= _LEAST_SLOPE
+    """Sources of which some run's figure moves by a hundredth of a constant's relative change or
+    more: those that have a say in it. And others by whom it was measured."""
+    told = _told(runs)
     return {
-        constant.name: sorted(set(runs.sources[told[:, place]].tolist()))
-        for place, constant in enumerate(CONSTANTS)
+        constant.name: sorted({*runs.sources[told[:, place]].tolist(), *constant.also})
+        for place, constant in enumerate(runs.constants)
     }
 
 
 def evidence_of(runs: _FittedRuns) -> dict[str, ConstantEvidence]:
-    """Every constant by name, as all runs have it."""
-    whole = np.exp(_changes(runs)).tolist()
-    return {
-        one.name: ConstantEvidence(one.shipped(), one.shipped() * factor, _prior(one), tuple(names))
-        for one, factor, names in zip(CONSTANTS, whole, rests_on(runs).values(), strict=True)
-    }
+    """Every constant of the figure by name, as all runs have it; one of a single source as that
+    source alone has it, beside the others as all have them: nothing pulls it to what ships."""
+    whole, names, found = _changes(runs), rests_on(runs), {}
+    for place, one in enumerate(runs.constants):
+        sources = tuple(names[one.name])
+        seen = len(sources) == 1 and _told(runs)[:, place].any()
+        log = _alone(runs, place, whole) if seen else whole[place]
+        fitted = one.shipped() * math.exp(log)
+        found[one.name] = ConstantEvidence(one.shipped(), fitted, _prior(one), sources)
+    return found
+
+
+def _alone(runs: _FittedRuns, place: int, changes: Array) -> float:
+    """Log change of one constant that the runs that have a say in it ask for."""
+    at = _told(runs)[:, place]
+    slopes = runs.slopes[at]
+    rest = runs.residuals[at] - slopes @ changes + slopes[:, place] * changes[place]
+    weights = np.full(len(rest), 1.0 / len(rest))
+    column = slopes[:, place : place + 1]
+    return float(least_absolute(rest, column, weights, _limits(runs)[place : place + 1], 0.0)[0])
 
 
 def fitted_factors(
-    predictions: Sequence[Prediction], runs: _FittedRuns | None = None
+    predictions: Sequence[Prediction], fits: Iterable[_FittedRuns] | None = None
 ) -> dict[str, dict[str, float]]:
     """What leaving each source out does to each constant: factors by source and name."""
-    runs = linearised(predictions) if runs is None else runs
-    whole = _changes(runs)
-    factors = {}
-    for source in sorted(set(runs.sources.tolist())):
-        kept = runs.sources != source
-        exp = np.exp(_changes(runs, kept) - whole)
-        used = np.any(runs.slopes[~kept] != 0.0, axis=0)
-        decided = np.any(runs.slopes[kept] != 0.0, axis=0)
-        factors[source] = {
-            constant.name: _factor(constant, float(exp[place]), decided=bool(decided[place]))
-            for place, constant in enumerate(CONSTANTS)
-            if used[place]
-        }
-    return factors
+    by_voice: dict[str, dict[str, float]] = defaultdict(dict)
+    for runs in linearised_all(predictions) if fits is None else fits:
+        whole = _changes(runs)
+        for voice in set(runs.sources.tolist()):
+            by_voice[voice] |= _without(runs, voice, whole)
+    sources = {prediction.row.source for prediction in predictions}
+    return {source: by_voice[voice_of(source)] for source in sources}
+
+
+def _without(runs: _FittedRuns, voice: str, whole: Array) -> dict[str, float]:
+    """Factors on the constants that a source's runs depend on, of a fit of the others."""
+    kept = runs.sources != voice
+    exp = np.exp(_changes(runs, kept) - whole)
+    used = np.any(runs.slopes[~kept] != 0.0, axis=0)
+    decided = np.any(runs.slopes[kept] != 0.0, axis=0)
+    return {
+        constant.name: _factor(constant, float(exp[place]), decided=bool(decided[place]))
+        for place, constant in enumerate(runs.constants)
+        if used[place]
+    }
 
 
 def _factor(constant: Constant, fitted: float, *, decided: bool) -> float:
@@ -248,12 +335,16 @@ def _prior(constant: Constant) -> float:
 
 def _changes(runs: _FittedRuns, kept: NDArray[np.bool_] | bool = True) -> Array:
     """Log change of each constant that fits the kept runs best."""
-    limits = [min(_MOST_LOG, math.log(one.most / one.shipped())) for one in CONSTANTS]
-    return least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), np.array(limits))
+    weights = _weights(runs, kept)
+    return least_absolute(runs.residuals, runs.slopes, weights, _limits(runs), runs.pull)
 
 
-def _log_time(prediction: Prediction) -> float:
-    return math.log(prediction.step_time_s or math.nan)
+def _limits(runs: _FittedRuns) -> Array:
+    return np.array([min(_MOST_LOG, math.log(one.most / one.shipped())) for one in runs.constants])
+
+
+def _log(prediction: Prediction, figure: Figure) -> float:
+    return math.log(predicted(prediction, figure) or math.nan)
 
 
 def _weights(runs: _FittedRuns, kept: NDArray[np.bool_] | bool) -> Array:
@@ -263,23 +354,25 @@ def _weights(runs: _FittedRuns, kept: NDArray[np.bool_] | bool) -> Array:
     return np.asarray(weights / max(float(weights.sum()), 1e-300), dtype=np.float64)
 
 
-def least_absolute(residuals: Array, slopes: Array, weights: Array, limits: Array) -> Array:
+def least_absolute(
+    residuals: Array, slopes: Array, weights: Array, limits: Array, pull: float
+) -> Array:
     """Log changes that minimise the weighted mean |residual - slopes @ changes| plus
-    `_PULL` times their squares; each between -`_MOST_LOG` and its limit. Shapes: (runs,),
+    `pull` times their squares; each between -`_MOST_LOG` and its limit. Shapes: (runs,),
     (runs, constants), (runs,), (constants,); returns (constants,)."""
     changes = np.zeros(slopes.shape[1])
     for _ in range(_ROUNDS):
         sizes = np.maximum(np.abs(residuals - slopes @ changes), _SMALLEST_ERROR)
         leverage = slopes * (weights / sizes)[:, None]
-        matrix = leverage.T @ slopes + 2.0 * _PULL * np.eye(slopes.shape[1])
+        matrix = leverage.T @ slopes + 2.0 * pull * np.eye(slopes.shape[1])
         free = np.linalg.solve(matrix, leverage.T @ residuals)
         changes = np.asarray(np.clip(free, -_MOST_LOG, limits), dtype=np.float64)
     return changes
 
 
 _ABOUT = """\
-# Errors of predicted step times by source, with the shipped constants, which saw most
-# sources, and with constants fitted on all others (planner/evidence/fit/held_out.py).
+# Errors of predicted step times and peaks by source, with the shipped constants, which saw
+# most sources, and with constants fitted on all others (planner/evidence/fit/held_out.py).
 # |predicted / measured - 1|; bias is its signed median. `factors`: on the shipped value.
 # `constant`: the value that ships, the best fit of all runs, what it would be without
 # runs, and what to ship by `ConstantEvidence.shrunk`: one source's fit half way back.
@@ -290,13 +383,21 @@ def render(
     found: Mapping[str, SourceErrors], constants: Mapping[str, ConstantEvidence] | None = None
 ) -> str:
     """The TOML file; `constants`: what each rests on."""
-    files_of = {constant.name: constant.file for constant in CONSTANTS}
+    listed = {constant.name: constant for constant in CONSTANTS}
     content = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "command": COMMAND,
-        "source": {source: asdict(item) for source, item in found.items()},
+        "source": {
+            source: {name: part for name, part in asdict(item).items() if part is not None}
+            for source, item in found.items()
+        },
         "constant": {
-            name: {"file": files_of[name], **asdict(one), "shrunk": one.shrunk}
+            name: {
+                "figure": listed[name].figure,
+                "file": listed[name].file,
+                **asdict(one),
+                "shrunk": one.shrunk,
+            }
             for name, one in (constants or {}).items()
         },
     }
@@ -306,7 +407,10 @@ def render(
 def parse(text: str) -> dict[str, SourceErrors]:
     """What `render` wrote, by source."""
     return {
-        source: SourceErrors(**item)
+        source: SourceErrors(
+            **{figure: FigureErrors(**item[figure]) for figure in FIRST_SIGHT if figure in item},
+            factors=item.get("factors", {}),
+        )
         for source, item in tomllib.loads(text).get("source", {}).items()
     }
 
@@ -321,8 +425,9 @@ def shipped() -> dict[str, SourceErrors]:
 def main(paths: Sequence[str]) -> None:
     """Write the file to standard output."""
     predictions = predict_rows(measured_rows(paths))
-    runs = linearised(predictions)
-    sys.stdout.write(render(held_out(predictions, runs), evidence_of(runs)))
+    fits = linearised_all(predictions)
+    constants = {name: one for runs in fits for name, one in evidence_of(runs).items()}
+    sys.stdout.write(render(held_out(predictions, fits), constants))
 
 
 def measured_by() -> dict[str, frozenset[str]]:

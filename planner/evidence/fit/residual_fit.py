@@ -3,13 +3,12 @@
     python -m planner.evidence.fit.residual_fit [RUNS.csv|FOLDER ...] >
     planner/predict/uncertainty/residuals.json
 
-`planner.predict.uncertainty.residuals` says how the file is read. Step times are predicted with the
-constants that leave a run's source out (`planner.evidence.fit.held_out`, whose file is read); the
-model's memory has no such constants. A stranger's errors are larger than those of a source that the
-model has learnt from: where a run was predicted before anything was changed for it, that error
-stands in the distributions (and, without its framework's name, as much more or less as the name
-changes today), elsewhere that of today `taught` times. Every run is judged by the interval that the
-runs of all *other* sources make.
+`planner.predict.uncertainty.residuals` says how the file is read. Runs are predicted with the
+constants that leave their source out (`planner.evidence.fit.held_out`, whose file is read). A
+stranger's errors are larger than those of a source that the model has learnt from: where a run was
+predicted before anything was changed for it, that error stands in the distributions (and, without
+its framework's name, as much more or less as the name changes today), elsewhere that of today
+`taught` times. Every run is judged by the interval that the runs of all *other* sources make.
 `prior_rows`, `source_power`, `taught`, `communication` and `launches` are those of short lists with
 the best mean interval score of the runs met at first sight; the runs' residuals keep what the last
 two leave of them (`judging.without_unmeasured_errors`). `growth` and `unmeasured` come from ranges
@@ -32,7 +31,7 @@ from itertools import product
 import numpy as np
 
 from planner.evidence.fit.command import rows_of_errors, run
-from planner.evidence.fit.held_out import NOT_FITTED_ON, predict_held_out, shipped
+from planner.evidence.fit.held_out import NOT_FITTED_ON, predict_held_out, shipped, tells
 from planner.evidence.fit.judging import (
     HeldOut,
     Judged,
@@ -52,8 +51,6 @@ from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
 from planner.predict.uncertainty.residuals import ResidualTable
 
-# Below this a peak is mostly what libraries allocate, not the model.
-_SMALLEST_PEAK_GIB = 8.0
 # Tried for `prior_rows`: from believing a family's runs at once to hardly ever.
 _PRIOR_ROWS = (4.0, 8.0, 16.0, 32.0, 64.0)
 # Tried for `source_power`: from every source alike to halfway to every row alike.
@@ -66,7 +63,7 @@ _COMMUNICATION = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 _ABOUT = (
     "How far predictions lie from measurements: ln(measured / predicted) by source of runs and "
     "family (framework, GPU architecture, inside one scale-up domain or beyond, dense or MoE); "
-    "planner/predict/uncertainty/residuals.py says how intervals come from it. Step times: with "
+    "planner/predict/uncertainty/residuals.py says how intervals come from it. Predicted with "
     "the constants that leave the run's source out (held_out.toml). held_out: share of runs in "
     "the 80 % interval that all *other* sources give them, and how many. growth: standard "
     "deviation added for each doubling outside what was measured; unmeasured: for what has no "
@@ -92,7 +89,7 @@ def residuals(predictions: Iterable[Prediction], figure: Figure) -> list[Residua
     named: dict[tuple[str, int], Residual] = {}
     for prediction in predictions:
         error = error_of(prediction, figure)
-        if error is None or not _tests(prediction, figure):
+        if error is None or not tells(prediction, figure):
             continue
         job, row, source = prediction.job, prediction.row, prediction.row.source
         at = prediction.conditions if figure == "time" else conditions_of(job)
@@ -115,14 +112,6 @@ def _at_first_sight(row: MeasuredRow, figure: Figure) -> float | None:
     measured, first = FIRST_SIGHT[figure]
     known, said = row.measurement(measured), row.number(first)
     return None if known is None or said is None else math.log(known / said)
-
-
-def _tests(prediction: Prediction, figure: Figure) -> bool:
-    """Whether a run says something of the model: any step; a large peak of a stated mode."""
-    if figure == "time":
-        return True
-    peak_gib = prediction.row.number("peak_mem_gib") or 0.0
-    return peak_gib >= _SMALLEST_PEAK_GIB and prediction.row.text("recompute") is not None
 
 
 def fitted_table(found: Sequence[Residual], figure: Figure) -> FittedTable:
@@ -216,11 +205,9 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
     """Tables of time and memory, as far as they were measured."""
     factors = {source: item.factors for source, item in shipped().items()}
     unnamed = predict_rows(prediction.row.unnamed for prediction in predictions)
-    everything = [*predictions, *unnamed]
-    timed = [prediction for prediction in everything if error_of(prediction, "time") is not None]
+    unseen = predict_held_out([*predictions, *unnamed], factors)
     found: dict[Figure, list[Residual]] = {
-        "time": residuals(predict_held_out(timed, factors), "time"),
-        "memory": residuals(everything, "memory"),
+        figure: residuals(unseen, figure) for figure in FIRST_SIGHT
     }
     return [fitted_table(runs, figure) for figure, runs in found.items() if runs]
 

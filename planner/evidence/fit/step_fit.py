@@ -1,6 +1,6 @@
-"""The constants that were fitted on whole training steps.
+"""The constants that were fitted on whole training steps and on their peaks of memory.
 
-`planner.evidence.fit.held_out` fits all of them at once, on all runs and without each source;
+`planner.evidence.fit.held_out` fits all of a figure at once, on all runs and without each source;
 `constants.toml` lists them.
 """
 
@@ -13,13 +13,17 @@ from typing import Any, TypeVar
 
 from hardware.curves import load_compute_curves
 from hardware.files import shipped_toml
+from hardware.link_curves import load_curve_table, load_link_curves
 from hardware.load import parse_gpus
-from planner.job.frameworks import load_framework
+from planner.job.frameworks import FrameworkProfile, load_framework
 from planner.job.job import Job
+from planner.predict.uncertainty.families import Figure
 
 _SIXTEEN = frozenset({"bf16", "fp16"})
 _MOST_RUNS = 60
 _CURVES = "hardware/efficiency/compute.toml"
+_LINKS = "hardware/efficiency/collectives.toml"
+_PROFILES = "planner/job/frameworks"
 
 Run = TypeVar("Run")
 
@@ -29,7 +33,8 @@ class Constant:
     """A constant, the compiled core's fields that are proportional to it, and its scope.
 
     `shipped` reads its present value; `applies` says which jobs depend on it; `most`: its upper
-    limit; `prior`: what physics or the same mechanism elsewhere gives it, where that is known.
+    limit; `prior`: what physics or the same mechanism elsewhere gives it, where that is known;
+    `figure`: what it was fitted on; `also`: by whom it was measured beside runs that the fit sees.
     """
 
     name: str
@@ -39,6 +44,8 @@ class Constant:
     applies: Callable[[Job], bool]
     most: float = math.inf
     prior: float | None = None
+    figure: Figure = "time"
+    also: tuple[str, ...] = ()
 
 
 def _rate(name: str, gpu: str, architecture: str, *, wide: bool) -> Constant:
@@ -59,16 +66,53 @@ def _curve(gpu: str, name: str) -> float:
     return float(getattr(load_compute_curves(parse_gpus(f"8x{gpu}").gpu).curves, name).value)
 
 
-def _profile(name: str, framework: str, table: str, field: str, **more: float) -> Constant:
-    """A number of a framework's profile, fitted on the jobs of that profile."""
+def _profile(
+    name: str,
+    table: str,
+    field: str,
+    framework: str = "",
+    core: str = "",
+    **more: Any,
+) -> Constant:
+    """A number of a framework's profile, fitted on the jobs of that profile and its versions
+    (`nanotron-2024`). Without a framework: the number that profiles have which state none. `core`:
+    the compiled core's name for it."""
+
+    def read(profile: FrameworkProfile) -> float:
+        value = getattr(getattr(profile, table), field)
+        # At the peak beyond what is kept (`planner.predict.cost_tables`).
+        kept = profile.saved.logits_saved_bytes if core == "logits_transient_bytes" else 0.0
+        return float(value) - kept
+
+    def shipped() -> float:
+        if framework:
+            return read(load_framework(framework))
+        return float(FrameworkProfile.model_fields[table].annotation.model_fields[field].default)  # type: ignore[union-attr]
+
+    def applies(job: Job) -> bool:
+        if framework:
+            return job.framework.name.startswith(framework)
+        return read(job.framework) == shipped()
+
+    file = f"{framework}.toml" if framework else "execution.py"
     return Constant(
-        name,
-        f"planner/job/frameworks/{framework}.toml",
-        frozenset({field}),
-        lambda: float(getattr(getattr(load_framework(framework), table), field)),
-        # Its versions too (`nanotron-2024`).
-        lambda job: job.framework.name.startswith(framework),
-        **more,
+        name, f"{_PROFILES}/{file}", frozenset({core or field}), shipped, applies, **more
+    )
+
+
+def _link(name: str, link: str, field: str, core: str, **more: Any) -> Constant:
+    """A figure of a kind of link, of the kinds that take it from there too; `core`: the compiled
+    core's field that is proportional to it."""
+    table = load_curve_table()
+    kind = table.scale_up.get(link) or table.scale_out[link]
+
+    def applies(job: Job) -> bool:
+        curves = load_link_curves(job.cluster)
+        level = curves.scale_up if link in table.scale_up else curves.scale_out
+        return bool(getattr(level, field) == getattr(kind, field))
+
+    return Constant(
+        name, _LINKS, frozenset({core}), lambda: float(getattr(kind, field).value), applies, **more
     )
 
 
@@ -85,6 +129,15 @@ _OTHERS = (
         lambda job: job.model.moe is not None and job.framework.kernels.launch_s == _launch(),
     ),
     Constant(
+        "straggler",
+        _LINKS,
+        frozenset({"straggler_share"}),
+        lambda: float(load_curve_table().straggler_share.value),
+        lambda job: job.cluster.num_gpus > job.cluster.scale_up_domain_gpus,
+        # Runs that it was not fitted on grow by 0.9 % a doubling: MPT on 8 to 128 A100, MegaScale.
+        prior=0.009,
+    ),
+    Constant(
         "scan",
         _CURVES,
         frozenset({"scan_efficiency"}),
@@ -97,14 +150,30 @@ _OTHERS = (
 def _constant(row: dict[str, Any]) -> Constant:
     if "gpu" in row:
         return _rate(**row)
-    if "framework" in row:
+    row |= {"also": tuple(row["also"])} if "also" in row else {}
+    if "link" in row:
+        return _link(**row)
+    if "table" in row:
         return _profile(**row)
     return next(one for one in _OTHERS if one.name == row["name"])
 
 
-CONSTANTS = tuple(
-    map(_constant, shipped_toml("planner.evidence.fit", "constants.toml")["constants"])
-)
+_LISTED = shipped_toml("planner.evidence.fit", "constants.toml")
+CONSTANTS = tuple(map(_constant, _LISTED["constants"]))
+# Sources by those that one author measured on one cluster: they speak with one voice.
+_VOICE: dict[str, str] = {
+    source: voice for voice, sources in _LISTED["voices"].items() for source in sources
+}
+
+
+def constants_of(figure: Figure) -> tuple[Constant, ...]:
+    """Those that were fitted on a figure."""
+    return tuple(one for one in CONSTANTS if one.figure == figure)
+
+
+def voice_of(source: str) -> str:
+    """What a source counts as, and is left out with."""
+    return _VOICE.get(source, source)
 
 
 def spread_out(runs: Sequence[Run], most: int = _MOST_RUNS) -> Sequence[Run]:

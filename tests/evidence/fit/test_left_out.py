@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.evidence.fit.held_out import left_out, linearised, measured_by, rests_on
-from planner.evidence.fit.step_fit import CONSTANTS
+from planner.evidence.fit.step_fit import constants_of
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.report import known
 from planner.evidence.runs.rows import FIRST_SIGHT, PUBLISHED, read_rows
@@ -53,8 +53,8 @@ def test_what_was_met_at_first_sight_is_shown_as_it_was_met() -> None:
 
 def test_every_constant_names_the_sources_that_have_a_say_in_it() -> None:
     rows = list(read_rows(PUBLISHED / "simumax_b200.csv"))[:4]
-    found = rests_on(linearised(predict_rows(rows)))
-    assert set(found) == {constant.name for constant in CONSTANTS}
+    found = rests_on(linearised(predict_rows(rows), "time"))
+    assert set(found) == {constant.name for constant in constants_of("time")}
     assert found["blackwell-16bit"] == ["simumax-b200"]
     assert found["hopper-16bit"] == []
 
