@@ -22,7 +22,7 @@ def _wording(ctx: RuleContext) -> str:
     if batch.exact:
         return f"mbs·grad_acc·dp must equal the global batch of {batch.sequences:,} sequences"
     return (
-        f"mbs·grad_acc·dp must be within {batch.tolerance:.1%} "
+        f"mbs·grad_acc·dp must be within {batch.tolerance * 100:.1f} % "
         f"of the global batch of {batch.sequences:,} sequences"
     )
 
@@ -79,7 +79,7 @@ def _ramp_wording(ctx: RuleContext) -> str:
     if not ctx.ramp:
         return "a batch ramp's batches must be multiples of dp·mbs"
     goals = [goal.sequences for goal in (*ctx.ramp, ctx.batch)]
-    near = "" if ctx.batch.exact else f" within {ctx.batch.tolerance:.1%}"
+    near = "" if ctx.batch.exact else f" within {ctx.batch.tolerance * 100:.1f} %"
     fix = f"; dp·mbs must divide {math.gcd(*goals):,}" if ctx.batch.exact else ""
     return (
         f"every batch of the ramp ({goals[0]:,} to {goals[-1]:,} sequences) must be a multiple of "

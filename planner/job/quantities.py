@@ -36,7 +36,8 @@ def share(part: float, digits: int = 1) -> str:
 
 def signed_share(part: float, digits: int = 1) -> str:
     """A relative difference: `+4.9 %`, `-0.5 %`, `+0.0 %`."""
-    return f"{part * 100:+.{digits}f} %"
+    # + 0.0: a rounded -0.0 is 0.
+    return f"{round(part * 100, digits) + 0.0:+.{digits}f} %"
 
 
 def short_count(number: float) -> str:

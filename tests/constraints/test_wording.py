@@ -25,14 +25,14 @@ STATES = replace(DENSE, state_heads=16, state_groups=2)
         ("batch-size", context(batch=EXACT),
          "mbs·grad_acc·dp must equal the global batch of 24 sequences"),
         ("batch-size", context(batch=BatchGoal(2000, 0.125)),
-         "mbs·grad_acc·dp must be within 12.5% of the global batch of 2,000 sequences"),
+         "mbs·grad_acc·dp must be within 12.5 % of the global batch of 2,000 sequences"),
         ("batch-ramp", context(), "a batch ramp's batches must be multiples of dp·mbs"),
         ("batch-ramp", replace(context(batch=EXACT), ramp=RAMP),
          "every batch of the ramp (8 to 24 sequences) must be a multiple of dp·mbs, with as many "
          "micro-batches as the schedule needs; dp·mbs must divide 8, or give another "
          "--batch-ramp"),
         ("batch-ramp", replace(context(batch=BatchGoal(24, 0.25)), ramp=RAMP),
-         "every batch of the ramp (8 to 24 sequences) must be a multiple of dp·mbs within 25.0%, "
+         "every batch of the ramp (8 to 24 sequences) must be a multiple of dp·mbs within 25.0 %, "
          "with as many micro-batches as the schedule needs, or give another --batch-ramp"),
         ("kv-heads-by-tp", context(),
          "anything: tp must divide or be a multiple of 4 key/value heads"),
