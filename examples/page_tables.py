@@ -125,18 +125,14 @@ def constants() -> str:
 
 
 def first_sight() -> str:
-    """Median errors of sources when the model met them first, and now; a draw's by their means."""
+    """Mean over a draw's sources of their median errors when the model met them first, and now."""
     now = {source["family"]: source for source in _shipped()["source"]}
-    rows = []
-    for path in sorted(PUBLISHED.glob("*.csv")):
-        errors = _first_errors(read_rows(path))
-        rows += [
-            (source, *_first_cells({source: figures}, now)) for source, figures in errors.items()
-        ]
-        if len(errors) > 1:
-            name = f"**{path.stem}**: mean of {len(errors)} sources"
-            rows.append((name, *_first_cells(errors, now)))
-    titles = ("source", "runs", "time at first", "now", "memory at first", "now")
+    rows = [
+        (path.stem, str(len(errors)), *_first_cells(errors, now))
+        for path in sorted(PUBLISHED.glob("*.csv"))
+        if (errors := _first_errors(read_rows(path)))
+    ]
+    titles = ("draw", "sources", "runs", "time at first", "now", "memory at first", "now")
     return markdown_table(titles, rows) + "\n"
 
 
