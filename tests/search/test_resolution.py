@@ -15,6 +15,7 @@ from planner.report.search import search_report
 from planner.search.certificate import verify
 from planner.search.exact_front import MEMORY_BYTES, TIME, at_resolution
 from planner.search.limit_results import Point
+from planner.search.limit_results import SLOWEST
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from tests.search.test_short_front import complete, place
@@ -51,7 +52,9 @@ def test_a_coarser_front_is_shorter_and_stands_for_the_fine_one(name: str, text:
     for fast, slow in combinations(found.plans, 2):
         apart = place(slow)[0] > place(fast)[0] * (1.0 + asked.time)
         assert apart or place(fast)[1] - place(slow)[1] >= asked.memory_bytes
-    for plan in fine.plans:
+    # What is slower than this by the solver's share may be beyond the front's end.
+    last = SLOWEST * place(fine.plans[0])[0] / (1.0 + OPTIMAL_WITHIN)
+    for plan in (one for one in fine.plans if place(one)[0] <= last):
         assert any(stands_for(kept, plan, asked, OPTIMAL_WITHIN) for kept in found.plans), plan
 
 
