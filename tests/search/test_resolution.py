@@ -14,8 +14,7 @@ from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.search import search_report
 from planner.search.certificate import verify
 from planner.search.exact_front import MEMORY_BYTES, TIME, at_resolution
-from planner.search.limit_results import Point
-from planner.search.limit_results import SLOWEST
+from planner.search.limit_results import SLOWEST, Point
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from tests.search.test_short_front import complete, place
