@@ -31,7 +31,8 @@ from itertools import product
 import numpy as np
 
 from planner.evidence.fit.command import rows_of_errors, run
-from planner.evidence.fit.held_out import NOT_FITTED_ON, predict_held_out, shipped, tells
+from planner.evidence.fit.constants_fit import NOT_FITTED_ON, tells
+from planner.evidence.fit.held_out import predict_held_out, shipped
 from planner.evidence.fit.judging import (
     HeldOut,
     Judged,

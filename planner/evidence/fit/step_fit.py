@@ -1,7 +1,7 @@
 """The constants that were fitted on whole training steps and on their peaks of memory.
 
-`planner.evidence.fit.held_out` fits all of a figure at once, on all runs and without each source;
-`constants.toml` lists them.
+`planner.evidence.fit.constants_fit` fits all of a figure at once, on all runs and without each
+source; `constants.toml` lists them.
 """
 
 from __future__ import annotations

@@ -10,15 +10,17 @@ import pytest
 
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.tables import FrameworkInputs
-from planner.evidence.fit.held_out import (
+from planner.evidence.fit.constants_fit import (
     ConstantEvidence,
-    FigureErrors,
-    SourceErrors,
     evidence_of,
-    held_out,
     least_absolute,
     linearised,
     linearised_all,
+)
+from planner.evidence.fit.held_out import (
+    FigureErrors,
+    SourceErrors,
+    held_out,
     parse,
     predict_held_out,
     render,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.evidence.fit.held_out import left_out, linearised, measured_by, rests_on
+from planner.evidence.fit.constants_fit import linearised, rests_on
+from planner.evidence.fit.held_out import left_out, measured_by
 from planner.evidence.fit.step_fit import constants_of
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.report import known
