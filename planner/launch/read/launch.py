@@ -29,6 +29,7 @@ from planner.launch.read.configured import (
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import Source
 from planner.launch.read.embedded import embedded_environment, embedded_texts
+from planner.launch.read.environment import as_unread_may_set, with_blocking
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron import MegatronReader
@@ -38,12 +39,11 @@ from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.shell import read_script
 from planner.launch.read.shell_calls import script_call
 from planner.launch.read.shell_state import Command, Shell
-from planner.launch.read.text import HOLE, Files, Text, Word, digits
+from planner.launch.read.text import HOLE, Files, Text, Word
 from planner.launch.read.world import accelerate_counts, stated_counts
 
 # Frameworks whose programs train by next-token prediction, unless their names say otherwise.
 _PRETRAINERS = ("torchtitan", "nanotron")
-_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
 def read_launch(
@@ -67,42 +67,12 @@ def read_launch(
     if plans:
         return replace(_plan(read, plans[0], hints, plan), files=read.files.by_path)
     read_shells(read, hints)
-    found = _as_launched(replace(_found(read, hints), files=read.files.by_path), read.launch)
+    found = with_blocking(replace(_found(read, hints), files=read.files.by_path), read.launch)
     if found.format in READ_ONLY:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         return replace(found, problems=(*read.problems, *plain))
-    problems = (*read.problems, *_as_environment_may(read, found.problems))
+    problems = (*read.problems, *as_unread_may_set(found.problems, read.launch, read.problems))
     return replace(found, problems=problems, counts=_counts(read, found))
-
-
-def _as_launched(found: Found, launch: LaunchCommand | None) -> Found:
-    """With what the command's environment asks of CUDA, whatever the framework."""
-    given = None if launch is None else launch.command.environment.get(_BLOCKING)
-    if given is None or not digits(given.value.strip()):
-        return found
-    problem = Problem(
-        "blocking-launches",
-        f"{_BLOCKING}={given.value} is for debugging: the CPU waits for each kernel to end",
-        "warning",
-        places=tuple(span.place for span in [given.first()] if span),
-        fix=f"unset {_BLOCKING}",
-    )
-    variations = (*found.variations, "blocking-launches")
-    return replace(found, variations=variations, problems=(*found.problems, problem))
-
-
-def _as_environment_may(read: Opened, problems: Sequence[Problem]) -> Iterator[Problem]:
-    """A variable that is not set may be in a file of them that was not there."""
-    words = () if read.launch is None else read.launch.command.words
-    unread = [item.text for item in read.problems if item.text.startswith("source ")]
-    unread += [one.text.value for one in words if one.text.value.startswith("--env-file")]
-    for problem in problems:
-        is_absent = problem.rule == "cuda-device-max-connections" and "not set" in problem.text
-        if not (unread and is_absent):
-            yield problem
-            continue
-        text = f"{problem.text}; {unread[0].partition(':')[0]} may set it, and was not read"
-        yield replace(problem, severity="warning", text=text)
 
 
 def _counts(read: Opened, found: Found) -> tuple[Count, ...]:

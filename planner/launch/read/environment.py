@@ -1,0 +1,44 @@
+"""What the environment of a launch's command says, whatever the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import Found, Problem
+from planner.launch.read.text import digits
+
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
+
+
+def with_blocking(found: Found, launch: LaunchCommand | None) -> Found:
+    """With launches that the CPU waits for, where CUDA is asked for them."""
+    given = None if launch is None else launch.command.environment.get(_BLOCKING)
+    if given is None or not digits(given.value.strip()):
+        return found
+    problem = Problem(
+        "blocking-launches",
+        f"{_BLOCKING}={given.value} is for debugging: the CPU waits for each kernel to end",
+        "warning",
+        places=tuple(span.place for span in [given.first()] if span),
+        fix=f"unset {_BLOCKING}",
+    )
+    variations = (*found.variations, "blocking-launches")
+    return replace(found, variations=variations, problems=(*found.problems, problem))
+
+
+def as_unread_may_set(
+    problems: Sequence[Problem], launch: LaunchCommand | None, noted: Sequence[Problem]
+) -> Iterator[Problem]:
+    """A variable that is not set may be in a file of them that was not there, which is `noted`."""
+    words = () if launch is None else launch.command.words
+    unread = [item.text for item in noted if item.text.startswith("source ")]
+    unread += [one.text.value for one in words if one.text.value.startswith("--env-file")]
+    for problem in problems:
+        is_absent = problem.rule == "cuda-device-max-connections" and "not set" in problem.text
+        if not (unread and is_absent):
+            yield problem
+            continue
+        text = f"{problem.text}; {unread[0].partition(':')[0]} may set it, and was not read"
+        yield replace(problem, severity="warning", text=text)
