@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 
 from planner.cost import fields as f
 from planner.evidence.runs.mapping import map_row
-from planner.evidence.runs.predict import Prediction
-from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
 from planner.job.frameworks import load_framework
 
 # Korthikanti et al. 2022, Table 5: GPT 175B on 64 A100, full recompute, 18.13 s.
@@ -63,3 +64,9 @@ def check_settings(case: Case) -> None:
         found = attrgetter(path)
         like = isinstance(value, str) and value.startswith("as ")
         assert found(profile) == (found(load_framework(value[3:])) if like else value), path
+
+
+@cache
+def published(source: str, file: str) -> list[Prediction]:
+    rows = read_rows(PUBLISHED / f"{file}.csv")
+    return predict_rows(one for one in rows if one.source == source)
