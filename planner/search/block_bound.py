@@ -34,8 +34,10 @@ from planner.search.terms import ShapeTerms
 MOST_OF_MEAN = 2.5
 # Stages at the start of the pipeline of which each may show most traffic at the end of a step.
 SHOWS = 6
-# Starts of unlike runs, over a stage's chunks, with which this bound takes no more than seconds.
+# Starts of unlike runs with which this bound takes no more than seconds, over a stage's chunks, and
+# milliseconds, in a chunk.
 _MOST_STARTS = 64
+_FEW_STARTS = 16
 # Layers of a model with which it takes seconds, however they are mixed.
 _FEW_LAYERS = 64
 # Most places that the layers of all stages may have together.
@@ -57,6 +59,11 @@ def applies(ctx: LayoutContext) -> bool:
     few = ctx.layers <= _FEW_LAYERS or sum(sequence(ctx.kinds).repeats) * ctx.vpp <= _MOST_STARTS
     choice = few if shared else ctx.blocks > 1
     return plain and choice and sequence(ctx.kinds).coded
+
+
+def is_quick(ctx: LayoutContext) -> bool:
+    """Whether kinds of layers repeat enough for this bound to come before any other."""
+    return sum(sequence(ctx.kinds).repeats) <= _FEW_STARTS
 
 
 @dataclass(frozen=True)

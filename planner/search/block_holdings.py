@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.layout_context import LayoutContext
+from planner.cost.tables import Array
 
 Integers = NDArray[np.int64]
 # Codes of holdings have 64 bits.
@@ -205,6 +206,16 @@ class StagesThatHold:
         self._done = np.array([phase.done or none for phase in phases], dtype=np.int64)
         self._two_layers = np.array([phase.two_layers for phase in phases])
         self._ordered = any(phase.ordered for phase in phases)
+
+    @cached_property
+    def shares(self) -> tuple[Array, Array]:
+        """([phase, stage] of what is pinned, [phase, stage, number of a holding] of one more of
+        each) as shares of the limit, without what counts once however many there are; at phases
+        that every stage has."""
+        if self.memory is None:
+            return np.zeros((0, self.pp)), np.zeros((0, self.pp, 2 * self.kinds))
+        always = ~self._two_layers
+        return self._pinned[always] / self.memory.limit, self._each[always] / self.memory.limit
 
     def fits(self, stages: list[int], held: Integers) -> NDArray[np.bool_]:
         """[stage, holding]: whether the memory of each of some stages holds it."""

@@ -21,7 +21,9 @@ from planner.predict.layouts import job_placement
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
-from planner.search.block_bound import NO_BOUND, Bound
+from planner.search.block_bound import NO_BOUND, Bound, StageSeconds
+from planner.search.block_holdings import StagesThatHold
+from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.front import Floats
 from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST
 from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms, within
@@ -57,6 +59,7 @@ class BoundedShapes:
         self._tight_bounds: dict[tuple[int, int], Array] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
+        self._prices: dict[object, Prices] = {}
         # Whether bounds by whole blocks pay: not where a rough answer will do.
         self._whole_blocks = tie <= OPTIMAL_WITHIN
         # By shape, within `limit_bytes`.
@@ -218,13 +221,21 @@ class BoundedShapes:
         Without a plan to beat any layout will do, and that is CP-SAT's to find.
         """
         row = int(self.rows[position])
-        if not self._whole_blocks or target == np.inf:
-            return NO_BOUND
-        terms, ctx = self.linear(row, float(self.limits[index]))
-        if not block_bound.applies(ctx):
-            return NO_BOUND
-        target_s, each_s = target * float(self.columns["gbs"][row]), self._tight_s(position, index)
-        return block_bound.least_step(terms, ctx, target_s, each_s, self.deadline)
+        found = NO_BOUND
+        wanted = self._whole_blocks and target < np.inf
+        if wanted:
+            terms, ctx = self.linear(row, float(self.limits[index]))
+            target_s = target * float(self.columns["gbs"][row])
+            whole = block_bound.applies(ctx)
+            if ctx.placement == "straight" and not (whole and block_bound.is_quick(ctx)):
+                seconds, memory = StageSeconds(terms, ctx), StagesThatHold(ctx)
+                found = Bound(least_step_s(seconds, memory, target_s, self._prices))
+            if whole and found.step_s < target_s:
+                each_s = np.maximum(found.step_s, self._tight_s(position, index))
+                found = block_bound.least_step(terms, ctx, target_s, each_s, self.deadline).over(
+                    found
+                )
+        return found
 
     def linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
         """The linear terms of a shape, and what layout rules read of it under a memory limit."""

@@ -14,8 +14,9 @@ from constraints.layout import LAYOUT_RULES
 from constraints.layout_context import Recomputation
 from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout
-from planner.search.block_bound import NO_BOUND, applies, least_step
+from planner.search.block_bound import NO_BOUND, StageSeconds, applies, least_step
 from planner.search.block_holdings import Block, Recompute, StagesThatHold, run_codes, sequence
+from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.layout_model import SolverOptions, chunks, solve_layout
 from planner.search.terms import memory_numbers
 from tests.search.brute import context, step_time_s
@@ -26,7 +27,7 @@ from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_te
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(2, 1), (2, 2), (3, 1)]),
-    st.sampled_from(["none", "all", "shared"]),
+    st.sampled_from(["none", "all", "shared", "free"]),
     st.lists(st.integers(0, 2), min_size=6, max_size=6),
     st.floats(4.0, 12.0),
     st.sampled_from([0.0, 1.0]),
@@ -53,6 +54,17 @@ def test_no_layout_beats_the_bound(
         head_layers=1 + seed % 3,
     )
     best = best_by_exhaustion(terms, ctx)
+    seconds, memory, prices = StageSeconds(terms, ctx), StagesThatHold(ctx), dict[object, Prices]()
+    by_prices_s = least_step_s(seconds, memory, 1e3, prices)
+    assert by_prices_s <= min(1e3, best * (1.0 + 1e-9))
+    # Any prices will do: those of a shape with less memory.
+    tight = with_second_layer(memory_numbers(terms, 0.9 * limit_gib * GIB))
+    less = StagesThatHold(replace(ctx, memory=tight))
+    least_step_s(seconds, less, 1e3, prices)
+    assert least_step_s(seconds, memory, 1e3, prices) == pytest.approx(by_prices_s)
+    assert least_step_s(seconds, memory, 0.9 * by_prices_s, prices) <= best
+    if recomputation == "free":
+        return
     found = least_step(terms, ctx, np.inf)
     assert found.step_s <= best * (1.0 + 1e-9)
     enough = 0.5 * (found.step_s + 0.01)
