@@ -123,24 +123,34 @@ def _block(ctx: LayoutContext, block: int, most_layers: int) -> Block:
     return Block("middle", first, 0 if width - most_layers + 1 >= every else width, least, 0)
 
 
+class Holdings(NamedTuple):
+    """[holding, number]: layers of each kind, then those of each kind that recompute. `sums` that
+    were formed to find them, in so many `calls`."""
+
+    numbers: Integers
+    sums: int
+    calls: int
+
+
 @lru_cache(maxsize=1 << 14)
 def holdings(
     model: Sequence, blocks: tuple[Block, ...], recompute: Recompute, most_layers: int
-) -> Integers:
-    """[holding, number]: what a stage of at most `most_layers` layers may hold, and perhaps more:
-    layers of each kind, then those of each kind that recompute."""
+) -> Holdings:
+    """What a stage of at most `most_layers` layers may hold, and perhaps more."""
     limit = (most_layers + 1) * model.weights[-1]
-    found = [np.zeros(0, dtype=np.int64)]
+    found, formed, calls = [np.zeros(0, dtype=np.int64)], 0, 0
     for sizes in _chunk_sizes(blocks, most_layers):
         sums = np.zeros(1, dtype=np.int64)
         for block, choices in zip(blocks, sizes, strict=True):
             runs = {code for size in choices for code in run_codes(model, block, recompute, size)}
             totals = np.add.outer(sums, np.array(sorted(runs), dtype=np.int64))
+            formed, calls = formed + totals.size, calls + 1
             sums = np.unique(totals[totals < limit])
         found.append(sums)
     codes = np.unique(np.concatenate(found))
     base = model.layers + 1
-    return np.stack([codes // weight % base for weight in model.weights[:-1]], axis=1)
+    numbers = np.stack([codes // weight % base for weight in model.weights[:-1]], axis=1)
+    return Holdings(numbers, formed, calls)
 
 
 def _chunk_sizes(blocks: tuple[Block, ...], most_layers: int) -> Iterator[list[range]]:

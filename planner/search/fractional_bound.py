@@ -18,6 +18,7 @@ import numpy as np
 from planner.cost.tables import Array
 from planner.search.block_bound import StageSeconds
 from planner.search.block_holdings import StagesThatHold
+from planner.search.limit_results import Spent
 
 if TYPE_CHECKING:
     from ortools.linear_solver.pywraplp import Constraint, Variable
@@ -26,16 +27,23 @@ if TYPE_CHECKING:
 _TOO_MUCH = 1e-3
 
 
+# Work of a linear programme, s a stage.
+PRICES_S = 3e-4
 # Shares of the slowest stage's seconds [stage], which sum to one; seconds of the step for a whole
 # memory [moment, stage], and for a layer less than must recompute [stage].
 Prices = tuple[Array, Array, Array]
 
 
 def least_step_s(
-    seconds: StageSeconds, memory: StagesThatHold, enough_s: float, known: dict[object, Prices]
+    seconds: StageSeconds,
+    memory: StagesThatHold,
+    enough_s: float,
+    known: dict[object, Prices],
+    spent: Spent,
 ) -> float:
     """No layout of the shape within its memory has a shorter step; more than `enough_s`, s, is not
-    asked for. `known`: prices of shapes like it, which may be enough for this one."""
+    asked for. `known`: prices of shapes like it, which may be enough for this one. `spent`: counts
+    the work."""
     ctx, none, every = seconds.ctx, np.zeros(seconds.ctx.pp), np.full(seconds.ctx.pp, np.inf)
     # Blocks that share a number recompute no layer, or at least one of all that must hold any.
     alone = ctx.may_part
@@ -54,6 +62,7 @@ def least_step_s(
         key = memory.shares[0].shape, ctx.recomputation, case
         found_s = bound.at(known[key], enough_s) if key in known else 0.0
         if found_s < enough_s:
+            spent.work_s += PRICES_S * ctx.pp
             known[key] = bound.best_prices(enough_s)
             found_s = max(found_s, bound.at(known[key], enough_s))
         enough_s = found_s

@@ -23,7 +23,7 @@ from planner.search.limit_results import Effort, LimitResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Work for one changed job.
-TRIAL_EFFORT = Effort(most_solves=16)
+TRIAL_EFFORT = Effort(most_solves=16, most_work_s=4.0)
 
 # Factors on numbers of the cost core, by the name of the number.
 Factors = Mapping[str, float]

@@ -139,7 +139,8 @@ def test_ctrl_c_gives_the_front_so_far(whole: SearchResult) -> None:
 
 def test_a_second_ctrl_c_ends_it() -> None:
     def insist(_what: str, _done: int, _total: int) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         find_plans(REQUEST, progress=insist)
@@ -152,12 +153,12 @@ def test_the_solver_leaves_ctrl_c_to_the_search() -> None:
 COMMAND = """
 import os, signal, sys
 from planner.search.explorer import Explorer
-climb = Explorer.climb
-def interrupted(self, index, beside):
+look_at = Explorer.look
+def interrupted(self, index, look, beside):
     if index == 1:
         os.kill(os.getpid(), signal.SIGINT)
-    return climb(self, index, beside)
-Explorer.climb = interrupted
+    return look_at(self, index, look, beside)
+Explorer.look = interrupted
 from planner.cli.program import main
 sys.argv = ["planner", "search", "--model", "llama-3.2-1b", "--gpus", "4xL40S", "--gbs", "16",
             "--seq", "4096", "--pp", "2,4", "--cp", "1", "--mbs", "1", "--without", "cuda-graphs",
