@@ -76,8 +76,8 @@ def find_plans(
     not searched.
     `short`: look only for plans as fast as the fastest, and for lighter ones until there are so
     many between which people would choose; the recommended plan is the same. `relaxed`: where
-    nothing fits, search what would; `verdict` is told before that. `launch`: what launch writers say of the job and its plans,
-    which becomes a note.
+    nothing fits, search what would; `verdict` is told before that. `launch`: what launch writers
+    say of the job and its plans, which becomes a note.
     UsageError if no configuration is legal; NothingFitsError if none fits; CannotTellError if the
     time is over before every configuration is costed.
     """
