@@ -119,7 +119,7 @@ def _start_helper(entries: Sequence[Entry]) -> subprocess.Popen[bytes] | None:
     names = [entry.__name__ for entry in entries]
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "planner.predict.warmup", *names],
+            [sys.executable, "-P", "-m", "planner.predict.warmup", *names],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
