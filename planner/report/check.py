@@ -11,6 +11,7 @@ from planner.job.quantities import gib, percent_sure, plural, seconds, share, si
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
 from planner.launch.check.measured import GIB, Findings, GapExplanation, MeasuredComparison
+from planner.launch.check.network import NETWORK_RULE, network_sentence
 from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
 from planner.predict.plan_text import (
@@ -56,8 +57,9 @@ def check_report(
 ) -> Iterator[Block]:
     """The whole report: verdict, problems, prediction, changes, measurement."""
     yield Facts(tuple(_head_facts(assessment, explanation)))
-    if assessment.problems:
-        problems = assessment.problems
+    # What the head says of the network is not said again.
+    problems = [item for item in assessment.problems if not _is_said_first(item)]
+    if problems:
         yield Facts(
             tuple((_MARKS[one.severity], problem_text(one)) for one in problems), "Problems"
         )
@@ -72,6 +74,10 @@ def check_report(
     if assessment.setup is not None and not assessment.unpredictable:
         yield _changes(assessment, changes)
     yield from _setting_blocks(assessment.found, verbose=verbose)
+
+
+def _is_said_first(problem: Problem) -> bool:
+    return problem.rule == NETWORK_RULE and problem.severity == "warning"
 
 
 def verdict(assessment: Assessment) -> str:
@@ -113,6 +119,9 @@ def _head_facts(
 ) -> Iterator[tuple[str, str]]:
     found, setup, plan = assessment.found, assessment.setup, assessment.plan
     files = ", ".join(dict.fromkeys(Path(path).name for path in found.files))
+    if assessment.network is not None and assessment.network.costs:
+        problem = next(item for item in assessment.problems if item.rule == NETWORK_RULE)
+        yield "first", f"unset {network_sentence(assessment.network)}  {_places(problem)}"
     yield "files", f"{files} ({_FORMATS[found.format]})"
     yield "verdict", verdict(assessment)
     if explanation is not None:
@@ -150,10 +159,14 @@ def problem_text(problem: Problem) -> str:
     late = " (not found before run time)" if problem.late and not said else ""
     verb = "Give" if problem.fix.startswith("--env") else "Write"
     fix = f". {verb}: {problem.fix}" if problem.fix else ""
-    places = ", ".join(_short(place) for place in problem.places[:_MOST_PLACES])
-    more = " …" if len(problem.places) > _MOST_PLACES else ""
-    where = f"  {places}{more}" if places else ""
+    where = f"  {_places(problem)}" if problem.places else ""
     return f"{problem.text}{late}{fix}  [{problem.rule}]{where}"
+
+
+def _places(problem: Problem) -> str:
+    """Where a problem's settings stand, the first few."""
+    places = ", ".join(_short(place) for place in problem.places[:_MOST_PLACES])
+    return places + (" …" if len(problem.places) > _MOST_PLACES else "")
 
 
 def _short(place: str) -> str:

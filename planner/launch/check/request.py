@@ -15,6 +15,7 @@ from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
+from hardware.transport import TransportSettings
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks import FrameworkProfile, load_framework
 from planner.job.frameworks.execution import Overlap
@@ -38,13 +39,15 @@ IN_FILES = "from the files"
 class LaunchRequest(Request):
     """A request whose model may be described by the files and whose profile by their settings.
 
-    `shape`: the model, None where `model` names it; `variations`: of `variations.toml`. What a
+    `shape`: the model, None where `model` names it; `variations`: of `variations.toml`;
+    `transport`: what NCCL's variables make of the links. What a
     hypothesis about a measurement has in their place: `profile`, and `links`, the rate between
     nodes over that of the machine.
     """
 
     shape: ModelSpec | None = None
     variations: tuple[str, ...] = ()
+    transport: TransportSettings = TransportSettings()
     profile: FrameworkProfile | None = Field(default=None, exclude=True)
     links: float = Field(default=1.0, exclude=True)
 
@@ -79,8 +82,9 @@ class LaunchRequest(Request):
         )
 
     def job_cluster(self, profile: FrameworkProfile) -> Cluster:
-        """The machine; its switches reduce where the files ask for it and they can."""
-        cluster = self.find_cluster()
+        """The machine, as NCCL's variables let it be used; its switches reduce where the files ask
+        for it and they can."""
+        cluster = self.transport.applied(self.find_cluster())
         if self.sharp and profile.parallelism.sharp_groups and not why_not(cluster):
             return with_sharp(cluster, cluster.sharp)
         return cluster.model_copy(update={"sharp": ""})
@@ -152,6 +156,7 @@ def _request(
         model=model,
         shape=found.shape if found.model is None else None,
         variations=found.variations,
+        transport=found.transport(),
         gpus=gpus,
         cluster=cluster,
         gbs=gbs,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from constraints.context_kinds import ContextKind
+from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec
 from planner.launch.read.text import SourceFile, Span, Text
@@ -264,6 +265,8 @@ class Found:
     problems: tuple[Problem, ...] = ()
     assumed: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Variables of NCCL and libfabric that the command sees (`hardware.transport`).
+    network: tuple[Setting, ...] = ()
     # The configuration file, where there is one; it may stand inside another.
     document: Text | None = None
     # What the launch takes further settings from, and that was not there to read.
@@ -274,6 +277,10 @@ class Found:
     def asked(self) -> dict[str, Any]:
         """What is asked of the job, by field of `Request`."""
         return {name: getattr(self, name) for name in ASKED}
+
+    def transport(self) -> TransportSettings:
+        """What those variables make of the links."""
+        return read_transport({one.key: str(one.value) for one in self.network})
 
     def setting(self, key: str) -> Setting | None:
         """The setting of a key, unknown ones too; the last where it is given again."""

@@ -29,7 +29,7 @@ from planner.launch.read.configured import (
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import Source
 from planner.launch.read.embedded import embedded_environment, embedded_texts
-from planner.launch.read.environment import as_unread_may_set, with_blocking
+from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron import MegatronReader
@@ -68,6 +68,7 @@ def read_launch(
         return replace(_plan(read, plans[0], hints, plan), files=read.files.by_path)
     read_shells(read, hints)
     found = with_blocking(replace(_found(read, hints), files=read.files.by_path), read.launch)
+    found = with_network(found, read.launch, hints.environment)
     if found.format in READ_ONLY:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         return replace(found, problems=(*read.problems, *plain))
