@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from hardware.errors import HardwareError
 from hardware.frozen import Frozen
 from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
 from hardware.sharp import generation, leaf_nodes, with_sharp

@@ -151,9 +151,7 @@ def _named_nics(text: str) -> int:
 # --- what it changes ------------------------------------------------------------------------------
 
 
-def transport_changes(
-    settings: TransportSettings, cluster: Cluster
-) -> tuple[TransportChange, ...]:
+def transport_changes(settings: TransportSettings, cluster: Cluster) -> tuple[TransportChange, ...]:
     """What settings change on a cluster; a variable that changes nothing there is left out."""
     return tuple(_changes(settings, cluster))
 
@@ -263,12 +261,14 @@ def _scale_out(cluster: Cluster) -> float:
 
 
 def over_sockets(cluster: Cluster, node_bytes_per_s: float) -> Cluster:
-    """The cluster with TCP sockets between its nodes, of so many bytes/s a node and direction."""
+    """The cluster with TCP sockets between its nodes, of so many bytes/s a node and direction, over
+    as many fast ports as that takes."""
+    ports = max(1, round(node_bytes_per_s / FAST_PORT_BYTES_PER_S))
     return cluster.model_copy(
         update={
             "fabric": "ethernet",
-            "nics_per_node": 1,
-            "nic_bytes_per_s": node_bytes_per_s,
+            "nics_per_node": ports,
+            "nic_bytes_per_s": node_bytes_per_s / ports,
             _SCALE_OUT: node_bytes_per_s / cluster.node_gpus,
             "oversubscription": 1.0,
             "sharp": "",

@@ -134,9 +134,7 @@ def assess(
                 problems += _left_out(found, plan)
                 network = network_cost(found, setup, plan)
     problems += network_problems(found, setup, network)
-    return Assessment(
-        found, setup, job, _sorted(problems, ignored), plan, tuple(ignored), network
-    )
+    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored), network)
 
 
 def _no_machine(number: int | None) -> Problem:

@@ -10,9 +10,9 @@ from typing import Any
 from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
-from planner.launch.check.measured import Findings
 from planner.launch.check.network import NetworkCost
 from planner.launch.read.found import Setting
+from planner.predict.diagnosis.findings import Findings
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Plan
 

@@ -35,10 +35,11 @@ def with_network(
     """With the variables of NCCL and libfabric that the command sees; `given`: by the user, who is
     right. One whose value is not known is noted, and counts as not set."""
     environment = {} if launch is None else launch.command.environment
+    stated = given or {}
     settings = {
         name: _variable(name, environment[name]) for name in VARIABLES if name in environment
     }
-    settings |= {name: Setting(name, given[name]) for name in VARIABLES if name in (given or {})}
+    settings |= {name: Setting(name, stated[name]) for name in VARIABLES if name in stated}
     unknown = [setting for setting in settings.values() if setting.unknown]
     notes = tuple(
         Problem(
