@@ -108,13 +108,24 @@ def schedule_assumptions(job: Job) -> list[str]:
     return notes
 
 
+def _dropout_notes(job: Job) -> tuple[str, ...]:
+    """What dropout adds, or that it is off where the profile's runs and formulas have it."""
+    if job.dropout:
+        return ("dropout on: backward keeps its masks, one byte a value",)
+    if job.framework.saved.dropout:
+        return ("dropout off; published runs and formulas of this profile have it: --dropout",)
+    return ()
+
+
 def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
-    """What the framework's profile says, but for techniques that do not work with the degrees, and
-    what is taken for granted of the model's layers."""
+    """What the framework's profile says, but for techniques that do not work with the degrees and
+    for other precisions; dropout; and what is taken for granted of the model's layers."""
     unused = set(job.techniques) - set(used_techniques(job, degrees))
+    unused |= {"fp16", "bf16"} - {job.precision}
     notes = tuple(
         text for text in job.framework.assumptions if text.partition(":")[0] not in unused
     )
+    notes += _dropout_notes(job)
     if job.model.has_states:
         notes += (
             "state-space layers run in fused kernels: mamba_ssm and causal_conv1d, or "

@@ -50,7 +50,7 @@ class Technique(Frozen):
     models of these alone, where there are any. `linked`: its ranks of tensor parallelism must be
     linked by NVLink. `rounds`: what it computes is rounded otherwise. `needs`: packages beyond the
     framework's. `profile`: of the same installation, which it puts in place of the framework's,
-    techniques and all.
+    techniques and all. `ends`: assumptions of the profile that no longer hold with it.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Technique(Frozen):
     linked: bool = False
     rounds: bool = False
     profile: str = ""
+    ends: tuple[str, ...] = ()
     tables: Changes = ()
     without: Changes = ()
     evidence: str
