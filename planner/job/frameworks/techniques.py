@@ -48,9 +48,9 @@ class Technique(Frozen):
     recomputed beside it; `OFFLOAD`: no activations are offloaded. `applies`: to mixtures of
     experts, to those that have attention and experts in a layer, or to all models; `families`: to
     models of these alone, where there are any. `linked`: its ranks of tensor parallelism must be
-    linked by NVLink. `cuda`: its kernels exist for NVIDIA's GPUs alone. `rounds`: what it computes is
-    rounded otherwise. `needs`: packages beyond the framework's. `profile`: of the same installation, which it puts in place of the framework's,
-    techniques and all.
+    linked by NVLink. `cuda`: its kernels exist for NVIDIA's GPUs alone. `rounds`: what it computes
+    is rounded otherwise. `needs`: packages beyond the framework's. `profile`: of the same
+    installation, which it puts in place of the framework's, techniques and all.
     """
 
     name: str
@@ -115,6 +115,10 @@ class Site:
             return f"its kernels are counted for models of {', '.join(technique.families)} only"
         if technique.profile and self.altered:
             return "it is costed with the framework's usual switches only"
+        return self._machine_obstacle(technique)
+
+    def _machine_obstacle(self, technique: Technique) -> str:
+        """Why a technique cannot work on the GPUs and their links."""
         if technique.cuda and self.vendor != "nvidia":
             return f"its kernels are written in CUDA, and the GPUs are {self.vendor.upper()}'s"
         if technique.linked and not self.linked:
