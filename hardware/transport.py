@@ -3,7 +3,7 @@ the same), and libfabric's.
 
 A variable that is left from debugging can send everything over TCP sockets, or through the memory
 of the host, a tenth to a hundredth of the rate; the run only gets slower. `TransportSettings` are
-the variables' values; `transport_changes` says which of them change something on a cluster, and how.
+the variables' values; `transport_changes` says which of them change a cluster, and how.
 
 Source: NCCL user guide, "Environment Variables" (docs.nvidia.com/deeplearning/nccl), and NCCL's
 transports (src/transport/*.cc, src/graph/paths.cc).
