@@ -73,6 +73,9 @@ def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
     """The command with what the machine wants, where the writer says nothing else, cuBLAS's
     workspaces as the request has them, and the name of the run."""
     found = {**machine_environment(launch), **command.environment}
+    if launch.job.cluster.gpu.vendor != "nvidia":
+        # torch's allocator has no segments that grow on ROCm.
+        found.pop(ALLOCATOR, None)
     config = launch.request.cublas_workspace_config
     if config is not None:
         found[CUBLAS_WORKSPACE_CONFIG] = config, "workspaces of cuBLAS, pairs of KiB and count"

@@ -161,6 +161,8 @@ def readme(
         **_memory(launch, expected),
         **_time(launch, expected),
     )
+    if launch.job.cluster.gpu.vendor == "amd":
+        text = text.replace("nvidia-smi", "rocm-smi")
     return "\n".join(map(_wrapped, text.splitlines())).rstrip("\n") + "\n"
 
 

@@ -14,6 +14,7 @@ from planner.job.quantities import (
     share,
     signed_share,
 )
+from planner.predict.diagnosis.findings import Findings
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -32,6 +33,7 @@ from planner.predict.plan_text import (
     step_time_text,
     techniques_text,
 )
+from planner.report.diagnosis import measured_blocks
 from planner.report.full_memory import full_memory_facts, limit_text
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
@@ -52,14 +54,18 @@ _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
 
 @as_report
-def explanation_report(explanation: Explanation) -> Iterator[Block]:
-    """The whole report."""
+def explanation_report(
+    explanation: Explanation, findings: Findings | None = None
+) -> Iterator[Block]:
+    """The whole report; `findings`: of a measured run."""
     plan = explanation.plan
     yield Facts(tuple(_plan_facts(explanation)))
     yield memory_table(explanation)
     yield stage_table(explanation)
     yield time_table(explanation)
     yield Notes(metric_notes(explanation))
+    if findings is not None:
+        yield from measured_blocks(findings)
     if explanation.assumptions:
         assumed = tuple((entry.about, entry.text) for entry in explanation.assumptions)
         yield Facts(assumed, "Assumed")
