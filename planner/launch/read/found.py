@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,6 +138,15 @@ def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model N
     return Problem("model-unknown", text, "missing", places, fix)
 
 
+def telling(unknown: str) -> str:
+    """What the user may give for what is not known, from why it is not."""
+    if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
+        named = re.match(r"\$(\w+)", unknown)
+        return f"give {unread[1]} too, or --env {named[1] if named else 'NAME'}=VALUE"
+    named = re.match(r"\$(\w+|@)\b|\$(@)", unknown)
+    return f"--env {named[1] or named[2]}=VALUE" if named else "--env NAME=VALUE sets a variable"
+
+
 def unresolved(setting: Setting) -> Problem:
     """A setting that decides, and whose value is not known."""
     return Problem(
@@ -144,7 +154,7 @@ def unresolved(setting: Setting) -> Problem:
         f"{setting.key} is {setting.unknown}",
         "missing",
         (setting.place,),
-        fix="--env NAME=VALUE sets a variable",
+        fix=telling(setting.unknown),
     )
 
 

@@ -112,7 +112,7 @@ class MegatronReader:
             self.arguments, split, layers, degrees["pp"], self.dialect.name
         )
         # Forks and other programs split the layers by rules of their own.
-        forked = not (self.dialect.core or self.dialect.name in ("primus", "older"))
+        forked = not (self.dialect.core or self.dialect.name in ("primus", "older", "swift"))
         self.problems += [
             replace(problem, severity="missing", fix="") if forked else problem
             for problem in split.problems

@@ -21,6 +21,7 @@ from planner.launch.read.found import (
     Severity,
     is_slip,
     nearest,
+    telling,
 )
 from planner.launch.read.shell_state import MOST_NOTES
 from planner.launch.read.text import Span, Text, Word
@@ -235,7 +236,7 @@ def _whole(words: Sequence[Word]) -> Span | None:
 def _unknown_word(word: Word) -> Problem:
     text = f"{word.text.unknown}: taken as no arguments"
     where = (word.used.place,) if word.used else ()
-    return Problem("unresolved", text, "warning", where, "--env NAME=VALUE sets a variable")
+    return Problem("unresolved", text, "warning", where, telling(word.text.unknown))
 
 
 def _check_values(option: Option, arguments: Arguments) -> None:
@@ -283,6 +284,12 @@ def core_like(unknown: Setting) -> str:
     return _option_like(_plain(unknown))
 
 
+def slip_of(unknown: Setting) -> str:
+    """Core's option of which an unknown one is surely a slip; empty for one of a fork."""
+    close = core_like(unknown)
+    return close if close and is_slip(_plain(unknown), close) else ""
+
+
 @lru_cache
 def _option_like(name: str) -> str:
     return nearest(name, options(), 0.75)
@@ -321,12 +328,12 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
     hidden = [item for item in arguments.problems if item.rule == "unresolved"]
     if not hidden:
         return problems
-    names = ", ".join(dict.fromkeys(item.text.partition(",")[0] for item in hidden))
+    fix = ", ".join(dict.fromkeys(item.fix for item in hidden))
     return [
         replace(
             problem,
             severity="missing",
-            fix=f"--env NAME=VALUE for {names}",
+            fix=fix,
             edits=(),
         )
         if problem.severity in ("error", "missing") and _is_of_absence(problem, arguments)

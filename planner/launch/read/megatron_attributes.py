@@ -304,7 +304,7 @@ class _SwiftReader(SettingsReader):
         super().__init__(replace(launch, arguments=words), script.hints)
 
     def _dialect(self) -> Dialect:
-        return replace(CORE, name="program", words="ms-swift", core=False)
+        return replace(CORE, name="swift", words="ms-swift", core=False)
 
     def _shape(self) -> Any:
         if self.hints.model:

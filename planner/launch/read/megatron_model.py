@@ -23,7 +23,7 @@ from planner.launch import megatron_table as table
 from planner.launch.megatron_states import LINEAR_LAYERS
 from planner.launch.megatron_table import MEGATRON, option
 from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
-from planner.launch.read.found import Hints, Problem, model_unknown
+from planner.launch.read.found import Hints, Problem, model_unknown, telling
 from planner.launch.read.megatron_arguments import Arguments
 from planner.launch.read.megatron_details import (
     hybrid_text,
@@ -66,14 +66,14 @@ def read_model(
     missing = [name for name in _NEEDED if name not in counted and arguments.number(name) is None]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
-        unresolved = [
-            f"--{name} is {setting.unknown}"
+        unresolved = {
+            f"--{name} is {setting.unknown}": telling(setting.unknown)
             for name in missing
             if (setting := arguments.setting(name)) is not None and setting.unknown
-        ]
+        }
         if unresolved:
             why = f"the model is not known: {'; '.join(unresolved)}"
-            return None, [model_unknown(why, fix="--env NAME=VALUE sets a variable")]
+            return None, [model_unknown(why, fix=" ".join(dict.fromkeys(unresolved.values())))]
         return None, [Problem("model-unknown", f"the model is not known: {names} missing")]
     try:
         return _spec(arguments, hints, assumed), []
