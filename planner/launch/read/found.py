@@ -142,7 +142,7 @@ def telling(unknown: str) -> str:
     """What the user may give for what is not known, from why it is not."""
     if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
         named = re.match(r"\$(\w+)", unknown)
-        return f"give {unread[1]} too, or --env {named[1] if named else 'NAME'}=VALUE"
+        return f"--env {named[1] if named else 'NAME'}=VALUE, or {unread[1]} too"
     named = re.match(r"\$(\w+|@)\b|\$(@)", unknown)
     return f"--env {named[1] or named[2]}=VALUE" if named else "--env NAME=VALUE sets a variable"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import islice, pairwise
@@ -24,7 +24,7 @@ from planner.launch.read.found import (
     telling,
 )
 from planner.launch.read.shell_state import MOST_NOTES
-from planner.launch.read.text import Span, Text, Word
+from planner.launch.read.text import HOLE, Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
 # Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
@@ -34,12 +34,14 @@ _OLDER_CHOICES = {MEGATRON["tokenizer-kind"].name: ("Llama3Tokenizer", "MistralT
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the parser. `values`: switch, one, many, or how many."""
+    """An option of the parser. `values`: switch, one, many, or how many; `type`: int, float, or
+    empty for any text."""
 
     name: str
     values: str
     default: str
     choices: tuple[str, ...]
+    type: str = ""
 
 
 @cache
@@ -50,9 +52,9 @@ def options() -> dict[str, Option]:
     for line in text.splitlines():
         if line.startswith("#"):
             continue
-        names, values, default, choices, *_ = (*line.split("\t"), "", "")
+        names, values, default, choices, kind, *_ = (*line.split("\t"), "", "", "")
         first, *_ = names.split()
-        option = Option(first, values, default, tuple(filter(None, choices.split(","))))
+        option = Option(first, values, default, tuple(filter(None, choices.split(","))), kind)
         found |= dict.fromkeys(names.split(), option)
     return found
 
@@ -109,7 +111,7 @@ class Arguments(Placed):
         try:
             return int(text)
         except ValueError:
-            self._not_a_number(name, text, "a whole number")
+            self.not_a_number(name, text, "a whole number")
             return None
 
     def real(self, name: str) -> float:
@@ -118,7 +120,7 @@ class Arguments(Placed):
         try:
             return float(text or 0.0)
         except ValueError:
-            self._not_a_number(name, text or "", "a number")
+            self.not_a_number(name, text or "", "a number")
             return 0.0
 
     def many(self, name: str) -> tuple[str, ...]:
@@ -135,7 +137,8 @@ class Arguments(Placed):
         """Note a problem of options; `more`: fields of `Problem`."""
         self.problems.append(self.problem(rule, text, *names, **more))
 
-    def _not_a_number(self, name: str, text: str, what: str) -> None:
+    def not_a_number(self, name: str, text: str, what: str) -> None:
+        """Note a value that is none, once."""
         problem = self.wrong(f"--{name} {text!r} is not {what}", name)
         if problem not in self.problems:
             self.problems.append(problem)
@@ -246,6 +249,7 @@ def _check_values(option: Option, arguments: Arguments) -> None:
         arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
         del arguments.given[option.name]
         return
+    _check_type(option, arguments)
     if not option.choices or given.unknown or option.values == "many":
         return
     text = str(given.value)
@@ -259,6 +263,28 @@ def _check_values(option: Option, arguments: Arguments) -> None:
         )
         arguments.problems.append(problem)
         arguments.strange_values[option.name] = problem
+
+
+_TYPES: Mapping[str, tuple[Callable[[str], object], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+}
+
+
+def _check_type(option: Option, arguments: Arguments) -> None:
+    """Values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
+    if option.type not in _TYPES:
+        return
+    made, what = _TYPES[option.type]
+    given = arguments.given[option.name]
+    texts = given.value if isinstance(given.value, tuple) else (given.value,)
+    for text in map(str, texts if not given.unknown else ()):
+        if HOLE in text:
+            continue
+        try:
+            made(text)
+        except ValueError:
+            arguments.not_a_number(option.name, text, what)
 
 
 def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> tuple[str, ...]:
@@ -285,9 +311,10 @@ def core_like(unknown: Setting) -> str:
 
 
 def slip_of(unknown: Setting) -> str:
-    """Core's option of which an unknown one is surely a slip; empty for one of a fork."""
-    close = core_like(unknown)
-    return close if close and is_slip(_plain(unknown), close) else ""
+    """Core's option of which an unknown one is surely a slip, or the start, which argparse does not
+    take for it here; empty for one of a fork."""
+    close, name = core_like(unknown), _plain(unknown)
+    return close if close and (is_slip(name, close) or close.startswith(name)) else ""
 
 
 @lru_cache

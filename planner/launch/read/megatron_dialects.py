@@ -18,7 +18,7 @@ from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
 from planner.launch.read.megatron_arguments import RELEASE, Arguments, slip_of
-from planner.launch.read.megatron_rules import CONNECTIONS
+from planner.launch.read.megatron_rules import CONNECTIONS, refused_everywhere
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.shell_state import MOST_NOTES
 
@@ -224,11 +224,13 @@ def _translate_checkpointing(arguments: Arguments) -> None:
 
 
 def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
-    """Refusals of core 0.19 as warnings where the options are another's."""
+    """Refusals of core 0.19 as warnings where the options are another's that may not have them."""
     if dialect.core:
         return list(problems)
     return [
-        replace(problem, severity="warning", edits=()) if problem.severity == "error" else problem
+        replace(problem, severity="warning", edits=())
+        if problem.severity == "error" and problem.rule not in refused_everywhere()
+        else problem
         for problem in problems
     ]
 

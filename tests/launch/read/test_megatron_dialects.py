@@ -23,7 +23,7 @@ def test_megatron_deepspeed(folder: ReadFolder) -> None:
         script(f"{GPT} --deepspeed --zero-stage 1 --deepspeed-activation-checkpointing "
                "--num-key-value-heads 4 --no-pipeline-parallel")
     )  # fmt: skip
-    assert (found.framework, found.zero, found.recompute) == ("megatron-deepspeed", 1, "full")
+    assert (found.framework, found.zero, found.recompute) == ("megatron-deepspeed", 1, "none")
     assert found.shape is not None and found.shape.kv_heads == 4
     assert judged(found).plan is not None
     assert any(problem.rule == "dialect" for problem in found.problems)

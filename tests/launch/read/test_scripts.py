@@ -195,7 +195,10 @@ def test_a_script_that_another_starts_is_read_there(tmp_path: Path, order: str) 
 def test_options_in_a_file_that_was_not_read_are_asked_for(folder: ReadFolder) -> None:
     script = "source $WHERE/params.sh\npython pretrain_gpt.py ${ALL[@]}\n"
     found = judged(folder({"a.sh": script}))
-    assert "give $WHERE/params.sh too" in verdict(found) and found.verdict == "cannot tell"
+    assert (
+        "--env ALL=VALUE, or $WHERE/params.sh too" in verdict(found)
+        and found.verdict == "cannot tell"
+    )
 
 
 def test_options_chosen_in_a_loop_that_is_not_followed_may_be_there(folder: ReadFolder) -> None:
