@@ -17,6 +17,9 @@ from planner.launch.read.text import SourceFile, Span, Text
 # Likeness from which an unknown name is taken for a misspelt one.
 SURELY_MEANT = 0.9
 
+# How the reason begins for which a value that is still to be filled in is not known.
+PLACEHOLDER = "a placeholder"
+
 Severity = Literal["error", "missing", "warning", "note"]
 Format = Literal[
     "megatron",
@@ -42,7 +45,7 @@ class Setting:
     `training.local_batch_size`); `file` and `line` of the value, line 0 where it stands in no file.
     `spans`: where its value could be replaced, the place where it is defined first, the place
     where it is used after; `whole`: key and value together, for removal. `unknown`: why the value
-    is not known.
+    is not known, and `variable`: what `--env` calls that which would tell it.
     """
 
     key: str
@@ -52,6 +55,7 @@ class Setting:
     spans: tuple[Span, ...] = ()
     whole: Span | None = None
     unknown: str = ""
+    variable: str = ""
 
     @property
     def place(self) -> str:
@@ -154,8 +158,17 @@ def unresolved(setting: Setting) -> Problem:
         f"{setting.key} is {setting.unknown}",
         "missing",
         (setting.place,),
-        fix=telling(setting.unknown),
+        fix=_told_by(setting),
     )
+
+
+def _told_by(setting: Setting) -> str:
+    """What tells a value that is not known."""
+    if setting.variable:
+        return f"--env {setting.variable}=VALUE"
+    if setting.unknown.startswith(PLACEHOLDER):
+        return f"its value in {setting.place}"
+    return telling(setting.unknown)
 
 
 @dataclass(frozen=True, slots=True)
