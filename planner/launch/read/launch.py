@@ -36,6 +36,7 @@ from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_attributes import is_swift_megatron, read_swift_megatron
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
+from planner.launch.read.options_file import with_options_files
 from planner.launch.read.shell import read_script
 from planner.launch.read.shell_calls import script_call
 from planner.launch.read.shell_state import Command, Shell, Site, Undecided
@@ -136,7 +137,8 @@ def _found(read: Opened, hints: Hints) -> Found:
             found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
         return replace(found, document=read.texts[config])
     if launch is not None and of_megatron:
-        return MegatronReader(launch, hints).found()
+        launch, unread = with_options_files(launch, read.files)
+        return MegatronReader(launch, hints, unread).found()
     if launch is not None and is_trainer(launch):
         return read_trainer(launch, read.files, hints)
     raise CannotTellError(_no_launch(read, launch))
@@ -258,7 +260,7 @@ def _no_launch(read: Opened, launch: LaunchCommand | None) -> str:
 
 def _with(configs: Mapping[str, Text]) -> str:
     """What is wanted of the configuration files that a command names."""
-    if any("{{" in name for name in configs):
+    if any("a placeholder" in text.unknown or "{{" in name for name, text in configs.items()):
         return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
     shown = ", ".join(name.replace(HOLE, "...") for name in configs if name.strip(f"{HOLE}/"))
     if shown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -30,6 +31,10 @@ RELEASE = "megatron-core 0.19"
 # Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
 # figure.
 _OLDER_CHOICES = {MEGATRON["tokenizer-kind"].name: ("Llama3Tokenizer", "MistralTokenizer")}
+
+
+# Values that somebody still has to fill in.
+_TO_FILL = re.compile(r"(?i)x{2,}|to-?do\b.*|fixme|tbd|your\W?\w*.*|<.*>|\?+|\.{2,}|_{2,}\w+_{2,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,9 @@ class Arguments(Placed):
     def not_a_number(self, name: str, text: str, what: str) -> None:
         """Note a value that is none, once."""
         problem = self.wrong(f"--{name} {text!r} is not {what}", name)
+        if _TO_FILL.fullmatch(text):
+            said = f"--{name} {text!r} is still to be filled in: {what}"
+            problem = self.wrong(said, name, severity="missing", fix=f"its value in {name}")
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -371,7 +379,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
     """Whether an option that is not given would take a problem away."""
-    if problem.rule in ("model-unknown", "micro-batch"):
+    if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
         return True
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
     return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)

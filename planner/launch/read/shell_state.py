@@ -283,6 +283,24 @@ def broken_nodes(tree: Node) -> Iterator[Node]:
         ahead += [child for child in reversed(node.children) if child.has_error or child.is_missing]
 
 
+_TEMPLATED = r"(?<!\$)\{\{\s*([A-Za-z_]\w*)\s*\}\}|(?<=[\s\"'=])__([A-Z][A-Z0-9_]*)__(?=[\s\"']|$)"
+
+
+def filled_in(source: Text, given: Mapping[str, str]) -> Text:
+    """`{{ LAYERS }}` and `__LAYERS__` with what the user gives for them, else not known."""
+    parts, at = [], 0
+    for match in re.finditer(_TEMPLATED, source.value, re.MULTILINE):
+        name = match[1] or match[2]
+        value = Text.made(given[name]) if name in given else Text.not_known(_to_fill(name))
+        parts += [source[at : match.start()], value]
+        at = match.end()
+    return join([*parts, source[at:]]) if parts else source
+
+
+def _to_fill(name: str) -> str:
+    return f"${name}, a placeholder"
+
+
 def without_placeholders(source: Text) -> Text:
     """`DATA=<path to your data>` as a value that is not known, not as a redirection; so is
     `SEQ=# TODO`."""

@@ -51,9 +51,11 @@ def settled(
     if not others:
         return found
     problems = tuple(_as_certain(found.problems, others))
-    is_sure = not any(item.severity in ("error", "missing") for item in problems)
+    broken = set(_broken(found.problems))
     said = {
-        other.undecided.place: _said(_differing(found, program, other), other, soft=is_sure)
+        other.undecided.place: _said(
+            _differing(found, program, other), other, soft=_keeps(broken, other.found)
+        )
         for other in reversed(others)
     }
     return replace(found, problems=(*reversed(said.values()), *problems))
@@ -90,6 +92,11 @@ def _others(undecided: Mapping[Site, Undecided], again: ReadAgain) -> Iterator[_
             continue
         if found is not None:
             yield _Other(one, branch, found, program)
+
+
+def _keeps(broken: set[tuple[str, str]], other: Found | None) -> bool:
+    """Whether another reading lacks and breaks at least as much, so that it would tell no more."""
+    return other is not None and broken <= set(_broken(other.problems))
 
 
 def _differs(found: Found, other: _Other) -> bool:
