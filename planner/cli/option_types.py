@@ -321,6 +321,7 @@ RUNS = _Whole(1, 1000)
 TIME_LIMIT = Number(0, 365 * 86400, low_open=True)
 MEASURED_S = Number(0, 1e6, low_open=True)
 MEASURED_GIB = Number(0, 1e6, low_open=True)
+MEASURED_TOKENS = Number(0, 1e15, low_open=True)
 
 SHARE = Parsed("share", _share, "0", "0.5", "1", "search")
 FRACTION = Parsed(

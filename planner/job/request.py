@@ -57,6 +57,7 @@ from planner.job.technique_rules import (
     technique_conditions,
     unrefused_modes,
 )
+from planner.job.unmodelled import modules_not_modelled
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
@@ -195,6 +196,8 @@ class Request(Frozen):
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
         resolved = self.find_model()
+        if resolved.left_out:
+            raise UsageError(modules_not_modelled(resolved.asked, resolved.left_out))
         framework = self.find_framework()
         check_precision(framework, self.precision)
         if self.cublas_workspace_config is not None:

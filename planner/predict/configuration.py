@@ -14,7 +14,7 @@ from planner.job.quantities import run_lengths
 from planner.job.recomputation import layer_modes
 from planner.job.recompute import Recomputed, demand_parts
 from planner.job.request import Request
-from planner.predict.cost_model import CostModel
+from planner.predict.altered_model import AlteredModel, Factors
 from planner.predict.costed_plan import job_plan
 from planner.predict.layout_wording import layout_problems
 from planner.predict.layouts import even_layout, in_mode, plain_context
@@ -50,14 +50,15 @@ def evaluate_job(
     block_layers: Sequence[int] | None = None,
     recomputed: Recomputed | None = None,
     mtp_standalone: bool = False,
+    factors: Factors | None = None,
 ) -> Plan:
-    """`evaluate` of a request that is resolved."""
+    """`evaluate` of a request that is resolved; `factors`: on numbers of the cost core."""
     _demand_range(degrees)
     job = replace(job, recompute=given_modes(job, recompute, recomputed))
     for mode in job.recompute:
         demand_parts(mode, job.model)
     layout = given_layout(job, degrees, block_layers, recomputed, mtp_standalone)
-    cost_model = CostModel(job, compiled=False)
+    cost_model = AlteredModel(job, factors or {}, compiled=False)
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
     return job_plan(cost_model, costed, 0, layout, columns, "evaluated")

@@ -14,6 +14,7 @@ from planner.job.quantities import (
     share,
     signed_share,
 )
+from planner.predict.diagnosis.findings import Findings
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -32,6 +33,7 @@ from planner.predict.plan_text import (
     step_time_text,
     techniques_text,
 )
+from planner.report.diagnosis import measured_blocks
 from planner.report.full_memory import full_memory_facts, limit_text
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
@@ -42,6 +44,7 @@ from planner.search.explanation import (
     NeighbourReport,
     StageGroup,
     StagePlace,
+    Term,
 )
 from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
@@ -51,14 +54,18 @@ _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
 
 @as_report
-def explanation_report(explanation: Explanation) -> Iterator[Block]:
-    """The whole report."""
+def explanation_report(
+    explanation: Explanation, findings: Findings | None = None
+) -> Iterator[Block]:
+    """The whole report; `findings`: of a measured run."""
     plan = explanation.plan
     yield Facts(tuple(_plan_facts(explanation)))
     yield memory_table(explanation)
     yield stage_table(explanation)
     yield time_table(explanation)
     yield Notes(metric_notes(explanation))
+    if findings is not None:
+        yield from measured_blocks(findings)
     if explanation.assumptions:
         assumed = tuple((entry.about, entry.text) for entry in explanation.assumptions)
         yield Facts(assumed, "Assumed")
@@ -163,10 +170,18 @@ def _stage_row(group: StageGroup) -> tuple[str, ...]:
 def time_table(explanation: Explanation) -> TableData:
     """Terms of the step time."""
     terms = explanation.time
-    rows = [(term.label, seconds(term.amount), share(term.share)) for term in terms]
+    rows = [row for term in terms for row in _time_rows(term, explanation)]
     whole = sum(term.share for term in terms)
     rows.append(("step", seconds(explanation.plan.step_time_s), share(whole)))
     return table("~term | time | share", rows, "Time of one step, on the slowest stage")
+
+
+def _time_rows(term: Term, explanation: Explanation) -> Iterator[tuple[str, str, str]]:
+    """A term; under the compute term its parts, with what bounds each."""
+    yield term.label, seconds(term.amount), share(term.share)
+    if term.name == "compute_s" and len(explanation.compute) > 1:
+        for part in explanation.compute:
+            yield f"- {part.label}", seconds(part.amount), share(part.share)
 
 
 def metric_notes(explanation: Explanation) -> tuple[str, ...]:

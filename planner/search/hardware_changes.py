@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hardware.sharp import why_not, with_sharp
 from planner.job.job import Job
-from planner.search.trial import Factors
+from planner.predict.altered_model import Factors
 from planner.search.what_if_result import ChangeKind
 
 GIB = 2**30

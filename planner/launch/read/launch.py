@@ -29,7 +29,7 @@ from planner.launch.read.configured import (
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import Source
 from planner.launch.read.embedded import embedded_environment, embedded_texts
-from planner.launch.read.environment import as_unread_may_set, with_blocking
+from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron import MegatronReader
@@ -68,6 +68,7 @@ def read_launch(
         return replace(_plan(read, plans[0], hints, plan), files=read.files.by_path)
     read_shells(read, hints)
     found = with_blocking(replace(_found(read, hints), files=read.files.by_path), read.launch)
+    found = with_network(found, read.launch, hints.environment)
     if found.format in READ_ONLY:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         return replace(found, problems=(*read.problems, *plain))
@@ -106,7 +107,8 @@ def _found(read: Opened, hints: Hints) -> Found:
     config = _config_path(read, launch)
     of_megatron = launch is not None and is_megatron(launch)
     if config is not None and not (of_megatron and read.kinds[config] == "deepspeed"):
-        source = Source(read.texts[config], config, launch, read.files, hints)
+        beside_it = next((path for path in read.of_kind("deepspeed") if path != config), "")
+        source = Source(read.texts[config], config, launch, read.files, hints, beside_it)
         found = read_configured(read.kinds[config], source)
         if launch is not None and found.framework in _PRETRAINERS and other_model(launch):
             why = f"{launch.name} trains nothing, by its name"
@@ -156,6 +158,19 @@ def _is_shown(launch: LaunchCommand) -> bool:
     return bool(words) and words[0].text.value in ("echo", "printf")
 
 
+# Configurations of which one launch may have one each: what accelerate starts, what is trained,
+# what shards. The first that is there names the others, or is completed by them.
+_PARTS: tuple[Kind, ...] = (
+    "accelerate", "llamafactory", "axolotl", "trainer", "trainer-python", "deepspeed",
+)  # fmt: skip
+
+
+def is_one_launch(kinds: Sequence[Kind]) -> bool:
+    """Whether configurations of these kinds, given together, describe one launch."""
+    trained = [kind for kind in kinds if kind not in ("accelerate", "deepspeed")]
+    return len(set(kinds)) == len(kinds) and len(trained) <= 1 and set(kinds) <= set(_PARTS)
+
+
 def _config_path(read: Opened, launch: LaunchCommand | None) -> str | None:
     """The configuration file: given, written by the script, or named by it and there."""
     given = read.of_kind(*CONFIGURATIONS)
@@ -165,9 +180,9 @@ def _config_path(read: Opened, launch: LaunchCommand | None) -> str | None:
         if match is not None:
             return match
     if given:
-        if len(given) > 1:
+        if len(given) > 1 and not is_one_launch([read.kinds[path] for path in given]):
             raise UsageError(f"several configurations ({', '.join(given)}): give one at a time")
-        return given[0]
+        return min(given, key=lambda path: _PARTS.index(read.kinds[path]) if len(given) > 1 else 0)
     if launch is None or is_megatron(launch):
         return None
     return _open_named(read, launch, named)
@@ -350,7 +365,8 @@ def read_shells(read: Opened, hints: Hints) -> None:
 
 def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
     """The command that starts a Trainer's settings under accelerate's: the two that were given."""
-    sharding, settings = read.of_kind("accelerate"), read.of_kind("trainer")
+    sharding = read.of_kind("accelerate")
+    settings = read.of_kind("trainer", "llamafactory", "axolotl")
     if len(sharding) == len(settings) == 1:
         words = ("accelerate", "launch", "--config_file", sharding[0], "train.py", settings[0])
         command = Command(tuple(Word(Text.made(word)) for word in words), {}, sharding[0], 1)
@@ -425,7 +441,7 @@ def _add_written(path: str, text: Text, read: Opened) -> None:
         read.programs[Path(path).name] = text.value
     try:
         kind = file_kind(path, text.value)
-    except (UsageError, HardwareError):
+    except (UsageError, CannotTellError, HardwareError):
         return
     if kind not in (None, "shell", "arguments", "plan", "job") and path not in read.kinds:
         read.kinds[path] = kind
