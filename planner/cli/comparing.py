@@ -165,7 +165,7 @@ def show_study(
     """Write the files that were asked for, and print the study; without a report write alone."""
     style, output = shown
     if output is not None:
-        write_text(output, study_text(study))
+        write_text(output, study_text(study), force=options["force"])
     if options["plot"] is not None:
         from planner.report.charts.curves import curves_chart
         from planner.report.pages.studies import figure_of, study_page

@@ -89,7 +89,7 @@ def _train(options: dict[str, Any]) -> int:
             )  # fmt: skip
     document = partial(memory_json, request, footprint, worst, solution, advice)
     if output is not None:
-        write_text(output, document())
+        write_text(output, document(), force=options["force"])
     if options["plot"] is not None:
         _draw(options["plot"], memory_figure(footprint, stages))
     if options["as_json"]:
