@@ -126,7 +126,7 @@ def _write_fixed(
         raise UsageError("--fix changes several files: leave -o out, and each gets .fixed")
     written = [(_fixed_path(name, options), text) for name, text in fixed.texts.items()]
     for path, text in written:
-        write_text(path, text)
+        write_text(path, text, force=options["force"])
     names = ", ".join(str(path) for path, _ in written)
     done = "; ".join(fixed.done)
     click.echo(f"wrote {names}: {done}" if written else "--fix: nothing to write", err=True)

@@ -54,7 +54,7 @@ def _explain(plan_file: str, number: int | None, until: Until, options: dict[str
         explanation = _explained(result, number, until, options)
     if trace is not None:
         text = json.dumps(step_trace(result.plans[number - 1]), allow_nan=False)
-        write_text(trace, text + "\n")
+        write_text(trace, text + "\n", force=options["force"])
     write_result_plot(options["plot"], result, Path(plan_file), number)
     if options["as_json"] and findings is not None:
         click.echo(with_measured(explanation.model_dump(mode="json"), findings))

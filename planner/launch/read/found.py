@@ -202,7 +202,7 @@ class Count:
 ASKED = (
     "seq", "framework", "precision", "dtype", "optimizer", "attention", "schedule", "dropout",
     "expert_imbalance", "cp_comm_type", "cp_sizes", "sharp", "gradient_as_bucket_view",
-    "set_to_none", "bias", "optimizer_offload", "activation_offload",
+    "set_to_none", "mtp_layers", "bias", "optimizer_offload", "activation_offload",
     "activation_offload_fraction",
 )  # fmt: skip
 
@@ -267,6 +267,8 @@ class Found:
     gradient_as_bucket_view: bool = False
     set_to_none: bool = True
     cublas_workspace_config: str | None = None
+    # None: those of `shape`, else as the framework does by default.
+    mtp_layers: int | None = None
     bias: bool = True
     plan_gpus: str | None = None
     main_file: str = ""
