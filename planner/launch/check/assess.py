@@ -15,6 +15,11 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel
 from planner.job.unmodelled import modules_not_modelled
+from planner.launch.check.network import (
+    NetworkCost,
+    network_cost,
+    network_problems,
+)
 from planner.launch.check.request import as_request
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
@@ -56,6 +61,8 @@ class Assessment:
     plan: Plan | None
     # Rules whose breach is only noted.
     ignored: tuple[str, ...] = ()
+    # What variables of the environment do to the network, where there is a prediction.
+    network: NetworkCost | None = None
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -113,7 +120,7 @@ def assess(
         # A reader that knows the rule says it with its place and what to write.
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
-    plan = None
+    plan, network = None, None
     if job is not None:
         if job.cluster.gpu.architecture in _NO_CONNECTION_RULE:
             problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
@@ -132,7 +139,9 @@ def assess(
                 problems.append(_from_error(str(error)))
             else:
                 problems += _left_out(found, plan)
-    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
+                network = network_cost(found, setup, plan)
+    problems += network_problems(found, setup, network)
+    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored), network)
 
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:

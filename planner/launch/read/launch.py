@@ -29,7 +29,7 @@ from planner.launch.read.configured import (
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import Source
 from planner.launch.read.embedded import embedded_environment, embedded_texts
-from planner.launch.read.environment import as_unread_may_set, with_blocking
+from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron import MegatronReader
@@ -91,6 +91,7 @@ def _opened(paths: Sequence[str | Path], contents: Mapping[str, str]) -> Opened:
 def _found_in(read: Opened, hints: Hints) -> Found:
     """The launch of files whose scripts have been read."""
     found = with_blocking(replace(_found(read, hints), files=read.files.by_path), read.launch)
+    found = with_network(found, read.launch, hints.environment)
     if found.format in READ_ONLY:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         return replace(found, problems=(*read.problems, *plain))
