@@ -108,9 +108,10 @@ def comparing_request(options: dict[str, Any]) -> Request:
     return build_request(request, recompute=options["recompute"])
 
 
-def offers_for(options: dict[str, Any]) -> tuple[Offer, ...]:
-    """The clusters of --gpus and --clusters."""
-    offers = tuple(Offer(gpus=text) for text in several_clusters(options["gpus"]))
+def offers_for(options: dict[str, Any], usual: tuple[str, ...] = ()) -> tuple[Offer, ...]:
+    """The clusters of --gpus and --clusters; where neither is given, of `usual`."""
+    texts = options["gpus"] or (() if options["clusters"] else usual)
+    offers = tuple(Offer(gpus=text) for text in several_clusters(texts))
     if options["clusters"] is not None:
         offers += each_size(read_offers(Path(options["clusters"])))
     if not offers:

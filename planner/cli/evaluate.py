@@ -71,12 +71,15 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
             "--activation-offload search: only planner search, compare and scale choose the "
             "modules; name them to cost one configuration, as core_attn,attn_proj"
         )
-    given = {name: options[name] for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")}
+    given = {name: options[name] for name in ("tp", "pp", "vpp", "cp", "ep", "mbs")}
     by_accumulation = not any(options.get(name) for name in ("gbs", "gbs_tokens", "batch_ramp"))
     if by_accumulation and options["grad_acc"] is None:
         raise UsageError("give the global batch: --gbs-tokens 4M, --gbs 512 or --grad-acc 32")
     job = build_request(options | ({"gbs": 1} if by_accumulation else {})).resolve()
     dp = _data_parallel(options, job)
+    given["etp"] = options["etp"] or job.framework.usual_etp(
+        experts=job.model.moe is not None, tp=given["tp"], ep=given["ep"]
+    )
     step = given["mbs"] * dp
     grad_acc = options["grad_acc"] or max(1, round(job.batch.sequences / step))
     batch = {"gbs": step * grad_acc} if by_accumulation else {}

@@ -98,8 +98,22 @@ def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
     return ""
 
 
+def _whole_experts(job: Job, degrees: Degrees) -> str:
+    """etp 1, where that is legal and the degree is only the framework's default."""
+    usual = job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep)
+    stage = degrees.dp * degrees.cp * degrees.tp
+    if degrees.etp != usual or usual == 1 or stage % degrees.ep:
+        return ""
+    return f": without --etp {job.framework.name} takes etp = tp = {usual}; give --etp 1"
+
+
 # The nearest fix of a broken rule, where the degrees tell it.
-_FIXES = {"batch-size": _nearest_batch, "zero-stage-offered": _technique_with_zero_stage}
+_FIXES = {
+    "batch-size": _nearest_batch,
+    "zero-stage-offered": _technique_with_zero_stage,
+    "experts-fill-stage": _whole_experts,
+    "expert-ffn-by-etp": _whole_experts,
+}
 
 
 def _broken(job: Job, degrees: Degrees) -> list[str]:

@@ -29,6 +29,7 @@ RelaxationKind = Literal[
     "optimizer",
     "offload",
     "activation-offload",
+    "technique",
     "dtype",
     "sequence",
     "framework",

@@ -49,6 +49,12 @@ class LaunchRequest(Request):
             return super().find_model()
         return ResolvedModel(spec=self.shape, name=self.shape.name, asked=self.shape.name)
 
+    def trained_mtp(self, model: ModelSpec, profile: FrameworkProfile) -> int:
+        """As the files describe the model."""
+        if self.shape is not None and profile.mtp != "never":
+            return model.mtp_layers
+        return super().trained_mtp(model, profile)
+
     def offload_text(self, model: ModelSpec) -> str:
         """Without modules that the model has not: Megatron passes them over."""
         names = [name for name in self.activation_offload.split(",") if has_module(name, model)]
@@ -158,12 +164,10 @@ def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
     model = found.shape if found.model is None else load_model(found.model).spec
     replica = found.tp * found.pp * found.cp
     dp = found.dp or max(1, world // replica)
-    etp = found.etp
-    if model is None or model.moe is None:
-        # experts-needed says so if ep > 1.
-        etp = 1
-    elif etp is None:
-        etp = found.tp
+    # Of a dense model experts-needed says so if ep > 1.
+    experts = model is not None and model.moe is not None
+    usual = load_framework(found.framework).usual_etp(experts=experts, tp=found.tp, ep=found.ep)
+    etp = usual if found.etp is None or not experts else found.etp
     step = found.mbs * dp
     grad_acc = found.grad_acc or max(1, (found.gbs or step) // step)
     replicated = dp * found.cp > 1

@@ -42,6 +42,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "deepseek-v3": {
         "model": "deepseek-v3", "gpus": "256xH100", "gbs": 2048, "seq": 4096,
         "limits": {"pp": (16,), "tp": (1, 2), "cp": (1,), "mbs": (1,)}, "fit_probability": 0.75,
+        "use": ("bf16-gradients",),
     },
 }  # fmt: skip
 CASES = [
