@@ -183,7 +183,7 @@ def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
     ctx = rule_context(job)
     columns = given_columns(degrees)
     return {
-        rule.name: f"{rule.explain(ctx)}  [{rule.name}]"
+        rule.name: f"{rule.why(columns, ctx)}  [{rule.name}]"
         for rule in rules_of(ctx)
         if not rule.mask(columns, ctx)[0]
     }

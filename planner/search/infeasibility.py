@@ -31,6 +31,7 @@ RelaxationKind = Literal[
     "optimizer",
     "offload",
     "activation-offload",
+    "technique",
     "dtype",
     "sequence",
     "framework",
