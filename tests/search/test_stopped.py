@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None
     assert not cut.proven
     assert cut.gap == 1.0
     assert all(plan.gap == 1.0 and plan.status == "feasible" for plan in cut.plans)
-    assert any("no time was left for 10 of the choices" in note for note in cut.notes)
+    assert any(re.search(r"no time was left for \d+ of the choices", note) for note in cut.notes)
 
 
 def test_a_time_limit_that_ends_costing_leaves_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
