@@ -381,7 +381,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
         replace(
             problem,
             severity="missing",
-            fix=f"{fix}, or {problem.fix}" if problem.severity == "missing" else fix,
+            fix=fix,
             edits=(),
         )
         if problem.severity in ("error", "missing") and _is_of_absence(problem, arguments)
@@ -393,6 +393,6 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
     """Whether an option that is not given would take a problem away."""
     if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
-        return True
+        return not problem.places  # an option that is given may leave a model to a checkpoint
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
     return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)
