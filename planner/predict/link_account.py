@@ -106,7 +106,7 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
         (f"{names[0]} bandwidth", _waiting(now, out), "bandwidth", of_out, ""),
         (f"{names[1]} bandwidth", _waiting(now, inside), "bandwidth", of_inside, ""),
         (
-            f"bandwidth of {names[0]} and {names[1]} together",
+            f"{names[0]} and {names[1]} bandwidth",
             _waiting(now, both),
             "bandwidth",
             of_both - of_out - of_inside,
