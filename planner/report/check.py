@@ -157,7 +157,7 @@ def problem_text(problem: Problem) -> str:
     """Sentence, fix, rule and places of a problem."""
     said = any(words in problem.text for words in ("run time", "found out", "without a word"))
     late = " (not found before run time)" if problem.late and not said else ""
-    verb = "Give" if problem.fix.startswith("--env") else "Write"
+    verb = "Give" if problem.fix.startswith(("--env", "--vocab")) else "Write"
     fix = f". {verb}: {problem.fix}" if problem.fix else ""
     where = f"  {_places(problem)}" if problem.places else ""
     return f"{problem.text}{late}{fix}  [{problem.rule}]{where}"
