@@ -12,16 +12,13 @@ from planner.job.quantities import (
     percent_sure,
     plural,
     run_lengths,
-    seconds,
     share,
     short_count,
-    signed_share,
 )
 from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
-from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.footprint import Footprint
-from planner.predict.memory.solve import SAFE_PROBABILITY, Border, Solution
+from planner.predict.memory.solve import Border, Solution
 from planner.predict.memory.tensors import KeptTensor
 from planner.predict.memory.terms import PhaseRow, label, peak_parts, peak_row, phase_rows
 from planner.predict.ops import parameter_count
@@ -30,7 +27,6 @@ from planner.predict.plan_text import (
     error_text,
     fit_text,
     fraction_text,
-    step_time_text,
 )
 from planner.predict.techniques import used_techniques
 from planner.report.full_memory import limit_text
@@ -58,16 +54,18 @@ def memory_report(
     worst: Footprint | None = None,
     notes: Sequence[str] = (),
     more: Sequence[Block] = (),
+    first: Sequence[tuple[str, str]] = (),
     instead: str = "",
 ) -> Iterator[Block]:
     """The report of a configuration, with waterfall and timeline of the given stages.
 
     `tensors`: those kept at the first stage's peak, if they are to be listed; `worst`: the
     footprint under the worst load of a dropless router; `notes`: what was taken for granted;
-    `more`: blocks of a solution or of advice; `instead`: what fits in its place.
+    `more`: blocks of a solution or of advice; `first`: facts that lead to these; `instead`: what
+    fits in its place.
     """
     fitting = (("instead", instead),) if instead else ()
-    yield Facts((*_facts(footprint, worst), *fitting))
+    yield Facts((*_facts(footprint, worst), *first, *fitting))
     for account in stages:
         yield waterfall(footprint, account)
         yield timeline(footprint, account)
@@ -309,9 +307,6 @@ def _notes(footprint: Footprint) -> tuple[str, ...]:
     )
 
 
-_MOST_ROWS = 12
-# A share of the step time that is shown as none.
-_LEAST_SHARE = 5e-4
 _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
 
 
@@ -338,56 +333,3 @@ def _border_row(border: Border, solution: Solution) -> tuple[str, ...]:
     footprint = border.largest.footprint
     error = error_text(footprint.total_bytes, footprint.interval).removeprefix("±")
     return (sure, f"{border.largest.value:,}", gib(footprint.total_bytes, 2), error, ends)
-
-
-def advice_blocks(advice: Advice) -> Iterator[Block]:
-    """Tables of the moves; the last line says what was looked at."""
-    makes = "Changes that make it fit"
-    if advice.base.fit_probability >= SAFE_PROBABILITY:
-        makes = "It fits as it stands; changes that free memory"
-    closest = () if advice.closest is None else (advice.closest,)
-    for title, moves in (
-        (f"{makes}, cheapest first", advice.sufficient),
-        ("Changes that help but do not suffice, most memory first", advice.partial),
-        ("Pairs of changes that make it fit, cheapest first", advice.pairs),
-        ("No pair makes it fit; the lightest", closest),
-    ):
-        more = f" ({len(moves) - _MOST_ROWS} more with --json)" if len(moves) > _MOST_ROWS else ""
-        if moves:
-            titles = "~option | total\nGiB | saves\nGiB | fits | step time | costs | "
-            yield table(titles, map(_move_row, moves[:_MOST_ROWS]), title + more)
-    yield Notes(_advice_notes(advice))
-
-
-def _move_row(move: Move) -> tuple[str, ...]:
-    plan = move.plan
-    base_s = plan.step_time_s - move.extra_s
-    follows = f" ({move.follows})" if move.follows else ""
-    return (
-        move.flags + follows,
-        gib(plan.peak_bytes),
-        gib(move.saved_bytes),
-        percent_sure(plan.fit_probability),
-        step_time_text(plan),
-        f"{'-' if move.extra_s < 0 else '+'}{seconds(abs(move.extra_s))}",
-        signed_share(0.0 if abs(move.extra_s) < _LEAST_SHARE * base_s else move.extra_s / base_s),
-    )
-
-
-def _advice_notes(advice: Advice) -> tuple[str, ...]:
-    base = advice.base
-    error = error_text(base.peak_bytes, base.peak_interval)
-    hypothetical = "" if base.fits else " if it ran"
-    lines = [
-        f"As it stands: {gib(base.peak_bytes, 2)} GiB {error} (all totals alike), fits "
-        f"with probability {percent_sure(base.fit_probability)}, {step_time_text(base)} a "
-        f"step{hypothetical}.",
-        f"Looked at {plural(advice.tried, 'change')}, each evaluated for memory and time at the "
-        "same batch; those that break a rule or save nothing are left out. To fit means with "
-        "probability ≥ 80 %. Other optimizers, and other types, train another model.",
-    ]
-    if not (advice.sufficient or advice.pairs):
-        lines.append(
-            "Nothing that was looked at makes it fit: it takes more changes, or more GPUs."
-        )
-    return tuple(lines)

@@ -125,6 +125,9 @@ class OptimizerRules(Frozen):
     """How the framework spells it."""
     offload_gradients: bool = False
     """Gradients of offloaded parameters leave the GPU as soon as they are reduced."""
+    offload_parameters: bool = False
+    """Shards of 16-bit parameters go to the host with them (FSDP2's CPUOffloadPolicy), and come
+    back for each gather."""
     offload_overlap: Share = 0.0
     """Share of their way to the host that runs beside backward."""
     offload_host_share: Share = 1.0

@@ -19,7 +19,7 @@ from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.job import Job
 from planner.job.quantities import share
 from planner.launch.check.request import nothing_overlapped
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Interval, Plan
 
 GIB = 2.0**30
