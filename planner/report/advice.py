@@ -20,22 +20,23 @@ _LEAST_SHARE = 5e-4
 
 
 def leading_facts(advice: Advice) -> tuple[tuple[str, str], ...]:
-    """Rows of facts that advice leads with: the largest term at the peak and what shrinks it, and
-    the easiest change that makes it fit, if that is another one."""
+    """Rows of facts that advice leads with: the largest term at the peak and what shrinks it;
+    the pair that comes closest on the same GPUs, where none suffices there; and the easiest change
+    that makes it fit, if that is another one."""
     largest, base_s = advice.largest, advice.base.step_time_s
     text = f"{gib(largest.size_bytes)} of {gib(largest.total_bytes)} GiB are {largest.label}"
     if largest.move is None:
         text += "; no single change that was tried shrinks that by much"
     else:
         text += f": {_outcome(largest.move, base_s)}"
-    easiest = next(iter((*advice.sufficient, *advice.pairs)), None)
-    if (
-        easiest is None
-        or easiest == largest.move
-        or advice.base.fit_probability >= SAFE_PROBABILITY
-    ):
-        return (("largest", text),)
-    return (("largest", text), ("easiest fix", _outcome(easiest, base_s)))
+    facts = [("largest", text)]
+    if advice.base.fit_probability < SAFE_PROBABILITY:
+        easiest = next(iter((*advice.sufficient, *advice.pairs)), None)
+        if advice.closest is not None:
+            facts.append(("closest", _outcome(advice.closest, base_s)))
+        if easiest not in (None, largest.move):
+            facts.append(("easiest fix", _outcome(easiest, base_s)))
+    return tuple(facts)
 
 
 def _outcome(move: Move, base_s: float) -> str:
@@ -59,7 +60,7 @@ def advice_blocks(advice: Advice, most: int = _MOST_ROWS) -> Iterator[Block]:
         (f"{makes}, {order}", advice.sufficient),
         ("Changes that help but do not suffice, most memory first", advice.partial),
         (f"Pairs of changes that make it fit, {order}", advice.pairs),
-        ("No pair makes it fit; the lightest", closest),
+        ("No pair makes it fit on these GPUs; the lightest", closest),
     ):
         more = f" ({len(moves) - most} more with --json)" if len(moves) > most else ""
         if moves:

@@ -141,6 +141,14 @@ class OptimizerRules(Frozen):
     """Lowest ZeRO stage that other types than fp32 work with."""
 
 
+class UnmodelledSaving(Frozen):
+    """Something of the framework that saves memory and is not modelled. `terms`: of a stage's
+    memory (`planner.predict.plan.StageMemory`) that it can take away at most."""
+
+    words: str
+    terms: tuple[Literal["weights", "gradients", "optimizer", "gather_buffers"], ...]
+
+
 class FusedAttention(Frozen):
     """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
 
@@ -201,6 +209,7 @@ class FrameworkProfile(Frozen):
     # The one that people train in unless they say otherwise.
     usual_mode: DtypeModeName = "bf16"
     assumptions: tuple[str, ...] = ()
+    unmodelled_savings: tuple[UnmodelledSaving, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:
         """The profile under a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32

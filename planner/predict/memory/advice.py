@@ -6,7 +6,7 @@ a rule are left out. The global batch stays, and so do the GPUs unless more are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -91,8 +91,8 @@ class Advice:
     Those that suffice come in the order in which one would try them: changes that leave the
     training as it is, those after which another model is trained, then those that need more GPUs;
     of each the cheapest in time first. `largest`: what the memory goes to. `closest`: the lightest
-    pair, where no pair suffices either. `tried`: how many changes and pairs were looked at; those
-    that break a rule or save nothing are not listed.
+    pair on the same GPUs, where none suffices there. `tried`: how many changes and pairs were
+    looked at; those that break a rule or save nothing are not listed.
     """
 
     base: Plan
@@ -140,18 +140,18 @@ class _Adviser:
         sufficient = sorted((move for move in singles if move.is_safe), key=_cost)
         partial = [move for move in singles if not move.is_safe]
         partial.sort(key=lambda move: -move.saved_bytes)
-        here = any(not move.more_gpus for move in sufficient)
-        wanted = self.pairs and not here
+        wanted = self.pairs and not _stay(sufficient)
         pairs = self._moves("pairs", _pairs(partial)) if wanted else []
-        safe = [move for move in pairs if move.is_safe]
-        closest = max(pairs, key=lambda move: move.saved_bytes, default=None)
+        safe = _fewest_gpus([move for move in pairs if move.is_safe])
+        closest = max(_stay(pairs) or pairs, key=lambda move: move.saved_bytes, default=None)
+        easy = (move for move in _stay(partial) if not move.learns)
         return Advice(
             self.base,
-            largest_term(self.base, (*sufficient, *partial)),
+            largest_term(self.base, (*sufficient, *easy, *partial)),
             tuple(sufficient),
             tuple(partial),
             tuple(sorted(safe, key=_cost)),
-            None if safe else closest,
+            None if _stay(safe) else closest,
             self.tried,
         )
 
@@ -258,6 +258,11 @@ def largest_term(base: Plan, moves: Iterable[Move]) -> LargestTerm:
 
     move = next((move for move in moves if shrinks(move)), None)
     return LargestTerm(name, TERMS[name], size, base.peak_bytes, move)
+
+
+def _stay(moves: Sequence[Move]) -> list[Move]:
+    """Those that need no further GPUs."""
+    return [move for move in moves if not move.more_gpus]
 
 
 def _fewest_gpus(moves: list[Move]) -> list[Move]:

@@ -27,8 +27,8 @@ from planner.predict.techniques import works_with
 
 # Degrees are tried at 2, 4, 8 and 16 times their value.
 _FACTORS = (2, 4, 8, 16)
-# Shares of the optimizer that go to the host.
-_SHARES = (0.5, 1.0)
+# Shares of the optimizer that go to the host, by what a framework offloads.
+_SHARES: Mapping[str, tuple[float, ...]] = {"none": (), "share": (0.5, 1.0), "whole": (1.0,)}
 OTHER_STATES = "other optimizer states"
 OTHER_ROUNDING = "other rounding"
 OTHER_BATCH = "a larger batch"
@@ -58,6 +58,17 @@ class Setup:
             self.recomputed,
             self.mtp_standalone,
         )
+
+
+def setup_of(request: Request, plan: Plan) -> Setup:
+    """A plan of a request as a configuration that is asked for."""
+    fields: dict[str, Any] = {
+        "optimizer_offload": plan.optimizer_offload,
+        "activation_offload": ",".join(plan.activation_offload) or "off",
+        **(request.on_gpus(plan.degrees.gpus) or {}),
+    }
+    blocks = None if plan.layout.is_even else plan.layout.block_layers
+    return Setup(request.model_copy(update=fields), plan.degrees, plan.recompute, blocks)
 
 
 @dataclass(frozen=True)
@@ -218,7 +229,7 @@ class OptionChanges:
         """More of the optimizer on the host, with the ZeRO stage that this needs, and with the one
         from which on gradients leave too."""
         stages = sorted(self.job.framework.parallelism.zero_stages)
-        for share in _SHARES:
+        for share in _SHARES[self.job.framework.optimizer.offload]:
             if share <= self.job.optimizer_offload:
                 continue
             asked = {"optimizer_offload": share}
