@@ -186,7 +186,7 @@ class OptionChanges:
         for them, or with a larger batch where it is too small for so many."""
         degrees, offered = self.setup.degrees, self.job.framework.parallelism.zero_stages
         stage = max(offered[0], degrees.zero)
-        for factor in _FACTORS:
+        for factor in _FACTORS if stage else ():
             dp = degrees.dp * factor
             sizes = range(degrees.mbs, 0, -1)
             mbs = next((size for size in sizes if degrees.gbs % (size * dp) == 0), degrees.mbs)
