@@ -9,6 +9,7 @@ from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run
 from planner.job.frameworks.names import target_named
 from planner.job.written import picked
+from planner.launch.contract import checkpoints_of
 from planner.launch.folder import launch_folder, refuse_folder, write_folder
 from planner.launch.plans import launch_of
 from planner.report.launch import launch_report
@@ -32,6 +33,7 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
     document = {
         "folder": str(path),
         **picked(launch, "framework=target nodes_as"),
+        "checkpoints": checkpoints_of(launch),
         "files": sorted(folder.files),
         **picked(folder, "departures expectations=expected"),
     }

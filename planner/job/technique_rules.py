@@ -54,7 +54,14 @@ def site_of(profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, in
     split = profile.parallelism.sequence_parallel == "with-tp"
     separate = any(kind.attention == "none" for kind in model.kinds)
     altered = profile != load_framework(profile.name).in_mode(profile.mode)
-    return Site(model.moe is not None, linked and split and inside, model.family, separate, altered)
+    return Site(
+        model.moe is not None,
+        linked and split and inside,
+        model.family,
+        separate,
+        altered,
+        cluster.gpu.vendor,
+    )
 
 
 def kept_techniques(

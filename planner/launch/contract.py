@@ -3,6 +3,7 @@ saves. Writers are pure: a plan in, texts of files out."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -91,7 +92,8 @@ class Variable:
     meaning: str
 
 
-FOLDER = "CHECKPOINTS"
+FOLDER, RUN = "CHECKPOINTS", "RUN_NAME"
+CHECKPOINTS_AT_HOME = "checkpoints"
 # Steps of a first run: enough to see memory settle and the step time repeat.
 TRIAL_STEPS = 50
 TRAIN_STEPS = Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial")
@@ -107,11 +109,31 @@ def save_steps(launch: Launch) -> int:
     return max(1, round(interval_s / launch.plan.step_time_s))
 
 
+def run_variable(launch: Launch) -> Variable:
+    """The name of the run, by what it trains: runs that learn differently do not share it."""
+    return Variable(RUN, run_name(launch), "name of this run; every experiment needs its own")
+
+
+def run_name(launch: Launch) -> str:
+    """Letters, digits and dashes."""
+    model, plan = launch.job.model.name[:60], launch.plan
+    words = f"{model}-{launch.target}-gbs{plan.gbs}-seq{plan.seq}".lower()
+    return re.sub(r"[^a-z0-9]+", "-", words).strip("-")
+
+
+def checkpoints_of(launch: Launch) -> str:
+    """Where the checkpoints of a launch go unless the user says otherwise, as a shell says it."""
+    return f"$HOME/{CHECKPOINTS_AT_HOME}/{run_name(launch)}"
+
+
 def folder_variable(data: str) -> Variable:
-    """Where checkpoints go: nowhere while `data`, a variable, is empty and the run a trial."""
+    """Where checkpoints go: nowhere while `data`, a variable, is empty and the run a trial.
+
+    The default lies outside of the launch folder, which may be written again or deleted.
+    """
     return Variable(
         FOLDER,
-        f"${{{data}:+checkpoints}}",
+        f"${{{data}:+${{HOME}}/{CHECKPOINTS_AT_HOME}/${{{RUN}}}}}",
         "folder of checkpoints on a disk of all nodes; a job that is started again goes on from "
         "the last; empty: none",
     )

@@ -15,7 +15,7 @@ from planner.job.errors import UsageError
 from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.launch.architecture import departures
-from planner.launch.contract import Files, Launch, RunCommand
+from planner.launch.contract import Files, Launch, RunCommand, run_variable
 from planner.launch.dialects import DIALECTS
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
@@ -73,13 +73,17 @@ def launch_folder(launch: Launch) -> LaunchFolder:
 
 
 def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
-    """The command with what the machine wants, where the writer says nothing else, and cuBLAS's
-    workspaces as the request has them."""
+    """The command with what the machine wants, where the writer says nothing else, cuBLAS's
+    workspaces as the request has them, and the name of the run."""
     found = {**machine_environment(launch), **command.environment}
+    if launch.job.cluster.gpu.vendor != "nvidia":
+        # torch's allocator has no segments that grow on ROCm.
+        found.pop(ALLOCATOR, None)
     config = launch.request.cublas_workspace_config
     if config is not None:
         found[CUBLAS_WORKSPACE_CONFIG] = config, "workspaces of cuBLAS, pairs of KiB and count"
-    return replace(command, environment=found)
+    variables = (run_variable(launch), *command.variables)
+    return replace(command, environment=found, variables=variables)
 
 
 def refuse_folder(path: Path, force: bool) -> None:

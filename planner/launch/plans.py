@@ -35,11 +35,22 @@ def writer_of(target: Target) -> Writer:
     return cast(Writer, importlib.import_module(f"planner.launch.{target.module}"))
 
 
+def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
+    """What a target cannot express of a job, and whether it starts on the job's GPUs."""
+    gpu = job.cluster.gpu
+    if target.cuda and gpu.vendor != "nvidia":
+        yield Refusal(
+            f"{target.name} does not start on {gpu.name}: {target.cuda}",
+            "--framework torchtitan, deepspeed or accelerate",
+        )
+    yield from writer_of(target).job_refusals(job)
+
+
 def refusals_of(launch: Launch) -> Iterator[Refusal]:
     """What a launch's framework cannot express of its job and its plan; none if all of it."""
-    writer = writer_of(TARGETS[launch.target])
-    yield from writer.job_refusals(launch.job)
-    yield from writer.plan_refusals(launch)
+    target = TARGETS[launch.target]
+    yield from job_refusals(target, launch.job)
+    yield from writer_of(target).plan_refusals(launch)
 
 
 def job_launch_note(job: Job) -> str | None:
@@ -49,7 +60,7 @@ def job_launch_note(job: Job) -> str | None:
     such a job are worth having (people run forks that have the model), so it is searched.
     """
     target = target_of_profile(job.framework.name)
-    refusals = [] if target is None else list(writer_of(target).job_refusals(job))
+    refusals = [] if target is None else list(job_refusals(target, job))
     if target is None or not refusals:
         return None
     reasons = "; ".join(f"{refusal.reason} (nearest: {refusal.nearest})" for refusal in refusals)
@@ -94,7 +105,7 @@ def _launches(target: Target, job: Job) -> bool:
         check_optimizer(profile, job.optimizer_setting)
     except UsageError:
         return False
-    return next(writer_of(target).job_refusals(job), None) is None
+    return next(job_refusals(target, job), None) is None
 
 
 def find_plans(request: Request, **options: Any) -> SearchResult:
@@ -128,8 +139,9 @@ class CannotExpressError(UsageError):
         for refusal in refusals:
             near = f" (nearest: {refusal.nearest})" if refusal.nearest else ""
             lines.append(f"  - {refusal.reason}{near}")
-        # Where the model is refused, none of its plans is run.
-        if not any("cannot express" in refusal.reason for refusal in refusals):
+        # Where the model or the machine is refused, no plan of the target runs.
+        final = ("cannot express", "does not start")
+        if not any(words in refusal.reason for refusal in refusals for words in final):
             lines.append(f"plans that {target.name} runs:")
             lines.append(f"  {search_command(request)} -o {target.name}-plans.json --force")
         super().__init__("\n".join(lines))

@@ -19,7 +19,7 @@ from planner.job.frameworks import load_framework
 from planner.job.markdown import markdown_table
 from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.job.written import csv_text, picked
-from planner.launch.contract import ExplainedSetting, Files, Launch
+from planner.launch.contract import ExplainedSetting, Files, Launch, checkpoints_of
 from planner.launch.launchers import how_to_start, start_script
 from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.settings_text import filled
@@ -161,6 +161,8 @@ def readme(
         **_memory(launch, expected),
         **_time(launch, expected),
     )
+    if launch.job.cluster.gpu.vendor == "amd":
+        text = text.replace("nvidia-smi", "rocm-smi")
     return "\n".join(map(_wrapped, text.splitlines())).rstrip("\n") + "\n"
 
 
@@ -194,6 +196,7 @@ def _of_the_plan(launch: Launch) -> dict[str, object]:
         "how": how_to_start(launch),
         "rounding": _rounding(launch),
         "script": start_script(launch),
+        "checkpoints": checkpoints_of(launch),
         "modes": _modes(launch),
         "measured": MEASURED_FILE,
         "plan": PLAN_FILE,

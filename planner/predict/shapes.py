@@ -184,7 +184,7 @@ def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
     ctx = replace(rule_context(job), given=True)
     columns = given_columns(degrees)
     return {
-        rule.name: f"{rule.explain(ctx)}  [{rule.name}]"
+        rule.name: f"{rule.why(columns, ctx)}  [{rule.name}]"
         for rule in rules_of(ctx)
         if not rule.mask(columns, ctx)[0]
     }

@@ -42,6 +42,7 @@ from planner.search.explanation import (
     NeighbourReport,
     StageGroup,
     StagePlace,
+    Term,
 )
 from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
@@ -163,10 +164,18 @@ def _stage_row(group: StageGroup) -> tuple[str, ...]:
 def time_table(explanation: Explanation) -> TableData:
     """Terms of the step time."""
     terms = explanation.time
-    rows = [(term.label, seconds(term.amount), share(term.share)) for term in terms]
+    rows = [row for term in terms for row in _time_rows(term, explanation)]
     whole = sum(term.share for term in terms)
     rows.append(("step", seconds(explanation.plan.step_time_s), share(whole)))
     return table("~term | time | share", rows, "Time of one step, on the slowest stage")
+
+
+def _time_rows(term: Term, explanation: Explanation) -> Iterator[tuple[str, str, str]]:
+    """A term; under the compute term its parts, with what bounds each."""
+    yield term.label, seconds(term.amount), share(term.share)
+    if term.name == "compute_s" and len(explanation.compute) > 1:
+        for part in explanation.compute:
+            yield f"- {part.label}", seconds(part.amount), share(part.share)
 
 
 def metric_notes(explanation: Explanation) -> tuple[str, ...]:

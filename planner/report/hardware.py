@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware.errors import HardwareError
+from hardware.formats import NumberFormat, load_formats
 from hardware.load import (
     CatalogSource,
     Fact,
@@ -25,7 +26,7 @@ from hardware.records import ClusterShape
 from hardware.schema import Cluster, Gpu
 from hardware.sharp import generation_of, why_not
 from planner.job.quantities import gib
-from planner.report.tables import Block, Facts, Notes, Report, as_report, table
+from planner.report.tables import Block, Facts, Notes, Report, TableData, as_report, table
 
 ASSUMED = "ASSUMED"
 _ABSENT = "-"
@@ -88,10 +89,41 @@ def hardware_documents() -> list[dict[str, Any]]:
 
 def named_document(name: str) -> dict[str, Any]:
     """One of them as JSON. HardwareError where nothing has that name."""
-    found: dict[str, Any] = _named(name, load_gpu_record, lambda name: _shape(name)[0]).model_dump(
-        mode="json"
-    )
+    found: dict[str, Any] = _named(name, _gpu_document, _shape_document)
     return found
+
+
+def _gpu_document(name: str) -> dict[str, Any]:
+    formats = {one: found.model_dump(mode="json") for one, found in _formats(load_gpu(name))}
+    return load_gpu_record(name).model_dump(mode="json") | {"formats": formats}
+
+
+def _shape_document(name: str) -> dict[str, Any]:
+    return _shape(name)[0].model_dump(mode="json")
+
+
+def _formats(gpu: Gpu) -> Iterator[tuple[str, NumberFormat]]:
+    """The number formats that the GPU multiplies."""
+    formats = load_formats()
+    return ((name, formats[name]) for name in gpu.peak_flop_per_s if name in formats)
+
+
+def _formats_table(gpu: Gpu) -> TableData:
+    """Bits, bytes and range of the formats that the GPU multiplies."""
+    rows = (
+        (name, f"{found.bytes_per_value:.4g}", str(found.exponent_bits), str(found.mantissa_bits),
+         f"{found.largest:.3g}", _format_note(found))
+        for name, found in _formats(gpu)
+    )  # fmt: skip
+    return table(
+        "<format | bytes | exponent\nbits | mantissa\nbits | largest | ~note", rows,
+        "Number formats",
+    )  # fmt: skip
+
+
+def _format_note(found: NumberFormat) -> str:
+    scaled = f"a scale of {found.scale_bits} bits for each {found.block} values"
+    return "; ".join(part for part in (scaled if found.block else "", found.note) if part)
 
 
 def named_report(name: str) -> Report:
@@ -134,7 +166,7 @@ def _gpu_report(name: str) -> Report:
         ("nodes", f"{gpu.default_cluster or '-'} unless told"),
     ]
     prices = [price for price in load_prices() if price.gpu == gpu.name]
-    return _facts_report(title, gpu_facts(name), prices)
+    return _facts_report(title, gpu_facts(name), prices, (_formats_table(gpu),))
 
 
 def _shape_report(name: str) -> Report:
@@ -163,7 +195,10 @@ def _shape_sharp(cluster: Cluster) -> str:
 
 @as_report
 def _facts_report(
-    title: Sequence[tuple[str, str]], facts: Sequence[Fact], prices: Sequence[Price] = ()
+    title: Sequence[tuple[str, str]],
+    facts: Sequence[Fact],
+    prices: Sequence[Price] = (),
+    further: Sequence[TableData] = (),
 ) -> Iterator[Block]:
     """One GPU or node shape: each number with unit and source; assumptions are marked."""
     rows = (
@@ -172,6 +207,7 @@ def _facts_report(
     )
     yield Facts(tuple(title))
     yield table("<number | value | <unit | ~source", rows)
+    yield from further
     if prices:
         listed = (
             (p.provider, p.kind, f"{p.usd_per_gpu_hour:.2f}", p.date or "unknown", p.source)

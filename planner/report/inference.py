@@ -71,6 +71,8 @@ def inference_report(
         yield _advice(advice, result)
     if tuning is not None:
         yield from _tuning(result, advice, tuning)
+    elif result.deployment.tp * result.deployment.dp > 1:
+        yield Notes(("--advise compares latency and throughput of other tp on these GPUs.",))
     yield Notes(_notes(result, warnings))
 
 

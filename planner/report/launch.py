@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from planner.job.quantities import gib, seconds
-from planner.launch.contract import Launch
+from planner.launch.contract import FOLDER, Launch, checkpoints_of
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
 from planner.report.tables import Block, Facts, Notes, as_report, table
@@ -33,6 +33,11 @@ def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Iterator[
             f"{gib(heaviest.total_bytes)} GiB ({gib(heaviest.total_low_bytes)} to "
             f"{gib(heaviest.total_high_bytes)}) of {gib(expected.usable_bytes)} on stage "
             f"{heaviest.stage}; torch allocates {gib(heaviest.allocated_bytes)}",
+        ),
+        (
+            "checkpoints",
+            f"{checkpoints_of(launch)} once the script is given data; {FOLDER} names another "
+            "folder",
         ),
     ))  # fmt: skip
     files = sorted(folder.files.items())

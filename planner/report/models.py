@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import Any
 
 from planner.job.models.catalog import ResolvedModel
-from planner.job.quantities import plural, short_count
+from planner.job.quantities import plural, share, short_count
 from planner.job.specs import BIASES, ModelSpec
-from planner.predict.ops import ParameterCount, flop_per_token
-from planner.report.tables import Block, Facts, Notes, as_report, table
+from planner.predict.ops import ParameterCount, flop_per_token, parameters_by_component
+from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 
 @as_report
@@ -40,8 +40,16 @@ def _model_row(spec: ModelSpec, count: ParameterCount) -> tuple[str, ...]:
 
 
 def model_document(model: ResolvedModel, count: ParameterCount) -> dict[str, Any]:
-    """One model as JSON: how it was found, every field of its shape, parameters."""
-    counts = {"parameters": count.total, "active_parameters": count.active}
+    """One model as JSON: how it was found, every field of its shape, parameters, in all and by
+    component."""
+    counts = {
+        "parameters": count.total,
+        "active_parameters": count.active,
+        "parameters_by_component": [
+            {"name": one.name, "layers": one.layers, "each": one.each, "total": one.total}
+            for one in parameters_by_component(model.spec)
+        ],
+    }
     return model.model_dump(mode="json") | counts
 
 
@@ -50,8 +58,23 @@ def model_report(model: ResolvedModel, count: ParameterCount) -> Iterator[Block]
     """One model: shape, exact parameters, sources."""
     yield Facts((*_model_identity(model), *_model_counts(model.spec, count)))
     yield Facts(tuple(model_shape(model.spec).items()), "Shape")
+    yield _components_table(model.spec, count)
     if model.notes:
         yield Notes(model.notes, "Notes")
+
+
+def _components_table(spec: ModelSpec, count: ParameterCount) -> TableData:
+    """Parameters of each op: in one layer, in how many layers, in all."""
+    rows = [
+        (one.name, f"{one.each:,.0f}", str(one.layers), f"{one.total:,}",
+         share(one.total / count.total))
+        for one in parameters_by_component(spec)
+    ]  # fmt: skip
+    return table(
+        "<component | in one | layers | parameters | share",
+        [*rows, ("total", "", "", f"{count.total:,}", share(1.0))],
+        "Parameters by component",
+    )
 
 
 def _model_identity(model: ResolvedModel) -> Iterator[tuple[str, str]]:

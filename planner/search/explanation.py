@@ -17,6 +17,7 @@ from planner.job.job import Job, offered_exchanges
 from planner.job.technique_rules import site_of
 from planner.predict.assumed_hardware import Assumption, hardware_assumptions
 from planner.predict.assumptions import unmeasured_notes
+from planner.predict.layer_profile import StepProfile, step_profile
 from planner.predict.plan import Degrees, Plan, StageMemory, TimeTerms, term_labels
 from planner.predict.techniques import works_with
 from planner.search.neighbours import Configured, Neighbour, neighbours
@@ -90,7 +91,9 @@ class Explanation(Frozen):
     """Everything that `planner explain` shows of one plan.
 
     `places`: which stages live where, if there are several types of GPUs. `not_used`: techniques
-    that a search would try, which a plan that is given goes without.
+    that a search would try, which a plan that is given goes without. `compute`: parts of the
+    step's compute term by what bounds them; `profile`: layers op by op, with their collectives.
+    Both are empty on GPUs of several types.
     """
 
     number: int
@@ -105,6 +108,8 @@ class Explanation(Frozen):
     what_if: WhatIf | None = None
     places: tuple[StagePlace, ...] = ()
     not_used: tuple[str, ...] = ()
+    compute: tuple[Term, ...] = ()
+    profile: StepProfile | None = None
 
 
 def _not_used(job: Job, plan: Plan) -> tuple[str, ...]:
@@ -132,6 +137,7 @@ def explain(
     Raises UsageError if there is no such plan.
     """
     plan = pick_plan(result, number)
+    profile = step_profile(job, plan)
     reports = () if evaluator is None else neighbour_reports(plan, job, evaluator, until)
     return Explanation(
         number=number,
@@ -144,6 +150,8 @@ def explain(
         assumptions=assumptions(plan, job),
         neighbours=reports,
         not_used=_not_used(job, plan) if plan.status == "evaluated" else (),
+        compute=_compute_terms(profile, plan),
+        profile=profile,
     )
 
 
@@ -230,6 +238,15 @@ def memory_terms(stage: StageMemory) -> tuple[Term, ...]:
 def time_terms(plan: Plan) -> tuple[Term, ...]:
     """Terms of the step time, without those that are zero."""
     return _terms(TIME_TERMS, plan.time, plan.step_time_s)
+
+
+def _compute_terms(profile: StepProfile | None, plan: Plan) -> tuple[Term, ...]:
+    """Parts of the compute term, shares of the whole step."""
+    parts = profile.compute_parts if profile else {}
+    return tuple(
+        Term(name=name, label=name, amount=amount, share=amount / plan.step_time_s)
+        for name, amount in parts.items()
+    )
 
 
 def _terms(labels: dict[str, str], source: object, total: float) -> tuple[Term, ...]:

@@ -86,3 +86,11 @@ def test_gpu_marks_assumptions_and_names_sources(run: Run) -> None:
 )
 def test_unknown_names_meet_close_ones(run: Run, command: str, given: str, meant: str) -> None:
     refused(run(command, given), given, meant)
+
+
+def test_model_shows_parameters_by_component_and_they_add_up(run: Run) -> None:
+    assert "attention/qkv" in run("models", "gpt2").stdout
+    for document in json.loads(run("models", "--json").stdout):
+        parts = document["parameters_by_component"]
+        assert sum(part["total"] for part in parts) == document["parameters"], document["name"]
+        assert all(part["each"] * part["layers"] == part["total"] for part in parts)

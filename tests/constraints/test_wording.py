@@ -163,3 +163,18 @@ def test_degrees_are_tried_beside_each_other() -> None:
     ):  # fmt: skip
         model = replace(DENSE, state_heads=16, state_groups=groups)
         assert states.mask(one_shape(**degrees), context(model=model)).tolist() == [legal]
+
+
+def test_a_rule_made_of_others_names_the_one_that_a_shape_breaks() -> None:
+    """A ramp that dp·mbs divides may still have too few micro-batches for its schedule."""
+    rule = RULE["batch-ramp"]
+    early = replace(context(batch=EXACT), ramp=RAMP, schedule="dualpipe")
+    shape = one_shape(pp=4, dp=2, mbs=1, grad_acc=12)
+    shape = shape | {"gbs": shape["mbs"] * shape["dp"] * shape["grad_acc"]}
+    assert not rule.mask(shape, early)[0]
+    assert rule.why(shape, early) == (
+        "the ramp's batch of 8 sequences, 4 micro-batches at dp·mbs 2: schedule dualpipe needs an "
+        "even grad_acc of at least 2·pp"
+    )
+    undivided = one_shape(dp=3, mbs=1, grad_acc=8)
+    assert "mbs·grad_acc·dp must equal the global batch of 8" in rule.why(undivided, early)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hardware.errors import HardwareError
+from hardware.formats import load_formats
 from hardware.load import (
     CATALOG,
     _shipped,
@@ -96,10 +97,24 @@ def test_no_source_is_unused_and_none_lacks_a_title() -> None:
     used = {fact.source for name in GPUS for fact in gpu_facts(name)}
     used |= {fact.source for name in CLUSTERS for fact in cluster_facts(name)}
     used |= {price.source for price in load_prices()}
+    used |= {number_format.source for number_format in load_formats().values()}
     economics = (CATALOG / "economics.toml").read_text(encoding="utf-8")
     used |= set(re.findall(r'\bsource = "([^"]+)"', economics)) - {ASSUMPTION}
     assert used == set(load_sources())
     assert all(source.title for source in load_sources().values())
+
+
+def test_formats_are_those_of_the_peak_rates_and_add_up() -> None:
+    named = {name for gpu in GPUS for name in load_gpu(gpu).peak_flop_per_s}
+    assert set(load_formats()) == named
+    for name, found in load_formats().items():
+        written = 19 if name == "tf32" else found.bits  # tf32 is held in 32 bits
+        assert 1 + found.exponent_bits + found.mantissa_bits == written, name
+    ieee = load_formats()["fp16"]
+    assert ieee.largest == (2 - 2.0**-ieee.mantissa_bits) * 2.0 ** (
+        2 ** (ieee.exponent_bits - 1) - 1
+    )
+    assert load_formats()["mxfp8"].bytes_per_value == 1 + 1 / 32
 
 
 def test_most_numbers_are_published() -> None:

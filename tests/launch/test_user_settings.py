@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from planner.job.models.hf_config import model_from_hf_config
-from planner.launch.contract import NodesAs
+from planner.launch.contract import NodesAs, run_name
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.read.document import yaml_document
 from planner.launch.read.nanotron import unknown_keys
@@ -87,9 +87,11 @@ def test_megatron_s_variables(start: Start) -> None:
     trial = start("megatron-core", "torchrun")
     assert "--mock-data" in trial
     assert "--save" not in trial
-    real = start("megatron-core", "torchrun", DATA_PATH="/d", TOKENIZER="/t", TRAIN_STEPS="9")
-    for words in ("--data-path /d", "--tokenizer-model /t", "--train-iters 9", "--save checkpoints",
-                  "--load checkpoints", "--ckpt-format torch_dist"):  # fmt: skip
+    real = start("megatron-core", "torchrun", DATA_PATH="/d", TOKENIZER="/t", TRAIN_STEPS="9",
+                 HOME="/home/me")  # fmt: skip
+    saved = f"/home/me/checkpoints/{run_name(example('megatron-core'))}"
+    for words in ("--data-path /d", "--tokenizer-model /t", "--train-iters 9", f"--save {saved}",
+                  f"--load {saved}", "--ckpt-format torch_dist"):  # fmt: skip
         assert words in real
     assert "--mock-data" not in real
     assert "--save" not in start("megatron-core", "torchrun", DATA_PATH="/d", CHECKPOINTS="")
@@ -140,6 +142,7 @@ def test_every_folder_says_what_is_the_user_s(target: str) -> None:
     top = text.partition("one_node()")[0]
     for name in ("CHECKPOINTS", "TRAIN_STEPS"):
         assert f"export {name}=" in top
+    assert ":+${HOME}/checkpoints/${RUN_NAME}}" in top
     assert "export DATA_PATH=" in top or "export DATASET=" in top
 
 

@@ -278,8 +278,9 @@ def check_precision(profile: FrameworkProfile, precision: str) -> None:
     refuse_unmodelled(precision, f"precision {precision!r}")
     others = frameworks_with(lambda other: precision in other.precisions)
     raise UsageError(
-        f"precision {precision!r}: {profile.name} trains in {', '.join(profile.precisions)}"
-        + (f"; frameworks with {precision}: {', '.join(others)}" if others else "")
+        f"precision {precision!r}: {profile.name} trains in {', '.join(profile.precisions)}; "
+        f"give --precision {profile.precisions[0]}"
+        + (f", or a framework with {precision}: {', '.join(others)}" if others else "")
     )
 
 

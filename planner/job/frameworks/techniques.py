@@ -48,9 +48,10 @@ class Technique(Frozen):
     recomputed beside it; `OFFLOAD`: no activations are offloaded. `applies`: to mixtures of
     experts, to those that have attention and experts in a layer, or to all models; `families`: to
     models of these alone, where there are any. `linked`: its ranks of tensor parallelism must be
-    linked by NVLink. `rounds`: what it computes is rounded otherwise. `needs`: packages beyond the
-    framework's. `profile`: of the same installation, which it puts in place of the framework's,
-    techniques and all.
+    linked by NVLink. `cuda`: its kernels exist for NVIDIA's GPUs alone. `rounds`: what it computes
+    is rounded otherwise. `needs`: packages beyond the framework's. `profile`: of the same
+    installation, which it puts in place of the framework's, techniques and all. `ends`: assumptions
+    of the profile that no longer hold with it.
     """
 
     name: str
@@ -64,8 +65,10 @@ class Technique(Frozen):
     applies: Literal["all", "moe", "moe-layers"] = "all"
     families: tuple[str, ...] = ()
     linked: bool = False
+    cuda: bool = False
     rounds: bool = False
     profile: str = ""
+    ends: tuple[str, ...] = ()
     tables: Changes = ()
     without: Changes = ()
     evidence: str
@@ -94,14 +97,15 @@ Techniques = Annotated[tuple[Technique, ...], BeforeValidator(_named)]
 class Site:
     """Where a job trains, as techniques ask: whether the model is a mixture of experts, whether
     NVLink links all ranks of tensor parallelism, which split the sequence, the model's family,
-    whether attention and experts are layers of their own, and whether the profile was changed by
-    other options."""
+    whether attention and experts are layers of their own, whether the profile was changed by other
+    options, and whose GPUs they are."""
 
     mixture: bool
     linked: bool
     family: str = ""
     separate: bool = False
     altered: bool = False
+    vendor: str = "nvidia"
 
     def obstacle(self, technique: Technique) -> str:
         """Why a technique cannot work there; empty if it can."""
@@ -113,6 +117,12 @@ class Site:
             return f"its kernels are counted for models of {', '.join(technique.families)} only"
         if technique.profile and self.altered:
             return "it is costed with the framework's usual switches only"
+        return self._machine_obstacle(technique)
+
+    def _machine_obstacle(self, technique: Technique) -> str:
+        """Why a technique cannot work on the GPUs and their links."""
+        if technique.cuda and self.vendor != "nvidia":
+            return f"its kernels are written in CUDA, and the GPUs are {self.vendor.upper()}'s"
         if technique.linked and not self.linked:
             return (
                 "it needs NVLink and sequence parallelism among tensor-parallel ranks, on Ampere, "

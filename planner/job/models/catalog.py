@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import tomli as tomllib
 
@@ -137,17 +139,41 @@ def _shipped(name: str, asked: str) -> ResolvedModel:
     return _from_toml(_FOLDER / f"{name}.toml", asked, None if asked == name else name)
 
 
+def family_style(family: str) -> dict[str, Any]:
+    """The style that most catalogue models of a family have; empty for `custom`.
+
+    ModelError if the catalogue has no model of that family.
+    """
+    from planner.job.models.toml_file import STYLE
+
+    if family == "custom":
+        return {}
+    specs = [load_model(name).spec for name in model_names()]
+    members = [spec for spec in specs if spec.family == family]
+    if not members:
+        known = sorted({spec.family for spec in specs})
+        raise ModelError(
+            f"family {family!r} is none of the catalogue's ({', '.join(known)}); leave it out and "
+            f"state {', '.join(STYLE)} in [shape] where they differ from the defaults"
+        )
+    return {
+        name: Counter(getattr(spec, name) for spec in members).most_common(1)[0][0]
+        for name in STYLE
+    }
+
+
 def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedModel:
     from planner.job.models.toml_file import read_model_toml
 
-    file, spec = read_model_toml(path)
+    shipped = path.parent == _FOLDER
+    file, spec = read_model_toml(path, None if shipped else family_style)
     return ResolvedModel(
         spec=spec,
         name=spec.name,
         asked=asked,
         alias_of=alias_of,
         exact_parameters=file.exact_parameters,
-        hf_name=file.hf_name or (_repository_of(spec.name) if path.parent == _FOLDER else ""),
+        hf_name=file.hf_name or (_repository_of(spec.name) if shipped else ""),
         source=file.source,
         notes=file.notes,
     )

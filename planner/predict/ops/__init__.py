@@ -3,13 +3,16 @@
 from planner.job.modules import Module
 from planner.predict.ops.rows import Op, OpKind, ParamShard, Piece, Saved, Shard
 from planner.predict.ops.table import (
+    ComponentParameters,
     ParameterCount,
     flop_per_token,
     parameter_count,
+    parameters_by_component,
     pieces,
 )
 
 __all__ = [
+    "ComponentParameters",
     "Module",
     "Op",
     "OpKind",
@@ -20,5 +23,6 @@ __all__ = [
     "Shard",
     "flop_per_token",
     "parameter_count",
+    "parameters_by_component",
     "pieces",
 ]

@@ -27,6 +27,24 @@ class ParameterCount:
     mtp: int
 
 
+@dataclass(frozen=True, slots=True)
+class ComponentParameters:
+    """Parameters of one op of the model, summed over the layers that hold it.
+
+    `name`: the op, as in "attention/qkv". `layers`: how many layers hold it (1 for the embedding
+    and the output head). `each`: parameters in one of them, averaged where they differ.
+    """
+
+    name: str
+    layers: int
+    total: int
+
+    @property
+    def each(self) -> float:
+        """Parameters in one layer."""
+        return self.total / self.layers
+
+
 def pieces(context: OpContext) -> tuple[Piece, ...]:
     """Layer kinds in the model's order, then embedding, head and, if any, one MTP module and its
     loss, which share a stage with the head unless the module stands apart."""
@@ -79,6 +97,36 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
     )
 
 
+def _counted_pieces(model: ModelSpec) -> tuple[tuple[Piece, int], ...]:
+    """Each piece of the model with the number of times that the model holds it."""
+    all_pieces = _plain_pieces(model)
+    counts = [model.kind_indices.count(index) for index in range(len(model.kinds))]
+    counts += [1, 1] + [model.mtp_layers] * (len(all_pieces) - len(model.kinds) - 2)
+    return tuple(zip(all_pieces, counts, strict=True))
+
+
+def parameters_by_component(model: ModelSpec) -> tuple[ComponentParameters, ...]:
+    """Exact parameters of each op in model order; without multi-token prediction they add up to
+    `parameter_count(model).total`."""
+    held: dict[str, tuple[int, float]] = {}
+    for piece, count in _counted_pieces(model):
+        if piece.name.startswith("mtp"):
+            continue
+        for op in piece.ops:
+            if op.parameter_count:
+                layers, total = held.get(op.name, (0, 0.0))
+                held[op.name] = layers + count, total + count * op.parameter_count
+    in_order = sorted(held, key=_model_order)
+    return tuple(
+        ComponentParameters(name, held[name][0], round(held[name][1])) for name in in_order
+    )
+
+
+def _model_order(name: str) -> int:
+    """The embedding first and the output head last, layers between them as they are."""
+    return {"embedding": 0, "head": 2}.get(name.partition("/")[0], 1)
+
+
 def _expert_parameters(piece: Piece) -> float:
     return sum(op.parameter_count for op in piece.ops if op.kind is OpKind.GROUPED_GEMM)
 
@@ -102,16 +150,8 @@ def flop_per_token(model: ModelSpec, seq: int, causal: bool = False) -> float:
     (Narayanan et al. 2021, arXiv 2104.04473, appendix; PaLM, arXiv 2204.02311, appendix B);
     with True only the lower triangle. Sliding layers count their window.
     """
-    all_pieces = _plain_pieces(model)
-    counts = [0] * len(all_pieces)
-    for index in model.kind_indices:
-        counts[index] += 1
-    vocab_layers = len(model.kinds)
-    counts[vocab_layers] = counts[vocab_layers + 1] = 1
-    if model.mtp_layers:
-        counts[vocab_layers + 2] = counts[vocab_layers + 3] = model.mtp_layers
     forward = 0.0
-    for piece, count in zip(all_pieces, counts, strict=True):
+    for piece, count in _counted_pieces(model):
         for op in piece.ops:
             share = 0.5 if causal and op.kind is OpKind.ATTENTION and not op.window else 1.0
             forward += count * share * op_flop(op, seq)

@@ -6,13 +6,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 MODE="${1:-${MODE:-}}"
 
 # Yours: set them here or in the environment.
+# name of this run; every experiment needs its own
+export RUN_NAME="${RUN_NAME:-llama-3-8b-megatron-core-gbs16-seq4096}"
 # prefix of your tokenized data (.bin and .idx); empty: mock data
 export DATA_PATH="${DATA_PATH:-}"
 # folder or name of its Hugging Face tokenizer; empty: none
 export TOKENIZER="${TOKENIZER:-}"
 # folder of checkpoints on a disk of all nodes; a job that is started again goes on from
 # the last; empty: none
-export CHECKPOINTS="${CHECKPOINTS-${DATA_PATH:+checkpoints}}"
+export CHECKPOINTS="${CHECKPOINTS-${DATA_PATH:+${HOME}/checkpoints/${RUN_NAME}}}"
 # folder of TensorBoard's logs; empty: none
 export TENSORBOARD="${TENSORBOARD:-}"
 # steps of the run; the default is a trial

@@ -1,0 +1,188 @@
+"""A plan's layers, op by op: seconds of each kernel, and the volume of each collective.
+
+A view of the compiled core, which `planner explain` shows: the figures are those that the step is
+summed from (`planner.cost.piece_compute.compute_terms`, `piece_traffic.communication_terms`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hardware.frozen import Frozen
+from planner.cost import fields as f
+from planner.cost._jit import Rows, record, rows
+from planner.cost.piece_compute import op_seconds
+from planner.cost.piece_traffic import collective_bytes, degree_and_stride, row_stream
+from planner.cost.schedule import microbatch_share
+from planner.job.job import Job
+from planner.predict.cost_model import CostModel
+from planner.predict.layouts import kernel_layout, plain_context, plan_layout
+from planner.predict.ops.rows import CollectiveKind, Group, OpKind, Piece
+from planner.predict.plan import Plan
+from planner.predict.shapes import given_columns
+
+# Kinds of rows in words; what bounds the time of each.
+BOUNDS = {
+    OpKind.GEMM: "matrix products",
+    OpKind.GROUPED_GEMM: "matrix products",
+    OpKind.ATTENTION: "attention",
+    OpKind.SCAN: "state-space scan",
+    OpKind.MEMORY: "memory-bound kernels",
+}
+ACCUMULATION = "memory-bound kernels"
+WAITING = "waiting for the CPU to launch kernels"
+
+
+class OpProfile(Frozen):
+    """Seconds of one op of a layer, for one micro-batch on one GPU; `bound`: as in `BOUNDS`."""
+
+    name: str
+    bound: str
+    forward_s: float
+    backward_s: float
+
+
+class CollectiveProfile(Frozen):
+    """One collective of a layer, for one micro-batch.
+
+    `size`: ranks of the group. `tensor_bytes`: the whole, ungathered tensor; of an all-to-all the
+    bytes that one rank sends. `forward`, `backward`: how many times it happens in each pass.
+    `seconds`: of one of them, hidden or not.
+    """
+
+    name: str
+    kind: str
+    group: str
+    size: int
+    tensor_bytes: float
+    forward: float
+    backward: float
+    seconds: float
+
+
+class LayerProfile(Frozen):
+    """A layer of one kind, the embedding, or the output head.
+
+    `layers`: how many the slowest pipeline stage holds. `waiting_s`: seconds that the GPU waits for
+    the CPU in both passes. `accumulation_s`: seconds of adding gradients to their buffers.
+    """
+
+    name: str
+    layers: float
+    ops: tuple[OpProfile, ...]
+    collectives: tuple[CollectiveProfile, ...]
+    waiting_s: float
+    accumulation_s: float
+
+
+class StepProfile(Frozen):
+    """The layers of a plan; `micro_batches`: passes of a step through the slowest stage."""
+
+    layers: tuple[LayerProfile, ...]
+    micro_batches: float
+
+    @property
+    def compute_parts(self) -> dict[str, float]:
+        """Seconds of a step's compute term by what bounds them; they add up to the term."""
+        parts = dict.fromkeys((*BOUNDS.values(), WAITING), 0.0)
+        for layer in self.layers:
+            passes = self.micro_batches * layer.layers
+            for op in layer.ops:
+                parts[op.bound] += passes * (op.forward_s + op.backward_s)
+            parts[ACCUMULATION] += passes * layer.accumulation_s
+            parts[WAITING] += passes * layer.waiting_s
+        return {name: seconds for name, seconds in parts.items() if seconds > 0.0}
+
+
+def step_profile(job: Job, plan: Plan) -> StepProfile | None:
+    """The layers of a plan of a job; None on GPUs of several types, whose stages differ."""
+    if plan.stage_gpus:
+        return None
+    mode = job.framework.recompute_mode(plan.recompute)
+    cost_model = CostModel(replace(job, recompute=(mode,)), compiled=False)
+    costed = cost_model.price_shapes(given_columns(plan.degrees))
+    layout = plan_layout(plan)
+    ctx = plain_context(cost_model.job, layout.pp, layout.vpp, mode)
+    counts = kernel_layout(cost_model, layout, ctx).counts
+    slowest = int(np.argmax([stage.forward_s + stage.backward_s for stage in plan.stages]))
+    key, costs = rows(costed.keys[0], f.KEY_ROW), rows(costed.costs[0], f.PIECE_ROW)
+    view = _CoreView(cost_model, key, costs)
+    share = microbatch_share(cost_model.framework_inputs.schedule)
+    return StepProfile(
+        layers=tuple(
+            view.layer(index, piece, float(counts[index, slowest]))
+            for index, piece in enumerate(cost_model.pieces)
+        ),
+        micro_batches=plan.degrees.grad_acc * share,
+    )
+
+
+class _CoreView:
+    """The core's inputs for one shape, in the form that its plain functions take."""
+
+    def __init__(self, cost_model: CostModel, key: Rows, costs: Rows) -> None:
+        self.cost_model, self.key, self.costs = cost_model, key, costs
+        inputs = cost_model.inputs
+        self.job, self.framework, self.gpu = (record(one)[()] for one in inputs[:3])
+        self.network = inputs[3]
+        self.ops = rows(cost_model.op_table.ops, f.OP_ROW)
+        self.collectives = rows(cost_model.op_table.collectives, f.COMM_ROW)
+
+    def layer(self, index: int, piece: Piece, layers: float) -> LayerProfile:
+        """The profile of one piece."""
+        ops = tuple(self._ops(index, piece))
+        cost = self.costs[index]
+        in_kernels = sum(op.forward_s + op.backward_s for op in ops)
+        both = float(cost.forward + cost.backward)
+        waiting = float(cost.issue)
+        return LayerProfile(
+            name=piece.name,
+            layers=layers,
+            ops=ops,
+            collectives=tuple(self._collectives(index, piece)),
+            waiting_s=waiting,
+            accumulation_s=max(0.0, both - waiting - in_kernels),
+        )
+
+    def _ops(self, index: int, piece: Piece) -> list[OpProfile]:
+        mine = [row for row in self.ops if int(row.piece) == index]
+        found = []
+        for op, row in zip(piece.ops, mine, strict=True):
+            forward, backward, _ = op_seconds(row, self.key, self.job, self.framework, self.gpu)
+            forward += row.host_waits * self.framework.issue_s
+            bound = BOUNDS[op.kind]
+            found.append(
+                OpProfile(
+                    name=op.name, bound=bound, forward_s=float(forward), backward_s=float(backward)
+                )
+            )
+        return found
+
+    def _collectives(self, index: int, piece: Piece) -> list[CollectiveProfile]:
+        """Those that the plan has: of more than one rank, in this exchange of context parallelism,
+        and with sequence parallelism where they need it."""
+        mine = [row for row in self.collectives if int(row.piece) == index]
+        named = [collective for op in piece.ops for collective in op.collectives]
+        found = []
+        for collective, row in zip(named, mine, strict=True):
+            if collective.sequence_parallel_only and self.key.sequence_parallel == 0:
+                continue
+            stream = row_stream(row, self.key, self.job, self.framework, self.network)
+            if stream.seconds == 0.0:
+                continue
+            size, _ = degree_and_stride(int(row.group), self.key)
+            found.append(
+                CollectiveProfile(
+                    name=collective.name,
+                    kind=CollectiveKind(int(row.kind)).name.lower().replace("_", "-"),
+                    group=Group(int(row.group)).name.lower(),
+                    size=int(size),
+                    tensor_bytes=collective_bytes(row, self.key, self.job),
+                    forward=collective.forward,
+                    backward=collective.backward,
+                    seconds=float(stream.seconds),
+                )
+            )
+        return found
