@@ -101,6 +101,7 @@ def _train(options: dict[str, Any]) -> int:
             memory_report(
                 footprint, stages, tensors=tensors, worst=worst, notes=notes, more=more,
                 first=leading_facts(advice) if advice else (), instead=instead,
+                by_layer=options["by_layer"],
             )
         )  # fmt: skip
     solved = solution is None or solution.safe.largest is not None

@@ -17,6 +17,7 @@ from planner.job.quantities import (
 )
 from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
+from planner.predict.memory.by_layer import backward_by_layer
 from planner.predict.memory.footprint import Footprint
 from planner.predict.memory.solve import Border, Solution
 from planner.predict.memory.tensors import KeptTensor
@@ -35,6 +36,8 @@ from planner.report.tables import Block, Facts, Notes, TableData, as_report, tab
 _BAR = 26
 # Forward phases of a warm-up that are shown; the rest lies evenly between.
 _MOST_WARM_UP = 5
+# Layers of a stage that are shown; the rest lies evenly between.
+_MOST_LAYERS = 9
 # Tensors that are listed one by one.
 _MOST_TENSORS = 20
 _STAGE_COLUMNS = (
@@ -56,19 +59,22 @@ def memory_report(
     more: Sequence[Block] = (),
     first: Sequence[tuple[str, str]] = (),
     instead: str = "",
+    by_layer: bool = False,
 ) -> Iterator[Block]:
     """The report of a configuration, with waterfall and timeline of the given stages.
 
     `tensors`: those kept at the first stage's peak, if they are to be listed; `worst`: the
     footprint under the worst load of a dropless router; `notes`: what was taken for granted;
     `more`: blocks of a solution or of advice; `first`: facts that lead to these; `instead`: what
-    fits in its place.
+    fits in its place; `by_layer`: backward is shown layer by layer too.
     """
     fitting = (("instead", instead),) if instead else ()
     yield Facts((*_facts(footprint, worst), *first, *fitting))
     for account in stages:
         yield waterfall(footprint, account)
         yield timeline(footprint, account)
+        if by_layer and account.layers:
+            yield layer_table(footprint, account)
     if tensors:
         yield tensor_table(tensors, stages[0])
     if len(footprint.stages) > 1:
@@ -225,6 +231,26 @@ def timeline(footprint: Footprint, account: StageAccount) -> TableData:
     return table(f"<phase | GiB | <0 to {gib(top)} GiB | ~mostly", rows, title)
 
 
+def layer_table(footprint: Footprint, account: StageAccount) -> TableData:
+    """Live tensors during backward, from the stage's last layer to its first."""
+    layers, top = backward_by_layer(account), _scale(footprint, account)
+    last = len(layers) - 1
+    shown = {round(last * step / (_MOST_LAYERS - 1)) for step in range(_MOST_LAYERS)}
+    rows = [
+        (
+            f"{one.layer}",
+            f"{one.done}",
+            gib(one.total_bytes, 2),
+            step_bar(0.0, one.total_bytes, top),
+        )
+        for one in layers
+        if one.done in shown
+    ]
+    stage = _stage_name(footprint, account, short=True)
+    title = f"{stage}during backward, by layer: live tensors"
+    return table(f"layer of\nthe stage | layers\ndone | GiB | <0 to {gib(top)} GiB", rows, title)
+
+
 def _phase_row(row: PhaseRow, outside: float, top: float) -> tuple[str, ...]:
     total = row.phase.total_bytes
     largest = max(row.phase.terms, key=lambda name: row.phase.terms[name])
@@ -287,15 +313,19 @@ def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableD
             f"{tensor.size_bytes / tensor.copies / 2**20:,.1f}",
             gib(tensor.size_bytes, 2),
             share(tensor.size_bytes / total),
+            f"{tensor.rounding_bytes:,.0f}",
         )
         for tensor in tensors[:_MOST_TENSORS]
     ]
     if rest := tensors[_MOST_TENSORS:]:
         size = sum(tensor.size_bytes for tensor in rest)
-        rows.append((f"{len(rest)} smaller ones", "", "", gib(size, 2), share(size / total)))
-    rows.append(("all kept", "", "", gib(total, 2), share(1.0)))
+        added = sum(tensor.rounding_bytes for tensor in rest)
+        ends = gib(size, 2), share(size / total), f"{added:,.0f}"
+        rows.append((f"{len(rest)} smaller ones", "", "", *ends))
+    added = sum(tensor.rounding_bytes for tensor in tensors)
+    rows.append(("all kept", "", "", gib(total, 2), share(1.0), f"{added:,.0f}"))
     title = f"Tensors kept for backward at the peak of stage {account.stage}"
-    return table("~tensor | copies | MiB each | GiB | share", rows, title)
+    return table("~tensor | copies | MiB each | GiB | share | rounding\nto 512 B, B", rows, title)
 
 
 def _notes(footprint: Footprint) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.advice import Advice
 from planner.predict.memory.advice_data import advice_record
+from planner.predict.memory.by_layer import backward_by_layer
 from planner.predict.memory.footprint import Footprint
 from planner.predict.memory.solve import Border, Solution, SolvedPoint
 from planner.predict.memory.terms import peak_parts, peak_row, peak_tensors, phase_rows
@@ -67,10 +68,13 @@ def _stage(footprint: Footprint, account: StageAccount) -> dict[str, Any]:
             picked(part, "name bytes=size_bytes where") for part in peak_parts(footprint, account)
         ],
         "peak_kept_tensors": [
-            picked(tensor, "name copies bytes=size_bytes")
+            picked(tensor, "name copies bytes=size_bytes rounding_bytes")
             for tensor in peak_tensors(footprint, account)
         ],
         "outside": dict(account.outside),
+        "backward_by_layer": [
+            picked(layer, "layer done bytes=total_bytes") for layer in backward_by_layer(account)
+        ],
         "phases": [
             picked(
                 row,
