@@ -105,13 +105,15 @@ def verdict(assessment: Assessment) -> str:
         )
     warned = sum(problem.severity == "warning" for problem in assessment.problems)
     also = f"; {plural(warned, 'warning')}" if warned else ""
+    fits = fit_verdict(plan.fit_probability)
+    if fits == "fits":
+        return f"runs and fits (probability {sure}){also}"
     words = {
-        "fits": "runs and fits",
         "probably fits": "runs, PROBABLY FITS",
         "cannot tell": "runs, CANNOT TELL whether it fits",
         "probably does not fit": "PROBABLY WILL NOT FIT",
         "does not fit": "WILL NOT FIT",
-    }[fit_verdict(plan.fit_probability)]
+    }[fits]
     return f"{words} (probability to fit {sure}){also}"
 
 

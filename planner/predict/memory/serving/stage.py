@@ -47,13 +47,14 @@ class ServingStageMemory:
     def available(self) -> float:
         """Bytes left for the KV cache: of the budget, or of the device if that is less.
 
-        The engine fills its budget whatever lies beside it. It then captures CUDA graphs in the
-        room that the forward pass and the sampling of its profile had (vLLM,
-        v1/worker/gpu_worker.py: determine_available_memory, then compile_or_warm_up_model).
-        Negative if the rest does not fit by itself.
+        The engine starts with no larger budget than is free then, and fills it. It captures CUDA
+        graphs afterwards, in the room that the forward pass and the sampling of its profile had
+        (vLLM, v1/worker/gpu_worker.py: init_device, determine_available_memory,
+        compile_or_warm_up_model). Negative if the rest does not fit by itself.
         """
         held = self.fixed - self.activations.peak
-        return min(self.budget - self.fixed, self.usable - self.beside - held)
+        at_start = self.usable - self.context - self.nccl
+        return min(min(self.budget, at_start) - self.fixed, self.usable - self.beside - held)
 
     @property
     def overfull(self) -> float:
