@@ -9,6 +9,7 @@ import click
 
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import as_result
+from planner.cli.measured import measured_of
 from planner.cli.options import output_format
 from planner.cli.output import check_plot, print_report, write_result_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
@@ -20,8 +21,9 @@ from planner.launch.check.changes import LaunchChange, best_changes
 from planner.launch.check.document import as_csv, as_json
 from planner.launch.check.fix import Read, fixed_files
 from planner.launch.check.given import read_given
-from planner.launch.check.measured import Findings, Measured, findings_of
 from planner.launch.read.found import Hints
+from planner.predict.diagnosis.findings import Findings, findings_of
+from planner.predict.diagnosis.measured import Measured
 from planner.predict.memory.advice import Advice, Over, Watch, advise
 from planner.report.check import check_report
 from planner.search.explanation import Explanation, explain
@@ -37,7 +39,7 @@ _STATUS = {
 def run(paths: tuple[str, ...], **options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     hints = _hints(options)
-    measured = _measured(options)
+    measured = measured_of(options)
 
     given = read_given(paths, hints, options["plan"], options["gpus"], options["cluster"])
     if options["output"] and not options["fix"]:
@@ -80,12 +82,6 @@ def _hints(options: dict[str, Any]) -> Hints:
     if options["gpus"] and options["cluster"]:
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
     return Hints(**{name: options[name] for name in names}, environment=dict(options["env"]))
-
-
-def _measured(options: dict[str, Any]) -> Measured | None:
-    names = ("measured_step_time", "measured_mfu", "measured_memory")
-    measured = Measured(*(options[name] for name in names))
-    return measured if measured.is_given else None
 
 
 def _fixed_path(changed: str, options: dict[str, Any]) -> Path:
@@ -143,7 +139,7 @@ def _write_fixed(
         raise UsageError("--fix changes several files: leave -o out, and each gets .fixed")
     written = [(_fixed_path(name, options), text) for name, text in fixed.texts.items()]
     for path, text in written:
-        write_text(path, text)
+        write_text(path, text, force=options["force"])
     names = ", ".join(str(path) for path, _ in written)
     done = "; ".join(fixed.done)
     click.echo(f"wrote {names}: {done}" if written else "--fix: nothing to write", err=True)

@@ -17,9 +17,9 @@ from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.launch.plans import LAUNCH_NOTES
 from planner.predict.command_line import search_command
+from planner.predict.diagnosis.setup import plan_setup
 from planner.predict.memory.advice import Advice, Over, Watch, advise
 from planner.predict.memory.advice_data import advice_record
-from planner.predict.memory.option_changes import setup_of
 from planner.report.fit import fit_report
 from planner.search.fit import SEQUENCES_PER_GPU, FitAnswer, does_it_fit
 from planner.search.pools.jobs import first_job
@@ -56,7 +56,7 @@ def _advice(answer: FitAnswer, watch: Watch, over: Over) -> Advice | None:
     lightest = answer.why and answer.why.lightest
     if not lightest:
         return None
-    return advise(setup_of(answer.request, lightest), watch=watch, over=over)
+    return advise(plan_setup(answer.request, lightest), watch=watch, over=over)
 
 
 def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:

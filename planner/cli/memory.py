@@ -20,6 +20,9 @@ from planner.cli.output import check_files, print_report, write_plot
 from planner.cli.progress import limited, watched
 from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
+from planner.job.frameworks import load_framework
+from planner.job.frameworks.names import profile_named
+from planner.job.models.catalog import load_model
 from planner.job.quantities import gib
 from planner.job.written import write_text
 from planner.predict.command_line import search_command
@@ -87,7 +90,7 @@ def _train(options: dict[str, Any]) -> int:
             advice = advise(setup, may_add_gpus=not counted, watch=watch, over=until.over)
     document = partial(memory_json, request, footprint, worst, solution, advice)
     if output is not None:
-        write_text(output, document())
+        write_text(output, document(), force=options["force"])
     if options["plot"] is not None:
         _draw(options["plot"], memory_figure(footprint, stages))
     if options["as_json"]:
@@ -142,9 +145,20 @@ def _spelled(names: list[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
+def _usual_etp(options: dict[str, Any]) -> int:
+    """Tensor parallelism inside experts as the framework has it."""
+    profile, model = (
+        load_framework(profile_named(options["framework"])),
+        load_model(options["model"]),
+    )
+    experts = model.spec.moe is not None
+    return profile.usual_etp(experts=experts, tp=options["tp"], ep=options["ep"])
+
+
 def _complete(options: dict[str, Any]) -> list[str]:
     """Fill in GPUs, dp and the batch where they were not given; says what was taken."""
     notes = []
+    options["etp"] = options["etp"] or _usual_etp(options)
     if options["cluster"] is None and _needs_count(options["gpus"]):
         gpu = options["gpus"] or DEFAULT_GPU
         # Fewest replicas over which the experts spread: ep·etp divides dp·cp·tp.

@@ -131,6 +131,8 @@ class Job:
     context_inner: int = 0
     # The smaller global batches that the training starts with, growing.
     ramp: tuple[RampBatch, ...] = ()
+    # Layers of multi-token prediction that the model has, of which `model` may train none.
+    published_mtp: int = 0
     # CUBLAS_WORKSPACE_CONFIG; None: what the framework, else torch, has on the GPU.
     cublas_workspace_config: str | None = None
 

@@ -30,6 +30,7 @@ RelaxationKind = Literal[
     "optimizer",
     "offload",
     "activation-offload",
+    "technique",
     "dtype",
     "sequence",
     "framework",

@@ -237,6 +237,7 @@ KINDS: Kinds = {
     "recompute": changes.recompute_modes,
     "reserve": changes.memory_reserve,
     "batch": changes.batch_tolerance,
+    "technique": changes.techniques,
     "optimizer": changes.smaller_optimizers,
     "offload": changes.larger_offloads,
     "activation-offload": changes.activation_offloads,

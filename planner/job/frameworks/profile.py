@@ -202,8 +202,9 @@ class FrameworkProfile(Frozen):
     mode: DtypeModeName = "bf16"
     # Model families whose implementation keeps other tensors; a later rule overrides an earlier.
     families: tuple[FamilyRule, ...] = ()
-    # Multi-token prediction is built where the model has it.
-    builds_mtp: bool = True
+    # Multi-token prediction: only where somebody asks (Megatron's --mtp-num-layers, torchtitan's
+    # num_mtp_layers: none by default), as the model has it, or not at all.
+    mtp: Literal["asked", "model", "never"] = "asked"
     # What fp8 and fp4 change; a precision that is not listed changes no tensor.
     low_precision: tuple[PrecisionMode, ...] = ()
     # The one that people train in unless they say otherwise.
@@ -232,6 +233,14 @@ class FrameworkProfile(Frozen):
             if name in mode.precisions:
                 return _with_mode(self, mode)
         return self
+
+    def usual_etp(self, *, experts: bool, tp: int, ep: int) -> int:
+        """Tensor parallelism inside experts where nobody says it: Megatron takes that of the other
+        layers (parallel_state.py, `expert_tensor_parallel_size is None`); without a degree of its
+        own an expert is whole under expert parallelism, and split like other layers else."""
+        if not experts:
+            return 1
+        return tp if self.parallelism.expert_tensor or ep == 1 else 1
 
     def technique(self, name: str) -> Technique | None:
         """The technique of that name; None where the framework has none such."""

@@ -33,6 +33,7 @@ class ResolvedModel(Frozen):
 
     `alias_of` is the catalogue name when something else was typed. `exact_parameters` is counted
     by the reference implementation, without multi-token-prediction layers; None when unknown.
+    `left_out`: modules of the whole model that the shape does not count, as a vision tower.
     """
 
     spec: ModelSpec
@@ -43,6 +44,7 @@ class ResolvedModel(Frozen):
     hf_name: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def model_names() -> tuple[str, ...]:
@@ -206,14 +208,18 @@ def _from_path(path: Path, asked: str) -> ResolvedModel:
 
 
 def _from_hf_file(path: Path, asked: str) -> ResolvedModel:
-    from planner.job.models.hf_config import model_from_hf_config, read_config_json
+    from planner.job.models.hf_config import read_config_json, read_hf_model
 
-    spec = model_from_hf_config(read_config_json(path), where=str(path))
+    spec, notes, left_out = read_hf_model(read_config_json(path), where=str(path))
     note = (
         f"config.json does not state the pretraining sequence length: {spec.pretraining_seq} "
         "is assumed unless --seq says otherwise"
     )
-    return ResolvedModel(spec=spec, name=spec.name, asked=asked, source=spec.source, notes=(note,))
+    beside = f"the language model alone is counted, without {', '.join(left_out)}"
+    notes = (note, *notes, *([beside] if left_out else []))
+    return ResolvedModel(
+        spec=spec, name=spec.name, asked=asked, source=spec.source, notes=notes, left_out=left_out
+    )
 
 
 def _unknown(asked: str) -> str:

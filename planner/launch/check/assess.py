@@ -13,6 +13,13 @@ from hardware.errors import HardwareError
 from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.job.models.catalog import ResolvedModel
+from planner.job.unmodelled import modules_not_modelled
+from planner.launch.check.network import (
+    NetworkCost,
+    network_cost,
+    network_problems,
+)
 from planner.launch.check.request import as_request
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
@@ -55,6 +62,8 @@ class Assessment:
     plan: Plan | None
     # Rules whose breach is only noted.
     ignored: tuple[str, ...] = ()
+    # What variables of the environment do to the network, where there is a prediction.
+    network: NetworkCost | None = None
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -108,16 +117,21 @@ def assess(
         problems += disagreements
         return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
     setup = as_request(found, gpus, cluster)
+    model = setup.request.find_model()
+    found = replace(found, assumed=(*found.assumed, *_of_its_config(model)))
+    if model.left_out:
+        why = modules_not_modelled(found.model or model.asked, model.left_out)
+        problems.append(Problem("not-predictable", why, "warning"))
     problems += world_problems(found, setup.request.find_cluster())
     job: Job | None = None
     try:
-        job = setup.request.resolve()
+        job = None if model.left_out else setup.request.resolve()
     except (UsageError, HardwareError) as error:
         refusal = _from_error(str(error))
         # A reader that knows the rule says it with its place and what to write.
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
-    plan = None
+    plan, network = None, None
     if job is not None:
         if job.cluster.gpu.architecture in _NO_CONNECTION_RULE:
             problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
@@ -136,7 +150,15 @@ def assess(
                 problems.append(_from_error(str(error)))
             else:
                 problems += _left_out(found, plan)
-    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
+                network = network_cost(found, setup, plan)
+    problems += network_problems(found, setup, network)
+    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored), network)
+
+
+def _of_its_config(model: ResolvedModel) -> Iterator[str]:
+    """What reading a config.json assumed, but for the length of sequences, which `--seq` says."""
+    if model.asked.endswith(".json"):
+        yield from (f"of {model.asked}: {note}" for note in model.notes if "--seq" not in note)
 
 
 def _no_machine(number: int | None) -> Problem:

@@ -57,6 +57,7 @@ class DeepspeedReader(ScriptedReader):
             self._unmodelled(text, "fp16.enabled", "bf16.enabled")
         if self._on(efficiency := "data_efficiency.enabled"):
             self._unmodelled("lengths that grow and layers that drop tokens", efficiency)
+        self._secondary_weights(stage, self.hints.gpus or self.world)
         mics = self.document.get(f"{_Z}.mics_shard_size", -1)
         if stage == 3 and mics != -1:
             self._unmodelled("MiCS (replicas of shards)", f"{_Z}.mics_shard_size")
@@ -67,7 +68,6 @@ class DeepspeedReader(ScriptedReader):
             format="deepspeed",
             tp=tp,
             zero=stage,
-            shard=self._hpz(stage),
             world=self.world,
             recompute=self.hints.recompute or "none",
             optimizer=self._optimizer(),
@@ -113,9 +113,18 @@ class DeepspeedReader(ScriptedReader):
             return 3
         return int(value)
 
-    def _hpz(self, stage: int) -> int:
-        size = self.whole(f"{_Z}.zero_hpz_partition_size", 1)
-        return size if size > 1 and stage == 3 else 0
+    def _secondary_weights(self, stage: int, gpus: int | None) -> None:
+        """ZeRO++'s copy of the weights inside a node, which saves gathers between nodes and is not
+        modelled; below stage 3 DeepSpeed makes none."""
+        key = f"{_Z}.zero_hpz_partition_size"
+        size = self.whole(key, 1, 0)
+        if stage == 3 and size > 1 and gpus and gpus % min(size, gpus):
+            text = f"{key} {size}: it must divide the {gpus} processes"
+            self.refuse("hpz-divides", text, key, late=True)
+        elif stage == 3 and size > 1:
+            text = f"the second copy of the weights that each {size} GPUs share (ZeRO++) is not"
+            fix = "leave zero_hpz_partition_size out for a prediction without that copy"
+            self.refuse("not-predictable", f"{text} modelled", key, severity="warning", fix=fix)
 
     def _batch(self, gpus: int | None, tp: int) -> dict[str, Any]:
         """mbs, grad_acc and gbs: two of the three give the third, as DeepSpeed has it."""

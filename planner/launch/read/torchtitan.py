@@ -48,7 +48,7 @@ _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}
 
 def read_torchtitan(source: Source) -> Found:
     """The launch that a TOML file describes, with a command's world size if there is one."""
-    document = toml_document(source.text, source.path)
+    document = toml_document(source.text, source.path, source.hints.environment)
     override(document, source.given)
     reader = TorchtitanReader(document, source)
     reader.problems += list(unknown_keys(document))

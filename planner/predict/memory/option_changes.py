@@ -60,17 +60,6 @@ class Setup:
         )
 
 
-def setup_of(request: Request, plan: Plan) -> Setup:
-    """A plan of a request as a configuration that is asked for."""
-    fields: dict[str, Any] = {
-        "optimizer_offload": plan.optimizer_offload,
-        "activation_offload": ",".join(plan.activation_offload) or "off",
-        **(request.on_gpus(plan.degrees.gpus) or {}),
-    }
-    blocks = None if plan.layout.is_even else plan.layout.block_layers
-    return Setup(request.model_copy(update=fields), plan.degrees, plan.recompute, blocks)
-
-
 @dataclass(frozen=True)
 class OptionChange:
     """One option with another value. `kind` groups options of which one value holds at a time.
@@ -272,7 +261,10 @@ class OptionChanges:
             if technique.name in self.job.techniques or not self._works(technique):
                 continue
             changed = self.setup.request.with_technique(technique.name)
-            flags, rounds = f"--with {technique.name}", OTHER_ROUNDING if technique.rounds else ""
+            flags, rounds = (
+                f"--with {technique.name}",
+                OTHER_ROUNDING if technique.effect == "numerics" else "",
+            )
             yield OptionChange(technique.name, flags, request=changed, learns=rounds)
 
     def _works(self, technique: Technique) -> bool:

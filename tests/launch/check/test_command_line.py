@@ -258,7 +258,8 @@ def test_plan_file_is_the_same_plan(tmp_path: Path) -> None:
     """A plan that was evaluated is checked as that plan: same memory, same time."""
     path = tmp_path / "plan.json"
     options = (
-        "--model llama-3.2-1b --gpus 8xH100 --gbs 64 --tp 2 --mbs 2 --recompute full --seq 4096"
+        "--model llama-3.2-1b --gpus 8xH100 --gbs 64 --tp 2 --mbs 2 --recompute full --seq 4096 "
+        "--with bf16-gradients"
     )
     run_cli("evaluate", *options.split(), "-o", str(path), "-q")
     planned = json.loads(path.read_text())["plans"][0]
