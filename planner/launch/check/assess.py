@@ -25,7 +25,8 @@ from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
 from planner.launch.read.document import NO_LENGTH
 from planner.launch.read.found import Found, Problem, unresolved
-from planner.predict.memory.advice import Setup
+from planner.predict.fit_words import fit_verdict
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import given_columns, rule_context
 from planner.predict.sharp import sharp_use
@@ -75,13 +76,23 @@ class Assessment:
         return tuple(problem for problem in self.problems if _hides_prediction(problem))
 
     @property
+    def leaves_out_memory(self) -> bool:
+        """Whether it would not fit as predicted, and something that saves memory is left out."""
+        return any(item.rule == _LEFT_OUT for item in self.problems)
+
+    @property
     def verdict(self) -> Verdict:
         """What can be told of it."""
         if self.errors:
             return "will not run"
-        if self.plan is None or any(item.rule == _LEFT_OUT for item in self.problems):
+        if self.plan is None or self.leaves_out_memory:
             return "cannot tell"
-        return "runs and fits" if self.plan.fits else "will not fit"
+        match fit_verdict(self.plan.fit_probability):
+            case "fits" | "probably fits":
+                return "runs and fits"
+            case "cannot tell":
+                return "cannot tell"
+        return "will not fit"
 
 
 def assess(
@@ -184,7 +195,7 @@ def _is_of_old_gpus(problem: Problem) -> bool:
 
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
-    ctx, columns = rule_context(job), given_columns(degrees)
+    ctx, columns = replace(rule_context(job), given=True), given_columns(degrees)
     hidden = _hidden(found)
     for rule in RULES:
         if rule.mask(columns, ctx)[0]:
