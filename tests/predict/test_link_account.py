@@ -39,7 +39,7 @@ def _job(name: str) -> tuple[Job, Plan, Request]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_account_adds_up_and_agrees_with_faster_links(name: str) -> None:
-    """What the account says of a link's bandwidth is what an infinitely fast one saves. One twice as
+    """What the account says of a link's bandwidth is what an infinitely fast one saves. Twice as
     fast saves all of it at most, and 40 % of it at least: the step is nearly convex in a byte's
     time. (Where exchanges get faster, what hid beside them may show: by less than 1 %.)"""
     job, plan, _ = _job(name)
