@@ -162,12 +162,24 @@ def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     return notes
 
 
+def mtp_notes(job: Job) -> tuple[str, ...]:
+    """That the model is trained without the multi-token prediction that it was published with, or
+    with another number of layers of it."""
+    trained, published = job.model.mtp_layers, job.published_mtp
+    if trained == published:
+        return ()
+    said = f"{trained or 'no'} layers of multi-token prediction are trained"
+    return (f"{said}; {job.model.name} was published with {published} (--mtp-layers {published})",)
+
+
 def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """What the prediction takes for granted."""
-    notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job)]
+    notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job), *mtp_notes(job)]
     if job.model.moe is not None:
         load = "the mean load"
         if job.expert_imbalance != 1.0:
             load = f"{job.expert_imbalance:g} times {load}"
         notes.append(f"the busiest expert rank gets {load}")
+        if degrees.etp == job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep) > 1:
+            notes.append(f"etp {degrees.etp}, as {job.framework.name} takes it where none is given")
     return tuple(notes)

@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 from planner.job.models.hf_config import model_from_hf_config
+from planner.job.written_folder import write_folder
 from planner.launch.contract import NodesAs, run_name
-from planner.launch.folder import launch_folder, write_folder
+from planner.launch.folder import launch_folder
 from planner.launch.read.document import yaml_document
 from planner.launch.read.nanotron import unknown_keys
 from planner.launch.read.text import Text

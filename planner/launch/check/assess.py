@@ -15,12 +15,18 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel
 from planner.job.unmodelled import modules_not_modelled
+from planner.launch.check.network import (
+    NetworkCost,
+    network_cost,
+    network_problems,
+)
 from planner.launch.check.request import as_request
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
 from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
-from planner.predict.memory.advice import Setup
+from planner.predict.fit_words import fit_verdict
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import given_columns, rule_context
 from planner.predict.sharp import sharp_use
@@ -56,6 +62,8 @@ class Assessment:
     plan: Plan | None
     # Rules whose breach is only noted.
     ignored: tuple[str, ...] = ()
+    # What variables of the environment do to the network, where there is a prediction.
+    network: NetworkCost | None = None
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -68,13 +76,23 @@ class Assessment:
         return tuple(problem for problem in self.problems if _hides_prediction(problem))
 
     @property
+    def leaves_out_memory(self) -> bool:
+        """Whether it would not fit as predicted, and something that saves memory is left out."""
+        return any(item.rule == _LEFT_OUT for item in self.problems)
+
+    @property
     def verdict(self) -> Verdict:
         """What can be told of it."""
         if self.errors:
             return "will not run"
-        if self.plan is None or any(item.rule == _LEFT_OUT for item in self.problems):
+        if self.plan is None or self.leaves_out_memory:
             return "cannot tell"
-        return "runs and fits" if self.plan.fits else "will not fit"
+        match fit_verdict(self.plan.fit_probability):
+            case "fits" | "probably fits":
+                return "runs and fits"
+            case "cannot tell":
+                return "cannot tell"
+        return "will not fit"
 
 
 def assess(
@@ -113,7 +131,7 @@ def assess(
         # A reader that knows the rule says it with its place and what to write.
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
-    plan = None
+    plan, network = None, None
     if job is not None:
         if job.cluster.gpu.architecture in _NO_CONNECTION_RULE:
             problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
@@ -132,7 +150,9 @@ def assess(
                 problems.append(_from_error(str(error)))
             else:
                 problems += _left_out(found, plan)
-    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
+                network = network_cost(found, setup, plan)
+    problems += network_problems(found, setup, network)
+    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored), network)
 
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:
@@ -175,7 +195,7 @@ def _is_of_old_gpus(problem: Problem) -> bool:
 
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
-    ctx, columns = rule_context(job), given_columns(degrees)
+    ctx, columns = replace(rule_context(job), given=True), given_columns(degrees)
     hidden = _hidden(found)
     for rule in RULES:
         if rule.mask(columns, ctx)[0]:

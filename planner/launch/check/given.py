@@ -23,7 +23,7 @@ from planner.launch.read.found import Found, Hints, Problem
 from planner.launch.read.launch import is_one_launch, read_launch, starting_scripts
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.text import SourceFile
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.search.plan_file import read_plan_file
 
 # Files that a launch folder holds beside those that launch.
@@ -238,11 +238,9 @@ def _differences(here: Setup, there: Setup) -> Iterator[tuple[str, Any, Any]]:
         if one != other and None not in (one, other):
             yield key, one, other
     if isinstance(here.request, LaunchRequest) and here.request.shape is not None:
-        # DeepEP and HybridEP take weights in fp32 whatever the model asks of its router.
-        fused = "fused-dispatch" in here.request.variations
-        for difference in _model_differences(here.request.shape, there.request.find_model().spec):
-            if not (fused and difference[0] == "model's moe.router_fp32"):
-                yield difference
+        spec, profile = there.request.find_model().spec, there.request.find_framework()
+        trained = spec.with_mtp(there.request.trained_mtp(spec, profile))
+        yield from _model_differences(here.request.shape, trained)
 
 
 def _profile(setup: Setup) -> str:

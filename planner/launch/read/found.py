@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from constraints.context_kinds import ContextKind
+from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec
 from planner.launch.read.text import SourceFile, Span, Text
@@ -141,6 +143,15 @@ def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model N
     return Problem("model-unknown", text, "missing", places, fix)
 
 
+def telling(unknown: str) -> str:
+    """What the user may give for what is not known, from why it is not."""
+    if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
+        named = re.match(r"\$(\w+)", unknown)
+        return f"--env {named[1] if named else 'NAME'}=VALUE, or {unread[1]} too"
+    named = re.match(r"\$(\w+|@)\b|\$(@)", unknown)
+    return f"--env {named[1] or named[2]}=VALUE" if named else "--env NAME=VALUE sets a variable"
+
+
 def unresolved(setting: Setting) -> Problem:
     """A setting that decides, and whose value is not known."""
     return Problem(
@@ -158,7 +169,7 @@ def _told_by(setting: Setting) -> str:
         return f"--env {setting.variable}=VALUE"
     if setting.unknown.startswith(PLACEHOLDER):
         return f"its value in {setting.place}"
-    return "--env NAME=VALUE sets a variable"
+    return telling(setting.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +212,7 @@ class Count:
 ASKED = (
     "seq", "framework", "precision", "dtype", "optimizer", "attention", "schedule", "dropout",
     "expert_imbalance", "cp_comm_type", "cp_sizes", "sharp", "gradient_as_bucket_view",
-    "set_to_none", "bias", "optimizer_offload", "activation_offload",
+    "set_to_none", "mtp_layers", "bias", "optimizer_offload", "activation_offload",
     "activation_offload_fraction",
 )  # fmt: skip
 
@@ -266,6 +277,8 @@ class Found:
     gradient_as_bucket_view: bool = False
     set_to_none: bool = True
     cublas_workspace_config: str | None = None
+    # None: those of `shape`, else as the framework does by default.
+    mtp_layers: int | None = None
     bias: bool = True
     plan_gpus: str | None = None
     main_file: str = ""
@@ -277,6 +290,8 @@ class Found:
     problems: tuple[Problem, ...] = ()
     assumed: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Variables of NCCL and libfabric that the command sees (`hardware.transport`).
+    network: tuple[Setting, ...] = ()
     # The configuration file, where there is one; it may stand inside another.
     document: Text | None = None
     # What the launch takes further settings from, and that was not there to read.
@@ -287,6 +302,10 @@ class Found:
     def asked(self) -> dict[str, Any]:
         """What is asked of the job, by field of `Request`."""
         return {name: getattr(self, name) for name in ASKED}
+
+    def transport(self) -> TransportSettings:
+        """What those variables make of the links."""
+        return read_transport({one.key: str(one.value) for one in self.network})
 
     def setting(self, key: str) -> Setting | None:
         """The setting of a key, unknown ones too; the last where it is given again."""

@@ -38,7 +38,7 @@ CASES = {
         (3, "CANNOT TELL", "--model"),
     ),
     "options in a variable that no file sets": (
-        ("a.sh", HIDDEN, GPUS), (3, "CANNOT TELL", "--env NAME=VALUE"),
+        ("a.sh", HIDDEN, GPUS), (3, "CANNOT TELL", "--env MODEL_ARGS=VALUE"),
     ),
     "GPUs unknown": (("a.sh", script(SMALL), ()), (3, "CANNOT TELL", "--gpus 8xH100")),
     "an error, whatever the GPUs": (
