@@ -23,7 +23,7 @@ from planner.launch.check.network import (
 from planner.launch.check.request import as_request
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
-from planner.launch.read.document import NO_LENGTH
+from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.option_changes import Setup
@@ -127,7 +127,7 @@ def assess(
     try:
         job = None if model.left_out else setup.request.resolve()
     except (UsageError, HardwareError) as error:
-        refusal = _from_error(str(error))
+        refusal = _from_error(str(error), of_profile=isinstance(error, UsageError))
         # A reader that knows the rule says it with its place and what to write.
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
@@ -266,13 +266,17 @@ def _left_out(found: Found, plan: Plan) -> Iterator[Problem]:
     for item, why in found.unmodelled:
         if _SAVES in why and not plan.fits:
             text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
-            fix = "--seq N" if item.key == NO_LENGTH else "leave it out, or measure"
+            asked = {NO_LENGTH: "--seq N", NO_RECOMPUTE: "--recompute full, or none"}
+            fix = asked.get(item.key, "leave it out, or measure")
             yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)
 
 
-def _from_error(text: str) -> Problem:
-    """A refusal as a problem; its rule stands at its end in brackets."""
+def _from_error(text: str, *, of_profile: bool = False) -> Problem:
+    """A refusal as a problem; its rule stands at its end in brackets. `of_profile`: one without a
+    rule is only not modelled, for the framework itself may have it."""
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
+    if match is None and of_profile:
+        return Problem("not-predictable", text.strip(), "warning")
     if match is None:
         return Problem("configuration", text.strip())
     options = r"--optimizer-offload|--activation-offload|--optimizer|--recompute"
