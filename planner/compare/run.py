@@ -14,13 +14,14 @@ from planner.compare.interval import Range
 from planner.compare.laws import price_of
 from planner.compare.money import OwnedHour, owned_hour
 from planner.compare.offers import Offer
-from planner.compare.quotes import ChosenPrice, age_text, choose, is_stale
+from planner.compare.quotes import ChosenPrice, age_text, choose, date_age_text, is_stale
 from planner.compare.results import Energy, Owning, Rental, Run, Share
 from planner.compare.settings import BASIS_NAMES, Settings
 from planner.job.job import Job
 from planner.job.written import picked
 from planner.predict.link_account import LAUNCHES, LinkShare, link_account
 from planner.predict.plan import Plan
+from planner.predict.uncertainty.measured_scale import beyond_measured
 from planner.search.result import JobSummary
 
 W_PER_KW = 1e3
@@ -147,6 +148,7 @@ def run_at(placed: PlacedRun, summary: JobSummary, plan: Plan) -> Run | None:
         missing=missing,
         shares=time_shares(plan, replace(placed.job, cluster=used)),
         batch_price=price_of(mean_batch, plan.gbs_tokens, placed.tokens),
+        beyond_measured=beyond_measured(placed.job, summary.used_gpus),
     )
 
 
@@ -227,6 +229,7 @@ def _owning(placed: PlacedRun, days: Range, billed: int, power: Power) -> Owning
         per_gpu_hour=usd.total * rate,
         cost=cost,
         per_trillion_tokens=cost.value * TRILLION / placed.tokens,
+        age=date_age_text(hardware.date, settings),
         **{f"{part}_per_gpu_hour": amount * rate for part, amount in asdict(usd).items()},
     )
 

@@ -1,8 +1,9 @@
 """Which link binds: the one account of what a step waits for its links, by bandwidth and latency.
 
 Each figure is a difference of predictions. The bandwidth of a link is worth what the step loses
-when that link alone is infinitely fast; a link that is twice as fast saves between half of that and
-all of it, because the step is convex in the time that a byte takes. Latency is worth what is saved
+when that link alone is infinitely fast; a link that is twice as fast saves about half of that to
+all of it: the step is a sum of the larger of two times, so nearly convex in the time of a byte (a
+collective that may go two ways takes the faster, which is not). Latency is worth what is saved
 beyond infinite bandwidth when no hop takes time; what is left of exposed communication is its
 start: launches, kernels that send tokens, the CPU that posts them. Exchanges that run while the CPU
 launches kernels count with these launches, for faster links would leave the step as long.
@@ -106,7 +107,7 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
         (f"{names[0]} bandwidth", _waiting(now, out), "bandwidth", of_out, ""),
         (f"{names[1]} bandwidth", _waiting(now, inside), "bandwidth", of_inside, ""),
         (
-            f"bandwidth of {names[0]} and {names[1]} together",
+            f"{names[0]} and {names[1]} bandwidth",
             _waiting(now, both),
             "bandwidth",
             of_both - of_out - of_inside,

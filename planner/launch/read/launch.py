@@ -457,8 +457,9 @@ def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Shell:
 def _shell_of(paths: Sequence[str], read: Opened, hints: Hints, *, hopeful: bool) -> Shell:
     """One shell that has read scripts one after another."""
     shell = Shell(
-        read.files, hints.environment, open_file=read.open_beside, hopeful=hopeful,
-        chosen=read.chosen,
+        read.files, hints.environment, open_file=read.open_beside,
+        has_file=lambda name, script: beside(name, Path(script).parent) is not None,
+        hopeful=hopeful, chosen=read.chosen,
     )  # fmt: skip
     for path in paths:
         with shell.process():

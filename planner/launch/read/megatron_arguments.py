@@ -178,9 +178,7 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     name, equals, _ = text[2:].partition("=")
     place = f"{word.used.file.path}: " if word.used else ""
     refuse_unmodelled(name, f"{place}--{name}")
-    option = options().get(name)
-    if option is None and name in other_options():
-        option, arguments.foreign[name] = other_options()[name]
+    option = _option_named(name, arguments)
     end = at + 1
     values: list[Word] = []
     if equals:
@@ -196,6 +194,21 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     arguments.given[option.name] = _setting(f"--{name}", word, values)
     _check_values(option, arguments)
     return end
+
+
+def _option_named(name: str, arguments: Arguments) -> Option | None:
+    """The option of a name, core's or another's; Megatron-LLM spells core's with underscores."""
+    spelled = name.replace("_", "-")
+    if (option := options().get(name)) is not None:
+        return option
+    if (option := options().get(spelled)) is not None:
+        arguments.foreign[option.name] = "fork"
+        return option
+    known = other_options()
+    if (named := known.get(spelled) or known.get(name)) is None:
+        return None
+    option, arguments.foreign[named[0].name] = named
+    return option
 
 
 def _most_values(option: Option | None, all_words: int) -> int:
@@ -380,6 +393,6 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
     """Whether an option that is not given would take a problem away."""
     if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
-        return True
+        return not problem.places  # an option that is given may leave a model to a checkpoint
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
     return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)

@@ -21,7 +21,7 @@ from planner.launch.read.command import LaunchCommand, made_launch
 from planner.launch.read.document import NO_LENGTH, Document, Source, below, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.hf_arguments import HfArguments, hf_arguments
-from planner.launch.read.hf_training import refusals_of
+from planner.launch.read.hf_refusals import refusals_of
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_dialects import CORE, Dialect, other_model

@@ -25,6 +25,13 @@ _LONGEST_SHOWN, _MOST_ADVISED = 60, 3
 class Branches(Tests, ABC):
     """`if`, `case`, and the branches of them that are read."""
 
+    def _note(self, node: Node, what: str) -> None:
+        self.shell.note(f"line {self._line(node)}: {what}")
+
+    def _line(self, node: Node) -> int:
+        place = self.piece(node).first()
+        return place.line if place else 0
+
     def _run_if_statement(self, node: Node) -> None:
         """The first clause whose test is met; from one on that reading cannot decide, the one that
         is chosen."""

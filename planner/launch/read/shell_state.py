@@ -114,6 +114,8 @@ class Shell:
     missed: str = ""
     # The text of a file that a script names, by that name and the script's own path.
     open_file: Callable[[str, str], Text | None] = lambda _name, _script: None
+    # Whether it is there.
+    has_file: Callable[[str, str], bool] = lambda _name, _script: False
 
     def note(self, text: str) -> None:
         """Remember what is not followed."""

@@ -80,13 +80,6 @@ class Statements(Branches):
                 why = f"${name}, which a loop at line {line} sets that is not followed"
                 self.shell.variables[name] = Text.not_known(why)
 
-    def _note(self, node: Node, what: str) -> None:
-        self.shell.note(f"line {self._line(node)}: {what}")
-
-    def _line(self, node: Node) -> int:
-        place = self.piece(node).first()
-        return place.line if place else 0
-
     def _run_list(self, node: Node) -> None:
         """`a && b`, `a || b`: b only where a's outcome, if known, lets it run."""
         left, right = node.named_children[0], node.named_children[-1]
@@ -184,5 +177,6 @@ class Statements(Branches):
 
 def _named(name: str, value: Value) -> Value:
     """What a variable holds; of an output that is not known, that the variable holds it."""
-    is_output = isinstance(value, Text) and value.value == HOLE and value.unknown.startswith("out")
-    return Text.not_known(f"${name}, {value.unknown}") if is_output else value
+    if isinstance(value, list) or value.value != HOLE or not value.unknown.startswith("output"):
+        return value
+    return Text.not_known(f"${name}, {value.unknown}")

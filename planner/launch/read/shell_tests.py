@@ -71,9 +71,13 @@ class Tests(Words, ABC):
         if operator == "!":
             inner = self.test(children[-1])
             return None if inner is None else not inner
+        value = self.value(children[-1])
+        if operator in ("-f", "-e", "-r", "-s"):
+            at = self.source.first()
+            # One that is not beside the script may be there where it runs.
+            return self.shell.has_file(value.value, at.file.path if at else "") or None
         if operator not in ("-z", "-n"):
             return None
-        value = self.value(children[-1])
         if value.unknown and NOT_SET not in value.unknown and NO_ARGUMENT not in value.unknown:
             return None
         # A variable that nothing sets is empty.

@@ -67,6 +67,8 @@ def test_a_branch_is_named_with_its_line(folder: ReadFolder) -> None:
     programs = folder({"train.sh": _BRANCHES["programs"]})
     said = next(item for item in programs.problems if item.rule == "undecided-branch")
     assert "pretrain_gpt.py" in said.text and "pretrain_t5.py" in said.text
+    # Not what one of the programs trains.
+    assert judged(programs).unpredictable[0].rule == "undecided-branch"
 
 
 @pytest.mark.parametrize(
@@ -167,3 +169,21 @@ def test_a_tokenizer_says_the_vocabulary(folder: ReadFolder, tokenizer: str, ver
     assert judged(folder({"a.sh": text})).verdict == verdict
     told = judged(folder({"a.sh": text}, vocab=250_880))
     assert told.verdict == "runs and fits"
+
+
+def test_a_file_that_stands_beside_the_script_is_there(folder: ReadFolder) -> None:
+    """So a test for it is decided, and the model that it sets is read."""
+    text = f'take() {{\nif [[ -f "$1" ]]; then source "$1"; fi\n}}\ntake m.sh\n{_RUN} $M {_REST}\n'
+    found = folder({"train.sh": text, "m.sh": f'M="{_MODEL}"\n'})
+    assert "undecided-branch" not in {problem.rule for problem in found.problems}
+    assert judged(found).plan is not None
+
+
+@pytest.mark.parametrize("program", ["pretrain_gpt.py", "finetune.py"])
+def test_options_that_a_fork_spells_with_underscores(folder: ReadFolder, program: str) -> None:
+    """As Megatron-LLM does: they mean what core's do."""
+    options = f"{_MODEL} {_REST} --tensor-model-parallel-size 2".replace("-", "_")
+    options = options.replace("__", "--").replace("1e_4", "1e-4")
+    found = folder({"a.sh": f"torchrun --nproc_per_node 8 {program} {options}\n"})
+    assert (found.tp, found.mbs, found.shape and found.shape.layers) == (2, 2, 16)
+    assert judged(found).plan is not None
