@@ -114,7 +114,8 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
 @as_report
 def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
     """The rules in conflict, and what would fit."""
-    none_fits = "No configuration fits."
+    surely = " as surely as was asked" if why.riskier else ""
+    none_fits = f"No configuration fits{surely}."
     none = "No configuration was found that fits, but not all were decided."
     if why.proven:
         none = "No configuration that is modelled fits." if why.unmodelled else none_fits
