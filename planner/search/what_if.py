@@ -113,11 +113,12 @@ class _Solver:
 
     def changes(self) -> Iterator[JobChange]:
         yield from hardware_changes(self.job)
-        yield self.more_nodes()
+        cluster = self.job.cluster
+        if cluster.connects(cluster.num_gpus + cluster.gpus_per_node):
+            yield self.more_nodes()
         for text, request in dropped_choices(self.request).items():
             job = self.placed(request)
             yield JobChange("choice", text, f"without {text}", job)
-        cluster = self.job.cluster
         crosses = cluster.num_gpus > cluster.scale_up_domain_gpus == self.plan.degrees.tp
         if crosses and not self.job.allow_tp_across_domains:
             free = replace(self.job, allow_tp_across_domains=True)
