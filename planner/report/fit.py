@@ -121,7 +121,8 @@ def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
 @as_report
 def verdict_report(why: WhyNothingFits) -> Iterator[Block]:
     """That nothing fits, and the rules in conflict."""
-    none_fits = "No configuration fits."
+    surely = " as surely as was asked" if why.riskier else ""
+    none_fits = f"No configuration fits{surely}."
     none = "No configuration was found that fits, but not all were decided."
     if why.proven:
         none = "No configuration that is modelled fits." if why.unmodelled else none_fits
