@@ -14,6 +14,7 @@ from planner.cli.options import output_format
 from planner.cli.output import check_plot, print_report, write_result_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.job import SURE_TO_FIT
 from planner.job.written import refuse_to_overwrite, write_text
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.changes import LaunchChange, best_changes
@@ -23,6 +24,7 @@ from planner.launch.check.given import read_given
 from planner.launch.read.found import Hints
 from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
+from planner.predict.memory.advice import Advice, Over, Watch, advise
 from planner.report.check import check_report
 from planner.search.explanation import Explanation, explain
 
@@ -50,6 +52,7 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     assessment = assess(given.found, given.gpus, given.cluster, options["ignored"])
     with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         changes = best_changes(assessment, watch, until.over)
+        advice = _advice(assessment, watch, until.over)
         findings = _findings(assessment, measured)
         if options["fix"]:
             _write_fixed(assessment, changes, given.read, options, watch)
@@ -58,12 +61,14 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     explanation = _drawn(assessment, options["plot"], explained=style == "text")
     match style:
         case "json":
-            click.echo(as_json(assessment, changes, findings), nl=False)
+            click.echo(as_json(assessment, changes, findings, advice), nl=False)
         case "csv":
             click.echo(as_csv(assessment, changes), nl=False)
         case "text":
             verbose = options["verbose"]
-            print_report(check_report(assessment, explanation, changes, findings, verbose=verbose))
+            print_report(
+                check_report(assessment, explanation, changes, findings, advice, verbose=verbose)
+            )
     click.get_current_context().exit(_STATUS[assessment.verdict])
 
 
@@ -87,6 +92,14 @@ def _fixed_path(changed: str, options: dict[str, Any]) -> Path:
 
 
 # --- results ----------------------------------------------------------------------------------
+
+
+def _advice(assessment: Assessment, watch: Watch, over: Over) -> Advice | None:
+    """What makes the launch fit, where it does not surely fit."""
+    setup, plan = assessment.setup, assessment.plan
+    if setup is None or plan is None or plan.fit_probability >= SURE_TO_FIT:
+        return None
+    return advise(setup, watch=watch, over=over)
 
 
 def _findings(assessment: Assessment, measured: Measured | None) -> Findings | None:

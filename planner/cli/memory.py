@@ -29,11 +29,13 @@ from planner.predict.command_line import search_command
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.advice import advise
 from planner.predict.memory.footprint import Footprint, configure, dropless_worst_case, footprint_of
+from planner.predict.memory.option_changes import Setup
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan_text import configuration_text
+from planner.report.advice import advice_blocks, leading_facts
 from planner.report.figures.memory import MemoryFigure, memory_figure
-from planner.report.memory import advice_blocks, memory_report, solution_blocks
+from planner.report.memory import memory_report, solution_blocks
 from planner.report.memory_data import memory_json
 from planner.search.fit import fitting_plan
 
@@ -82,11 +84,10 @@ def _train(options: dict[str, Any]) -> int:
     worst = dropless_worst_case(footprint.configuration)
     if options["advise"]:
         with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
-            advice = advise(
-                request, degrees, options["recompute"], *layers,
-                mtp_standalone=options["mtp_standalone"], may_add_gpus=not counted, watch=watch,
-                over=until.over,
-            )  # fmt: skip
+            setup = Setup(
+                request, degrees, options["recompute"], *layers, options["mtp_standalone"]
+            )
+            advice = advise(setup, may_add_gpus=not counted, watch=watch, over=until.over)
     document = partial(memory_json, request, footprint, worst, solution, advice)
     if output is not None:
         write_text(output, document(), force=options["force"])
@@ -102,7 +103,8 @@ def _train(options: dict[str, Any]) -> int:
         print_report(
             memory_report(
                 footprint, stages, tensors=tensors, worst=worst, notes=notes, more=more,
-                instead=instead,
+                first=leading_facts(advice) if advice else (), instead=instead,
+                by_layer=options["by_layer"],
             )
         )  # fmt: skip
     solved = solution is None or solution.safe.largest is not None

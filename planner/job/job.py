@@ -280,6 +280,11 @@ class Job:
         return max(offload, types)
 
     @property
+    def gradients_leave(self) -> bool:
+        """Whether gradients go to the host as backward makes them, from ZeRO-2 on."""
+        return self.framework.optimizer.offload_gradients and self.optimizer_offload > 0.0
+
+    @property
     def hbm_limit_bytes(self) -> float:
         """Bytes per GPU that a plan may use: usable HBM less the reserve."""
         return self.reserve.limit_bytes(self.cluster.gpu.hbm_usable_bytes)

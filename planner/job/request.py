@@ -271,6 +271,30 @@ class Request(Frozen):
         site = site_of(profile, model, cluster, inside=not self.allow_tp_across_domains)
         return decide(profile.name, profile.techniques, self.use, self.without, site)
 
+    def with_technique(self, name: str) -> dict[str, Any]:
+        """Fields that change where a technique of the framework is used too."""
+        left = tuple(other for other in self.without if other != name)
+        return {"use": (*self.use, name), "without": left}
+
+    def with_sequence_parallel(self) -> dict[str, Any] | None:
+        """Fields that change where tensor-parallel ranks split the sequence too; None where they
+        do, as far as the framework has it."""
+        return None if self.sequence_parallel else {"sequence_parallel": True}
+
+    def on_gpus(self, count: int) -> dict[str, Any] | None:
+        """Fields that change for another number of the same GPUs, as one would type them; None
+        where a file describes the machine."""
+        if self.gpus is None:
+            return None
+        number, _, name = self.gpus.partition("x")
+        node, _, behind = name.partition("x")
+        if not number.replace(",", "").replace("_", "").isdigit():
+            return None
+        if not node.isdigit():
+            return {"gpus": f"{count}x{name}"}
+        whole = count % int(node) == 0
+        return {"gpus": f"{count // int(node)}x{name}" if whole else f"{count}x{behind}"}
+
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
         from constraints.condition import user_condition

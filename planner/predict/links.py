@@ -163,7 +163,12 @@ _LEAST_CHANNELS = 2
 
 def channels(cluster: Cluster) -> int:
     """Channels of a communicator (NCCL, RCCL): as many as the links inside a node can use."""
-    rings = int(_scale_up_bytes_per_s(cluster) / load_curve_table().channel_bytes_per_s.value)
+    return channels_at(_scale_up_bytes_per_s(cluster))
+
+
+def channels_at(bytes_per_s: float) -> int:
+    """Channels that a link of such a rate can use."""
+    rings = int(bytes_per_s / load_curve_table().channel_bytes_per_s.value)
     return min(_MOST_CHANNELS, max(_LEAST_CHANNELS, rings))
 
 

@@ -52,6 +52,7 @@ def rule_context(job: Job) -> RuleContext:
         limits={name: degree_limit(values) for name, values in job.limits.items()},
         allow_tp_across_nodes=job.allow_tp_across_domains,
         least_zero=job.least_zero,
+        gradients_leave=job.gradients_leave,
         schedule=job.schedule,
         conditions=job.conditions,
         context_kinds=job.context_kinds,
@@ -184,7 +185,7 @@ def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
     Who gives a ZeRO stage has named it, as in a limit of a search: where nothing is replicated any
     stage that the framework has is as good as another.
     """
-    ctx = rule_context(job)
+    ctx = replace(rule_context(job), given=True)
     if degrees.zero in ctx.framework.zero_stages and degrees.zero >= ctx.least_zero:
         ctx = replace(ctx, limits={"zero": degree_limit([degrees.zero])} | ctx.limits)
     columns = given_columns(degrees)

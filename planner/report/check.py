@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import gib, percent_sure, plural, share, signed_share
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
@@ -14,6 +13,8 @@ from planner.launch.check.network import NETWORK_RULE, network_sentence
 from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
 from planner.predict.diagnosis.findings import Findings
+from planner.predict.fit_words import fit_verdict
+from planner.predict.memory.advice import Advice
 from planner.predict.plan_text import (
     activations_text,
     batch_sentence,
@@ -23,6 +24,7 @@ from planner.predict.plan_text import (
     recompute_text,
     step_time_text,
 )
+from planner.report.advice import advice_blocks, leading_facts
 from planner.report.diagnosis import measured_blocks
 from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
 from planner.report.full_memory import full_memory_facts
@@ -44,6 +46,8 @@ _FORMATS = {
 }
 _MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": "note"}
 _MOST_PLACES = 3
+# Rows of a table of advice.
+_MOST_MOVES = 6
 
 
 @as_report
@@ -52,11 +56,17 @@ def check_report(
     explanation: Explanation | None,
     changes: Sequence[LaunchChange],
     findings: Findings | None,
+    advice: Advice | None = None,
     *,
     verbose: bool = False,
 ) -> Iterator[Block]:
-    """The whole report: verdict, problems, prediction, changes, measurement."""
-    yield Facts(tuple(_head_facts(assessment, explanation)))
+    """The whole report: verdict, problems, prediction, changes, measurement. `advice`: what would
+    make it fit, where it does not surely fit."""
+    facts = list(_head_facts(assessment, explanation))
+    if advice is not None:
+        at = next(index for index, (name, _) in enumerate(facts) if name == "verdict") + 1
+        facts[at:at] = leading_facts(advice)
+    yield Facts(tuple(facts))
     # What the head says of the network is not said again.
     problems = [item for item in assessment.problems if not _is_said_first(item)]
     if problems:
@@ -71,7 +81,9 @@ def check_report(
         yield Notes(metric_notes(explanation))
     if findings is not None:
         yield from measured_blocks(findings)
-    if assessment.setup is not None and not assessment.unpredictable:
+    if advice is not None:
+        yield from advice_blocks(advice, _MOST_MOVES)
+    elif assessment.setup is not None and not assessment.unpredictable:
         yield _changes(assessment, changes)
     yield from _setting_blocks(assessment.found, verbose=verbose)
 
@@ -92,19 +104,23 @@ def verdict(assessment: Assessment) -> str:
         reasons = "; ".join(_reasons(assessment.unpredictable))
         return f"CANNOT TELL: no error found, and no prediction: {reasons}"
     sure = percent_sure(plan.fit_probability)
-    if assessment.verdict == "cannot tell":
+    if assessment.leaves_out_memory:
         return (
             f"CANNOT TELL: as predicted it would not fit (probability {sure}), but something that "
             "saves memory is left out: see Problems"
         )
-    if not plan.fits:
-        unsure = "PROBABLY " if plan.fit_probability > 1.0 - SURE_TO_FIT else ""
-        return f"{unsure}WILL NOT FIT (probability to fit {sure})"
     warned = sum(problem.severity == "warning" for problem in assessment.problems)
     also = f"; {plural(warned, 'warning')}" if warned else ""
-    if plan.fit_probability < SURE_TO_FIT:
-        return f"runs, MAY NOT FIT (probability to fit {sure}){also}"
-    return f"runs and fits (probability {sure}){also}"
+    fits = fit_verdict(plan.fit_probability)
+    if fits == "fits":
+        return f"runs and fits (probability {sure}){also}"
+    words = {
+        "probably fits": "runs, PROBABLY FITS",
+        "cannot tell": "runs, CANNOT TELL whether it fits",
+        "probably does not fit": "PROBABLY WILL NOT FIT",
+        "does not fit": "WILL NOT FIT",
+    }[fits]
+    return f"{words} (probability to fit {sure}){also}"
 
 
 def _reasons(problems: Sequence[Problem]) -> Iterator[str]:
@@ -157,7 +173,7 @@ def problem_text(problem: Problem) -> str:
     """Sentence, fix, rule and places of a problem."""
     said = any(words in problem.text for words in ("run time", "found out", "without a word"))
     late = " (not found before run time)" if problem.late and not said else ""
-    verb = "Give" if problem.fix.startswith("--env") else "Write"
+    verb = "Give" if problem.fix.startswith(("--env", "--vocab")) else "Write"
     fix = f". {verb}: {problem.fix}" if problem.fix else ""
     where = f"  {_places(problem)}" if problem.places else ""
     return f"{problem.text}{late}{fix}  [{problem.rule}]{where}"

@@ -15,6 +15,7 @@ from planner.job.quantities import (
     signed_share,
 )
 from planner.predict.diagnosis.findings import Findings
+from planner.predict.link_account import LAUNCHES, LinkShare
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -63,6 +64,7 @@ def explanation_report(
     yield memory_table(explanation)
     yield stage_table(explanation)
     yield time_table(explanation)
+    yield from link_blocks(explanation)
     yield Notes(metric_notes(explanation))
     if findings is not None:
         yield from measured_blocks(findings)
@@ -182,6 +184,35 @@ def _time_rows(term: Term, explanation: Explanation) -> Iterator[tuple[str, str,
     if term.name == "compute_s" and len(explanation.compute) > 1:
         for part in explanation.compute:
             yield f"- {part.label}", seconds(part.amount), share(part.share)
+
+
+# Parts of the step that its links make, below which none is worth a row.
+_LEAST_LINK = 0.001
+
+
+def link_blocks(explanation: Explanation) -> Iterator[Block]:
+    """What the step waits for its links, by bandwidth and latency; nothing where it hardly does."""
+    waits = [one for one in explanation.links if one.part != "term" and one.share >= _LEAST_LINK]
+    launches = [one for one in explanation.links if one.term == LAUNCHES]
+    if not waits:
+        return
+    rows = [
+        (f"{one.resource} ({one.traffic})" if one.traffic else one.resource, *_amounts(one))
+        for one in waits
+    ]
+    rows += [("the CPU to launch kernels, links beside it", *_amounts(one)) for one in launches]
+    yield table("~waits for | time | share", rows, "Which link binds")
+    yield Notes((LINKS_NOTE,))
+
+
+LINKS_NOTE = (
+    "Bandwidth: what the step loses if that link is infinitely fast; twice as fast saves about "
+    "half of it to all of it. Exchanges that run while the CPU launches kernels gain from neither."
+)
+
+
+def _amounts(part: LinkShare) -> tuple[str, str]:
+    return seconds(part.seconds), share(part.share)
 
 
 def metric_notes(explanation: Explanation) -> tuple[str, ...]:

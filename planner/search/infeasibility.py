@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from hardware.frozen import Frozen
 from planner.job.errors import NothingFitsError
 from planner.job.quantities import percent_sure
 from planner.job.request import Request
+from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.plan import Plan
 from planner.search.frame import plan_row
+from planner.search.limit_results import Until
 
 GIB = 2.0**30
 # Among what was left untried: which of the user's choices take part in the conflict.
@@ -70,7 +73,8 @@ class WhyNothingFits(Frozen):
     established. `proven`: no plan exists within the cost model; otherwise none was found within
     the effort. `untried`: kinds of changes that the time limit or Ctrl-C (`stopped`) cut off;
     `in_vain`: of each kind without a plan, the last change that was tried. `riskier`: plans that
-    fit less surely than the request asks, fastest first.
+    fit less surely than the request asks, fastest first. `lightest`: the configuration that needs
+    least memory; `unmodelled`: what the framework has besides that might make it fit.
     """
 
     outcome: Literal["nothing-fits"] = "nothing-fits"
@@ -87,6 +91,22 @@ class WhyNothingFits(Frozen):
     untried: tuple[str, ...] = ()
     in_vain: tuple[str, ...] = ()
     riskier: tuple[Plan, ...] = ()
+    lightest: Plan | None = None
+    unmodelled: tuple[str, ...] = ()
+
+    @property
+    def best_probability(self) -> float:
+        """Probability to fit of the surest plan of the job that is known."""
+        known = (*self.riskier, *(() if self.lightest is None else (self.lightest,)))
+        return max((plan.fit_probability for plan in known), default=0.0)
+
+    @property
+    def verdict(self) -> FitVerdict:
+        """Whether the job fits, in the words of its surest plan; nobody can tell where something
+        that is not modelled might make it fit."""
+        words = fit_verdict(self.best_probability)
+        certain = words in {"does not fit", "probably does not fit"}
+        return "cannot tell" if certain and (self.unmodelled or not self.proven) else words
 
     @property
     def cut(self) -> str:
@@ -115,6 +135,28 @@ class WhyNothingFits(Frozen):
             one.model_dump(include={"kind", "change", "smallest"}) | plan_row(one.plan)
             for one in self.relaxations
         ]
+
+
+# Is told why nothing fits before what would is searched.
+Verdict = Callable[[WhyNothingFits], None]
+
+
+def silent(_why: WhyNothingFits) -> None:
+    """Tell nobody."""
+
+
+def with_relaxations(
+    why: WhyNothingFits, found: Sequence[Relaxation], in_vain: Sequence[str], until: Until
+) -> WhyNothingFits:
+    """The verdict with what would make the job fit, as far as there was time for it."""
+    return why.model_copy(
+        update={
+            "relaxations": tuple(found),
+            "in_vain": tuple(in_vain),
+            "stopped": until.stopped,
+            "untried": until.untried,
+        }
+    )
 
 
 def relaxation_sentence(relaxation: Relaxation) -> str:

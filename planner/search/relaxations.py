@@ -29,16 +29,19 @@ COUNTS_TRIED = 64
 NODES_BEYOND = 4
 MOST_DOUBLINGS = 10
 # Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
-EFFORT = Effort(most_solves=6, most_effort_s=0.5, tie=0.02)
+EFFORT = Effort(most_solves=6, most_work_s=1.0, tie=0.02)
 # Work to learn whether anything fits at all.
 PROBE = replace(EFFORT, any_plan=True)
 # Kinds whose changes do not build on each other.
 _INDEPENDENT = ("condition", "limit")
+# Kinds that need other machines, and those after which another model is trained.
+_MACHINES = ("gpus", "gpu-type")
+_OTHER_TRAINING = ("optimizer", "dtype", "sequence", "batch")
 
 
 @dataclass(frozen=True)
 class Tried:
-    """`found`: changes with a plan, fastest first; `in_vain`: of each kind without, the last."""
+    """`found`: changes with a plan, easiest first; `in_vain`: of each kind without, the last."""
 
     found: list[Relaxation]
     in_vain: list[str]
@@ -51,7 +54,7 @@ def find_relaxations(
     kinds: Kinds | None = None,
     check: Check | None = None,
 ) -> Tried:
-    """The smallest change of each kind that was verified to give a plan, fastest first.
+    """The smallest change of each kind that was verified to give a plan, easiest first.
 
     `until`: when to stop; it then knows which kinds were not tried, or not to their end. `kinds`:
     of changes, KINDS unless given; `check`: searches a changed job, as `verify` does.
@@ -66,7 +69,14 @@ def find_relaxations(
         in_vain += vain
     if not found:
         found, _ = _smallest(at, "everything", changes.everything(at), until, check)
-    return Tried(sorted(found, key=lambda relaxation: relaxation.seconds_per_token), in_vain)
+    return Tried(sorted(found, key=_ease), in_vain)
+
+
+def _ease(relaxation: Relaxation) -> tuple[int, float]:
+    """Options before changes of what is trained, and those before other machines; the fastest of
+    each first."""
+    rank = 2 if relaxation.kind in _MACHINES else 1 if relaxation.kind in _OTHER_TRAINING else 0
+    return rank, relaxation.seconds_per_token
 
 
 def _smallest(
@@ -166,9 +176,10 @@ def _gpus(at: Situation, until: Until) -> Changes:
     enough = _enough_doubled(at, until)
     most = max(first + NODES_BEYOND, (enough or 0) * 2 // node)
     counts = [*range(num_gpus + 1, node + 1), *(nodes * node for nodes in range(first, most + 1))]
-    for count in counts[:COUNTS_TRIED]:
+    counts = [count for count in counts[:COUNTS_TRIED] if cluster.connects(count)]
+    for count in counts:
         yield Change(*_with_gpus(at, count))
-    if enough is not None and enough > counts[:COUNTS_TRIED][-1]:
+    if enough is not None and enough > counts[-1]:
         yield Change(*_with_gpus(at, enough), complete=False)
 
 
@@ -176,7 +187,7 @@ def _enough_doubled(at: Situation, until: Until) -> int | None:
     """The first doubling of the GPUs with which something fits."""
     for doubling in range(1, MOST_DOUBLINGS + 1):
         count = at.job.cluster.num_gpus << doubling
-        if until.over("gpus"):
+        if not at.job.cluster.connects(count) or until.over("gpus"):
             break
         change = Change(*_with_gpus(at, count))
         if verify(at, change, until, same_gpus=False, effort=PROBE).plan is not None:

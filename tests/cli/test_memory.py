@@ -133,7 +133,7 @@ def test_advice_is_printed_with_its_uncertainty(run: Run) -> None:
                  "--grad-acc", "4", "--zero", "0", "--seq", "4096", "--advise")  # fmt: skip
     result = run(*arguments)
     assert result.exit_code == 1
-    assert "Changes that make it fit, cheapest first" in result.stdout
+    assert "Changes that make it fit, easiest first" in result.stdout
     assert "--zero 1" in result.stdout
     assert "±" in result.stdout
     assert lines_are_short(result.stdout)

@@ -13,7 +13,7 @@ from planner.launch.check.given import RULE, read_given
 from planner.launch.contract import Launch
 from planner.launch.folder import launch_folder
 from planner.launch.read.found import Hints
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 
 EXACT = 1e-9
 

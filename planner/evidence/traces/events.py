@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from hardware.files import demand_file
+from hardware.files import demand_file, number_error
 from planner.job.errors import UsageError
 
 Event = dict[str, Any]
@@ -61,6 +61,10 @@ class EventStream:
             raise UsageError(
                 f"{self.path} is no text in UTF-8 ({error.reason}); {_EXPECTED}"
             ) from None
+        except UsageError:
+            raise
+        except ValueError as error:
+            raise UsageError(f"{self.path}: {number_error(error)}; {_EXPECTED}") from None
         except RecursionError:
             raise UsageError(f"{self.path}: an event is nested too deep; {_EXPECTED}") from None
 

@@ -125,6 +125,9 @@ class OptimizerRules(Frozen):
     """How the framework spells it."""
     offload_gradients: bool = False
     """Gradients of offloaded parameters leave the GPU as soon as they are reduced."""
+    offload_parameters: bool = False
+    """Shards of 16-bit parameters go to the host with them (FSDP2's CPUOffloadPolicy), and come
+    back for each gather."""
     offload_overlap: Share = 0.0
     """Share of their way to the host that runs beside backward."""
     offload_host_share: Share = 1.0
@@ -136,6 +139,14 @@ class OptimizerRules(Frozen):
     """Lowest ZeRO stage with which only a part of the optimizer can be offloaded."""
     state_types_least_zero: int = 0
     """Lowest ZeRO stage that other types than fp32 work with."""
+
+
+class UnmodelledSaving(Frozen):
+    """Something of the framework that saves memory and is not modelled. `terms`: of a stage's
+    memory (`planner.predict.plan.StageMemory`) that it can take away at most."""
+
+    words: str
+    terms: tuple[Literal["weights", "gradients", "optimizer", "gather_buffers"], ...]
 
 
 class FusedAttention(Frozen):
@@ -201,6 +212,7 @@ class FrameworkProfile(Frozen):
     # The one that people train in unless they say otherwise.
     usual_mode: DtypeModeName = "bf16"
     assumptions: tuple[str, ...] = ()
+    unmodelled_savings: tuple[UnmodelledSaving, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:
         """The profile under a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32

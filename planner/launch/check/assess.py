@@ -23,9 +23,11 @@ from planner.launch.check.network import (
 from planner.launch.check.request import as_request
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
-from planner.launch.read.document import NO_LENGTH
+from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
-from planner.predict.memory.advice import Setup
+from planner.launch.read.undecided import RULE as BRANCH
+from planner.predict.fit_words import fit_verdict
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import given_columns, rule_context
 from planner.predict.sharp import sharp_use
@@ -75,13 +77,23 @@ class Assessment:
         return tuple(problem for problem in self.problems if _hides_prediction(problem))
 
     @property
+    def leaves_out_memory(self) -> bool:
+        """Whether it would not fit as predicted, and something that saves memory is left out."""
+        return any(item.rule == _LEFT_OUT for item in self.problems)
+
+    @property
     def verdict(self) -> Verdict:
         """What can be told of it."""
         if self.errors:
             return "will not run"
-        if self.plan is None or any(item.rule == _LEFT_OUT for item in self.problems):
+        if self.plan is None or self.leaves_out_memory:
             return "cannot tell"
-        return "runs and fits" if self.plan.fits else "will not fit"
+        match fit_verdict(self.plan.fit_probability):
+            case "fits" | "probably fits":
+                return "runs and fits"
+            case "cannot tell":
+                return "cannot tell"
+        return "will not fit"
 
 
 def assess(
@@ -116,7 +128,7 @@ def assess(
     try:
         job = None if model.left_out else setup.request.resolve()
     except (UsageError, HardwareError) as error:
-        refusal = _from_error(str(error))
+        refusal = _from_error(str(error), of_profile=isinstance(error, UsageError))
         # A reader that knows the rule says it with its place and what to write.
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
@@ -167,12 +179,15 @@ def _hides_prediction(problem: Problem) -> bool:
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
     """Errors first, then what no answer changes; rules that the user ignores become notes."""
     eased = [replace(p, severity="note") if p.rule in ignored else p for p in problems]
-    ranks = {"error": 0, "missing": 2, "warning": 3, "note": 4}
+    ranks = {"error": 0, "missing": 3, "warning": 4, "note": 5}
 
     def rank(problem: Problem) -> int:
-        """What is not modelled stands before what is missing."""
+        """What is not modelled stands before what is missing, and after the branch that decides
+        whether it is asked for."""
+        if problem.rule == BRANCH and problem.severity == "missing":
+            return 1
         not_modelled = problem.rule == "not-predictable" and problem.severity == "warning"
-        return 1 if not_modelled else ranks[problem.severity]
+        return 2 if not_modelled else ranks[problem.severity]
 
     return tuple(sorted(dict.fromkeys(eased), key=rank))
 
@@ -184,7 +199,7 @@ def _is_of_old_gpus(problem: Problem) -> bool:
 
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
-    ctx, columns = rule_context(job), given_columns(degrees)
+    ctx, columns = replace(rule_context(job), given=True), given_columns(degrees)
     hidden = _hidden(found)
     for rule in RULES:
         if rule.mask(columns, ctx)[0]:
@@ -255,13 +270,17 @@ def _left_out(found: Found, plan: Plan) -> Iterator[Problem]:
     for item, why in found.unmodelled:
         if _SAVES in why and not plan.fits:
             text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
-            fix = "--seq N" if item.key == NO_LENGTH else "leave it out, or measure"
+            asked = {NO_LENGTH: "--seq N", NO_RECOMPUTE: "--recompute full, or none"}
+            fix = asked.get(item.key, "leave it out, or measure")
             yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)
 
 
-def _from_error(text: str) -> Problem:
-    """A refusal as a problem; its rule stands at its end in brackets."""
+def _from_error(text: str, *, of_profile: bool = False) -> Problem:
+    """A refusal as a problem; its rule stands at its end in brackets. `of_profile`: one without a
+    rule is only not modelled, for the framework itself may have it."""
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
+    if match is None and of_profile:
+        return Problem("not-predictable", text.strip(), "warning")
     if match is None:
         return Problem("configuration", text.strip())
     options = r"--optimizer-offload|--activation-offload|--optimizer|--recompute"

@@ -16,7 +16,8 @@ from planner.launch.check.network import unset_network
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found
 from planner.launch.read.torchtitan_sources import stage_layers
-from planner.predict.memory.advice import Over, Setup
+from planner.predict.memory.advice import Over
+from planner.predict.memory.option_changes import Setup
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import works_with

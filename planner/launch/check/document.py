@@ -13,14 +13,20 @@ from planner.launch.check.changes import LaunchChange
 from planner.launch.check.network import NetworkCost
 from planner.launch.read.found import Setting
 from planner.predict.diagnosis.findings import Findings
-from planner.predict.memory.advice import Setup
+from planner.predict.fit_words import fit_verdict
+from planner.predict.memory.advice import Advice
+from planner.predict.memory.advice_data import advice_record
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Plan
 
 Record = dict[str, Any]
 
 
 def as_json(
-    assessment: Assessment, changes: Sequence[LaunchChange], findings: Findings | None
+    assessment: Assessment,
+    changes: Sequence[LaunchChange],
+    findings: Findings | None,
+    advice: Advice | None = None,
 ) -> str:
     """Everything that was found and predicted."""
     found, setup = assessment.found, assessment.setup
@@ -42,6 +48,8 @@ def as_json(
         "assumed": list(found.assumed),
         "network": None if assessment.network is None else _network(assessment.network),
         "plan": None if assessment.plan is None else assessment.plan.model_dump(mode="json"),
+        "fit_verdict": assessment.plan and fit_verdict(assessment.plan.fit_probability),
+        "advice": advice and advice_record(advice),
         "changes": [_change(change) for change in changes],
         "measured": None if findings is None else asdict(findings),
         "settings": [_setting(setting) for setting in found.settings],

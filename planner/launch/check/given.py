@@ -23,7 +23,7 @@ from planner.launch.read.found import Found, Hints, Problem
 from planner.launch.read.launch import is_one_launch, read_launch, starting_scripts
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.text import SourceFile
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.search.plan_file import read_plan_file
 
 # Files that a launch folder holds beside those that launch.

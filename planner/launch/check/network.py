@@ -9,7 +9,7 @@ from hardware.transport import TransportChange, TransportSettings, is_loopback, 
 from planner.job.quantities import seconds
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found, Problem
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Plan
 
 NETWORK_RULE = "network-fallback"

@@ -25,9 +25,10 @@ from planner.job.recompute import MODULES
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
 from planner.launch.read.found import Found
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees
 
+NO_SEQUENCE_PARALLEL = "no-sequence-parallel"
 # Stands for the model in a request whose shape the files describe.
 IN_FILES = "from the files"
 
@@ -78,6 +79,18 @@ class LaunchRequest(Request):
             for offered_exchange in super().offered_exchanges(profile, model, seq)
             if offered_exchange == self.cp_comm_type
         )
+
+    def with_technique(self, name: str) -> dict[str, Any]:
+        """The variation of that name in place of the one that says without."""
+        kept = (other for other in self.variations if other != f"no-{name}")
+        return {"variations": (*kept, name)}
+
+    def with_sequence_parallel(self) -> dict[str, Any] | None:
+        """Without the variation that switches it off."""
+        if NO_SEQUENCE_PARALLEL not in self.variations:
+            return None
+        left = (name for name in self.variations if name != NO_SEQUENCE_PARALLEL)
+        return {"variations": tuple(left)}
 
     def job_cluster(self, profile: FrameworkProfile) -> Cluster:
         """The machine, as NCCL's variables let it be used; its switches reduce where the files ask
@@ -173,7 +186,7 @@ def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
     replicated = dp * found.cp > 1
     if model is not None and model.moe is not None:
         replicated |= dp * found.cp * found.tp > found.ep * etp
-    zero = found.zero if replicated else _lowest_zero(draft)
+    zero = found.zero if replicated else _unreplicated_zero(found.zero, draft)
     shard = found.shard if found.shard != dp * found.cp else 0
     return Degrees(
         tp=found.tp, pp=found.pp, vpp=found.vpp if found.pp > 1 else 1, cp=found.cp, ep=found.ep,
@@ -181,13 +194,15 @@ def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
     )  # fmt: skip
 
 
-def _lowest_zero(draft: LaunchRequest) -> int:
-    """The stage that stands for all where there is nothing to shard over."""
+def _unreplicated_zero(stage: int, draft: LaunchRequest) -> int:
+    """The stage as the files have it, which shards over one rank; where the framework has no such
+    stage, its lowest, which is the same there."""
     try:
         job = draft.resolve()
     except (UsageError, HardwareError):
         return 0  # what is wrong is said where the whole configuration is looked at
-    return max(min(job.framework.parallelism.zero_stages), job.least_zero)
+    offered = job.framework.parallelism.zero_stages
+    return stage if stage in offered else max(min(offered), job.least_zero)
 
 
 def canonical_mode(found: Found) -> str:

@@ -263,8 +263,14 @@ def is_megatron(launch: LaunchCommand) -> bool:
         # Others call their programs so, too; NeMo's take `trainer.devices=8`.
         return not _has_foreign_options(words) or any(sign in words for sign in MEGATRON_SIGNS)
     signs = [sign for sign in MEGATRON_SIGNS if sign in words]
+    # Megatron-LLM's spelling; the last sign is a name that many programs have in it.
+    signs += [sign for sign in MEGATRON_SIGNS[:-1] if _underscored(sign) in words]
     # The last is a name that other programs have, too.
     return bool(signs) and (signs != [MEGATRON_SIGNS[-1]] or not _has_foreign_options(words))
+
+
+def _underscored(name: str) -> str:
+    return "--" + name[2:].replace("-", "_")
 
 
 def _has_foreign_options(words: Sequence[str]) -> bool:

@@ -154,7 +154,10 @@ def _marked(
     if len(found) > MOST_SETTINGS:
         raise UsageError(f"{path}: more than {MOST_SETTINGS:,} settings: no launch has as many")
     # `${model.hidden_size}` stands for another setting of the file.
-    told = {key: value for key, value in found if isinstance(value, str | int | float)} | variables
+    told: dict[str, object] = {
+        key: value for key, value in found if isinstance(value, str | int | float)
+    }
+    told |= variables
     settings = {key: _setting(key, value, places.get(key), text, path) for key, value in found}
     return Document(path, {key: _filled(one, told) for key, one in settings.items()})
 
@@ -251,8 +254,8 @@ def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
 
 # Options by which programs of one's own may call the micro-batch.
 _BATCH = re.compile(r"--(?!\w*(eval|val|test|infer|global|total))\w*(batch|bsz)\w*")
-# Stands for a sequence length that nobody states.
-NO_LENGTH = "no --seq"
+# Stand for a sequence length that nobody states, and for recomputation that nobody speaks of.
+NO_LENGTH, NO_RECOMPUTE = "no --seq", "no --recompute"
 
 
 class DocumentReader:
@@ -358,6 +361,9 @@ class ScriptedReader(DocumentReader):
             self.assumed.append("sequences as long as the model was pretrained with (give --seq)")
             why = "shorter sequences than the model was pretrained with: less memory than predicted"
             self.unmodelled += ((Setting(NO_LENGTH, None, document.path), why),)
+        if script.hints.recompute is None and not script.given:
+            why = "the program that is started may recompute: less memory than predicted"
+            self.unmodelled += ((Setting(NO_RECOMPUTE, None, document.path), why),)
 
     def scripted(
         self, known: Callable[[str], bool], keys: Mapping[str, str], framework: str, **fields: Any
@@ -385,12 +391,11 @@ class ScriptedReader(DocumentReader):
         self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
 
     def no_micro_batch(self) -> None:
-        """No micro-batch is stated: 1, unless the program has an option that may say it."""
+        """No micro-batch is stated: the program that is started says it, which is not read."""
         words = self.launch.arguments if self.launch is not None else ()
         named = (_BATCH.match(word.text.value) for word in words)
         option = next((match[0] for match in named if match is not None), None)
-        if option is None:
-            self.assumed.append("micro-batch 1 (give --mbs)")
-            return
-        text = f"whether {option} is the micro-batch of a GPU is not known"
+        text = "the micro-batch is not stated: the program that is started says it"
+        if option is not None:
+            text = f"whether {option} is the micro-batch of a GPU is not known"
         self.problems.append(Problem("micro-batch", text, "missing", fix="--mbs N"))

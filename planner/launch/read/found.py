@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,6 +143,15 @@ def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model N
     return Problem("model-unknown", text, "missing", places, fix)
 
 
+def telling(unknown: str) -> str:
+    """What the user may give for what is not known, from why it is not."""
+    if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
+        named = re.match(r"\$(\w+)", unknown)
+        return f"--env {named[1] if named else 'NAME'}=VALUE, or {unread[1]} too"
+    named = re.match(r"\$(\w+|@)\b|\$(@)", unknown)
+    return f"--env {named[1] or named[2]}=VALUE" if named else "--env NAME=VALUE sets a variable"
+
+
 def unresolved(setting: Setting) -> Problem:
     """A setting that decides, and whose value is not known."""
     return Problem(
@@ -159,7 +169,7 @@ def _told_by(setting: Setting) -> str:
         return f"--env {setting.variable}=VALUE"
     if setting.unknown.startswith(PLACEHOLDER):
         return f"its value in {setting.place}"
-    return "--env NAME=VALUE sets a variable"
+    return telling(setting.unknown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def own_options(
 ) -> tuple[Problem, ...]:
     """What there is to say of a program's own options. `sharded_by`: a configuration that says how
     it is sharded, whatever own options ask for."""
-    tops = {name.partition(".")[0]: setting for name, setting in reversed(named.items())}
+    tops = {name.partition(".")[0]: setting for name, setting in reversed(list(named.items()))}
     own = {name: tops[name] for name in reversed(tops) if name not in hf_names() | _OTHER_NAMES}
     slips = {name: near for name in own if (near := _slip(name))}
     asked = [name for name in own if is_switched(named, name) and not _NOT_THESE.search(name)]

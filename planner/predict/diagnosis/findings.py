@@ -29,7 +29,7 @@ from planner.predict.diagnosis.measured import (
     conventions,
     verdicts,
 )
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Plan, TimeTerms, term_labels
 
 # A cause is near where it predicts the measurement within this share of it.

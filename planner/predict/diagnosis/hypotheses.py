@@ -23,7 +23,7 @@ from planner.job.frameworks.execution import Overlap
 from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.job import Job
 from planner.predict.configuration import evaluate_job
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Plan
 
 _BYTES_PER_GBIT = 1e9 / 8

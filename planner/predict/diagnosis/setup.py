@@ -6,7 +6,7 @@ import re
 
 from planner.job.request import Request
 from planner.predict.decided import decided_request
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Plan
 
 # `64x`, or `8x8x` of nodes and the GPUs of one.

@@ -352,3 +352,41 @@ def test_what_is_assumed_of_lengths(
 def test_a_template_of_helm_cannot_be_told(folder: ReadFolder) -> None:
     with pytest.raises(CannotTellError, match="a template"):
         folder({"a.yaml": "kind: Job\nspec:\n  {{- if .Values.x }}\n  x: 1\n"})
+
+
+AUTO = ZERO3.replace('gpu": 1', 'gpu": "auto"').replace('steps": 1', 'steps": "auto"')
+
+
+@pytest.mark.parametrize(("file", "text"), [("z.json", AUTO), ("a.yaml", ACCELERATE)])
+def test_the_batch_of_a_program_is_asked_for(folder: ReadFolder, file: str, text: str) -> None:
+    """`auto`, and what a file of sharding cannot say: never a micro-batch of 1 in silence."""
+    known = {"gpus": 8, "model": "llama-3.2-1b", "seq": 2048}
+    found = folder({file: text}, **known)
+    (said,) = judged(found).unpredictable
+    assert (said.rule, said.fix) == ("micro-batch", "--mbs N")
+    assert judged(folder({file: text}, mbs=1, **known)).verdict == "runs and fits"
+
+
+def test_a_program_that_is_not_read_may_recompute(folder: ReadFolder) -> None:
+    """What does not fit without recomputation is not said not to fit, until somebody says so."""
+    known = {"gpus": 8, "model": "llama-3.1-8b", "seq": 32768}
+    assessed = judged(folder({"z.json": ZERO3}, **known))
+    assert assessed.verdict == "cannot tell"
+    assert "--recompute full, or none" in {problem.fix for problem in assessed.problems}
+    told = folder({"z.json": ZERO3}, recompute="none", **known)
+    assert judged(told).verdict == "will not fit"
+
+
+def test_what_only_the_profile_lacks_is_not_refused_by_the_framework(folder: ReadFolder) -> None:
+    """fp8 under FSDP2 of Hugging Face runs, and is not modelled."""
+    text = AXOLOTL.replace(
+        "deepspeed: z3.json", "fsdp_version: 2\nfsdp_config: {offload_params: false}"
+    )
+    found = folder({"x.yaml": text.replace("bf16: true", "fp8: true")})
+    assert judged(found).verdict == "cannot tell"
+
+
+@pytest.mark.parametrize("name", ["flux", "qwen3_vl", "llama-siglip"])
+def test_torchtitan_trains_other_models_too(folder: ReadFolder, name: str) -> None:
+    found = folder({"x.toml": TITAN.replace("llama3", name)}, gpus=8)
+    assert f"{name} 8B is no language model" in refusals(found)

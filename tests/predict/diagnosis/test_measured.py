@@ -27,7 +27,7 @@ from planner.predict.diagnosis.measured import (
     MeasuredComparison,
     comparisons,
 )
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees, Plan
 from tests.launch.check.conftest import OVERLAPPED, SMALL, script
 
