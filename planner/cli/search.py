@@ -35,7 +35,7 @@ from planner.job.request import Request
 from planner.job.written import write_text
 from planner.launch.plans import find_plans
 from planner.report.cluster_front import cluster_front_report
-from planner.report.fit import nothing_fits_report
+from planner.report.fit import nothing_fits_report, remedies_report, verdict_report
 from planner.report.search import search_report
 from planner.report.tables import Report
 from planner.search.fewer_gpus import faster_on_fewer
@@ -72,7 +72,7 @@ def run(**options: Any) -> None:
     request = with_limits(request, options, first_job(request))
     compile_if_first_run(options["quiet"], options["time_limit"])
 
-    started = perf_counter()
+    started, said = perf_counter(), list[WhyNothingFits]()
     try:
         with watched(options["quiet"]) as progress:
             result = find_plans(
@@ -83,9 +83,10 @@ def run(**options: Any) -> None:
                 time_limit_s=options["time_limit"],
                 progress=progress,
                 short=_printed_plans(options, style),
+                verdict=said.append if style != "text" else partial(_say_verdict, said),
             )
     except DoesNotFitError as error:
-        print_failure(error.why, style)
+        print_failure(error.why, style, said=bool(said))
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
     result = _with_fewer_gpus(request, result, options, started)
     write_result(result, output)
@@ -131,8 +132,15 @@ def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
     return options["top"] or MOST_PRINTED
 
 
-def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:
-    """Why nothing fits: a report on stderr, or the data on stdout."""
+def _say_verdict(said: list[WhyNothingFits], why: WhyNothingFits) -> None:
+    """Print that nothing fits before what would is searched."""
+    print_report(verdict_report(why), sys.stderr)
+    said.append(why)
+
+
+def print_failure(why: WhyNothingFits, style: OutputFormat, *, said: bool) -> None:
+    """Why nothing fits, and what would: a report on stderr, the verdict of which was `said`
+    before, or the data on stdout."""
     match style:
         case "json":
             click.echo(why.model_dump_json(indent=1))
@@ -141,7 +149,7 @@ def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:
 
             click.echo(csv_text(pd.DataFrame(why.rows())), nl=False)
         case "text":
-            print_report(nothing_fits_report(why), sys.stderr)
+            print_report(remedies_report(why) if said else nothing_fits_report(why), sys.stderr)
 
 
 # Plans in a table, unless --top says otherwise.

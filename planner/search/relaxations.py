@@ -29,7 +29,7 @@ COUNTS_TRIED = 64
 NODES_BEYOND = 4
 MOST_DOUBLINGS = 10
 # Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
-EFFORT = Effort(most_solves=6, most_effort_s=0.5, tie=0.02)
+EFFORT = Effort(most_solves=6, most_work_s=1.0, tie=0.02)
 # Work to learn whether anything fits at all.
 PROBE = replace(EFFORT, any_plan=True)
 # Kinds whose changes do not build on each other.

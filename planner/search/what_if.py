@@ -30,7 +30,7 @@ from planner.search.trial import Trial, cost_altered, search_costed
 from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
-EFFORT = Effort(most_solves=16, most_effort_s=0.3)
+EFFORT = Effort(most_solves=16, most_work_s=1.0)
 # A plan this much slower than the fastest was chosen for its memory.
 CHOSEN_FOR_MEMORY = 0.015
 
