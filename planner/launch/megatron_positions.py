@@ -14,7 +14,7 @@ from planner.launch.architecture import (
     stretched,
 )
 from planner.launch.megatron_row import MegatronRow, row, switch, unless, without, yes
-from planner.launch.settings_text import Value
+from planner.launch.quoting import Value
 
 # Attention in chunks, layers without positions: the catalogue costs them as a sliding window.
 _CHUNKED_FAMILY = "llama4_text"

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import refusals, settings
-from planner.launch.contract import TRAIN_STEPS, Launch, Refusal, Variable, folder_variable
+from planner.launch.contract import (
+    TRAIN_STEPS,
+    WARMUP_STEPS,
+    Launch,
+    Refusal,
+    Variable,
+    folder_variable,
+    rate_variable,
+)
 from planner.launch.megatron_flags import (
     Flag,
     FlagGroup,
@@ -24,7 +32,7 @@ from planner.launch.megatron_states import hybrid_flags, is_hybrid
 from planner.launch.megatron_table import GROUPS, linear_bias, option
 from planner.launch.megatron_table import MEGATRON as ROWS
 from planner.launch.options import MEGATRON
-from planner.launch.settings_text import Value, yaml_value
+from planner.launch.quoting import Value, yaml_value
 from planner.predict.sharp import sharp_use
 
 _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
@@ -127,6 +135,9 @@ VARIABLES = (
     folder_variable("DATA_PATH"),
     Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
     TRAIN_STEPS,
+    WARMUP_STEPS,
+    rate_variable("1e-4"),
+    rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
 )
 
 

@@ -44,5 +44,9 @@ def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Iterator[
     yield table("<file | lines", ((name, f"{len(text.splitlines()):,}") for name, text in files))
     lines = [] if plan.fits else ["This plan DOES NOT FIT its memory limit: see README.md."]
     lines += [f"NOT AS THE MODEL SAYS: {sentence}." for sentence in folder.departures]
+    lines += [
+        "The run starts FROM SCRATCH, with random weights, unless PRETRAINED in the script names "
+        "weights; learning rate and warm-up are placeholders that are yours to choose."
+    ]
     lines += [f"{how_to_start(launch)}. README.md says what to check in the first ten steps."]
     yield Notes(tuple(lines))
