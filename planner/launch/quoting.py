@@ -137,6 +137,7 @@ LANGUAGES: Mapping[str, Callable[[Value], str]] = {
     ".py": python_value,
     ".yaml": yaml_value,
     ".sh": lambda value: shell_word(str(value)),
+    "": lambda value: shell_word(str(value)),
     ".sbatch": lambda value: shell_word(str(value)),
     ".md": markdown_text,
 }

@@ -30,8 +30,11 @@ STUBS = {
     "scontrol": "for i in $(seq 1 100000); do echo node$i; done",
 }
 SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "node[1-9]"}
-ALWAYS = {"MEGATRON_LM": "/m", "HF_ASSETS": "/a", "NANOTRON": "/n", "NODE_RANK": "0",
-          "MASTER_ADDR": "first"}  # fmt: skip
+NODE = {"NODE_RANK": "0", "MASTER_ADDR": "first"}
+# Variables that must be set -> a file that is there where they are right.
+NEEDED = {
+    "MEGATRON_LM": "pretrain_gpt.py", "HF_ASSETS": "tokenizer.json", "NANOTRON": "run_train.py",
+}  # fmt: skip
 SCRIPTS: Mapping[NodesAs, str] = {"slurm": "launch.sbatch", "torchrun": "launch.sh"}
 
 Start = Callable[..., str]
@@ -46,6 +49,11 @@ def start(tmp_path: Path) -> Start:
         stub.write_text(f"#!/usr/bin/env bash\n{body}\n")
         stub.chmod(0o755)
 
+    for variable, name in NEEDED.items():
+        (tmp_path / variable).mkdir()
+        (tmp_path / variable / name).touch()
+    always = {variable: str(tmp_path / variable) for variable in NEEDED} | NODE
+
     def run(target: str, nodes_as: NodesAs, *words: str, **given: str) -> str:
         folder = tmp_path / "run"
         launch = replace(example(target), nodes_as=nodes_as)
@@ -53,7 +61,7 @@ def start(tmp_path: Path) -> Start:
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", SCRIPTS[nodes_as], *words], cwd=folder, capture_output=True, text=True,
-            env={**ALWAYS, "PATH": path, **given}, check=False,
+            env={**always, "PATH": path, **given}, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -11,11 +11,12 @@ from planner.launch.launchers.shell import (
     ALONE,
     PORT,
     Rendezvous,
+    dry_lines,
     headline,
     job_name,
     program_lines,
+    setting_tests,
     start_notes,
-    test_lines,
     unset_lines,
     variable_lines,
 )
@@ -38,6 +39,7 @@ _MEETINGS: Mapping[NodesAs, Rendezvous] = {
 _SKYPILOT_NAMES = {
     "A100-SXM4-80GB": "A100-80GB", "A100-PCIe-80GB": "A100-80GB", "A100-SXM4-40GB": "A100",
     "H100-SXM5-80GB": "H100", "H200-SXM-141GB": "H200", "B200-SXM-180GB": "B200",
+    "MI300X-192GB": "MI300X",
     "V100-SXM2-32GB": "V100-32GB", "V100-SXM2-16GB": "V100",
 }  # fmt: skip
 
@@ -55,7 +57,7 @@ def how_to_start(launch: Launch) -> str:
         "slurm": f"Run in this folder: bash {script} (it tests the settings, then calls sbatch)",
         "torchrun": several if launch.nodes > 1 else f"Run: bash {script}",
         "k8s": f"Run: bash {SUBMIT} {script} (needs JobSet, sigs.k8s.io/jobset)",
-        "skypilot": f"Run in this folder: sky jobs launch -n {job_name(launch)} {script}",
+        "skypilot": f"Run in this folder: sky jobs launch --env BUCKET=s3://NAME {script}",
     }[launch.nodes_as]
 
 
@@ -76,8 +78,9 @@ def launcher_files(launch: Launch, command: RunCommand, configuration: Files) ->
         start=how_to_start(launch),
         several=_several(launch) if many else (),
         variables=variable_lines(command),
-        unset=unset_lines(command) if launch.nodes_as != "skypilot" else (),
-        tests=test_lines(command, container=launch.nodes_as == "slurm"),
+        unset=unset_lines(command) if launch.nodes_as == "slurm" else (),
+        dry=dry_lines(command, _FIRST_NODE if many else ()),
+        tests=setting_tests(command, container=launch.nodes_as == "slurm"),
         said=start_notes(command),
         program=program_lines(launch, command, meeting),
         **more,
@@ -94,7 +97,6 @@ def _slurm(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
         "local": launch.gpus_per_node,
         "time": limit_text(launch),
         "signal": SIGNAL_S,
-        "script": start_script(launch),
         "again": _AGAIN if any(entry.name == STOP for entry in command.variables) else (),
         "paths": Code(" ".join(f'"${{{name}}}"' for name in paths)),
     }
@@ -103,7 +105,7 @@ def _slurm(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
 # A run that ended because its time was over has steps left.
 _AGAIN = (
     f'if [[ "${{STATUS}}" == 0 && -z "${{MODE}}" && -n "${{{STOP}}}" ]]; then',
-    f"    if ((SECONDS >= 60 * {STOP})); then requeue; fi",
+    f"    ((SECONDS < 60 * {STOP})) || requeue",
     "fi",
 )
 # Variables that name a file or a folder.
@@ -111,6 +113,10 @@ _PATHS = (
     "MEGATRON_LM", "NANOTRON", "HF_ASSETS", "DATA_PATH", "DATASET", "TOKENIZER", "PRETRAINED",
     "CHECKPOINTS", "TENSORBOARD",
 )  # fmt: skip
+
+
+# What a dry run says where no node is.
+_FIRST_NODE = ('export NODE_RANK="${NODE_RANK:-0}" MASTER_ADDR="${MASTER_ADDR:-FIRST_NODE}"',)
 
 
 def _several(launch: Launch) -> list[str]:

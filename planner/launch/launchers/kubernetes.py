@@ -8,18 +8,18 @@ from planner.launch.launchers.shell import (
     PORT,
     UNSET,
     Rendezvous,
+    dry_lines,
     headline,
     job_name,
     program_lines,
+    setting_tests,
     start_notes,
-    test_lines,
-    unset_lines,
     variable_lines,
 )
 from planner.launch.quoting import kubernetes_script, yaml_value
 from planner.launch.settings_text import comment, filled
 
-SCRIPT, TRAIN_JOB, SUBMIT = "jobset.yaml", "trainjob.yaml", "submit.sh"
+SCRIPT, TRAIN_JOB, SUBMIT = "jobset.yaml", "trainjob.yaml", "submit"
 _MOUNT = "/launch"
 _WORK = "/tmp/launch"
 # Name of the replicated job and of its container: Kubeflow's runtimes have the same. What its
@@ -48,7 +48,7 @@ def kubernetes_files(
         SCRIPT: (start, Rendezvous('"${JOB_COMPLETION_INDEX}"', first)),
         TRAIN_JOB: (kubeflow, _KUBEFLOW),
     }
-    files: dict[str, str] = {SUBMIT: filled(f"{SUBMIT}.txt", image=_IMAGE, claim=_CLAIM)}
+    files: dict[str, str] = {}
     for file, (run, meeting) in jobs.items():
         lines = [
             f"# {headline(launch)}.",
@@ -58,7 +58,7 @@ def kubernetes_files(
         ]
         job = _job(f"{file}.txt", launch, command, meeting, configuration)
         files[file] = "\n".join(lines) + "\n" + job
-    return files
+    return files | {SUBMIT: filled(f"{SUBMIT}.txt", image=_IMAGE, claim=_CLAIM)}
 
 
 def _job(
@@ -108,10 +108,8 @@ def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: boo
         # A ConfigMap cannot be written to; frameworks write beside their configuration.
         script.append(f"mkdir -p {_WORK} && cp -rL {_MOUNT}/* {_WORK} && cd {_WORK}")
     script += ["", *variable_lines(command)]
-    if command.needed:
-        unset = _block(unset_lines(command), 4)
-        script += ['if [[ "${MODE:-}" == --dry-run ]]; then', *unset, "fi"]
-    script += [*test_lines(command), *start_notes(command)]
+    script += dry_lines(command)
+    script += [*setting_tests(command), *start_notes(command)]
     script += program_lines(launch, command, meeting)
     lines = [kubernetes_script(line) for line in script]
     return ['command: ["bash", "-c"]', "args:", "  - |", *_block(lines, 4)]

@@ -59,7 +59,14 @@ def unset_lines(command: RunCommand) -> list[str]:
     ]
 
 
-def test_lines(command: RunCommand, *, container: bool = False) -> list[str]:
+def dry_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
+    """`unset_lines` and some more where MODE asks for a dry run; nothing where there are none."""
+    lines = [f"    {line}" for line in (*unset_lines(command), *more)]
+    about = "    # Prints the command, with names in place of what is not set."
+    return ['if [[ "${MODE:-}" == --dry-run ]]; then', about, *lines, "fi"] if lines else []
+
+
+def setting_tests(command: RunCommand, *, container: bool = False) -> list[str]:
     """A sentence and exit 2 for each variable that must be set and is not, or whose files are not
     there. `container`: files may be inside of one."""
     lines: list[str] = []
