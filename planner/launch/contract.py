@@ -114,12 +114,13 @@ WARMUP_STEPS = Variable(
 )
 
 
-def pretrained_variable(form: str) -> Variable:
-    """The weights to start from; `form`: what the framework takes."""
+def pretrained_variable(form: str, *, local: bool = True) -> Variable:
+    """The weights to start from; `form`: what the framework takes; `local`: only from a disk."""
     return Variable(
         PRETRAINED,
         "",
         f"weights to start from: {form}; empty: FROM SCRATCH, with random weights",
+        holds=f"${{{PRETRAINED}}}" if local else "",
     )
 
 

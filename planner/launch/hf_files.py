@@ -300,8 +300,15 @@ _DEPARTS = ("moe.bias_update_rate", "moe.aux_loss", "moe.aux_loss_over")
 MODEL_FOLDER, SCRIPT = "model", "train.py"
 
 VARIABLES = (
-    pretrained_variable("a Hugging Face model's folder or name, of the shape in model/config.json"),
-    Variable("DATASET", "", "folder of datasets.save_to_disk (input_ids); empty: random tokens"),
+    pretrained_variable(
+        "a Hugging Face model's folder or name, of the shape in model/config.json", local=False
+    ),
+    Variable(
+        "DATASET",
+        "",
+        "folder of datasets.save_to_disk (input_ids); empty: random tokens",
+        holds="${DATASET}",
+    ),
     TRAIN_STEPS,
     WARMUP_STEPS,
     rate_variable("3e-4"),

@@ -27,6 +27,7 @@ from planner.launch.contract import (
     ramp_refusals,
 )
 from planner.launch.megatron_flags import Flag, from_text, layout_text
+from planner.launch.megatron_positions import rotates_plainly
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
     NO_MASK,
@@ -259,6 +260,7 @@ def _model(launch: Launch) -> Overrides:
         "model.bias_activation_fusion": _yes(fused),
         "model.bias_dropout_fusion": _yes(not (model.moe and linear_bias(model))),
         "model.should_pad_vocab": "true",
+        **({"model.apply_rope_fusion": "false"} if rotates_plainly(model) else {}),
         "model.hidden_dropout": dropout,
         "model.attention_dropout": dropout,
         # As the plan is costed: the fused loss makes its fp32 tensors anew.

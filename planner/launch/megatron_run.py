@@ -28,6 +28,7 @@ from planner.launch.megatron_flags import (
     schedule_flag,
     switches,
 )
+from planner.launch.megatron_positions import rotates_plainly
 from planner.launch.megatron_states import hybrid_flags, is_hybrid
 from planner.launch.megatron_table import GROUPS, linear_bias, option
 from planner.launch.megatron_table import MEGATRON as ROWS
@@ -130,7 +131,12 @@ _WEIGHTS_SHARDED = 3
 _SIXTEEN_BITS = 2.0
 TECHNIQUES = "techniques"
 VARIABLES = (
-    Variable("DATA_PATH", "", "prefix of your tokenized data (.bin and .idx); empty: mock data"),
+    Variable(
+        "DATA_PATH",
+        "",
+        "prefix of your tokenized data (.bin and .idx); empty: mock data",
+        holds="${DATA_PATH}.bin",
+    ),
     Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
     folder_variable("DATA_PATH"),
     Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
@@ -263,6 +269,8 @@ def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     eager = launch.job.attention == "eager"
     local = profile.name == LOCAL_PROFILE
     flags = [_option("kernels", "local" if local else "transformer_engine")]
+    if rotates_plainly(launch.job.model) and not local:
+        flags.append(Flag("--no-rope-fusion"))
     if eager and not local:
         flags.append(_option("attention", "eager"))
     if local:

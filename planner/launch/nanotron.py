@@ -47,7 +47,12 @@ VARIABLES = (
         holds="${NANOTRON}/run_train.py",
     ),
     pretrained_variable("a checkpoint of nanotron's (README.md says how to make one)"),
-    Variable("DATASET", "", "folder of tokens as nanotron reads them (Nanoset); empty: made up"),
+    Variable(
+        "DATASET",
+        "",
+        "folder of tokens as nanotron reads them (Nanoset); empty: made up",
+        holds="${DATASET}",
+    ),
     Variable("TOKENIZER", "", "folder or name of their Hugging Face tokenizer; empty: none"),
     folder_variable("DATASET"),
     TRAIN_STEPS,

@@ -36,17 +36,8 @@ def shell_word(word: str) -> str:
     if not _VARIABLE.search(word):
         return shlex.quote(word)
     texts, names = _VARIABLE.split(word), _VARIABLE.findall(word)
-    inner = [_in_double_quotes(text) for text in texts]
+    inner = [re.sub(r'([\\"$`])', r"\\\1", text) for text in texts]
     return f'"{inner[0]}{"".join(map("".join, zip(names, inner[1:], strict=True)))}"'
-
-
-def _in_double_quotes(text: str) -> str:
-    return re.sub(r'([\\"$`])', r"\\\1", text)
-
-
-def shell_default(text: str) -> str:
-    """A text as the default inside of "${NAME:-...}"."""
-    return _in_double_quotes(text).replace("}", "\\}")
 
 
 def kubernetes_script(line: str) -> str:

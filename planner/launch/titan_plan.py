@@ -255,7 +255,12 @@ VARIABLES = (
         "folder with the model's tokenizer files",
         holds="${HF_ASSETS}/tokenizer.json",
     ),
-    Variable("DATASET", "", "folder of your texts, JSON lines with a field text; empty: samples"),
+    Variable(
+        "DATASET",
+        "",
+        "folder of your texts, JSON lines with a field text; empty: samples",
+        holds="${DATASET}",
+    ),
     folder_variable("DATASET"),
     TRAIN_STEPS,
     WARMUP_STEPS,

@@ -125,7 +125,22 @@ def assess(
                 problems.append(_from_error(str(error)))
             else:
                 problems += _left_out(found, plan)
+                problems += _unsaved(found, plan)
     return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
+
+
+def _unsaved(found: Found, plan: Plan) -> Iterator[Problem]:
+    """A time limit that ends the run before it saves."""
+    saving = found.saving
+    if saving is None or not (why := saving.loss_at_limit(plan.step_time_s)):
+        return
+    yield Problem(
+        "unsaved-at-limit",
+        f"the limit of {saving.limit} ends the run, and what it trained is lost: {why}",
+        "warning",
+        (saving.place,),
+        fix="save more often, or end in time: --exit-duration-in-mins in Megatron",
+    )
 
 
 def _no_machine(number: int | None) -> Problem:

@@ -8,11 +8,10 @@ from planner.launch.launchers.shell import (
     PORT,
     UNSET,
     Rendezvous,
-    dry_lines,
     headline,
     job_name,
+    looking_lines,
     program_lines,
-    setting_tests,
     start_notes,
     variable_lines,
 )
@@ -108,8 +107,7 @@ def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: boo
         # A ConfigMap cannot be written to; frameworks write beside their configuration.
         script.append(f"mkdir -p {_WORK} && cp -rL {_MOUNT}/* {_WORK} && cd {_WORK}")
     script += ["", *variable_lines(command)]
-    script += dry_lines(command)
-    script += [*setting_tests(command), *start_notes(command)]
+    script += [*looking_lines(command), *start_notes(command)]
     script += program_lines(launch, command, meeting)
     lines = [kubernetes_script(line) for line in script]
     return ['command: ["bash", "-c"]', "args:", "  - |", *_block(lines, 4)]

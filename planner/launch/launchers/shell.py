@@ -59,29 +59,40 @@ def unset_lines(command: RunCommand) -> list[str]:
     ]
 
 
-def dry_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
-    """`unset_lines` and some more where MODE asks for a dry run; nothing where there are none."""
-    lines = [f"    {line}" for line in (*unset_lines(command), *more)]
+def looking_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
+    """Where MODE asks for a dry run, `unset_lines` and some more; elsewhere `setting_tests`."""
+    unset = [f"    {line}" for line in (*unset_lines(command), *more)] or ["    :"]
+    tests = [f"    {line}" for line in setting_tests(command)]
     about = "    # Prints the command, with names in place of what is not set."
-    return ['if [[ "${MODE:-}" == --dry-run ]]; then', about, *lines, "fi"] if lines else []
+    return [
+        'if [[ "${MODE:-}" == --dry-run ]]; then',
+        about,
+        *unset,
+        *(["else", *tests] if tests else []),
+        "fi",
+    ]
 
 
 def setting_tests(command: RunCommand, *, container: bool = False) -> list[str]:
     """A sentence and exit 2 for each variable that must be set and is not, or whose files are not
     there. `container`: files may be inside of one."""
     lines: list[str] = []
-    for entry in command.needed:
-        sentence = f"set {entry.name}: {entry.meaning}"
-        lines += _refused(f'-z "${{{entry.name}}}"', shlex.quote(sentence))
+    outside = '-z "${CONTAINER}" && ' if container else ""
+    for entry in command.variables:
+        if entry.needed:
+            sentence = f"set {entry.name}: {entry.meaning}"
+            lines += _refused(f'[[ -z "${{{entry.name}}}" ]]', shlex.quote(sentence))
         if entry.holds:
-            outside = '-z "${CONTAINER}" && ' if container else ""
-            missing = f'"{entry.holds} is not there; {entry.name} is the {entry.meaning}"'
-            lines += _refused(f'{outside}! -e "{entry.holds}"', missing)
-    return lines
+            given = "" if entry.needed else f'-n "${{{entry.name}}}" && '
+            missing = f'"{entry.name}: {entry.holds} is not there"'
+            lines += _refused(f'[[ {outside}{given}! -e "{entry.holds}" ]]', missing)
+    warms_up = {entry.name for entry in command.variables} >= {"WARMUP_STEPS", "TRAIN_STEPS"}
+    sentence = "'WARMUP_STEPS must be below TRAIN_STEPS'"
+    return [*lines, *(_refused("((WARMUP_STEPS >= TRAIN_STEPS))", sentence) if warms_up else ())]
 
 
 def _refused(condition: str, sentence: str) -> list[str]:
-    return [f"if [[ {condition} ]]; then", f"    echo {sentence} >&2", "    exit 2", "fi"]
+    return [f"if {condition}; then", f"    echo {sentence} >&2", "    exit 2", "fi"]
 
 
 def start_notes(command: RunCommand) -> list[str]:
