@@ -37,14 +37,27 @@ export STOP_AFTER_MINUTES="${STOP_AFTER_MINUTES-}"
 if [[ "${MODE:-}" == --dry-run ]]; then
     # Prints the command, with names in place of what is not set.
     export MEGATRON_LM="${MEGATRON_LM:-/set/MEGATRON_LM}"
-fi
-if [[ -z "${MEGATRON_LM}" ]]; then
-    echo 'set MEGATRON_LM: folder of a Megatron-LM checkout of core 0.19' >&2
-    exit 2
-fi
-if [[ ! -e "${MEGATRON_LM}/pretrain_gpt.py" ]]; then
-    echo "${MEGATRON_LM}/pretrain_gpt.py is not there; MEGATRON_LM is the folder of a Megatron-LM checkout of core 0.19" >&2
-    exit 2
+else
+    if [[ -z "${MEGATRON_LM}" ]]; then
+        echo 'set MEGATRON_LM: folder of a Megatron-LM checkout of core 0.19' >&2
+        exit 2
+    fi
+    if [[ ! -e "${MEGATRON_LM}/pretrain_gpt.py" ]]; then
+        echo "MEGATRON_LM: ${MEGATRON_LM}/pretrain_gpt.py is not there" >&2
+        exit 2
+    fi
+    if [[ -n "${PRETRAINED}" && ! -e "${PRETRAINED}" ]]; then
+        echo "PRETRAINED: ${PRETRAINED} is not there" >&2
+        exit 2
+    fi
+    if [[ -n "${DATA_PATH}" && ! -e "${DATA_PATH}.bin" ]]; then
+        echo "DATA_PATH: ${DATA_PATH}.bin is not there" >&2
+        exit 2
+    fi
+    if ((WARMUP_STEPS >= TRAIN_STEPS)); then
+        echo 'WARMUP_STEPS must be below TRAIN_STEPS' >&2
+        exit 2
+    fi
 fi
 if [[ -z "${PRETRAINED}" ]]; then
     echo 'FROM SCRATCH: random weights, unless CHECKPOINTS holds a checkpoint; PRETRAINED names weights to start from.' >&2
