@@ -88,12 +88,27 @@ def _ramp_wording(ctx: RuleContext) -> str:
     )
 
 
+def _ramp_breach(columns: Columns, ctx: RuleContext) -> str:
+    """The first batch of the ramp that a shape cannot run, and the rule that says so."""
+    for goal in ctx.ramp:
+        at, there = replace(ctx, batch=goal), ramp_columns(columns, ctx, goal)
+        for rule in _OF_EACH_STEP:
+            if not rule.mask(there, at)[0]:
+                count = int(there["grad_acc"][0])
+                return (
+                    f"the ramp's batch of {goal.sequences:,} sequences, {count:,} micro-batches at "
+                    f"dp·mbs {int(there['dp'][0] * there['mbs'][0]):,}: {rule.explain(at)}"
+                )
+    return _ramp_wording(ctx)
+
+
 @shape_rule(
     "batch-ramp",
     "every batch of a ramp is a multiple of dp·mbs, with micro-batches that the schedule can run",
     source="Megatron-LM core 0.19, num_microbatches_calculator.py, update: the current global "
     "batch is divisible by micro-batch times data-parallel size",
     wording=_ramp_wording,
+    breach=_ramp_breach,
 )
 def batch_ramp(columns: Columns, ctx: RuleContext) -> Mask:
     mask: Mask = np.ones(columns["tp"].shape, dtype=np.bool_)

@@ -31,6 +31,10 @@ class RuleContext:
     allow_tp_across_nodes: bool = False
     # Lowest ZeRO stage that the optimizer's types and offload work with.
     least_zero: int = 0
+    # Offload moves gradients to the host as backward makes them, from ZeRO-2 on.
+    gradients_leave: bool = False
+    # The shape is one that somebody gave. Rules that only spare a search equal shapes do not hold.
+    given: bool = False
     schedule: str | None = None
     conditions: tuple[UserCondition, ...] = ()
     # Activations kept on the host: bytes per token of all layers by what divides them on a rank

@@ -111,8 +111,9 @@ def zero_with_pipeline(columns: Columns, ctx: RuleContext) -> Mask:
     return ~(refused & (columns["pp"] > 1))
 
 
-def _plain_stage(ctx: RuleContext) -> int:
-    """The stage that stands for all where nothing is replicated: the lowest the user allows."""
+def _plain_stages(ctx: RuleContext) -> list[int]:
+    """The stages that stand for all where nothing is replicated: the lowest that the user allows,
+    and the lowest under which gradients leave for the host."""
     limit = ctx.limits.get("zero")
     offered = sorted(ctx.framework.zero_stages)
     allowed = [
@@ -120,22 +121,30 @@ def _plain_stage(ctx: RuleContext) -> int:
         for stage in offered
         if stage >= ctx.least_zero and (limit is None or limit.allows_value(stage))
     ]
-    return (allowed or offered)[0]
+    leaving = [stage for stage in allowed if stage >= 2] if ctx.gradients_leave else []
+    return sorted({*(allowed or offered)[:1], *leaving[:1]})
 
 
 @shape_rule(
     "zero-has-replicas",
-    "where no weight is replicated, all ZeRO stages are the same and only the lowest is kept",
+    "where no weight is replicated, ZeRO stages shard over one rank and are the same, so that a "
+    "search keeps the lowest; a stage that somebody gives stays",
     source="Rajbhandari et al. 2020, arXiv 1910.02054: ZeRO shards over replicas (dp·cp; experts: "
-    "dp·cp·tp / (ep·etp))",
-    wording=lambda ctx: f"with dp·cp = 1 zero must be {_plain_stage(ctx)}: nothing to shard",
+    "dp·cp·tp / (ep·etp)); Ren et al. 2021, arXiv 2101.06840: offload moves gradients from ZeRO-2 "
+    "on, with one GPU too",
+    wording=lambda ctx: (
+        "with dp·cp = 1 there is nothing to shard, and a search tries zero "
+        f"{' and '.join(map(str, _plain_stages(ctx)))} alone"
+    ),
 )
-def zero_has_replicas(columns: Columns, ctx: RuleContext) -> Mask:
+def zero_has_replicas(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.given:
+        return True
     replicas = columns["dp"] * columns["cp"]
     replicated = replicas > 1
     if ctx.model.experts > 0:
         replicated |= replicas * columns["tp"] > columns["ep"] * columns["etp"]
-    return replicated | equals(columns["zero"], _plain_stage(ctx))
+    return replicated | np.isin(columns["zero"], _plain_stages(ctx))
 
 
 def _hybrid_wording(ctx: RuleContext) -> str:

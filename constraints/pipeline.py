@@ -97,8 +97,7 @@ def tied_embeddings_whole(columns: Columns, ctx: RuleContext) -> Mask | bool:
     "some frameworks predict further tokens only without pipeline and context parallelism",
     source="torchtitan 0.3, models/deepseek_v3 (multi-token prediction)",
     wording=lambda ctx: (
-        f"{ctx.framework_name}: multi-token prediction needs pp = 1 and cp = 1 (or a model file "
-        "with mtp_layers = 0)"
+        f"{ctx.framework_name}: multi-token prediction needs pp = 1 and cp = 1, or --mtp-layers 0"
     ),
 )
 def mtp_whole(columns: Columns, ctx: RuleContext) -> Mask | bool:

@@ -14,6 +14,7 @@ from constraints.numbers import Columns, Mask
 
 ShapeTest = Callable[[Columns, RuleContext], Mask | bool]
 Wording = Callable[[RuleContext], str]
+Breach = Callable[[Columns, RuleContext], str]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class ShapeRule:
 
     `sentence` says what the rule demands, `source` where that comes from. `test` answers for
     all shapes at once, or with one bool where the answer does not depend on the shape.
-    `wording` is the sentence with the numbers of a context in it.
+    `wording` is the sentence with the numbers of a context in it. A rule that is made of others
+    has a `breach`: which of them one shape breaks, and where.
     """
 
     name: str
@@ -30,6 +32,7 @@ class ShapeRule:
     source: str
     test: ShapeTest
     wording: Wording
+    breach: Breach | None = None
 
     def mask(self, columns: Columns, ctx: RuleContext) -> Mask:
         """True where a shape obeys the rule; one bool a row."""
@@ -40,14 +43,18 @@ class ShapeRule:
         """What the rule demands here, with its numbers."""
         return self.wording(ctx)
 
+    def why(self, columns: Columns, ctx: RuleContext) -> str:
+        """What the rule demands of one shape that breaks it (the first of the columns)."""
+        return self.breach(columns, ctx) if self.breach else self.explain(ctx)
+
 
 def shape_rule(
-    name: str, sentence: str, *, source: str, wording: Wording
+    name: str, sentence: str, *, source: str, wording: Wording, breach: Breach | None = None
 ) -> Callable[[ShapeTest], ShapeRule]:
     """Decorator: the function under it is the test of a rule."""
 
     def build(test: ShapeTest) -> ShapeRule:
-        return ShapeRule(name, sentence, source, test, wording)
+        return ShapeRule(name, sentence, source, test, wording, breach)
 
     return build
 

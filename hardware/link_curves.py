@@ -60,7 +60,8 @@ class ScaleOutCurve(Frozen):
     """Network between domains. Shares are of the nominal NIC rate: `share` what collectives reach,
     `exchange_share` an all-to-all (its `exchange_half_bytes`: none, as of others), `pair_share` one
     send to one other GPU and `dispatch_share` kernels that send tokens to experts where these
-    differ; `message_s`: of a token that these send, where a thread of the CPU posts it."""
+    differ; `message_s`: of a token that these send, where a thread of the CPU posts it;
+    `most_nic_bytes_per_s`: nominal rate beyond which a NIC brings no more."""
 
     name: str
     aliases: tuple[str, ...]
@@ -72,6 +73,13 @@ class ScaleOutCurve(Frozen):
     dispatch_share: Coefficient | None = None
     exchange_half_bytes: Coefficient | None = None
     message_s: Coefficient | None = None
+    most_nic_bytes_per_s: Coefficient | None = None
+
+    def usable(self, nic_bytes_per_s: float) -> float:
+        """Share of a NIC's nominal rate that counts."""
+        if self.most_nic_bytes_per_s is None or nic_bytes_per_s <= 0.0:
+            return 1.0
+        return min(1.0, self.most_nic_bytes_per_s.value / nic_bytes_per_s)
 
 
 class InNetworkCurve(Frozen):
@@ -145,11 +153,12 @@ def _nearest(curves: list[ScaleUpCurve], bytes_per_s: float) -> ScaleUpCurve:
 
 
 def is_pcie_box(cluster: Cluster) -> bool:
-    """Whether GPUs of a node must talk over PCIe: the node holds several scale-up domains.
+    """Whether GPUs of a node must talk over PCIe: the node holds several scale-up domains, or
+    exchange between its GPUs is switched off (`hardware.transport`).
 
     Boxes whose GPUs are bridged in pairs count as PCIe, which errs on the slow side for pairs.
     """
-    return cluster.scale_up_domain_gpus < cluster.gpus_per_node
+    return cluster.scale_up_domain_gpus < cluster.gpus_per_node or not cluster.peer_to_peer
 
 
 def scale_up_curve(cluster: Cluster) -> ScaleUpCurve:
@@ -159,6 +168,8 @@ def scale_up_curve(cluster: Cluster) -> ScaleUpCurve:
     if is_pcie_box(cluster):
         curves = [curve for curve in curves if curve.name.startswith("pcie")]
         rate = cluster.gpu.host_link_bytes_per_s_per_direction
+    if not cluster.peer_to_peer:
+        return _nearest([curve for curve in curves if curve.staged], rate)
     named = [curve for curve in curves if cluster.gpu.name.startswith(curve.gpus)]
     return named[0] if named else _nearest([one for one in curves if not one.staged], rate)
 

@@ -244,7 +244,8 @@ def load_shape_file(path: Path) -> tuple[ClusterShape, Cluster]:
         scale_up_link = "450 GB/s"      # per GPU and direction
         nics_per_node = 8
         nic_rate = "400 Gbit/s"         # one NIC, per direction
-        fabric = "infiniband"           # roce, efa, efa-v1, efa-6400, tcpx, tcpxo, slingshot, none
+        fabric = "infiniband"           # roce, ethernet (TCP), efa, efa-v1, efa-6400, tcpx, tcpxo,
+                                        # slingshot, omni-path, none (one node, or one rack)
         rail_optimised = true
         oversubscription = 1.0
         leaf_nodes = 32                 # nodes among which nothing crosses the spine

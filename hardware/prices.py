@@ -39,6 +39,11 @@ def _first_day(text: str) -> datetime.date:
     return datetime.date.fromisoformat(text if text.count("-") == 2 else f"{text}-01")
 
 
+def age_days(text: str, today: datetime.date) -> int | None:
+    """Days since a date; None without one."""
+    return (today - _first_day(text)).days if text else None
+
+
 def _demand_date(text: str) -> str:
     """A month or day that the calendar has, or nothing; a clock may be slow by a year."""
     if text:
@@ -85,9 +90,7 @@ class Price(Named):
     def age_days(self, today: datetime.date) -> int | None:
         """Days since the price was read; None if its date is unknown. A month counts from its
         first day."""
-        if not self.date:
-            return None
-        return (today - _first_day(self.date)).days
+        return age_days(self.date, today)
 
 
 def load_prices(path: Path | None = None) -> tuple[Price, ...]:

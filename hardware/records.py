@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from hardware.errors import HardwareError
 from hardware.frozen import Named
 from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
 from hardware.sharp import generation, leaf_nodes, with_sharp
@@ -95,6 +94,13 @@ class GpuRecord(_Record):
         )
 
 
+# Other words for a fabric. Ethernet without more is TCP: RDMA over it is called RoCE.
+_FABRIC_SPELLINGS = {
+    "tcp": "ethernet", "sockets": "ethernet", "ib": "infiniband", "rocev2": "roce",
+    "spectrum-x": "roce", "opa": "omni-path", "omnipath": "omni-path", "": "none",
+}  # fmt: skip
+
+
 class ClusterShape(_Record):
     """One file of `catalog/clusters`: the node that a cluster repeats.
 
@@ -133,6 +139,8 @@ class ClusterShape(_Record):
     @field_validator("fabric")
     @classmethod
     def _fabric_is_known(cls, fabric: str) -> str:
+        fabric = fabric.strip().lower()
+        fabric = _FABRIC_SPELLINGS.get(fabric, fabric)
         if fabric not in FABRIC_TITLES:
             raise ValueError(f"{fabric!r} is not one of {', '.join(FABRIC_TITLES)}")
         return fabric
@@ -150,13 +158,7 @@ class ClusterShape(_Record):
     def to_cluster(self, gpu: Gpu, num_gpus: int) -> Cluster:
         """`num_gpus` of `gpu` in nodes of this shape, in SI units."""
         node_gpus = int(self.gpus_per_node.si)
-        nics = int(self.nics_per_node.si)
-        connected = max(node_gpus, int(self.scale_up_domain.si))
-        if nics == 0 and num_gpus > connected:
-            raise HardwareError(
-                f"{self.name}: nics_per_node = 0 is no network, and at most {connected:,} of "
-                f"{num_gpus:,} GPUs reach each other; state nics_per_node and nic_rate"
-            )
+        nics = 0 if self.fabric == "none" else int(self.nics_per_node.si)
         link = self.scale_up_link
         host_speed = self.host_speed.si if self.host_speed else 1.0
         cluster = Cluster(
@@ -182,6 +184,7 @@ class ClusterShape(_Record):
             host_speed=host_speed,
             host_launch_speed=(self.host_launch_speed.si if self.host_launch_speed else host_speed),
         )
+        cluster.demand_network(num_gpus)
         stated = self.leaf_nodes
         below = leaf_nodes(cluster) if stated is None else int(stated.si)
         cluster = cluster.model_copy(update={"leaf_nodes": below})

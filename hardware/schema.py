@@ -30,6 +30,8 @@ FABRIC_TITLES = {
     "tcpx": "GPUDirect-TCPX",
     "tcpxo": "GPUDirect-TCPXO",
     "slingshot": "Slingshot",
+    "omni-path": "Omni-Path",
+    "ethernet": "Ethernet (TCP)",
     "none": "no network",
 }
 
@@ -98,7 +100,10 @@ class Cluster(Named):
     of InfiniBand switches that reduce for the job (`hardware.sharp`), empty where none do.
     `host_speed`: how fast one core of the host runs what issues kernels (Python, autograd,
     launches), over that of a DGX A100 (EPYC 7742); `host_launch_speed`: the same of bare launches
-    from compiled code. `calibration`: what its runs taught.
+    from compiled code. `calibration`: what its runs taught. What NCCL's variables switch off
+    (`hardware.transport`): `peer_to_peer`, exchange between GPUs without the host's memory;
+    `nvlink_reductions`, in the NVLink switches; `protocol_share`: of the bytes on a link that its
+    protocol leaves for data.
     """
 
     name: str
@@ -121,6 +126,9 @@ class Cluster(Named):
     host_speed: Positive = 1.0
     host_launch_speed: Positive = 1.0
     calibration: Calibration | None = None
+    peer_to_peer: bool = True
+    nvlink_reductions: bool = True
+    protocol_share: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     @property
     def num_nodes(self) -> int:
@@ -131,9 +139,20 @@ class Cluster(Named):
         """The same kind of nodes, another number of GPUs."""
         if num_gpus < 1:
             raise HardwareError(f"{num_gpus} GPUs: a cluster has at least 1")
+        self.demand_network(num_gpus)
         return self.model_copy(
             update={"num_gpus": num_gpus, "gpus_per_node": min(self.node_gpus, num_gpus)}
         )
+
+    def demand_network(self, num_gpus: int) -> None:
+        """HardwareError for more GPUs than reach each other without a network."""
+        connected = max(self.node_gpus, self.scale_up_domain_gpus)
+        if self.nics_per_node == 0 and num_gpus > connected:
+            raise HardwareError(
+                f"{self.name}: there is no network between nodes, and at most {connected:,} of "
+                f"{num_gpus:,} GPUs reach each other; state a fabric, nics_per_node and nic_rate, "
+                'such as fabric = "ethernet", nics_per_node = 1, nic_rate = "100 Gbit/s"'
+            )
 
     def describe(self) -> str:
         """`8 nodes of 8×H100-SXM5-80GB, NVLink 450 GB/s, 8×400 Gb/s InfiniBand`."""
@@ -141,16 +160,20 @@ class Cluster(Named):
         last = self.num_gpus % self.gpus_per_node
         partial = f" (the last has {last})" if last else ""
         calibrated = f", calibrated {self.calibration.date}" if self.calibration else ""
-        host = f"{self.gpu.host_link_bytes_per_s_per_direction / 1e9:g} GB/s"
         if self.num_gpus == 1:  # its network and its neighbours are nothing to it
-            return f"1×{self.gpu.name}, host link {host}{calibrated}"
+            host = self.gpu.host_link_bytes_per_s_per_direction
+            return f"1×{self.gpu.name}, host link {host / 1e9:g} GB/s{calibrated}"
         return (
             f"{nodes} of {self.gpus_per_node}×{self.gpu.name}{partial}, "
-            f"{self._scale_up_phrase(host)}, {self._scale_out_phrase()}{calibrated}"
+            f"{self.scale_up_phrase()}, {self.scale_out_phrase()}{calibrated}"
         )
 
-    def _scale_up_phrase(self, host_link: str) -> str:
+    def scale_up_phrase(self) -> str:
+        """`NVLink 450 GB/s`: what GPUs of a node or a rack exchange over."""
+        host_link = f"{self.gpu.host_link_bytes_per_s_per_direction / 1e9:g} GB/s"
         domain = self.scale_up_domain_gpus
+        if not self.peer_to_peer:
+            return f"host memory over PCIe {host_link}"
         if domain == 1:
             return f"PCIe {host_link}" if self.node_gpus > 1 else f"host link {host_link}"
         link = "NVLink" if self.gpu.vendor == "nvidia" else "xGMI"
@@ -158,7 +181,8 @@ class Cluster(Named):
         scope = "" if domain == self.node_gpus else f" in domains of {domain}"
         return f"{link} {rate:g} GB/s{scope}"
 
-    def _scale_out_phrase(self) -> str:
+    def scale_out_phrase(self) -> str:
+        """`8×400 Gb/s InfiniBand`: what nodes exchange over."""
         title = FABRIC_TITLES.get(self.fabric, self.fabric)
         if self.nics_per_node == 0:
             return FABRIC_TITLES["none"]

@@ -32,7 +32,7 @@ def run(**options: Any) -> None:
     with watched(options["quiet"]) as progress:
         found = budget(request, ask, settings, how=how(options, progress))
     if model_file is not None and found.shape is not None:
-        write_text(model_file, shape_toml(found.shape))
+        write_text(model_file, shape_toml(found.shape), force=options["force"])
     show_study(found, options, shown, budget_report)
 
 

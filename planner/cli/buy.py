@@ -27,12 +27,14 @@ from planner.job.request import Request
 from planner.report.buying import buying_report
 
 _MOST_JOBS = 32
+# Without --gpus and --clusters: all of the catalogue.
+EVERY_GPU = ("any",)
 
 
 def run(**options: Any) -> None:
     shown = begin_study(options)
     limits, settings = build_limits(options), build_settings(options)
-    runs, offers = tuple(_runs(options)), offers_for(options)
+    runs, offers = tuple(_runs(options)), offers_for(options, EVERY_GPU)
     buying = searched(
         options, len(offers) * len(runs), buy, runs, offers, limits, settings,
         objective=options["minimise"], order=options["order"], or_owned=options["or_owned"],

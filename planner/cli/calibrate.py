@@ -70,7 +70,7 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     if output is not None:
         base = Path(options["cluster"]) if options["cluster"] else None
         text = cluster_text(output.name, _machine(options, fits), calibration, base)
-        write_text(output, text)
+        write_text(output, text, force=options["force"])
         click.echo(f"wrote {output}", err=True)
 
 

@@ -9,18 +9,22 @@ import click
 
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import as_result
+from planner.cli.measured import measured_of
 from planner.cli.options import output_format
 from planner.cli.output import check_plot, print_report, write_result_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.job import SURE_TO_FIT
 from planner.job.written import refuse_to_overwrite, write_text
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.changes import LaunchChange, best_changes
 from planner.launch.check.document import as_csv, as_json
 from planner.launch.check.fix import Read, fixed_files
 from planner.launch.check.given import read_given
-from planner.launch.check.measured import Findings, Measured, findings_of
 from planner.launch.read.found import Hints
+from planner.predict.diagnosis.findings import Findings, findings_of
+from planner.predict.diagnosis.measured import Measured
+from planner.predict.memory.advice import Advice, Over, Watch, advise
 from planner.report.check import check_report
 from planner.search.explanation import Explanation, explain
 
@@ -35,7 +39,7 @@ _STATUS = {
 def run(paths: tuple[str, ...], **options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     hints = _hints(options)
-    measured = _measured(options)
+    measured = measured_of(options)
 
     given = read_given(paths, hints, options["plan"], options["gpus"], options["cluster"])
     if options["output"] and not options["fix"]:
@@ -48,6 +52,7 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     assessment = assess(given.found, given.gpus, given.cluster, options["ignored"])
     with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         changes = best_changes(assessment, watch, until.over)
+        advice = _advice(assessment, watch, until.over)
         findings = _findings(assessment, measured)
         if options["fix"]:
             _write_fixed(assessment, changes, given.read, options, watch)
@@ -56,12 +61,14 @@ def run(paths: tuple[str, ...], **options: Any) -> None:
     explanation = _drawn(assessment, options["plot"], explained=style == "text")
     match style:
         case "json":
-            click.echo(as_json(assessment, changes, findings), nl=False)
+            click.echo(as_json(assessment, changes, findings, advice), nl=False)
         case "csv":
             click.echo(as_csv(assessment, changes), nl=False)
         case "text":
             verbose = options["verbose"]
-            print_report(check_report(assessment, explanation, changes, findings, verbose=verbose))
+            print_report(
+                check_report(assessment, explanation, changes, findings, advice, verbose=verbose)
+            )
     click.get_current_context().exit(_STATUS[assessment.verdict])
 
 
@@ -77,12 +84,6 @@ def _hints(options: dict[str, Any]) -> Hints:
     return Hints(**{name: options[name] for name in names}, environment=dict(options["env"]))
 
 
-def _measured(options: dict[str, Any]) -> Measured | None:
-    names = ("measured_step_time", "measured_mfu", "measured_memory")
-    measured = Measured(*(options[name] for name in names))
-    return measured if measured.is_given else None
-
-
 def _fixed_path(changed: str, options: dict[str, Any]) -> Path:
     """Where the new text of a file goes: to FILE.fixed, or to the one that is named."""
     path = Path(options["output"] or f"{changed}.fixed")
@@ -91,6 +92,14 @@ def _fixed_path(changed: str, options: dict[str, Any]) -> Path:
 
 
 # --- results ----------------------------------------------------------------------------------
+
+
+def _advice(assessment: Assessment, watch: Watch, over: Over) -> Advice | None:
+    """What makes the launch fit, where it does not surely fit."""
+    setup, plan = assessment.setup, assessment.plan
+    if setup is None or plan is None or plan.fit_probability >= SURE_TO_FIT:
+        return None
+    return advise(setup, watch=watch, over=over)
 
 
 def _findings(assessment: Assessment, measured: Measured | None) -> Findings | None:
@@ -130,7 +139,7 @@ def _write_fixed(
         raise UsageError("--fix changes several files: leave -o out, and each gets .fixed")
     written = [(_fixed_path(name, options), text) for name, text in fixed.texts.items()]
     for path, text in written:
-        write_text(path, text)
+        write_text(path, text, force=options["force"])
     names = ", ".join(str(path) for path, _ in written)
     done = "; ".join(fixed.done)
     click.echo(f"wrote {names}: {done}" if written else "--fix: nothing to write", err=True)

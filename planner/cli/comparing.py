@@ -108,9 +108,10 @@ def comparing_request(options: dict[str, Any]) -> Request:
     return build_request(request, recompute=options["recompute"])
 
 
-def offers_for(options: dict[str, Any]) -> tuple[Offer, ...]:
-    """The clusters of --gpus and --clusters."""
-    offers = tuple(Offer(gpus=text) for text in several_clusters(options["gpus"]))
+def offers_for(options: dict[str, Any], usual: tuple[str, ...] = ()) -> tuple[Offer, ...]:
+    """The clusters of --gpus and --clusters; where neither is given, of `usual`."""
+    texts = options["gpus"] or (() if options["clusters"] else usual)
+    offers = tuple(Offer(gpus=text) for text in several_clusters(texts))
     if options["clusters"] is not None:
         offers += each_size(read_offers(Path(options["clusters"])))
     if not offers:
@@ -164,7 +165,7 @@ def show_study(
     """Write the files that were asked for, and print the study; without a report write alone."""
     style, output = shown
     if output is not None:
-        write_text(output, study_text(study))
+        write_text(output, study_text(study), force=options["force"])
     if options["plot"] is not None:
         from planner.report.charts.curves import curves_chart
         from planner.report.pages.studies import figure_of, study_page

@@ -70,13 +70,14 @@ def _extras() -> Rows:
 
 
 def _places() -> Rows:
-    from planner.cost._machine_code import cache_folder, cache_is_writable
+    from planner.cost._machine_code import cache_folder, why_not_kept
     from planner.predict.warmup import missing
 
     folder, wanted = cache_folder(), len(missing())
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     state = f"{wanted} parts to compile: planner warmup" if wanted else "compiled"
-    keeps = "" if cache_is_writable() else "; CANNOT BE WRITTEN: set PLANNER_CACHE_DIR"
+    why = why_not_kept()
+    keeps = f"; NOT KEPT ({why}): set PLANNER_CACHE_DIR to a folder of yours" if why else ""
     yield "cost core", f"{state}, {size / 2**20:.1f} MiB in {folder}{keeps}"
     yield "processors", f"{os.cpu_count()}"
     yield "terminal", _terminal()

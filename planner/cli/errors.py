@@ -86,6 +86,12 @@ def refusal(error: BaseException) -> CommandRefusal:
     match error:
         case ValidationError() if error.title in _MADE_OF_OPTIONS:
             status, message = ExitStatus.WRONG_INPUT, validation_sentences(error)
+        case OSError() | ImportError() if _is_of_a_library(error):
+            status = ExitStatus.CANNOT_TELL
+            message = (
+                f"a library of this Python ({sys.prefix}) cannot be loaded: {error}\nInstall "
+                "trainplan anew there, or what the message names."
+            )
         case OSError():
             status, message = _file_trouble(error)
         case KeyboardInterrupt():
@@ -100,6 +106,17 @@ def refusal(error: BaseException) -> CommandRefusal:
         case CannotTellError():
             status, message = ExitStatus.CANNOT_TELL, str(error)
     return CommandRefusal(message, status)
+
+
+_OURS = ("planner", "constraints", "hardware")
+
+
+def _is_of_a_library(error: OSError | ImportError) -> bool:
+    """Whether a package or a shared library is broken or absent. The loader's OSError has neither
+    a number nor a file; an ImportError of our own modules is a bug."""
+    if isinstance(error, ImportError):
+        return (error.name or "").partition(".")[0] not in (*_OURS, "")
+    return error.errno is None and error.filename is None
 
 
 def _file_trouble(error: OSError) -> tuple[ExitStatus, str]:

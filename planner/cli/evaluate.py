@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from planner.cli.errors import ExitStatus
+from planner.cli.measured import measured_of, with_measured
 from planner.cli.options import build_request, output_format
 from planner.cli.output import check_files, show_result, write_result, write_result_plot
 from planner.job.errors import UsageError
@@ -14,6 +15,8 @@ from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import one_plan
 from planner.predict.configuration import evaluate_job
+from planner.predict.diagnosis.findings import findings_of
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees, Plan
 from planner.report.explain import explanation_report
 from planner.search.explanation import explain
@@ -23,6 +26,7 @@ from planner.search.result import SearchResult
 def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
+    measured = measured_of(options)
     request, degrees = given_configuration(options)
 
     job = request.resolve()
@@ -37,7 +41,21 @@ def run(**options: Any) -> None:
     result = one_plan(plan, request, job)
     write_result(result, output)
     write_result_plot(options["plot"], result, output, 1)
-    show_result(result, style, lambda: explanation_report(explain(result, 1, job)))
+    findings = None
+    if measured is not None:
+        setup = Setup(
+            request,
+            degrees,
+            options["recompute"],
+            options["layers_per_stage"],
+            options["recompute_layers"],
+            options["mtp_standalone"],
+        )
+        findings = findings_of(setup, job, plan, measured)
+    if findings is not None and style == "json":
+        click.echo(with_measured(result.model_dump(mode="json"), findings))
+    else:
+        show_result(result, style, lambda: explanation_report(explain(result, 1, job), findings))
     click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
 
 
@@ -53,12 +71,15 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
             "--activation-offload search: only planner search, compare and scale choose the "
             "modules; name them to cost one configuration, as core_attn,attn_proj"
         )
-    given = {name: options[name] for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")}
+    given = {name: options[name] for name in ("tp", "pp", "vpp", "cp", "ep", "mbs")}
     by_accumulation = not any(options.get(name) for name in ("gbs", "gbs_tokens", "batch_ramp"))
     if by_accumulation and options["grad_acc"] is None:
         raise UsageError("give the global batch: --gbs-tokens 4M, --gbs 512 or --grad-acc 32")
     job = build_request(options | ({"gbs": 1} if by_accumulation else {})).resolve()
     dp = _data_parallel(options, job)
+    given["etp"] = options["etp"] or job.framework.usual_etp(
+        experts=job.model.moe is not None, tp=given["tp"], ep=given["ep"]
+    )
     step = given["mbs"] * dp
     grad_acc = options["grad_acc"] or max(1, round(job.batch.sequences / step))
     batch = {"gbs": step * grad_acc} if by_accumulation else {}

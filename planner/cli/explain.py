@@ -8,12 +8,16 @@ from typing import Any
 
 import click
 
+from planner.cli.measured import measured_of, with_measured
 from planner.cli.output import check_output, check_plot, print_report, write_result_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import UsageError
 from planner.job.pool import is_pool
 from planner.job.written import write_text
 from planner.predict.decided import decided_request
+from planner.predict.diagnosis.findings import Findings, findings_of
+from planner.predict.diagnosis.measured import Measured
+from planner.predict.diagnosis.setup import plan_setup
 from planner.report.explain import explanation_report
 from planner.report.trace import step_trace
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
@@ -33,7 +37,10 @@ def _explain(plan_file: str, number: int | None, until: Until, options: dict[str
     trace = check_output(options["trace"], options["force"], "--trace")
     check_plot(options["plot"], options["force"], trace)
 
+    measured = measured_of(options)
+
     result, number = read_plan(Path(plan_file), number)
+    findings = None if measured is None else _findings(result, number, measured)
     if is_pool(result.request.gpus):
         if options["with_what_if"]:
             raise UsageError(
@@ -47,12 +54,26 @@ def _explain(plan_file: str, number: int | None, until: Until, options: dict[str
         explanation = _explained(result, number, until, options)
     if trace is not None:
         text = json.dumps(step_trace(result.plans[number - 1]), allow_nan=False)
-        write_text(trace, text + "\n")
+        write_text(trace, text + "\n", force=options["force"])
     write_result_plot(options["plot"], result, Path(plan_file), number)
-    if options["as_json"]:
+    if options["as_json"] and findings is not None:
+        click.echo(with_measured(explanation.model_dump(mode="json"), findings))
+    elif options["as_json"]:
         click.echo(explanation.model_dump_json(indent=1))
     else:
-        print_report(explanation_report(explanation))
+        print_report(explanation_report(explanation, findings))
+
+
+def _findings(result: SearchResult, number: int, measured: Measured) -> Findings:
+    """What the measurement of a run of a plan says."""
+    if is_pool(result.request.gpus):
+        raise UsageError(
+            f"--measured-…: the plans are on GPUs of several types ({result.request.gpus}), where "
+            "no cause is costed; leave it out"
+        )
+    plan = pick_plan(result, number)
+    setup = plan_setup(result.request, plan)
+    return findings_of(setup, setup.request.resolve(), plan, measured)
 
 
 def _explained(

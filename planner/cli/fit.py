@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from planner.cli.errors import ExitStatus
 from planner.cli.options import build_request, with_limits
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, limited, watched
+from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.launch.plans import LAUNCH_NOTES
 from planner.predict.command_line import search_command
+from planner.predict.diagnosis.setup import plan_setup
+from planner.predict.memory.advice import Advice, Over, Watch, advise
+from planner.predict.memory.advice_data import advice_record
 from planner.report.fit import fit_report
-from planner.search.fit import SEQUENCES_PER_GPU, does_it_fit
+from planner.search.fit import SEQUENCES_PER_GPU, FitAnswer, does_it_fit
 from planner.search.pools.jobs import first_job
+
+# Most GPUs that NVLink joins on machines for which people do not take a framework of clusters.
+_LINKED = 2
+ON_SMALL_MACHINES = "deepspeed"
 
 
 def run(**options: Any) -> None:
@@ -25,22 +35,57 @@ def run(**options: Any) -> None:
 
     with limited(options["time_limit"]) as until, watched(options["quiet"]) as progress:
         answer = does_it_fit(request, until=until, progress=progress, launch=LAUNCH_NOTES)
+        advice = _advice(answer, progress, until.over)
     if options["as_json"]:
-        click.echo(answer.model_dump_json(indent=1))
+        record = {"verdict": answer.verdict, "advice": advice and advice_record(advice)}
+        click.echo(json.dumps(answer.model_dump(mode="json") | record, indent=1))
     else:
-        print_report(fit_report(answer, assumed, search_command(request)), sys.stdout)
-    click.get_current_context().exit(0 if answer.fits else ExitStatus.NOTHING_FITS)
+        print_report(fit_report(answer, assumed, search_command(request), advice), sys.stdout)
+    click.get_current_context().exit(_status(answer))
+
+
+def _status(answer: FitAnswer) -> ExitStatus:
+    if answer.fits:
+        return ExitStatus.DONE
+    unknown = answer.verdict == "cannot tell"
+    return ExitStatus.CANNOT_TELL if unknown else ExitStatus.NOTHING_FITS
+
+
+def _advice(answer: FitAnswer, watch: Watch, over: Over) -> Advice | None:
+    """What the lightest configuration needs, where no plan fits on GPUs of one type."""
+    lightest = answer.why and answer.why.lightest
+    if not lightest:
+        return None
+    return advise(plan_setup(answer.request, lightest), watch=watch, over=over)
 
 
 def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:
-    """The request, and what was taken for granted: the batch, where none is given."""
-    assumed: tuple[str, ...] = ()
+    """The request, and what was taken for granted: the framework and the batch, where none is
+    given."""
+    assumed = _usual_framework(options)
     if options["gbs"] is None and options["gbs_tokens"] is None:
         gpus = first_job(build_request({**options, "gbs": 1}, recompute=None)).cluster.num_gpus
         options["gbs"] = SEQUENCES_PER_GPU * gpus
-        assumed = (
+        assumed += (
             f"Batch: {options['gbs']:,} sequences, {SEQUENCES_PER_GPU} a GPU, as none was given "
             "(--gbs, --gbs-tokens).",
         )
     request = build_request(options, recompute=options.get("recompute"))
     return with_limits(request, options, first_job(request)), assumed
+
+
+def _usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
+    """Take the framework that people use on the machine, where none is given; says so."""
+    source = click.get_current_context().get_parameter_source("framework")
+    if source is not ParameterSource.DEFAULT or is_pool(options["gpus"]):
+        return ()
+    request = build_request({**options, "gbs": 1, "gbs_tokens": None}, recompute=None)
+    cluster = first_job(request).cluster
+    alone = cluster.num_gpus <= cluster.gpus_per_node and cluster.scale_up_domain_gpus <= _LINKED
+    if not alone or cluster.gpu.vendor != "nvidia":
+        return ()
+    options["framework"] = ON_SMALL_MACHINES
+    return (
+        f"Framework: {ON_SMALL_MACHINES} with transformers models, as people train on a machine "
+        f"with {cluster.gpu.name}; Megatron-Core is made for clusters (--framework).",
+    )

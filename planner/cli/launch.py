@@ -9,8 +9,9 @@ from planner.cli.output import show
 from planner.cli.progress import compile_if_first_run
 from planner.job.frameworks.names import target_named
 from planner.job.written import picked
+from planner.job.written_folder import refuse_folder
 from planner.launch.contract import checkpoints_of
-from planner.launch.folder import launch_folder, refuse_folder, write_folder
+from planner.launch.folder import launch_folder, write_launch
 from planner.launch.plans import launch_of
 from planner.report.launch import launch_report
 from planner.search.explanation import pick_plan
@@ -29,13 +30,16 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
     nodes_as, ramp = options["nodes_as"], options["batch_ramp"]
     launch = launch_of(plan, request, target, nodes_as, gpus, ramp)
     folder = launch_folder(launch)
-    write_folder(path, folder.files, force)
+    replaced = write_launch(path, folder, force)
     document = {
         "folder": str(path),
         **picked(launch, "framework=target nodes_as"),
         "checkpoints": checkpoints_of(launch),
         "files": sorted(folder.files),
+        **picked(replaced, "kept removed"),
         **picked(folder, "departures expectations=expected"),
     }
 
-    show(options["as_json"], lambda: document, lambda: launch_report(path, launch, folder))
+    show(
+        options["as_json"], lambda: document, lambda: launch_report(path, launch, folder, replaced)
+    )

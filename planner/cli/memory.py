@@ -20,17 +20,22 @@ from planner.cli.output import check_files, print_report, write_plot
 from planner.cli.progress import limited, watched
 from planner.job.bounds import LARGEST_DEGREE
 from planner.job.errors import UsageError
+from planner.job.frameworks import load_framework
+from planner.job.frameworks.names import profile_named
+from planner.job.models.catalog import load_model
 from planner.job.quantities import gib
 from planner.job.written import write_text
 from planner.predict.command_line import search_command
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.advice import advise
 from planner.predict.memory.footprint import Footprint, configure, dropless_worst_case, footprint_of
+from planner.predict.memory.option_changes import Setup
 from planner.predict.memory.solve import solve
 from planner.predict.memory.terms import peak_tensors
 from planner.predict.plan_text import configuration_text
+from planner.report.advice import advice_blocks, leading_facts
 from planner.report.figures.memory import MemoryFigure, memory_figure
-from planner.report.memory import advice_blocks, memory_report, solution_blocks
+from planner.report.memory import memory_report, solution_blocks
 from planner.report.memory_data import memory_json
 from planner.search.fit import fitting_plan
 
@@ -79,14 +84,13 @@ def _train(options: dict[str, Any]) -> int:
     worst = dropless_worst_case(footprint.configuration)
     if options["advise"]:
         with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
-            advice = advise(
-                request, degrees, options["recompute"], *layers,
-                mtp_standalone=options["mtp_standalone"], may_add_gpus=not counted, watch=watch,
-                over=until.over,
-            )  # fmt: skip
+            setup = Setup(
+                request, degrees, options["recompute"], *layers, options["mtp_standalone"]
+            )
+            advice = advise(setup, may_add_gpus=not counted, watch=watch, over=until.over)
     document = partial(memory_json, request, footprint, worst, solution, advice)
     if output is not None:
-        write_text(output, document())
+        write_text(output, document(), force=options["force"])
     if options["plot"] is not None:
         _draw(options["plot"], memory_figure(footprint, stages))
     if options["as_json"]:
@@ -99,7 +103,8 @@ def _train(options: dict[str, Any]) -> int:
         print_report(
             memory_report(
                 footprint, stages, tensors=tensors, worst=worst, notes=notes, more=more,
-                instead=instead,
+                first=leading_facts(advice) if advice else (), instead=instead,
+                by_layer=options["by_layer"],
             )
         )  # fmt: skip
     solved = solution is None or solution.safe.largest is not None
@@ -140,9 +145,20 @@ def _spelled(names: list[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
+def _usual_etp(options: dict[str, Any]) -> int:
+    """Tensor parallelism inside experts as the framework has it."""
+    profile, model = (
+        load_framework(profile_named(options["framework"])),
+        load_model(options["model"]),
+    )
+    experts = model.spec.moe is not None
+    return profile.usual_etp(experts=experts, tp=options["tp"], ep=options["ep"])
+
+
 def _complete(options: dict[str, Any]) -> list[str]:
     """Fill in GPUs, dp and the batch where they were not given; says what was taken."""
     notes = []
+    options["etp"] = options["etp"] or _usual_etp(options)
     if options["cluster"] is None and _needs_count(options["gpus"]):
         gpu = options["gpus"] or DEFAULT_GPU
         # Fewest replicas over which the experts spread: ep·etp divides dp·cp·tp.

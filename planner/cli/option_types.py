@@ -24,11 +24,12 @@ from planner.job.bounds import (
     LONGEST_SEQ,
     MOST_LAYERS,
     MOST_MICRO_BATCHES,
+    MOST_MTP_LAYERS,
     MOST_SEQUENCES,
     WIDEST,
 )
 from planner.job.errors import UsageError
-from planner.job.quantities import MOST_TOKENS, parse_tokens
+from planner.job.quantities import parse_length, parse_tokens
 
 if TYPE_CHECKING:
     from constraints.numbers import DegreeLimit
@@ -124,11 +125,31 @@ def _ramp(text: str) -> str:
     return text
 
 
-def _tokens(text: str, hint: str, most: int = MOST_TOKENS) -> int:
+def _tokens(text: str, hint: str) -> int:
     with suppress(UsageError):
-        if (given := parse_tokens(text)) <= most:
-            return given
+        return parse_tokens(text)
     raise UsageError(f"{text!r}: {hint}")
+
+
+def _length(text: str) -> int:
+    with suppress(UsageError):
+        if (given := parse_length(text)) <= LONGEST_SEQ:
+            return given
+    raise UsageError(
+        f"{text!r}: a sequence has 1 to {LONGEST_SEQ:,} (128M) tokens, as 8192 or 8K (8,192)"
+    )
+
+
+class Length(Parsed):
+    """Tokens of a sequence. A letter stands for a power of two, of which the user is told: a batch
+    of tokens counts in powers of ten."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        given = super().convert(value, param, ctx)
+        if isinstance(value, str) and re.search("[A-Za-z]$", value.strip().rstrip("iI")):
+            option = param.opts[-1] if param and param.opts else "length"
+            click.echo(f"note: {option} {value.strip()} is {given:,} tokens", err=True)
+        return given
 
 
 _trained_tokens = partial(
@@ -282,6 +303,7 @@ CAPEX = Number(0, LARGEST_PRICE, low_open=True)
 CARBON = Number(0, 1e4)
 ZERO = _Whole(0, 3)
 DEGREE = _Whole(1, LARGEST_DEGREE)
+MTP_LAYERS = _Whole(0, MOST_MTP_LAYERS)
 SHARD = _Whole(0, LARGEST_DEGREE)
 MICRO_BATCHES = _Whole(1, MOST_MICRO_BATCHES)
 SEQUENCES = _Whole(1, MOST_SEQUENCES)
@@ -299,6 +321,7 @@ RUNS = _Whole(1, 1000)
 TIME_LIMIT = Number(0, 365 * 86400, low_open=True)
 MEASURED_S = Number(0, 1e6, low_open=True)
 MEASURED_GIB = Number(0, 1e6, low_open=True)
+MEASURED_TOKENS = Number(0, 1e15, low_open=True)
 
 SHARE = Parsed("share", _share, "0", "0.5", "1", "search")
 FRACTION = Parsed(
@@ -317,15 +340,7 @@ TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
 RAMP = Parsed("ramp", _ramp, "64..512/469B", "4Mi:252M,8Mi:2.87T,16Mi", "16 8 300000")
 TRAINED_TOKENS = Parsed("tokens", _trained_tokens, "15T", "300B")
 BUDGET_TOKENS = Parsed("tokens", _budget_tokens, "15T", "chinchilla")
-SEQUENCE = Parsed(
-    "tokens",
-    partial(
-        _tokens,
-        hint=f"a sequence has 1 to {LONGEST_SEQ:,} (128Mi) tokens, as 8192 or 8Ki",
-        most=LONGEST_SEQ,
-    ),
-    "8192", "8Ki",
-)  # fmt: skip
+SEQUENCE = Length("tokens", _length, "8192", "8K", "8Ki")
 LAYERS = Parsed("layers", _layers, "19,20,20,21", "4,5x14,4", "16")
 DURATION = Parsed("time", _duration_s, "90s", "10min", "3h", "2d")
 # Nobody has a deadline in seconds.

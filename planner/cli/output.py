@@ -37,7 +37,7 @@ def write_result(result: SearchResult, path: Path | None) -> None:
     from planner.search.plan_file import to_json
 
     if path is not None:
-        write_text(path, to_json(result))
+        write_text(path, to_json(result), force=_may_overwrite())
 
 
 def show_result(result: SearchResult, style: OutputFormat, report: Callable[[], Report]) -> None:
@@ -103,7 +103,12 @@ def write_plot(path: Path, chart: Callable[[], Any], page: Callable[[], Page]) -
             content = svg(chart()).encode()
         case _:
             content = png(chart())
-    write_bytes(path, content)
+    write_bytes(path, content, force=_may_overwrite())
+
+
+def _may_overwrite() -> bool:
+    """Whether the command that runs was given --force."""
+    return bool(click.get_current_context().params["force"])
 
 
 def write_result_plot(

@@ -37,14 +37,16 @@ def run(**options: Any) -> None:
         steps = real_steps.real_steps(torch, gpu, progress) if writes else []
     if writes:
         compile_if_first_run(options["quiet"])
-        _write(mapped, benches, steps, files)
+        _write(mapped, benches, steps, files, options["force"])
 
 
-def _write(mapped: Any, benches: Any, steps: Any, files: tuple[Path, Path, Path]) -> None:
+def _write(
+    mapped: Any, benches: Any, steps: Any, files: tuple[Path, Path, Path], force: bool
+) -> None:
     """The raw figures, then the calibrated cluster file, and a report."""
     output, raw, ran = files
-    write_text(raw, raw_csv(benches))
-    write_text(ran, csv_text(list(steps[0]) if steps else ["source"], steps))
+    write_text(raw, raw_csv(benches), force=force)
+    write_text(ran, csv_text(list(steps[0]) if steps else ["source"], steps), force=force)
     cluster, names = mapped.job.cluster, [raw.name, ran.name]
     fits = calibrate([], names, bench_equations(benches, cluster))
     runs = predict_rows(MeasuredRow(ran.name, line, one) for line, one in enumerate(steps, 2))
@@ -55,6 +57,6 @@ def _write(mapped: Any, benches: Any, steps: Any, files: tuple[Path, Path, Path]
     elif held is not None:
         fits.append(held)
     calibration = calibration_of(fits, names)
-    write_text(output, cluster_text(output.name, cluster, calibration, None))
+    write_text(output, cluster_text(output.name, cluster, calibration, None), force=force)
     print_report(calibration_report(calibration, fits, notes))
     click.echo(f"wrote {output}, {raw} and {ran}", err=True)

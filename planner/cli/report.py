@@ -19,5 +19,5 @@ def run(file: str, output: str, force: bool, quiet: bool) -> None:
     from planner.report.pages.page import render
 
     page = page_of_file(Path(file), lambda: compile_if_first_run(quiet))
-    write_text(path, render(page))
+    write_text(path, render(page), force=force)
     click.echo(f"Page written to {path}: open it in a browser.")

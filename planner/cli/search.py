@@ -164,7 +164,7 @@ def search_several(
     written = output if front.points else None
     document = front.model_dump_json(indent=1) + "\n"
     if written is not None:
-        write_text(written, document)
+        write_text(written, document, force=options["force"])
     if options["plot"] is not None and front.points:
         from planner.report.pages.files import cluster_front_page
         from planner.report.plots import plot_cluster_front

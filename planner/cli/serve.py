@@ -43,10 +43,12 @@ def _serve(listening: socket.socket, time_limit_s: float) -> None:
     import uvicorn
 
     from planner.report.serve.app import make_app
+    from planner.report.serve.connections import HastyProtocol
 
     config = uvicorn.Config(
-        make_app(time_limit_s), log_level="warning", server_header=False, limit_concurrency=64,
-        timeout_keep_alive=5, h11_max_incomplete_event_size=16_384,
+        make_app(time_limit_s), http=HastyProtocol, ws="none", log_level="warning",
+        server_header=False, timeout_keep_alive=5, timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=16_384,
     )  # fmt: skip
     # From now on a browser that comes early waits instead of being refused.
     listening.listen()

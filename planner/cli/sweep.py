@@ -26,13 +26,14 @@ from planner.compare.offers import Offer, demand_distinct
 from planner.compare.sweep.engines import started
 from planner.compare.sweep.grid import Grid, Pricing, Value, check_grid, merged
 from planner.compare.sweep.journal import Journal, opened, read_only
-from planner.compare.sweep.results import columns, rows, write
+from planner.compare.sweep.results import columns, refuse_results, rows, write
 from planner.compare.sweep.run import SearchCounts, count, header
 from planner.compare.sweep.run import run as search_grid
 from planner.compare.sweep.work import Common
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.job.written import write_csv
+from planner.job.written_folder import refuse_folder
 from planner.launch.plans import LAUNCH_NOTES
 from planner.report.sweep import sweep_document, sweep_report
 
@@ -48,12 +49,12 @@ def run(**options: Any) -> None:
     folder = Path(options["output"]) if options["output"] else path.with_suffix(".sweep")
     if options["runs_on"] == "local" and options["address"]:
         raise UsageError(f"--address {options['address']}: give --engine ray or dask with it")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; give the name of a folder to -o")
+    refuse_folder(folder, force=True)
     grid = _grid(path)
     if options["report"]:
         told = _print(grid, read_only(folder, path), style)
     else:
+        refuse_results(folder)
         with opened(folder, anew=options["force"]) as journal:
             _run(grid, journal, folder, options)
             told = _print(grid, journal, style)

@@ -10,12 +10,13 @@ from planner.cli.progress import compile_if_first_run
 def run(quiet: bool) -> None:
     compile_if_first_run(quiet)
 
-    from planner.cost._machine_code import cache_folder
+    from planner.cost._machine_code import cache_folder, why_not_kept
     from planner.predict.warmup import missing
 
-    if missing():
+    why = why_not_kept() or (f"{cache_folder()} cannot be written" if missing() else "")
+    if why:
         raise click.ClickException(
-            f"nothing was kept: {cache_folder()} cannot be written; set PLANNER_CACHE_DIR to a "
-            "folder that can"
+            f"nothing was kept: {why}; set PLANNER_CACHE_DIR to a folder that you alone can write "
+            "to"
         )
     click.echo(f"compiled: {cache_folder()}")

@@ -15,7 +15,12 @@ from planner._version import __version__
 from planner.compare.comparison import EnteredOffer, enter, run_of, with_batch
 from planner.compare.goodput import DAY_S
 from planner.compare.interval import Range, columns
-from planner.compare.laws import FLOP_PER_PARAMETER_AND_TOKEN, load_laws
+from planner.compare.laws import (
+    FLOP_PER_PARAMETER_AND_TOKEN,
+    CriticalBatch,
+    critical_batch,
+    load_laws,
+)
 from planner.compare.offers import Offer
 from planner.compare.quotes import check_providers
 from planner.compare.results import Run, flat_run
@@ -77,6 +82,7 @@ class Budget(Frozen):
     why_no_loss: str = ""
     beyond: str
     best_parameters: Range
+    critical_batch: CriticalBatch
     law: str
     law_source: str
     gpus: str = ""
@@ -309,6 +315,7 @@ class _Study:
             why_no_loss="" if is_known else "the law is of dense transformers",
             beyond=law.beyond(sized.parameters, tokens.value),
             best_parameters=law.best_parameters(tokens.value * per_token),
+            critical_batch=critical_batch(tokens.value),
             law=law.name,
             law_source=law.source,
             gpus=self.ask.gpus or "",

@@ -41,7 +41,8 @@ class ChoiceLimits(Frozen):
 class Choice(Frozen):
     """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility;
     `racks`: that the GPUs fill; `basis`: the kind of price; `provider`: whose, empty where bought
-    or without a price."""
+    or without a price; `price_age`: in words, empty without a price; `beyond_measured`: that
+    nothing like it was measured on so many GPUs, empty where something was."""
 
     job: str
     cluster: str
@@ -53,6 +54,8 @@ class Choice(Frozen):
     racks: int = 0
     basis: CostBasis = "on_demand"
     provider: str = ""
+    price_age: str = ""
+    beyond_measured: str = ""
 
     def bounds(self, certainty: float) -> dict[str, float]:
         """What each sum does not exceed with this probability, 0 for an unknown cost."""

@@ -35,6 +35,7 @@ _SOLVE_S = 3.0
 def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis) -> Choice:
     """A run as a choice, at one kind of price."""
     rental = None if basis == "owned" else run.rental(basis)
+    priced = run.priced(basis)
     return Choice(
         job=job,
         cluster=cluster,
@@ -46,6 +47,8 @@ def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis)
         racks=run.racks,
         basis=basis,
         provider="" if rental is None else rental.price.provider,
+        price_age="" if priced is None else priced.age,
+        beyond_measured=run.beyond_measured,
     )
 
 

@@ -165,20 +165,34 @@ class BatchPrice(Frozen):
     extrapolated: bool
 
 
+class CriticalBatch(Frozen):
+    """The critical batch of a training, in tokens; `extrapolated`: no run that the law rests on
+    trained on so few or so many."""
+
+    tokens: Range
+    extrapolated: bool
+
+
+def critical_batch(tokens: float) -> CriticalBatch:
+    """The critical batch of a training on so many tokens."""
+    law = load_laws()[1]
+    low, high = law.tokens
+    return CriticalBatch(tokens=law.critical(tokens), extrapolated=not low <= tokens <= high)
+
+
 def price_of(batch: float, largest: int, tokens: float) -> BatchPrice:
     """What a batch costs in a training on so many tokens. `batch`: mean over the tokens (of a
     ramp), `largest`: which is compared with the critical one."""
-    law = load_laws()[1]
-    critical = law.critical(tokens)
-    extra = law.overhead * batch
-    low, high = law.tokens
+    critical, extra = critical_batch(tokens), load_laws()[1].overhead * batch
     return BatchPrice(
         batch=largest,
-        critical=critical,
+        critical=critical.tokens,
         extra=Range(
-            value=extra / critical.value, low=extra / critical.high, high=extra / critical.low
+            value=extra / critical.tokens.value,
+            low=extra / critical.tokens.high,
+            high=extra / critical.tokens.low,
         ),
-        extrapolated=not low <= tokens <= high,
+        extrapolated=critical.extrapolated,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hardware.prices import Price, PriceKind, load_prices, providers
+from hardware.prices import Price, PriceKind, age_days, load_prices, providers
 from hardware.schema import Cluster
 from planner.compare.offers import Offer
 from planner.compare.settings import Settings
@@ -96,7 +96,12 @@ def _is_smaller(price: Price, cluster: Cluster) -> bool:
 
 def age_text(price: Price, settings: Settings) -> str:
     """`12 days old`, `14 weeks old`, or `date unknown`."""
-    days = price.age_days(settings.today)
+    return date_age_text(price.date, settings)
+
+
+def date_age_text(date: str, settings: Settings) -> str:
+    """The same of a date as prices have it."""
+    days = age_days(date, settings.today)
     if days is None:
         return "date unknown"
     return f"{days} days old" if days < 2 * STALE_DAYS // 3 else f"{days // 7} weeks old"

@@ -46,7 +46,8 @@ class Rental(Frozen):
 class Owning(Frozen):
     """Cost of owning the cluster for the run, in the comparison's currency; parts of a GPU hour.
 
-    `billed_gpus`: that are bought, None in results written before the field existed.
+    `billed_gpus`: that are bought, None in results written before the field existed. `age`: of the
+    purchase price, empty likewise.
     """
 
     billed_gpus: int | None = None
@@ -59,6 +60,7 @@ class Owning(Frozen):
     per_gpu_hour: float
     cost: Range
     per_trillion_tokens: float
+    age: str = ""
 
 
 class Energy(Frozen):
@@ -102,6 +104,8 @@ class Run(Frozen):
     shares: tuple[Share, ...]
     # The plan's batch beside the critical one; None in results written before the field existed.
     batch_price: BatchPrice | None = None
+    # That nothing like it was measured on so many GPUs (`planner.predict.uncertainty`).
+    beyond_measured: str = ""
 
     def cost(self, basis: CostBasis) -> Range | None:
         """Cost at one kind of price; None where it is not known."""

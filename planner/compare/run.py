@@ -8,18 +8,20 @@ from math import ceil, exp, hypot, inf, log, log1p
 
 from hardware.economics import Figure, load_economics
 from hardware.prices import PRICE_KINDS, PriceKind
-from hardware.schema import FABRIC_TITLES, Cluster
+from hardware.schema import Cluster
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
 from planner.compare.interval import Range
 from planner.compare.laws import price_of
 from planner.compare.money import OwnedHour, owned_hour
 from planner.compare.offers import Offer
-from planner.compare.quotes import ChosenPrice, age_text, choose, is_stale
+from planner.compare.quotes import ChosenPrice, age_text, choose, date_age_text, is_stale
 from planner.compare.results import Energy, Owning, Rental, Run, Share
 from planner.compare.settings import BASIS_NAMES, Settings
 from planner.job.job import Job
 from planner.job.written import picked
+from planner.predict.link_account import LAUNCHES, LinkShare, link_account
 from planner.predict.plan import Plan
+from planner.predict.uncertainty.measured_scale import beyond_measured
 from planner.search.result import JobSummary
 
 W_PER_KW = 1e3
@@ -144,8 +146,9 @@ def run_at(placed: PlacedRun, summary: JobSummary, plan: Plan) -> Run | None:
         rentals=rentals,
         owning=owning,
         missing=missing,
-        shares=time_shares(plan, used),
+        shares=time_shares(plan, replace(placed.job, cluster=used)),
         batch_price=price_of(mean_batch, plan.gbs_tokens, placed.tokens),
+        beyond_measured=beyond_measured(placed.job, summary.used_gpus),
     )
 
 
@@ -226,6 +229,7 @@ def _owning(placed: PlacedRun, days: Range, billed: int, power: Power) -> Owning
         per_gpu_hour=usd.total * rate,
         cost=cost,
         per_trillion_tokens=cost.value * TRILLION / placed.tokens,
+        age=date_age_text(hardware.date, settings),
         **{f"{part}_per_gpu_hour": amount * rate for part, amount in asdict(usd).items()},
     )
 
@@ -246,45 +250,34 @@ def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
     )
 
 
-def time_shares(plan: Plan, cluster: Cluster) -> tuple[Share, ...]:
+# What the terms of a step beside communication are called by what they use.
+_RESOURCES = {
+    "compute_s": ("GPU", ""),
+    LAUNCHES: ("CPU launches", ""),
+    "recompute_s": ("HBM capacity", "recompute"),
+    "bubble_s": ("pipeline bubble", ""),
+    "optimizer_s": ("HBM", "optimizer"),
+    "straggler_s": ("slowest node", ""),
+    "offload_s": ("host link", "offload"),
+    "host_s": ("host", ""),
+}
+
+
+def time_shares(plan: Plan, job: Job) -> tuple[Share, ...]:
     """Where the step's time goes, by resource, the largest first; the shares add up to one.
 
-    A collective belongs to the scale-up link if its group lies within a domain, else to the
-    network; groups are placed in the order tp, cp, ep, dp, pp.
+    Links as `planner.predict.link_account` accounts for them: by what faster ones would save.
+    `job`: on the GPUs that the plan uses.
     """
-    times, degrees = plan.time, plan.degrees
-    total = times.total_s
-    inner, dense = degrees.tp * degrees.cp, degrees.tp * degrees.cp * degrees.dp
-    entries = [
-        ("GPU", "", times.compute_s),
-        ("HBM capacity", "recompute", times.recompute_s),
-        (_link(cluster, degrees.tp), "TP", times.tp_s),
-        (_link(cluster, inner), "CP", times.cp_s),
-        (_link(cluster, degrees.etp * degrees.ep), "EP", times.ep_s),
-        (_link(cluster, dense), f"ZeRO-{degrees.zero}", times.fsdp_s),
-        (_link(cluster, dense), "DP", times.dp_s),
-        (_link(cluster, degrees.gpus), "PP", times.pp_s),
-        ("pipeline bubble", "", times.bubble_s),
-        ("HBM", "optimizer", times.optimizer_s),
-        ("host", "", times.host_s),
-    ]
-    shares = [
-        Share(
-            resource=name,
-            traffic=traffic,
-            share=time / total,
-            text=f"{name}{f' ({traffic})' if traffic else ''} {time / total * 100:.0f} %",
-        )
-        for name, traffic, time in entries
-        if time
-    ]
-    return tuple(sorted(shares, key=lambda share: -share.share))
+    return tuple(_share(one) for one in link_account(job, plan))
 
 
-def _link(cluster: Cluster, group: int) -> str:
-    """The link that a group of consecutive ranks meets at its widest."""
-    if group <= cluster.scale_up_domain_gpus:
-        return "NVLink" if cluster.gpu.vendor == "nvidia" else "xGMI"
-    if group <= cluster.gpus_per_node:
-        return "PCIe"
-    return FABRIC_TITLES.get(cluster.fabric, cluster.fabric)
+def _share(part: LinkShare) -> Share:
+    resource, traffic = _RESOURCES.get(part.term, (part.resource, part.traffic))
+    beside = f" ({traffic})" if traffic else ""
+    return Share(
+        resource=resource,
+        traffic=traffic,
+        share=part.share,
+        text=f"{resource}{beside} {part.share * 100:.0f} %",
+    )

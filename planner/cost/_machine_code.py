@@ -5,8 +5,9 @@ finds it on disk loads it with llvmlite, and imports no numba: that takes half a
 
 The files lie in a folder named by a hash of every source that the compiled core is made of, of
 numba's version and of the processor: any edit starts a fresh folder, and stale code is never
-loaded. Each is written whole under another name first, so two processes may write it at once, and
-starts with a hash of what follows: a damaged one is as good as none.
+loaded. Only this user can write there (`planner.cost._private_folder`), and what another user owns
+is not loaded. Each file is written whole under another name first, so two processes may write it at
+once, and starts with a hash of what follows: a damaged one is as good as none.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -25,19 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost._private_folder import private_folder, read_mine, refused, write_mine
+
 _COST_FOLDER = Path(__file__).parent
-CACHE_VARIABLE = "PLANNER_CACHE_DIR"
 _DIGEST_BYTES = 32
-
-
-def _user_cache_root() -> Path:
-    """Folder for per-user caches on this platform (XDG on Linux, Library on macOS), or where the
-    user says."""
-    if override := os.environ.get(CACHE_VARIABLE):
-        return Path(override)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "trainplan"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainplan"
 
 
 @cache
@@ -57,56 +47,31 @@ def source_hash() -> str:
 
 @cache
 def cache_folder() -> Path:
-    """Folder that holds the machine code compiled from the present sources.
-
-    Where it cannot be written, one for temporary files.
-    """
-    for root in (_user_cache_root(), Path(tempfile.gettempdir()) / f"trainplan-{_user()}"):
-        folder = root / "kernels" / source_hash()
-        if _is_writable(folder):
-            return folder
-    return folder
+    """Private folder that holds the machine code compiled from the present sources."""
+    return private_folder(Path("kernels") / source_hash())
 
 
-def _user() -> int:
-    return os.getuid() if hasattr(os, "getuid") else 0
-
-
-def cache_is_writable() -> bool:
-    """Whether machine code can be kept."""
-    return _is_writable(cache_folder())
-
-
-def _is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
+def why_not_kept() -> str:
+    """Why machine code goes when this process ends; empty where it is kept."""
+    cache_folder()
+    return "; ".join(refused)
 
 
 def read_code(name: str) -> tuple[str, bytes] | None:
     """(symbol, object file) that was kept by a name; None if there is none, or it is damaged."""
-    with suppress(OSError):
-        text = (cache_folder() / name).read_bytes()
-        digest, rest = text[:_DIGEST_BYTES], text[_DIGEST_BYTES:]
-        if hashlib.sha256(rest).digest() == digest:
-            symbol, _, code = rest.partition(b"\0")
-            return symbol.decode(), code
-    return None
+    text = read_mine(cache_folder() / name) or b""
+    digest, rest = text[:_DIGEST_BYTES], text[_DIGEST_BYTES:]
+    if hashlib.sha256(rest).digest() != digest:
+        return None
+    symbol, _, code = rest.partition(b"\0")
+    return symbol.decode(), code
 
 
 def write_code(name: str, symbol: str, code: bytes) -> None:
     """Keep an object file; a disk that is full costs the next run its time."""
     rest = symbol.encode() + b"\0" + code
-    path = cache_folder() / f".{name}.{os.getpid()}"
-    try:
-        path.write_bytes(hashlib.sha256(rest).digest() + rest)
-        path.replace(cache_folder() / name)
-    except OSError:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        write_mine(cache_folder() / name, hashlib.sha256(rest).digest() + rest)
 
 
 @cache

@@ -44,9 +44,9 @@ def gradient_bytes(
     dense: float, expert: float, zero: float, shards: float, expert_shards: float,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Gradients that stay on the rank: sharded from ZeRO-2 on."""
+    """Gradients that stay on the rank: sharded from ZeRO-2 on, where offload takes them away."""
     per_parameter = framework.gradient_bytes + framework.extra_gradient_bytes
-    if zero < 2 or shards <= 1.0:
+    if zero < 2 or (shards <= 1.0 and framework.gradients_on_gpu >= 1.0):
         return per_parameter * (dense + expert)
     resident = framework.gradients_on_gpu * framework.gradient_bytes
     return shared_bytes(resident, 2, dense, expert, zero, shards, expert_shards)

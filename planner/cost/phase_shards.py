@@ -24,6 +24,18 @@ def is_sharded(grid: Row) -> bool:
 
 
 @jit
+def hands_on_gradients(grid: Row, framework: FrameworkInputs) -> bool:
+    """Whether gradients leave the rank as backward makes them: for the shards of others, or for the
+    host, where offload takes them from ZeRO-2 on, with one rank too.
+
+    Source: DeepSpeed 0.19.6, runtime/zero/stage_1_and_2.py, reduce_ipg_grads: under ZeRO-2 each
+    micro-batch's gradients pass through the bucket to the host; under ZeRO-1 they wait on the GPU
+    for the last one.
+    """
+    return is_sharded(grid) or (grid.zero > 1 and framework.gradients_on_gpu < 1.0)
+
+
+@jit
 def keeps_weights(grid: Row, framework: FrameworkInputs) -> bool:
     """Low-precision weights stay between steps; FSDP makes them from fp32 shards."""
     return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
@@ -76,14 +88,22 @@ def left_gathered(
 
 
 @jit
+def reduced_at_end(holds: Row, framework: FrameworkInputs) -> float:
+    """Parameters whose gradients are reduced once backward has reached the embedding."""
+    together = framework.root_stays_gathered * holds.head_parameters
+    return float(holds.embedding_parameters + together)
+
+
+@jit
 def waiting_bytes(phase: int, holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Unsharded gradients of the ends: FSDP2 reduces the head's with the embedding's."""
-    if not is_sharded(grid) or phase <= LOSS:
+    """Unsharded gradients of the ends: FSDP2 reduces the head's with the embedding's; where they
+    are modules like others, each is reduced by itself."""
+    if not hands_on_gradients(grid, framework) or phase <= LOSS:
         return 0.0
     if phase == HEAD:
         return framework.weight_bytes * holds.head_made
     if phase == EMBEDDING:
-        return framework.weight_bytes * (holds.embedding_parameters + holds.head_parameters)
+        return framework.weight_bytes * reduced_at_end(holds, framework)
     return framework.root_stays_gathered * framework.weight_bytes * holds.head_made
 
 
@@ -92,10 +112,10 @@ def reduction_bytes(
     phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Gradients being reduced under ZeRO-2 and 3: those of the ends, or of the layer before."""
-    if not is_sharded(grid):
+    if not hands_on_gradients(grid, framework):
         return 0.0
     if phase == EMBEDDING:
-        return framework.gradient_bytes * (holds.embedding_parameters + holds.head_parameters)
+        return framework.gradient_bytes * reduced_at_end(holds, framework)
     if phase == LAYER_SECOND or (phase == LAYER_LAST and holds.layers > 1.0):
         return framework.reduce_buffer_layers * framework.gradient_bytes * most.largest
     return 0.0

@@ -32,7 +32,7 @@ from planner.cost.phase_records import (
 )
 from planner.cost.phase_shards import (
     gathered_bytes,
-    is_sharded,
+    hands_on_gradients,
     reduction_bytes,
     waiting_bytes,
 )
@@ -50,22 +50,24 @@ def gradient_per_parameter(framework: FrameworkInputs) -> float:
 def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
     """Bytes of a gradient that no rank has a share of yet: where they wait for the last
     micro-batch's reduction, of the type in which they add up until then."""
-    if is_sharded(grid) and framework.unreduced_gradients > 0.0:
+    if hands_on_gradients(grid, framework) and framework.unreduced_gradients > 0.0:
         return framework.unreduced_gradient_bytes + framework.extra_gradient_bytes
     return gradient_per_parameter(framework)
 
 
 @jit
 def sharded_gradients(dense: float, expert: float, grid: Row, framework: FrameworkInputs) -> float:
-    """Gradients divided by the ZeRO groups."""
-    return framework.gradient_bytes * (dense / grid.shards + expert / grid.expert_shards)
+    """Gradients divided by the ZeRO groups, less those that the host has taken."""
+    resident = framework.gradients_on_gpu * framework.gradient_bytes
+    return resident * (dense / grid.shards + expert / grid.expert_shards)
 
 
 @jit
 def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
     """Whether gradients of a micro-batch are divided as soon as a layer has made them: a step's
     only one is its last."""
-    return is_sharded(grid) and (framework.unreduced_gradients == 0.0 or grid.grad_acc == 1.0)
+    at_once = framework.unreduced_gradients == 0.0 or grid.grad_acc == 1.0
+    return at_once and hands_on_gradients(grid, framework)
 
 
 @jit
@@ -229,7 +231,7 @@ def held_gradients(
         return made_gradients(phase, holds, grid, framework)
     if one_pass.before == 0.0 and phase <= FORWARD:
         return 0.0
-    if is_sharded(grid) and framework.unreduced_gradients > 0.0:
+    if hands_on_gradients(grid, framework) and framework.unreduced_gradients > 0.0:
         return whole_gradient_bytes(grid, framework) * (holds.dense + holds.expert)
     return settled
 
@@ -254,7 +256,7 @@ def mtp_working_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> floa
     gradient follows the module's own tensors (no more than these are still kept then). Those of
     several modules wait for each other."""
     table = 0.0
-    if not is_sharded(grid) and framework.persistent_gradients > 0.0:
+    if not hands_on_gradients(grid, framework) and framework.persistent_gradients > 0.0:
         table = table_gradient_bytes(EMBEDDING, framework) * holds.mtp_table
     if holds.mtp_modules > 1.0:
         return holds.mtp_working + table
@@ -269,13 +271,13 @@ def working_bytes(
     """Gradients in flight and tensors made again."""
     if phase <= LOSS:
         return 0.0
-    sharded = is_sharded(grid)
+    handed_on = hands_on_gradients(grid, framework)
     if phase <= HEAD or phase == EMBEDDING:
         stream = framework.residual_bytes * local_tokens(key, job) * job.hidden
         made = holds.head_made if phase == HEAD else holds.embedding_parameters
-        return stream if sharded else stream + table_gradient_bytes(phase, framework) * made
-    size = 0.0 if sharded else framework.weight_gradient_bytes * holds.head_made
-    if phase != MTP and not sharded and framework.persistent_gradients > 0.0:
+        return stream if handed_on else stream + table_gradient_bytes(phase, framework) * made
+    size = 0.0 if handed_on else framework.weight_gradient_bytes * holds.head_made
+    if phase != MTP and not handed_on and framework.persistent_gradients > 0.0:
         # Autograd adds the table's gradients of all lookups before it accumulates their sum.
         size += table_gradient_bytes(EMBEDDING, framework) * holds.mtp_table_waits
     if phase == MTP:

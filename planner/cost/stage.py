@@ -28,7 +28,7 @@ from planner.cost.phase_records import (
     split_logits_bytes,
     total_bytes,
 )
-from planner.cost.phase_shards import is_sharded, keeps_weights
+from planner.cost.phase_shards import hands_on_gradients, is_sharded, keeps_weights
 from planner.cost.phases import (
     at_rest,
     gives_back,
@@ -74,16 +74,16 @@ def layer_parts(
 ) -> LayerParts:
     """What layers of one kind hold, `plain` of them and `again` that recompute."""
     dense, expert = cost.dense_parameters, cost.expert_parameters
-    sharded = is_sharded(grid)
+    handed_on = hands_on_gradients(grid, framework)
     gathered = 0.0
-    if sharded and grid.zero == 2 and not keeps_weights(grid, framework):
+    if is_sharded(grid) and grid.zero == 2 and not keeps_weights(grid, framework):
         gathered = framework.weight_bytes * (dense + expert)
     remakes_casts = framework.weight_casts_stay > 0.0 or (
         again > 0.0 and int(key.modules) & f.MODULE_FULL
     )
     # The widest point of a layer's backward is a product's or that of unfused attention's softmax.
-    product = cost.working + (0.0 if sharded else cost.weight_gradient)
-    made = 0.0 if sharded else gradient_per_parameter(framework) * cost.after_core
+    product = cost.working + (0.0 if handed_on else cost.weight_gradient)
+    made = 0.0 if handed_on else gradient_per_parameter(framework) * cost.after_core
     return LayerParts(
         max(product, cost.softmax),
         max(product, cost.softmax + made),
@@ -291,7 +291,7 @@ def fill_kept(
     out.head_logits = has_last * costs[last].logits
     out.logits = logits_elements(key, job, framework) if has_last > 0.0 else 0.0
     out.mtp_kept = modules * costs[mtp].saved + losses * costs[loss].saved
-    alone = 0.0 if is_sharded(grid) else costs[mtp].weight_gradient
+    alone = 0.0 if hands_on_gradients(grid, framework) else costs[mtp].weight_gradient
     out.mtp_working = min(modules, 1.0) * (costs[mtp].working + alone)
     out.mtp_logits = min(losses, 1.0) * costs[loss].logits
     out.head_weight = (

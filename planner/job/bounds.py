@@ -2,6 +2,8 @@
 
 # Products of three such numbers stay exact in float64 tables.
 MOST_LAYERS = 10_000
+# The most that published models have is 3.
+MOST_MTP_LAYERS = 16
 WIDEST = 2**27
 LARGEST_DEGREE = 2**20
 MOST_MICRO_BATCHES = 2**32

@@ -131,6 +131,8 @@ class Job:
     context_inner: int = 0
     # The smaller global batches that the training starts with, growing.
     ramp: tuple[RampBatch, ...] = ()
+    # Layers of multi-token prediction that the model has, of which `model` may train none.
+    published_mtp: int = 0
     # CUBLAS_WORKSPACE_CONFIG; None: what the framework, else torch, has on the GPU.
     cublas_workspace_config: str | None = None
 
@@ -265,6 +267,11 @@ class Job:
             offload = max(offload, rules.offload_part_least_zero)
         types = 0 if self.optimizer.is_plain else rules.state_types_least_zero
         return max(offload, types)
+
+    @property
+    def gradients_leave(self) -> bool:
+        """Whether gradients go to the host as backward makes them, from ZeRO-2 on."""
+        return self.framework.optimizer.offload_gradients and self.optimizer_offload > 0.0
 
     @property
     def hbm_limit_bytes(self) -> float:

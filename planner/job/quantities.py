@@ -97,8 +97,14 @@ _QUANTITY = re.compile(
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
 
 
-def parse_tokens(text: str) -> int:
-    """`4M` = 4·10^6, `4Mi` = 4·2^20, also K, G (or B) and T; plain digits as they are."""
+def parse_length(text: str) -> int:
+    """Tokens of a sequence: `32K` and `32Ki` are both 32,768, for lengths are powers of two."""
+    return parse_tokens(text, 1024)
+
+
+def parse_tokens(text: str, thousand: int = 1000) -> int:
+    """`4M` = 4·10^6, `4Mi` = 4·2^20, also K, G (or B) and T; plain digits as they are. `thousand`:
+    what a K without an `i` stands for."""
     match = _QUANTITY.match(text.strip())
     if not match:
         raise UsageError(
@@ -108,7 +114,7 @@ def parse_tokens(text: str) -> int:
     number, letter, binary = match.groups()
     if binary and not letter:
         raise UsageError(f"{text!r}: 'i' needs a letter before it, as in 4Mi")
-    base = 1024 if binary else 1000
+    base = 1024 if binary else thousand
     value = float(re.sub("[,_]", "", number)) * base ** _POWERS[letter.lower()]
     if value < 1 or value != int(value):
         raise UsageError(f"{text!r} is {value:g} tokens; a batch is a whole number of at least 1")

@@ -159,8 +159,9 @@ def _offered(listed: Sequence[RecomputeMode], forms: RecomputeForms) -> list[str
     return names
 
 
-def _lacks(text: str, framework: str, what: str, rule: str) -> UsageError:
-    return UsageError(f"--recompute {text}: {framework} has no {what}  [{rule}]")
+def _lacks(text: str, framework: str, what: str, rule: str, fix: str = "") -> UsageError:
+    nearest = f"; {fix}" if fix else ""
+    return UsageError(f"--recompute {text}: {framework} has no {what}{nearest}  [{rule}]")
 
 
 def _layers(
@@ -173,7 +174,10 @@ def _layers(
         "block": ("full", "block", forms.block_flags, "block=1"),
     }[method]
     if not template and method == "/":
-        raise _lacks(text, framework, "checkpointing of every k-th layer", "recompute-every-layer")
+        other = f"full:uniform={layers} keeps one checkpoint for {layers} layers"
+        fix = other if forms.uniform_flags else ""
+        what = "checkpointing of every k-th layer"
+        raise _lacks(text, framework, what, "recompute-every-layer", fix)
     if not template:
         raise _lacks(text, framework, f"recompute method {method!r}", f"recompute-{method}")
     if layers < 1:

@@ -13,7 +13,7 @@ from hardware.frozen import Named
 from hardware.load import load_cluster_file
 from hardware.schema import Cluster
 from planner.job.batch_ramp import Batch, read_ramp
-from planner.job.bounds import LONGEST_SEQ, MOST_SEQUENCES
+from planner.job.bounds import LONGEST_SEQ, MOST_MTP_LAYERS, MOST_SEQUENCES
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.job.frameworks.names import profile_named
@@ -57,6 +57,7 @@ from planner.job.technique_rules import (
     technique_conditions,
     unrefused_modes,
 )
+from planner.job.unmodelled import modules_not_modelled
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
@@ -129,6 +130,7 @@ class Request(Named):
     reduce (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
     activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
     `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
+    `mtp_layers`: of multi-token prediction that are trained, None as the framework does by default;
     `bias` False: linear layers and norms without biases. Raises UsageError (ValueError) for what
     does not resolve.
     """
@@ -171,6 +173,7 @@ class Request(Named):
     gradient_as_bucket_view: bool = False
     set_to_none: bool = True
     cublas_workspace_config: str | None = None
+    mtp_layers: Annotated[int, Field(ge=0, le=MOST_MTP_LAYERS)] | None = None
     bias: bool = True
 
     @model_validator(mode="before")
@@ -193,13 +196,15 @@ class Request(Named):
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
         resolved = self.find_model()
+        if resolved.left_out:
+            raise UsageError(modules_not_modelled(resolved.asked, resolved.left_out))
         framework = self.find_framework()
         check_precision(framework, self.precision)
         if self.cublas_workspace_config is not None:
             workspace_bytes(self.cublas_workspace_config)
         dtype = self._dtype(framework)
         profile = framework.in_mode(dtype)
-        model = resolved.spec if profile.builds_mtp else resolved.spec.without_mtp()
+        model = resolved.spec.with_mtp(self.trained_mtp(resolved.spec, profile))
         seq = self.seq or model.pretraining_seq
         cluster = self.job_cluster(profile)
         profile = switched(profile, self._switches(), cluster.num_gpus)
@@ -247,6 +252,7 @@ class Request(Named):
             schedule=self._schedule(profile),
             context_kinds=self._context_kinds(profile, model, seq),
             context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
+            published_mtp=resolved.spec.mtp_layers,
             cublas_workspace_config=self.cublas_workspace_config,
         )
 
@@ -263,11 +269,31 @@ class Request(Named):
     ) -> TechniqueDecision:
         """Techniques of the framework that the job uses, and those that a search decides."""
         site = site_of(profile, model, cluster, inside=not self.allow_tp_across_domains)
-        without = self.without
-        if load_optimizer(self.optimizer).gradient == "fp32":
-            rounding = [one.name for one in profile.techniques if one.rounds]
-            without += tuple(name for name in rounding if name not in (*self.use, *without))
-        return decide(profile.name, profile.techniques, self.use, without, site)
+        return decide(profile.name, profile.techniques, self.use, self.without, site)
+
+    def with_technique(self, name: str) -> dict[str, Any]:
+        """Fields that change where a technique of the framework is used too."""
+        left = tuple(other for other in self.without if other != name)
+        return {"use": (*self.use, name), "without": left}
+
+    def with_sequence_parallel(self) -> dict[str, Any] | None:
+        """Fields that change where tensor-parallel ranks split the sequence too; None where they
+        do, as far as the framework has it."""
+        return None if self.sequence_parallel else {"sequence_parallel": True}
+
+    def on_gpus(self, count: int) -> dict[str, Any] | None:
+        """Fields that change for another number of the same GPUs, as one would type them; None
+        where a file describes the machine."""
+        if self.gpus is None:
+            return None
+        number, _, name = self.gpus.partition("x")
+        node, _, behind = name.partition("x")
+        if not number.replace(",", "").replace("_", "").isdigit():
+            return None
+        if not node.isdigit():
+            return {"gpus": f"{count}x{name}"}
+        whole = count % int(node) == 0
+        return {"gpus": f"{count // int(node)}x{name}" if whole else f"{count}x{behind}"}
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
@@ -327,6 +353,18 @@ class Request(Named):
         if self.activation_offload == "search":
             return (), searched_offloads(profile, model, precision)
         return read_offload(text, profile, model), ()
+
+    def trained_mtp(self, model: ModelSpec, profile: FrameworkProfile) -> int:
+        """Layers of multi-token prediction that are trained: as asked, else as the framework does
+        by default. UsageError where it has none."""
+        if self.mtp_layers and profile.mtp == "never":
+            having = frameworks_with(lambda other: other.mtp != "never")
+            raise UsageError(
+                f"--mtp-layers {self.mtp_layers}: {profile.name} trains without multi-token "
+                f"prediction; frameworks that have it: {', '.join(having)}"
+            )
+        usual = model.mtp_layers if profile.mtp == "model" else 0
+        return usual if self.mtp_layers is None else self.mtp_layers
 
     def offload_text(self, model: ModelSpec) -> str:  # noqa: ARG002 (for launch files)
         """The modules of `activation_offload`, as they are read for a model."""

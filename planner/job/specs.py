@@ -296,9 +296,9 @@ class ModelSpec(_Frozen):
         moe = self.moe and self.moe.model_copy(update={"expert_bias": False})
         return self.model_copy(update=dict.fromkeys(BIASES, False) | {"moe": moe})
 
-    def without_mtp(self) -> ModelSpec:
-        """The model as frameworks build it that leave multi-token prediction out."""
-        return self.model_copy(update={"mtp_layers": 0}) if self.mtp_layers else self
+    def with_mtp(self, layers: int) -> ModelSpec:
+        """The model trained with so many layers of multi-token prediction."""
+        return self if layers == self.mtp_layers else self.model_copy(update={"mtp_layers": layers})
 
     @cached_property
     def kind_sequence(self) -> tuple[LayerKind, ...]:

@@ -55,3 +55,12 @@ def refuse_unmodelled(name: str, where: str) -> None:
                 f"{where}: {kind.what} is not modelled. Nearest help: {kind.help}. Only "
                 "training of all weights by next-token prediction is modelled"
             )
+
+
+def modules_not_modelled(model: str, left_out: tuple[str, ...]) -> str:
+    """Why a model that has modules beside its language model is not predicted, with what helps."""
+    return (
+        f"{model} has {', '.join(left_out)} beside its language model: only language models are "
+        "modelled. Nearest help: its text_config alone, as a config.json of its own, plans the "
+        "training of the language model"
+    )

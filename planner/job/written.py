@@ -6,8 +6,9 @@ import csv
 import errno
 import io
 import os
-import tempfile
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,11 +18,16 @@ from planner.job.errors import UsageError
 
 
 def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
-    """UsageError if nothing could be written there, before any work is done."""
+    """UsageError if nothing could be written there, before any work is done.
+
+    A link is never followed or replaced: what it points to may be anybody's.
+    """
+    if path.is_symlink():
+        raise UsageError(f"{path} is a link to {path.readlink()}; give {option} a file itself")
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give the name of a file")
-    if (path.exists() or path.is_symlink()) and not path.is_file():
-        raise UsageError(f"{path} is a device, a pipe or a broken link; give {option} another name")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is a device or a pipe; give {option} another name")
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist; create it first")
     if path.exists() and not force:
@@ -89,37 +95,62 @@ def write_csv(
         writer.writerow(cells)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the old content or the new, never a part."""
-    write_bytes(path, text.encode())
+def write_text(path: Path, text: str, *, force: bool) -> None:
+    """Write a file atomically: a reader sees the old content or the new, never a part.
+
+    Without `force` a file that came to be while the command worked stays (UsageError).
+    """
+    write_bytes(path, text.encode(), force=force)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, *, force: bool) -> None:
     """`write_text` for bytes. OSError names the file that was to be written."""
+    refuse_to_overwrite(path, force)
+    with naming(path), staged(path, content) as temporary:
+        if force:
+            temporary.replace(path)
+        else:
+            _place(temporary, path)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError from inside, as one that names the file that the user gave."""
     try:
-        _replace(path, content)
+        yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _replace(path: Path, content: bytes) -> None:
-    path = path.resolve()  # what a link points to is written, and the link stays
+@contextmanager
+def staged(path: Path, content: bytes) -> Iterator[Path]:
+    """A new file beside `path` that holds the content, safely on the disk; whoever does not move it
+    into its place leaves nothing."""
     # A separate name: the file's may be as long as names can be.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".planner-")
+    temporary = path.parent / f".planner-{secrets.token_hex(8)}"
+    mode = path.stat().st_mode & 0o777 if path.exists() else None
+    handle = os.open(temporary, _NEW_FILE, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
-        Path(temporary).chmod(_mode(path))
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+            stream.flush()
+            os.fsync(handle)
+        if mode is not None:
+            temporary.chmod(mode)
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
-def _mode(path: Path) -> int:
-    """Permissions of the file that is replaced, else those that the umask leaves."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+
+
+def _place(temporary: Path, path: Path) -> None:
+    """Move a file to a name that nothing has."""
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise UsageError(f"{path} came to be meanwhile; --force overwrites it") from None
+    except OSError:  # no second names on this disk
+        refuse_to_overwrite(path, False)
+        temporary.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from planner.job.job import Job
 from planner.launch.contract import (
@@ -122,7 +123,10 @@ def _mesh(launch: Launch) -> Iterator[WrittenSetting]:
 def command(launch: Launch) -> RunCommand:
     """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
     saving = ("--checkpoints", "${CHECKPOINTS}", "--save-steps", str(save_steps(launch)))
-    starts = {"launcher": "accelerate", "launcher_arguments": ("--config_file", CONFIG)}
+    starts: dict[str, Any] = {
+        "launcher": "accelerate",
+        "launcher_arguments": ("--config_file", CONFIG),
+    }
     return hf_command(launch, _arguments(launch), saving, **starts)
 
 

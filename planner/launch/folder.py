@@ -1,20 +1,17 @@
 """A launch folder: all its files as texts, with what its machine wants and a check of nodes and
-versions; and writing them at once or not at all."""
+versions."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hardware.files import shipped_toml
-from planner.job.errors import UsageError
 from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
+from planner.job.written_folder import Replaced, write_folder
 from planner.launch.architecture import departures
 from planner.launch.contract import Files, Launch, RunCommand, on_disk, run_variable
 from planner.launch.dialects import DIALECTS
@@ -91,54 +88,9 @@ def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
     return replace(command, environment=found, variables=variables)
 
 
-def refuse_folder(path: Path, force: bool) -> None:
-    """UsageError if the folder could not be written, before any work is done."""
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file; give the name of a folder to -o")
-    if path.is_dir() and any(path.iterdir()) and not force:
-        raise UsageError(
-            f"{path} exists and is not empty; --force replaces the files of a launch in it, or "
-            "give another folder to -o"
-        )
-    if path.is_dir() and force and any(path.iterdir()) and not (path / PLAN_FILE).is_file():
-        raise UsageError(
-            f"{path} holds no {PLAN_FILE}: it is no launch folder, and --force does not replace "
-            "it; give another folder to -o"
-        )
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    if not above.is_dir():
-        raise UsageError(f"{above} is a file; give another folder to -o")
-    if not os.access(above, os.W_OK):
-        raise UsageError(f"the folder {above} is not writable")
-
-
-def write_folder(path: Path, files: Files, force: bool) -> None:
-    """Write all files at once: a reader sees the old folder, the new one, or none.
-
-    An existing launch folder is replaced as a whole only with `force`.
-    """
-    refuse_folder(path, force)
-    path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
-        fresh = temporary / "new"
-        for name, text in files.items():
-            file = fresh / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-        if path.exists():
-            path.rename(temporary / "old")
-        try:
-            fresh.rename(path)
-        except OSError:
-            if (temporary / "old").exists():
-                (temporary / "old").rename(path)
-            raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+def write_launch(path: Path, folder: LaunchFolder, force: bool) -> Replaced:
+    """Write the folder. Where an edited file is kept, so is the plan that it was made for."""
+    return write_folder(path, folder.files, force, together=PLAN_FILE)
 
 
 Environment = Mapping[str, tuple[str, str]]

@@ -113,7 +113,8 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """The YAML file, and the program that puts the user's variables into it."""
-    written = {"model": launch.job.model.name, "gpus": launch.plan.degrees.gpus}
+    gpus = launch.plan.degrees.gpus
+    written: dict[str, Value] = {"model": launch.job.model.name, "gpus": gpus}
     config = filled(f"{CONFIG}.txt", **written, sections=yaml_text(sections(launch)).rstrip("\n"))
     program = filled("nanotron.py.txt", save_steps=save_steps(launch), folder=FOLDER)
     return {CONFIG: config, PROGRAM: program}

@@ -217,7 +217,9 @@ def _of_the_plan(launch: Launch) -> dict[str, Value]:
 def _rounding(launch: Launch) -> str:
     """What of a plan reaches further."""
     used = load_framework(launch.request.framework).techniques
-    words = [one.words for one in used if one.rounds and one.name in launch.plan.techniques]
+    words = [
+        one.words for one in used if one.effect == "numerics" and one.name in launch.plan.techniques
+    ]
     return f", but for its rounding ({'; '.join(words)})" if words else ""
 
 

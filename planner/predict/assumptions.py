@@ -22,11 +22,32 @@ def choice_notes(
 ) -> tuple[str, ...]:
     """What a plan's choices rest on; `offloaded_bytes`: of activations, on its fullest rank."""
     return (
+        *_recompute_notes(job, layout),
         *_standalone_notes(layout),
         *sharp_notes(job, degrees),
         *_offload_notes(job, degrees),
         *_activation_notes(job, offloaded_bytes, layout.offload_fraction),
     )
+
+
+def _recompute_notes(job: Job, layout: Layout) -> tuple[str, ...]:
+    """What a mode for some of the layers means: two notations are easily taken for each other."""
+    forms = job.framework.recomputing
+    notes = []
+    for mode in map(job.framework.recompute_mode, layout.recomputed):
+        if mode.every > 1:
+            other = f"; one checkpoint for {mode.every} layers is full:uniform={mode.every}"
+            notes.append(
+                f"recompute {mode.name}: one layer in {mode.every} recomputes, the others keep all "
+                f"their activations{other if forms.uniform_flags else ''}"
+            )
+        elif mode.span > 1:
+            other = f"; to recompute one layer in {mode.span} alone is full/{mode.span}"
+            notes.append(
+                f"recompute {mode.name}: one checkpoint for {mode.span} layers, which all "
+                f"recompute{other if forms.every_flags else ''}"
+            )
+    return tuple(notes)
 
 
 def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
@@ -108,13 +129,24 @@ def schedule_assumptions(job: Job) -> list[str]:
     return notes
 
 
+def _dropout_notes(job: Job) -> tuple[str, ...]:
+    """What dropout adds, or that it is off where the profile's runs and formulas have it."""
+    if job.dropout:
+        return ("dropout on: backward keeps its masks, one byte a value",)
+    if job.framework.saved.dropout:
+        return ("dropout off; published runs and formulas of this profile have it: --dropout",)
+    return ()
+
+
 def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
-    """What the framework's profile says, but for techniques that do not work with the degrees, and
-    what is taken for granted of the model's layers."""
+    """What the framework's profile says, but for techniques that do not work with the degrees and
+    for other precisions; dropout; and what is taken for granted of the model's layers."""
     unused = set(job.techniques) - set(used_techniques(job, degrees))
+    unused |= {"fp16", "bf16"} - {job.precision}
     notes = tuple(
         text for text in job.framework.assumptions if text.partition(":")[0] not in unused
     )
+    notes += _dropout_notes(job)
     if job.model.has_states:
         notes += (
             "state-space layers run in fused kernels: mamba_ssm and causal_conv1d, or "
@@ -130,12 +162,24 @@ def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     return notes
 
 
+def mtp_notes(job: Job) -> tuple[str, ...]:
+    """That the model is trained without the multi-token prediction that it was published with, or
+    with another number of layers of it."""
+    trained, published = job.model.mtp_layers, job.published_mtp
+    if trained == published:
+        return ()
+    said = f"{trained or 'no'} layers of multi-token prediction are trained"
+    return (f"{said}; {job.model.name} was published with {published} (--mtp-layers {published})",)
+
+
 def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """What the prediction takes for granted."""
-    notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job)]
+    notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job), *mtp_notes(job)]
     if job.model.moe is not None:
         load = "the mean load"
         if job.expert_imbalance != 1.0:
             load = f"{job.expert_imbalance:g} times {load}"
         notes.append(f"the busiest expert rank gets {load}")
+        if degrees.etp == job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep) > 1:
+            notes.append(f"etp {degrees.etp}, as {job.framework.name} takes it where none is given")
     return tuple(notes)

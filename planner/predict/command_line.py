@@ -36,7 +36,7 @@ def evaluate_command(
         return ""
     words = ["planner", "evaluate", *_words(request, leave_out=(*_CHOSEN, *_CONDITIONS))]
     if degrees is not None:
-        words += _degree_words(degrees, recompute)
+        words += _degree_words(request, degrees, recompute)
     if layout is not None and not layout.is_even:
         words += ["--layers-per-stage", _listed(layout.block_layers)]
     if layout is not None and layout.mtp_standalone:
@@ -48,10 +48,13 @@ def evaluate_command(
     return shlex.join(words)
 
 
-def _degree_words(degrees: Degrees, recompute: str) -> Iterator[str]:
+def _degree_words(request: Request, degrees: Degrees, recompute: str) -> Iterator[str]:
+    always = ["zero", "mbs", "grad_acc"]
+    if degrees.tp > 1 and request.find_model().spec.moe is not None:
+        always.append("etp")  # which the framework would take to be tp
     for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc"):
         value = getattr(degrees, name)
-        if value != 1 or name in ("zero", "mbs", "grad_acc"):
+        if value != 1 or name in always:
             yield from (f"--{name.replace('_', '-')}", str(value))
     if degrees.shard:
         yield from ("--shard-size", str(degrees.shard))

@@ -14,7 +14,7 @@ from planner.job.quantities import run_lengths
 from planner.job.recomputation import layer_modes
 from planner.job.recompute import Recomputed, demand_parts
 from planner.job.request import Request
-from planner.predict.cost_model import CostModel
+from planner.predict.altered_model import AlteredModel, Factors
 from planner.predict.costed_plan import job_plan
 from planner.predict.layout_wording import layout_problems
 from planner.predict.layouts import even_layout, in_mode, plain_context
@@ -50,14 +50,15 @@ def evaluate_job(
     block_layers: Sequence[int] | None = None,
     recomputed: Recomputed | None = None,
     mtp_standalone: bool = False,
+    factors: Factors | None = None,
 ) -> Plan:
-    """`evaluate` of a request that is resolved."""
+    """`evaluate` of a request that is resolved; `factors`: on numbers of the cost core."""
     _demand_range(degrees)
     job = replace(job, recompute=given_modes(job, recompute, recomputed))
     for mode in job.recompute:
         demand_parts(mode, job.model)
     layout = given_layout(job, degrees, block_layers, recomputed, mtp_standalone)
-    cost_model = CostModel(job, compiled=False)
+    cost_model = AlteredModel(job, factors or {}, compiled=False)
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
     return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
@@ -97,8 +98,22 @@ def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
     return ""
 
 
+def _whole_experts(job: Job, degrees: Degrees) -> str:
+    """etp 1, where that is legal and the degree is only the framework's default."""
+    usual = job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep)
+    stage = degrees.dp * degrees.cp * degrees.tp
+    if degrees.etp != usual or usual == 1 or stage % degrees.ep:
+        return ""
+    return f": without --etp {job.framework.name} takes etp = tp = {usual}; give --etp 1"
+
+
 # The nearest fix of a broken rule, where the degrees tell it.
-_FIXES = {"batch-size": _nearest_batch, "zero-stage-offered": _technique_with_zero_stage}
+_FIXES = {
+    "batch-size": _nearest_batch,
+    "zero-stage-offered": _technique_with_zero_stage,
+    "experts-fill-stage": _whole_experts,
+    "expert-ffn-by-etp": _whole_experts,
+}
 
 
 def _broken(job: Job, degrees: Degrees) -> list[str]:

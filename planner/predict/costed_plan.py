@@ -58,7 +58,7 @@ Status = Literal["optimal", "feasible", "evaluated"]
 TIME_TERMS = {
     name: getattr(f, "STEP_" + name.removesuffix("_s").upper()) for name in TimeTerms.model_fields
 }
-_STAGE_TERMS = {
+STAGE_TERMS = {
     name: getattr(f, f"STAGE_{name.upper()}")
     for name in StageMemory.model_fields
     if name not in ("stage", "layers", "phase")
@@ -288,7 +288,7 @@ def stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
             stage=index,
             layers=layout.stage_layers[index],
             phase=_PHASES[int(stage[f.STAGE_PHASE])],
-            **{name: float(np.float64(stage[column])) for name, column in _STAGE_TERMS.items()},
+            **{name: float(np.float64(stage[column])) for name, column in STAGE_TERMS.items()},
         )
         for index, stage in enumerate(stages)
     )

@@ -33,11 +33,13 @@ def decided_request(request: Request, plan: Plan) -> Request:
 
 
 def _decided_techniques(request: Request, plan: Plan) -> dict[str, object]:
-    """Techniques that a search tried with and without: used, or not, as in the plan."""
-    names = [one.name for one in request.find_framework().techniques if one.use == "searched"]
-    names = [name for name in names if name not in (*request.use, *request.without)]
-    if not names:
+    """Techniques that a search tried with and without: used, or not, as in the plan; and those that
+    nobody had to ask for when the plan was written."""
+    said = (*request.use, *request.without)
+    offered = [one for one in request.find_framework().techniques if one.name not in said]
+    used = tuple(one.name for one in offered if one.use != "on" and one.name in plan.techniques)
+    searched = [one.name for one in offered if one.use == "searched"]
+    left = tuple(name for name in searched if name not in used)
+    if not (used or left):
         return {}
-    used = tuple(name for name in names if name in plan.techniques)
-    left = tuple(name for name in names if name not in used)
     return {"use": (*request.use, *used), "without": (*request.without, *left)}

@@ -163,7 +163,12 @@ _LEAST_CHANNELS = 2
 
 def channels(cluster: Cluster) -> int:
     """Channels of a communicator (NCCL, RCCL): as many as the links inside a node can use."""
-    rings = int(_scale_up_bytes_per_s(cluster) / load_curve_table().channel_bytes_per_s.value)
+    return channels_at(_scale_up_bytes_per_s(cluster))
+
+
+def channels_at(bytes_per_s: float) -> int:
+    """Channels that a link of such a rate can use."""
+    rings = int(bytes_per_s / load_curve_table().channel_bytes_per_s.value)
     return min(_MOST_CHANNELS, max(_LEAST_CHANNELS, rings))
 
 
@@ -177,14 +182,18 @@ def _scale_up_bytes_per_s(cluster: Cluster) -> float:
 def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
     """Link inputs of `cluster`; `stores`: see `assemble`.
 
+    As its transports are (`hardware.transport`).
+
     A node without a scale-up domain over all its GPUs becomes one domain of PCIe links at the
     GPUs' host-link rate. Oversubscription divides each GPU's NIC share: what leaves a domain is
     taken to cross the spine.
     """
-    pcie = is_pcie_box(cluster)
+    pcie, curves = is_pcie_box(cluster), load_link_curves(cluster)
+    usable = curves.scale_out.usable(cluster.nic_bytes_per_s)
+    nic = cluster.scale_out_bytes_per_s_per_gpu_per_direction * usable
     host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
-    return assemble(
-        load_link_curves(cluster),
+    links = assemble(
+        curves,
         job_gpus=cluster.num_gpus,
         domain_gpus=(
             cluster.gpus_per_node
@@ -194,14 +203,29 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
             )
         ),
         scale_up_bytes_per_s=_scale_up_bytes_per_s(cluster),
-        scale_out_bytes_per_s=(
-            cluster.scale_out_bytes_per_s_per_gpu_per_direction / cluster.oversubscription
-        ),
+        scale_out_bytes_per_s=nic / cluster.oversubscription,
         # All GPUs copy at the same time.
         host_bytes_per_s=host_bytes_per_s / cluster.gpus_per_host_link,
         pair_bytes_per_s=cluster.gpu.scale_up_pair_bytes_per_s_per_direction,
-        nic_bytes_per_s=cluster.scale_out_bytes_per_s_per_gpu_per_direction,
+        nic_bytes_per_s=nic,
         leaf_gpus=cluster.leaf_nodes * cluster.gpus_per_node,
         nic_per_gpu=cluster.nics_per_node >= cluster.node_gpus,
         stores=stores,
     )
+    return _as_switched(links, cluster)
+
+
+def _as_switched(links: LinkInputs, cluster: Cluster) -> LinkInputs:
+    """The links as NCCL's variables leave them: no reductions in the NVLink switches, a protocol
+    that sends flags beside the data."""
+    if not cluster.nvlink_reductions:
+        links = links._replace(scale_up_reduction_gain=1.0, scale_up_reduction_latency_s=math.inf)
+    if cluster.protocol_share < 1.0:
+        rates = {name: getattr(links, name) * cluster.protocol_share for name in _COLLECTIVE_RATES}
+        links = links._replace(**rates)
+    return links
+
+
+# Rates of NCCL's collectives; its sends and receives, and kernels that send tokens to experts, use
+# other protocols.
+_COLLECTIVE_RATES = ("scale_up_bytes_per_s", "scale_up_mesh_bytes_per_s", "scale_out_bytes_per_s")

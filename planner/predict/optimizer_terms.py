@@ -49,6 +49,8 @@ def trained_profile(profile: FrameworkProfile, setting: OptimizerSetting) -> Fra
         changes["gradient_bytes"] = gradient
     if state.master_bytes:
         changes["master_bytes"] = _master_bytes(profile, setting) * (1.0 - setting.offload)
+    if setting.offload and profile.optimizer.offload_parameters:
+        changes["zero3_keeps_weight_shard"] = False
     temporaries = foreach_temporary_bytes(profile, setting)
     changes["optimizer_temporary_bytes"] = temporaries + _cast_bytes(profile, setting)
     kernels = profile.kernels

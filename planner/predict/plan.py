@@ -14,7 +14,7 @@ from planner.job.job import Resolution
 from planner.job.quantities import share
 from planner.predict.displays import displays
 
-PLAN_FILE_VERSION = 6
+PLAN_FILE_VERSION = 7
 
 # Degrees in the text of a configuration, and those that stand there even where they are 1.
 TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from planner.job.job import SURE_TO_FIT
 from planner.job.quantities import (
     gib,
     number_ranges,
@@ -16,6 +15,7 @@ from planner.job.quantities import (
     short_count,
     signed_share,
 )
+from planner.predict.fit_words import fit_verdict
 from planner.predict.plan import Degrees, Interval, Plan
 
 # Below this probability of fitting, tables mark a plan's peak memory.
@@ -197,10 +197,12 @@ def error_text(value: float, interval: Interval) -> str:
 
 
 def fit_text(peak_bytes: float, limit_bytes: float, probability: float) -> str:
-    """`fits (probability 98 %)`, `MAY NOT FIT (…)`, `DOES NOT FIT: 21.3 GiB too much (…)`."""
-    verdict = "fits" if probability >= SURE_TO_FIT else "MAY NOT FIT"
+    """`fits (probability 98 %)`, `PROBABLY FITS (…)`, `DOES NOT FIT: 21.3 GiB too much (…)`."""
+    verdict: str = fit_verdict(probability)
+    if verdict != "fits":
+        verdict = verdict.upper()
     if peak_bytes > limit_bytes:
-        verdict = f"DOES NOT FIT: {gib(peak_bytes - limit_bytes)} GiB too much"
+        verdict += f": {gib(peak_bytes - limit_bytes)} GiB too much"
     return f"{verdict} (probability {percent_sure(probability)})"
 
 

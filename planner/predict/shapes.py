@@ -52,6 +52,7 @@ def rule_context(job: Job) -> RuleContext:
         limits={name: degree_limit(values) for name, values in job.limits.items()},
         allow_tp_across_nodes=job.allow_tp_across_domains,
         least_zero=job.least_zero,
+        gradients_leave=job.gradients_leave,
         schedule=job.schedule,
         conditions=job.conditions,
         context_kinds=job.context_kinds,
@@ -180,10 +181,10 @@ def given_columns(degrees: Degrees) -> dict[str, IntArray]:
 
 def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
     """Rules that a configuration violates, by name, and what each demands."""
-    ctx = rule_context(job)
+    ctx = replace(rule_context(job), given=True)
     columns = given_columns(degrees)
     return {
-        rule.name: f"{rule.explain(ctx)}  [{rule.name}]"
+        rule.name: f"{rule.why(columns, ctx)}  [{rule.name}]"
         for rule in rules_of(ctx)
         if not rule.mask(columns, ctx)[0]
     }

@@ -19,7 +19,6 @@ import numpy as np
 from planner.cost import compiled
 from planner.cost import fields as f
 from planner.cost._entry import Entry
-from planner.cost._machine_code import cache_is_writable
 from planner.cost.inputs import GpuInputs, LinkInputs, as_declared
 from planner.cost.piece_traffic import TRAFFIC_ROW, TRAFFICS
 from planner.cost.tables import FrameworkInputs, JobInputs
@@ -115,12 +114,12 @@ def _text(entry: Entry) -> str:
 
 def _start_helper(entries: Sequence[Entry]) -> subprocess.Popen[bytes] | None:
     """A process that compiles some entries into the cache; None if it could not help."""
-    if not entries or not cache_is_writable() or (os.cpu_count() or 1) < 2:
+    if not entries or (os.cpu_count() or 1) < 2:
         return None
     names = [entry.__name__ for entry in entries]
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "planner.predict.warmup", *names],
+            [sys.executable, "-P", "-m", "planner.predict.warmup", *names],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

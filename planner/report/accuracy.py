@@ -126,8 +126,8 @@ def main(arguments: Sequence[str]) -> None:
     if "-o" in paths or not folder.is_dir():
         sys.exit(_USAGE)
     predictions = predict_rows(measured_rows(paths))
-    write_text(folder / "accuracy.toml", toml_text(accuracy(predictions)))
-    write_text(folder / "accuracy.svg", svg(time_chart(predictions)))
+    write_text(folder / "accuracy.toml", toml_text(accuracy(predictions)), force=True)
+    write_text(folder / "accuracy.svg", svg(time_chart(predictions)), force=True)
 
 
 if __name__ == "__main__":

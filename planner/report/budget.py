@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from planner.compare.budget import Budget
 from planner.compare.interval import Range
-from planner.compare.laws import load_laws
 from planner.compare.results import Run
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
@@ -55,13 +54,11 @@ def _facts(found: Budget) -> Iterator[tuple[str, str]]:
 
 
 def _batch_facts(found: Budget) -> Iterator[tuple[str, str]]:
-    law = load_laws()[1]
-    critical = law.critical(found.tokens.value)
+    critical = found.critical_batch
     price = None if found.run is None else found.run.batch_price
     if price is None:
-        low, high = law.tokens
-        far = "" if low <= found.tokens.value <= high else ", extrapolated"
-        yield "critical batch", f"{_text(critical)} tokens{far}"
+        far = ", extrapolated" if critical.extrapolated else ""
+        yield "critical batch", f"{_text(critical.tokens)} tokens{far}"
         return
     yield "batch", f"{short_count(price.batch)} tokens; critical {critical_text(price)}"
     yield (

@@ -6,23 +6,26 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from planner.job.job import SURE_TO_FIT
-from planner.job.quantities import gib, percent_sure, plural, seconds, share, signed_share
+from planner.job.quantities import gib, percent_sure, plural, share, signed_share
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
-from planner.launch.check.measured import GIB, Findings, GapExplanation, MeasuredComparison
+from planner.launch.check.network import NETWORK_RULE, network_sentence
 from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
+from planner.predict.diagnosis.findings import Findings
+from planner.predict.fit_words import fit_verdict
+from planner.predict.memory.advice import Advice
 from planner.predict.plan_text import (
     activations_text,
     batch_sentence,
     batch_text,
     degrees_text,
-    error_text,
     ramp_rows,
     recompute_text,
     step_time_text,
 )
+from planner.report.advice import advice_blocks, leading_facts
+from planner.report.diagnosis import measured_blocks
 from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
 from planner.report.full_memory import full_memory_facts
 from planner.report.search import job_facts
@@ -43,6 +46,8 @@ _FORMATS = {
 }
 _MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": "note"}
 _MOST_PLACES = 3
+# Rows of a table of advice.
+_MOST_MOVES = 6
 
 
 @as_report
@@ -51,13 +56,20 @@ def check_report(
     explanation: Explanation | None,
     changes: Sequence[LaunchChange],
     findings: Findings | None,
+    advice: Advice | None = None,
     *,
     verbose: bool = False,
 ) -> Iterator[Block]:
-    """The whole report: verdict, problems, prediction, changes, measurement."""
-    yield Facts(tuple(_head_facts(assessment, explanation)))
-    if assessment.problems:
-        problems = assessment.problems
+    """The whole report: verdict, problems, prediction, changes, measurement. `advice`: what would
+    make it fit, where it does not surely fit."""
+    facts = list(_head_facts(assessment, explanation))
+    if advice is not None:
+        at = next(index for index, (name, _) in enumerate(facts) if name == "verdict") + 1
+        facts[at:at] = leading_facts(advice)
+    yield Facts(tuple(facts))
+    # What the head says of the network is not said again.
+    problems = [item for item in assessment.problems if not _is_said_first(item)]
+    if problems:
         yield Facts(
             tuple((_MARKS[one.severity], problem_text(one)) for one in problems), "Problems"
         )
@@ -68,10 +80,16 @@ def check_report(
         yield time_table(explanation)
         yield Notes(metric_notes(explanation))
     if findings is not None:
-        yield from _measured_blocks(findings)
-    if assessment.setup is not None and not assessment.unpredictable:
+        yield from measured_blocks(findings)
+    if advice is not None:
+        yield from advice_blocks(advice, _MOST_MOVES)
+    elif assessment.setup is not None and not assessment.unpredictable:
         yield _changes(assessment, changes)
     yield from _setting_blocks(assessment.found, verbose=verbose)
+
+
+def _is_said_first(problem: Problem) -> bool:
+    return problem.rule == NETWORK_RULE and problem.severity == "warning"
 
 
 def verdict(assessment: Assessment) -> str:
@@ -86,19 +104,23 @@ def verdict(assessment: Assessment) -> str:
         reasons = "; ".join(_reasons(assessment.unpredictable))
         return f"CANNOT TELL: no error found, and no prediction: {reasons}"
     sure = percent_sure(plan.fit_probability)
-    if assessment.verdict == "cannot tell":
+    if assessment.leaves_out_memory:
         return (
             f"CANNOT TELL: as predicted it would not fit (probability {sure}), but something that "
             "saves memory is left out: see Problems"
         )
-    if not plan.fits:
-        unsure = "PROBABLY " if plan.fit_probability > 1.0 - SURE_TO_FIT else ""
-        return f"{unsure}WILL NOT FIT (probability to fit {sure})"
     warned = sum(problem.severity == "warning" for problem in assessment.problems)
     also = f"; {plural(warned, 'warning')}" if warned else ""
-    if plan.fit_probability < SURE_TO_FIT:
-        return f"runs, MAY NOT FIT (probability to fit {sure}){also}"
-    return f"runs and fits (probability {sure}){also}"
+    fits = fit_verdict(plan.fit_probability)
+    if fits == "fits":
+        return f"runs and fits (probability {sure}){also}"
+    words = {
+        "probably fits": "runs, PROBABLY FITS",
+        "cannot tell": "runs, CANNOT TELL whether it fits",
+        "probably does not fit": "PROBABLY WILL NOT FIT",
+        "does not fit": "WILL NOT FIT",
+    }[fits]
+    return f"{words} (probability to fit {sure}){also}"
 
 
 def _reasons(problems: Sequence[Problem]) -> Iterator[str]:
@@ -113,6 +135,9 @@ def _head_facts(
 ) -> Iterator[tuple[str, str]]:
     found, setup, plan = assessment.found, assessment.setup, assessment.plan
     files = ", ".join(dict.fromkeys(Path(path).name for path in found.files))
+    if assessment.network is not None and assessment.network.costs:
+        problem = next(item for item in assessment.problems if item.rule == NETWORK_RULE)
+        yield "first", f"unset {network_sentence(assessment.network)}  {_places(problem)}"
     yield "files", f"{files} ({_FORMATS[found.format]})"
     yield "verdict", verdict(assessment)
     if explanation is not None:
@@ -148,12 +173,16 @@ def problem_text(problem: Problem) -> str:
     """Sentence, fix, rule and places of a problem."""
     said = any(words in problem.text for words in ("run time", "found out", "without a word"))
     late = " (not found before run time)" if problem.late and not said else ""
-    verb = "Give" if problem.fix.startswith("--env") else "Write"
+    verb = "Give" if problem.fix.startswith(("--env", "--vocab")) else "Write"
     fix = f". {verb}: {problem.fix}" if problem.fix else ""
-    places = ", ".join(_short(place) for place in problem.places[:_MOST_PLACES])
-    more = " …" if len(problem.places) > _MOST_PLACES else ""
-    where = f"  {places}{more}" if places else ""
+    where = f"  {_places(problem)}" if problem.places else ""
     return f"{problem.text}{late}{fix}  [{problem.rule}]{where}"
+
+
+def _places(problem: Problem) -> str:
+    """Where a problem's settings stand, the first few."""
+    places = ", ".join(_short(place) for place in problem.places[:_MOST_PLACES])
+    return places + (" …" if len(problem.places) > _MOST_PLACES else "")
 
 
 def _short(place: str) -> str:
@@ -204,59 +233,6 @@ def _gain(change: LaunchChange) -> str:
     if float(size) == 0.0:
         return f"{faster_by}, same memory"
     return f"{faster_by}, {size} GiB {'less' if change.saved_bytes > 0 else 'more'}"
-
-
-# --- measurement ----------------------------------------------------------------------------------
-
-
-def _measured_blocks(findings: Findings) -> Iterator[Block]:
-    if findings.comparisons:
-        rows = map(_comparison_row, findings.comparisons)
-        titles = "< | measured | predicted | ratio | ~verdict"
-        yield table(titles, rows, "Measured against predicted")
-    if findings.explanations:
-        explained = (
-            (one.what, _amount(one.figure, one.predicted), _explains(one, findings))
-            for one in findings.explanations
-        )
-        title = "What could explain the gap: the model with one thing changed"
-        yield table("~if … | predicted | <explains the gap", explained, title)
-    elif any(not comparison.agrees for comparison in findings.comparisons):
-        yield Notes(("No single thing that was tried explains the gap.",))
-    if findings.conventions:
-        conventions = (
-            (one.name, seconds(one.step_time_s), "yes" if one.plausible else "no")
-            for one in findings.conventions
-        )
-        titles = "~MFU counted as | step time | plausible"
-        yield table(titles, conventions, "What the stated MFU means")
-        if findings.verdicts:
-            yield Notes(findings.verdicts)
-
-
-def _explains(explanation: GapExplanation, findings: Findings) -> str:
-    """How much of the gap a single thing makes."""
-    if explanation.near:
-        return "near"
-    gap = next(each for each in findings.comparisons if each.figure == explanation.figure)
-    beyond = (explanation.predicted - gap.measured) * (gap.ratio - 1.0) > 0.0
-    return "more than it" if beyond else "a part of it"
-
-
-def _comparison_row(comparison: MeasuredComparison) -> tuple[str, ...]:
-    figure, side = comparison.figure, "above" if comparison.ratio > 1 else "below"
-    error = error_text(comparison.predicted, comparison.interval)
-    return (
-        figure,
-        _amount(figure, comparison.measured),
-        f"{_amount(figure, comparison.predicted)} {error}",
-        f"{comparison.ratio:.2f}",
-        f"{'within' if comparison.agrees else side} the 80 % interval",
-    )
-
-
-def _amount(figure: str, value: float) -> str:
-    return seconds(value) if figure == "step time" else f"{value / GIB:.1f} GiB"
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from planner.job.quantities import (
     share,
     signed_share,
 )
+from planner.predict.diagnosis.findings import Findings
+from planner.predict.link_account import LAUNCHES, LinkShare
 from planner.predict.plan import Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -32,6 +34,7 @@ from planner.predict.plan_text import (
     step_time_text,
     techniques_text,
 )
+from planner.report.diagnosis import measured_blocks
 from planner.report.full_memory import full_memory_facts, limit_text
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
@@ -52,14 +55,19 @@ _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
 
 @as_report
-def explanation_report(explanation: Explanation) -> Iterator[Block]:
-    """The whole report."""
+def explanation_report(
+    explanation: Explanation, findings: Findings | None = None
+) -> Iterator[Block]:
+    """The whole report; `findings`: of a measured run."""
     plan = explanation.plan
     yield Facts(tuple(_plan_facts(explanation)))
     yield memory_table(explanation)
     yield stage_table(explanation)
     yield time_table(explanation)
+    yield from link_blocks(explanation)
     yield Notes(metric_notes(explanation))
+    if findings is not None:
+        yield from measured_blocks(findings)
     if explanation.assumptions:
         assumed = tuple((entry.about, entry.text) for entry in explanation.assumptions)
         yield Facts(assumed, "Assumed")
@@ -176,6 +184,35 @@ def _time_rows(term: Term, explanation: Explanation) -> Iterator[tuple[str, str,
     if term.name == "compute_s" and len(explanation.compute) > 1:
         for part in explanation.compute:
             yield f"- {part.label}", seconds(part.amount), share(part.share)
+
+
+# Parts of the step that its links make, below which none is worth a row.
+_LEAST_LINK = 0.001
+
+
+def link_blocks(explanation: Explanation) -> Iterator[Block]:
+    """What the step waits for its links, by bandwidth and latency; nothing where it hardly does."""
+    waits = [one for one in explanation.links if one.part != "term" and one.share >= _LEAST_LINK]
+    launches = [one for one in explanation.links if one.term == LAUNCHES]
+    if not waits:
+        return
+    rows = [
+        (f"{one.resource} ({one.traffic})" if one.traffic else one.resource, *_amounts(one))
+        for one in waits
+    ]
+    rows += [("the CPU to launch kernels, links beside it", *_amounts(one)) for one in launches]
+    yield table("~waits for | time | share", rows, "Which link binds")
+    yield Notes((LINKS_NOTE,))
+
+
+LINKS_NOTE = (
+    "Bandwidth: what the step loses if that link is infinitely fast; twice as fast saves about "
+    "half of it to all of it. Exchanges that run while the CPU launches kernels gain from neither."
+)
+
+
+def _amounts(part: LinkShare) -> tuple[str, str]:
+    return seconds(part.seconds), share(part.share)
 
 
 def metric_notes(explanation: Explanation) -> tuple[str, ...]:

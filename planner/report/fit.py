@@ -9,8 +9,11 @@ from planner.job.frameworks.names import target_of_profile
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, plural, share
 from planner.job.request import Request
+from planner.predict.fit_words import fit_verdict
+from planner.predict.memory.advice import Advice
 from planner.predict.plan import Plan
 from planner.predict.plan_text import batch_sentence, configuration_text, step_time_text
+from planner.report.advice import leading_facts
 from planner.report.search import error_note, job_facts, riskier_table
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 from planner.search.costed import EVEN_CHANCE
@@ -21,13 +24,16 @@ from planner.search.result import SearchResult
 
 
 @as_report
-def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterator[Block]:
+def fit_report(
+    answer: FitAnswer, assumed: tuple[str, ...], command: str, advice: Advice | None = None
+) -> Iterator[Block]:
     """The whole report. `assumed`: what was taken for granted; `command`: the search that tells
-    more."""
+    more; `advice`: what the lightest configuration lacks, where nothing fits."""
     if answer.result is not None:
         yield from _fitting(answer.result)
     elif answer.why is not None:
-        yield Facts((*_asked(answer.request), ("fits", _no(answer.why))))
+        leading = () if advice is None else leading_facts(advice)
+        yield Facts((*_asked(answer.request), ("fits", _no(answer.why)), *leading))
         yield from nothing_fits_report(answer.why).blocks
     if answer.largest:
         largest = tuple((WHAT[item.what], _largest_text(item)) for item in answer.largest)
@@ -38,8 +44,11 @@ def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Ite
 def _fitting(result: SearchResult) -> Iterator[Block]:
     best = result.plans[max(result.recommended, 1) - 1]
     lightest = min(result.plans, key=lambda plan: plan.peak_bytes)
+    word = {"fits": "YES", "probably fits": "PROBABLY"}.get(
+        fit_verdict(best.fit_probability), fit_verdict(best.fit_probability).upper()
+    )
     verdict = (
-        f"YES: {gib(best.peak_bytes)} of {gib(best.usable_bytes)} GiB, with a probability of "
+        f"{word}: {gib(best.peak_bytes)} of {gib(best.usable_bytes)} GiB, with a probability of "
         f"{percent_sure(best.fit_probability)}"
     )
     batch = batch_sentence(best, result.job.batch_target_sequences)
@@ -58,9 +67,23 @@ def _asked(request: Request) -> tuple[tuple[str, str], ...]:
 
 def _no(why: WhyNothingFits) -> str:
     asked = f"with a probability of {share(why.request.fit_probability, 0)} or more"
-    if why.proven:
-        return f"NO: none of {plural(why.legal, 'legal configuration')} does {asked}"
-    return f"not found: no configuration that does {asked}; not all were decided"
+    if not why.proven:
+        return f"CANNOT TELL: no configuration was found that does {asked}; not all were decided"
+    none = f"none of {plural(why.legal, 'legal configuration')} does {asked}"
+    sure = percent_sure(why.best_probability)
+    match why.verdict:
+        case "does not fit":
+            return f"NO: {none}"
+        case "probably does not fit":
+            return f"PROBABLY NOT: {none}; the surest does with {sure}"
+        case "cannot tell" if why.unmodelled:
+            return (
+                f"CANNOT TELL: {none}, but this is not modelled and may make it fit: "
+                f"{'; '.join(why.unmodelled)}"
+            )
+        case "cannot tell":
+            return f"CANNOT TELL: {none}; the surest does with {sure}"
+    return f"PROBABLY: {none}, but the surest does with {sure}"
 
 
 def _largest_text(item: Largest) -> str:
@@ -93,9 +116,10 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
 @as_report
 def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
     """The rules in conflict, and what would fit."""
+    none_fits = "No configuration fits."
     none = "No configuration was found that fits, but not all were decided."
     if why.proven:
-        none = "No configuration fits."
+        none = "No configuration that is modelled fits." if why.unmodelled else none_fits
     decided = why.proven and UNDECIDED_RULES not in why.untried
     several = "These exclude each other" if decided else "What stands in the way"
     rules = tuple((rule.name, _sentence(rule.text)) for rule in why.conflict)
@@ -107,7 +131,7 @@ def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
         yield riskier_table(why.riskier, why.usable_bytes, "These may fit")
     if why.relaxations:
         found = [(relaxation.change, relaxation.plan) for relaxation in why.relaxations]
-        title = "What would make it fit (searched), fastest first"
+        title = "What would make it fit (searched), easiest first"
         yield fitting_table(title, "change", "plan", found)
         yield Notes(_relaxation_notes(why))
     elif why.in_vain or not why.untried:

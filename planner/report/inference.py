@@ -71,6 +71,8 @@ def inference_report(
         yield _advice(advice, result)
     if tuning is not None:
         yield from _tuning(result, advice, tuning)
+    elif result.deployment.tp * result.deployment.dp > 1:
+        yield Notes(("--advise compares latency and throughput of other tp on these GPUs.",))
     yield Notes(_notes(result, warnings))
 
 
@@ -236,10 +238,22 @@ def _notes(result: InferenceMemory, warnings: Sequence[str]) -> tuple[str, ...]:
         "Constants of the engine were read off most of the same logs; nothing was measured for "
         "this answer."
     )
+    warnings = (*warnings, *_overfull(result))
     if not spread.uncovered:
         return (*warnings, accuracy)
     missing = f"The logs have none with {', '.join(spread.uncovered)}: the error may be larger."
     return (*warnings, accuracy, missing)
+
+
+def _overfull(result: InferenceMemory) -> Iterator[str]:
+    """Where a full cache and what lies beside the budget leave too little for a forward pass."""
+    beyond = max(stage.overfull for stage in result.stages)
+    if beyond > 0.0:
+        yield (
+            "vLLM fills its budget whatever lies beside it. With a full cache and its largest "
+            f"forward pass it then needs {gib(beyond, 2)} GiB more than the GPU has, and may run "
+            "out of memory: a lower --gpu-memory-utilization avoids that."
+        )
 
 
 def inference_document(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from planner.job.quantities import gib, seconds
+from planner.job.written_folder import Replaced
 from planner.launch.contract import FOLDER, Launch, checkpoints_of
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
@@ -13,7 +14,9 @@ from planner.report.tables import Block, Facts, Notes, as_report, table
 
 
 @as_report
-def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Iterator[Block]:
+def launch_report(
+    path: Path, launch: Launch, folder: LaunchFolder, replaced: Replaced
+) -> Iterator[Block]:
     """The folder, what it starts, what to expect of it."""
     job, plan, expected = launch.job, launch.plan, folder.expected
     framework, heaviest = job.framework.name, expected.heaviest
@@ -44,9 +47,19 @@ def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Iterator[
     yield table("<file | lines", ((name, f"{len(text.splitlines()):,}") for name, text in files))
     lines = [] if plan.fits else ["This plan DOES NOT FIT its memory limit: see README.md."]
     lines += [f"NOT AS THE MODEL SAYS: {sentence}." for sentence in folder.departures]
+    lines += _replaced_lines(replaced)
     lines += [
         "The run starts FROM SCRATCH, with random weights, unless PRETRAINED in the script names "
         "weights; learning rate and warm-up are placeholders that are yours to choose."
     ]
     lines += [f"{how_to_start(launch)}. README.md says what to check in the first ten steps."]
     yield Notes(tuple(lines))
+
+
+def _replaced_lines(replaced: Replaced) -> Iterator[str]:
+    """What became of the files of an earlier launch."""
+    for name, new in replaced.kept.items():
+        yield f"{name} of the earlier launch is kept as {new}."
+    if replaced.removed:
+        names = ", ".join(replaced.removed)
+        yield f"Removed, as nobody edited them since an earlier launch: {names}."

@@ -12,16 +12,14 @@ from planner.job.quantities import (
     percent_sure,
     plural,
     run_lengths,
-    seconds,
     share,
     short_count,
-    signed_share,
 )
 from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
-from planner.predict.memory.advice import Advice, Move
+from planner.predict.memory.by_layer import backward_by_layer
 from planner.predict.memory.footprint import Footprint
-from planner.predict.memory.solve import SAFE_PROBABILITY, Border, Solution
+from planner.predict.memory.solve import Border, Solution
 from planner.predict.memory.tensors import KeptTensor
 from planner.predict.memory.terms import PhaseRow, label, peak_parts, peak_row, phase_rows
 from planner.predict.ops import parameter_count
@@ -30,7 +28,6 @@ from planner.predict.plan_text import (
     error_text,
     fit_text,
     fraction_text,
-    step_time_text,
 )
 from planner.predict.techniques import used_techniques
 from planner.report.full_memory import limit_text
@@ -39,6 +36,8 @@ from planner.report.tables import Block, Facts, Notes, TableData, as_report, tab
 _BAR = 26
 # Forward phases of a warm-up that are shown; the rest lies evenly between.
 _MOST_WARM_UP = 5
+# Layers of a stage that are shown; the rest lies evenly between.
+_MOST_LAYERS = 9
 # Tensors that are listed one by one.
 _MOST_TENSORS = 20
 _STAGE_COLUMNS = (
@@ -58,19 +57,24 @@ def memory_report(
     worst: Footprint | None = None,
     notes: Sequence[str] = (),
     more: Sequence[Block] = (),
+    first: Sequence[tuple[str, str]] = (),
     instead: str = "",
+    by_layer: bool = False,
 ) -> Iterator[Block]:
     """The report of a configuration, with waterfall and timeline of the given stages.
 
     `tensors`: those kept at the first stage's peak, if they are to be listed; `worst`: the
     footprint under the worst load of a dropless router; `notes`: what was taken for granted;
-    `more`: blocks of a solution or of advice; `instead`: what fits in its place.
+    `more`: blocks of a solution or of advice; `first`: facts that lead to these; `instead`: what
+    fits in its place; `by_layer`: backward is shown layer by layer too.
     """
     fitting = (("instead", instead),) if instead else ()
-    yield Facts((*_facts(footprint, worst), *fitting))
+    yield Facts((*_facts(footprint, worst), *first, *fitting))
     for account in stages:
         yield waterfall(footprint, account)
         yield timeline(footprint, account)
+        if by_layer and account.layers:
+            yield layer_table(footprint, account)
     if tensors:
         yield tensor_table(tensors, stages[0])
     if len(footprint.stages) > 1:
@@ -227,6 +231,26 @@ def timeline(footprint: Footprint, account: StageAccount) -> TableData:
     return table(f"<phase | GiB | <0 to {gib(top)} GiB | ~mostly", rows, title)
 
 
+def layer_table(footprint: Footprint, account: StageAccount) -> TableData:
+    """Live tensors during backward, from the stage's last layer to its first."""
+    layers, top = backward_by_layer(account), _scale(footprint, account)
+    last = len(layers) - 1
+    shown = {round(last * step / (_MOST_LAYERS - 1)) for step in range(_MOST_LAYERS)}
+    rows = [
+        (
+            f"{one.layer}",
+            f"{one.done}",
+            gib(one.total_bytes, 2),
+            step_bar(0.0, one.total_bytes, top),
+        )
+        for one in layers
+        if one.done in shown
+    ]
+    stage = _stage_name(footprint, account, short=True)
+    title = f"{stage}during backward, by layer: live tensors"
+    return table(f"layer of\nthe stage | layers\ndone | GiB | <0 to {gib(top)} GiB", rows, title)
+
+
 def _phase_row(row: PhaseRow, outside: float, top: float) -> tuple[str, ...]:
     total = row.phase.total_bytes
     largest = max(row.phase.terms, key=lambda name: row.phase.terms[name])
@@ -289,15 +313,19 @@ def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount) -> TableD
             f"{tensor.size_bytes / tensor.copies / 2**20:,.1f}",
             gib(tensor.size_bytes, 2),
             share(tensor.size_bytes / total),
+            f"{tensor.rounding_bytes:,.0f}",
         )
         for tensor in tensors[:_MOST_TENSORS]
     ]
     if rest := tensors[_MOST_TENSORS:]:
         size = sum(tensor.size_bytes for tensor in rest)
-        rows.append((f"{len(rest)} smaller ones", "", "", gib(size, 2), share(size / total)))
-    rows.append(("all kept", "", "", gib(total, 2), share(1.0)))
+        added = sum(tensor.rounding_bytes for tensor in rest)
+        ends = gib(size, 2), share(size / total), f"{added:,.0f}"
+        rows.append((f"{len(rest)} smaller ones", "", "", *ends))
+    added = sum(tensor.rounding_bytes for tensor in tensors)
+    rows.append(("all kept", "", "", gib(total, 2), share(1.0), f"{added:,.0f}"))
     title = f"Tensors kept for backward at the peak of stage {account.stage}"
-    return table("~tensor | copies | MiB each | GiB | share", rows, title)
+    return table("~tensor | copies | MiB each | GiB | share | rounding\nto 512 B, B", rows, title)
 
 
 def _notes(footprint: Footprint) -> tuple[str, ...]:
@@ -309,9 +337,6 @@ def _notes(footprint: Footprint) -> tuple[str, ...]:
     )
 
 
-_MOST_ROWS = 12
-# A share of the step time that is shown as none.
-_LEAST_SHARE = 5e-4
 _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
 
 
@@ -338,56 +363,3 @@ def _border_row(border: Border, solution: Solution) -> tuple[str, ...]:
     footprint = border.largest.footprint
     error = error_text(footprint.total_bytes, footprint.interval).removeprefix("±")
     return (sure, f"{border.largest.value:,}", gib(footprint.total_bytes, 2), error, ends)
-
-
-def advice_blocks(advice: Advice) -> Iterator[Block]:
-    """Tables of the moves; the last line says what was looked at."""
-    makes = "Changes that make it fit"
-    if advice.base.fit_probability >= SAFE_PROBABILITY:
-        makes = "It fits as it stands; changes that free memory"
-    closest = () if advice.closest is None else (advice.closest,)
-    for title, moves in (
-        (f"{makes}, cheapest first", advice.sufficient),
-        ("Changes that help but do not suffice, most memory first", advice.partial),
-        ("Pairs of changes that make it fit, cheapest first", advice.pairs),
-        ("No pair makes it fit; the lightest", closest),
-    ):
-        more = f" ({len(moves) - _MOST_ROWS} more with --json)" if len(moves) > _MOST_ROWS else ""
-        if moves:
-            titles = "~option | total\nGiB | saves\nGiB | fits | step time | costs | "
-            yield table(titles, map(_move_row, moves[:_MOST_ROWS]), title + more)
-    yield Notes(_advice_notes(advice))
-
-
-def _move_row(move: Move) -> tuple[str, ...]:
-    plan = move.plan
-    base_s = plan.step_time_s - move.extra_s
-    follows = f" ({move.follows})" if move.follows else ""
-    return (
-        move.flags + follows,
-        gib(plan.peak_bytes),
-        gib(move.saved_bytes),
-        percent_sure(plan.fit_probability),
-        step_time_text(plan),
-        f"{'-' if move.extra_s < 0 else '+'}{seconds(abs(move.extra_s))}",
-        signed_share(0.0 if abs(move.extra_s) < _LEAST_SHARE * base_s else move.extra_s / base_s),
-    )
-
-
-def _advice_notes(advice: Advice) -> tuple[str, ...]:
-    base = advice.base
-    error = error_text(base.peak_bytes, base.peak_interval)
-    hypothetical = "" if base.fits else " if it ran"
-    lines = [
-        f"As it stands: {gib(base.peak_bytes, 2)} GiB {error} (all totals alike), fits "
-        f"with probability {percent_sure(base.fit_probability)}, {step_time_text(base)} a "
-        f"step{hypothetical}.",
-        f"Looked at {plural(advice.tried, 'change')}, each evaluated for memory and time at the "
-        "same batch; those that break a rule or save nothing are left out. To fit means with "
-        "probability ≥ 80 %. Other optimizers, and other types, train another model.",
-    ]
-    if not (advice.sufficient or advice.pairs):
-        lines.append(
-            "Nothing that was looked at makes it fit: it takes more changes, or more GPUs."
-        )
-    return tuple(lines)

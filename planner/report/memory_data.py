@@ -9,7 +9,9 @@ from planner.job.request import Request
 from planner.job.written import picked
 from planner.predict.assumptions import framework_assumptions
 from planner.predict.memory.account import StageAccount
-from planner.predict.memory.advice import Advice, Move
+from planner.predict.memory.advice import Advice
+from planner.predict.memory.advice_data import advice_record
+from planner.predict.memory.by_layer import backward_by_layer
 from planner.predict.memory.footprint import Footprint
 from planner.predict.memory.solve import Border, Solution, SolvedPoint
 from planner.predict.memory.terms import peak_parts, peak_row, peak_tensors, phase_rows
@@ -48,7 +50,7 @@ def memory_json(
             "safe": _border(solution.safe),
             "even": _border(solution.even),
         },
-        "advice": advice and _advice(advice),
+        "advice": advice and advice_record(advice),
         "assumptions": list(framework_assumptions(job, footprint.configuration.degrees)),
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -66,10 +68,13 @@ def _stage(footprint: Footprint, account: StageAccount) -> dict[str, Any]:
             picked(part, "name bytes=size_bytes where") for part in peak_parts(footprint, account)
         ],
         "peak_kept_tensors": [
-            picked(tensor, "name copies bytes=size_bytes")
+            picked(tensor, "name copies bytes=size_bytes rounding_bytes")
             for tensor in peak_tensors(footprint, account)
         ],
         "outside": dict(account.outside),
+        "backward_by_layer": [
+            picked(layer, "layer done bytes=total_bytes") for layer in backward_by_layer(account)
+        ],
         "phases": [
             picked(
                 row,
@@ -91,26 +96,3 @@ def _border(border: Border) -> dict[str, Any]:
 
 def _point(point: SolvedPoint) -> dict[str, Any]:
     return {"value": point.value, **_verdict(point.footprint)}
-
-
-def _advice(advice: Advice) -> dict[str, Any]:
-    return {
-        "base": picked(advice.base, "total_bytes=peak_bytes fit_probability step_time_s step_time"),
-        **{
-            name: [_move(move) for move in getattr(advice, name)]
-            for name in ("sufficient", "partial", "pairs")
-        },
-        "closest": advice.closest and _move(advice.closest),
-        "tried": advice.tried,
-    }
-
-
-def _move(move: Move) -> dict[str, Any]:
-    return picked(
-        move,
-        "options=flags follows degrees=setup.degrees recompute=setup.recompute"
-        " recomputed=setup.recomputed optimizer=setup.request.optimizer dtype=setup.request.dtype"
-        " attention=setup.request.attention gpus=setup.request.gpus total_bytes=plan.peak_bytes"
-        " interval=plan.peak_interval fit_probability=plan.fit_probability saved_bytes"
-        " step_time_s=plan.step_time_s step_time=plan.step_time extra_s",
-    )

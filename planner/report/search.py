@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from planner.job.frameworks import load_framework
 from planner.job.quantities import (
     gib,
     number_ranges,
@@ -36,6 +35,7 @@ from planner.report.tables import Block, Column, Facts, Notes, TableData, as_rep
 from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import Counts, JobSummary, SearchResult
+from planner.search.unused import LEAST_GAIN, UnusedTechnique
 
 KEEP = "Next: add -o plans.json to this command to keep the plans, then"
 # A plan and its number, from 1, in the whole front: in the table as in the file.
@@ -232,8 +232,8 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     notes += _technique_notes(numbered)
     largest = max((plan.gbs_tokens for plan in plans), default=0)
     notes += search_note(job, largest) if largest else ()
-    return (*notes, *_rounding_notes(result, plans), *_assumed_note(result), *job.notes,
-            *result.notes)  # fmt: skip
+    notes += map(unused_note, result.unused)
+    return (*notes, *_assumed_note(result), *job.notes, *result.notes)
 
 
 def _technique_notes(plans: Numbered) -> Iterator[str]:
@@ -261,16 +261,20 @@ def recommended_note(result: SearchResult) -> tuple[str, ...]:
     return (f"→ Use plan {result.recommended}: {why} ({sure}).",)
 
 
-def _rounding_notes(result: SearchResult, plans: Sequence[Plan]) -> Iterator[str]:
-    """Techniques of the plans that nobody asked for by name and that change what is computed."""
-    for technique in load_framework(result.request.framework).techniques:
-        most = max((plan.degrees.grad_acc for plan in plans if technique.name in plan.techniques),
-                   default=0)  # fmt: skip
-        if technique.rounds and most and technique.name not in result.request.use:
-            yield (
-                f"{technique.name}: {technique.words}, here of up to {most:,} micro-batches. "
-                f"--without {technique.name} keeps the usual one."
-            )
+def unused_note(unused: UnusedTechnique) -> str:
+    """What the plan to take would gain by a technique that nobody asked for, and how to ask."""
+    gains = []
+    if unused.faster_by >= LEAST_GAIN:
+        gains.append(f"{share(unused.faster_by)} faster")
+    if unused.saved_bytes > 0:
+        gains.append(f"{gib(unused.saved_bytes)} GiB less at the peak")
+    with_degrees = f" (at {unused.degrees})" if unused.degrees else ""
+    why = "; it changes numbers" if unused.effect == "numerics" else ""
+    needs = f"; it needs {unused.needs}" if unused.needs else ""
+    return (
+        f"With {unused.name}{with_degrees}: {', '.join(gains)}. It is left out unless you add "
+        f"--with {unused.name}: {unused.words}{why}{needs}."
+    )
 
 
 def _assumed_note(result: SearchResult) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
             yield f"{_LIMIT_NAMES[name]} needed", _least_text(name, value, alone, currency)
         return
     sure = f"each figure with {share(decision.limits.certainty, 0)} certainty"
-    yield "take", taken_text(best)
+    yield "take", verdict_text(best)
     for cluster, basis, provider in dict.fromkeys(
         (one.cluster, one.basis, one.provider) for one in best.choices if one.cost is not None
     ):
@@ -96,6 +96,19 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
     for name, chance in chances.items():
         if chance is not None:
             yield f"{name} kept", f"with a probability of {percent_sure(chance)}"
+
+
+def verdict_text(taken: Taken) -> str:
+    """What to take, with what its reader must know before: how far beyond every measured run it
+    lies, and how old its prices are."""
+    several = len({one.cluster for one in taken.choices}) > 1
+    doubts = [
+        (f"{one.cluster} " if several else "") + text
+        for one in taken.choices
+        for text in (one.beyond_measured, f"price {one.price_age}" if one.price_age else "")
+        if text
+    ]
+    return "; ".join(dict.fromkeys((taken_text(taken), *doubts)))
 
 
 def limits_text(decision: Decision, currency: str) -> str:

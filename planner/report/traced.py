@@ -14,6 +14,11 @@ from planner.job.quantities import GIB, seconds, share
 from planner.predict.plan import Plan
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
+_COPIES = {
+    "pinned": "of pinned host memory",
+    "pageable": "of pageable host memory",
+    "GPU": "within GPUs",
+}
 _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
 
 
@@ -91,6 +96,9 @@ def _lines(
     for name in TERMS:
         if name != "optimizer":
             yield f"  {name}", terms[name], None
+    for memory in ("pinned", "pageable", "GPU"):
+        copied = float(median(rank.copies.get(memory, 0.0) for rank in ranks))
+        yield f"    {_COPIES[memory]}", copied, None
     yield "optimizer", terms["optimizer"], predicted.get("optimizer")
     for group in _GROUPS:
         exposed = float(median(rank.exposed.get(group, 0.0) for rank in ranks))

@@ -13,6 +13,7 @@ from planner.job.job import Job, searched_modes
 from planner.job.offload import searched_offloads, spelled
 from planner.job.optimizers import load_optimizer
 from planner.job.request import Request
+from planner.job.technique_rules import site_of
 from planner.search.limit_results import Until
 
 SHORTEST_SEQUENCE = 512
@@ -169,6 +170,18 @@ def batch_tolerance(at: Situation, _until: Until) -> Changes:
     for tolerance in TOLERANCES:
         if tolerance > at.request.gbs_tolerance:
             yield Change(f"--gbs-tolerance {tolerance:g}", at.asked(gbs_tolerance=tolerance))
+
+
+def techniques(at: Situation, _until: Until) -> Changes:
+    """Techniques that a search takes only where somebody asks, but for those that need a package;
+    which of them save memory, the searches tell."""
+    request, profile = at.request, at.job.framework
+    inside = not request.allow_tp_across_domains
+    site = site_of(profile, at.job.model, at.job.cluster, inside=inside)
+    for one in profile.techniques:
+        said = one.name in (*request.use, *request.without)
+        if one.effect == "numerics" and not (said or one.needs or site.obstacle(one)):
+            yield Change(f"--with {one.name}", at.asked(use=(*request.use, one.name)))
 
 
 def smaller_optimizers(at: Situation, _until: Until) -> Changes:

@@ -18,6 +18,7 @@ from planner.job.technique_rules import site_of
 from planner.predict.assumed_hardware import Assumption, hardware_assumptions
 from planner.predict.assumptions import unmeasured_notes
 from planner.predict.layer_profile import StepProfile, step_profile
+from planner.predict.link_account import LinkShare, link_account
 from planner.predict.plan import Degrees, Plan, StageMemory, TimeTerms, term_labels
 from planner.predict.techniques import works_with
 from planner.search.neighbours import Configured, Neighbour, neighbours
@@ -110,6 +111,7 @@ class Explanation(Frozen):
     not_used: tuple[str, ...] = ()
     compute: tuple[Term, ...] = ()
     profile: StepProfile | None = None
+    links: tuple[LinkShare, ...] = ()
 
 
 def _not_used(job: Job, plan: Plan) -> tuple[str, ...]:
@@ -152,6 +154,7 @@ def explain(
         not_used=_not_used(job, plan) if plan.status == "evaluated" else (),
         compute=_compute_terms(profile, plan),
         profile=profile,
+        links=link_account(job, plan),
     )
 
 

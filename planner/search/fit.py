@@ -16,6 +16,7 @@ from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model, model_names
 from planner.job.pool import is_pool
 from planner.job.request import Request
+from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.memory.solve import bracket
 from planner.predict.ops import parameter_count
 from planner.predict.plan import Plan
@@ -64,6 +65,20 @@ class FitAnswer(Frozen):
     why: WhyNothingFits | None
     largest: tuple[Largest, ...]
     untried: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> FitVerdict:
+        """Whether it fits, in the words of every command."""
+        if self.why is not None:
+            return self.why.verdict
+        return "cannot tell" if self.best is None else fit_verdict(self.best.fit_probability)
+
+    @property
+    def best(self) -> Plan | None:
+        """The plan to use, where one fits."""
+        if self.result is None:
+            return None
+        return self.result.plans[max(self.result.recommended, 1) - 1]
 
     @property
     def fits(self) -> bool:

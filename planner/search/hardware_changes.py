@@ -7,27 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from hardware.sharp import why_not, with_sharp
 from planner.job.job import Job
-from planner.search.trial import Factors
+from planner.predict.altered_model import Factors
+from planner.predict.link_account import LATENCIES, RATES_OUT, RATES_UP, scale_up_name
 from planner.search.what_if_result import ChangeKind
 
 GIB = 2**30
 MORE_HBM_BYTES = 8 * GIB
 FASTER_LINKS = 2.0
 FASTER_CHIP = 1.1
-# Rates of the cost core that are multiplied together. A scale-up domain is faster whichever way it
-# is used; every link has its latency halved, every product gains.
-_NETWORK = (
-    "scale_out_bytes_per_s", "scale_out_exchange_bytes_per_s", "scale_out_dispatch_bytes_per_s",
-    "in_network_bytes_per_s",
-)  # fmt: skip
-_LATENCY = (
-    "scale_up_latency_s", "scale_up_start_s", "scale_out_latency_s", "in_network_latency_s",
-    "in_network_tier_s", "scale_up_reduction_latency_s",
-)  # fmt: skip
-_SCALE_UP = (
-    "scale_up_bytes_per_s", "scale_up_mesh_bytes_per_s", "scale_up_exchange_bytes_per_s",
-    "scale_up_pair_bytes_per_s", "scale_up_dispatch_bytes_per_s", "root_bytes_per_s",
-)  # fmt: skip
+# Numbers of the cost core that are multiplied together: every product gains.
 _ARITHMETIC = ("matmul_flop_per_s", "matmul16_flop_per_s")
 _HBM = ("hbm_bytes_per_s",)
 
@@ -55,22 +43,16 @@ def hardware_changes(job: Job) -> Iterator[JobChange]:
     cluster = job.cluster
     yield JobChange("hardware", "hbm", "+8 GiB HBM", more_hbm(job, MORE_HBM_BYTES), MORE_HBM_BYTES)
     if cluster.num_gpus > cluster.scale_up_domain_gpus and cluster.nics_per_node:
-        yield change("network", "2× inter-node bandwidth", _NETWORK, FASTER_LINKS)
+        yield change("network", "2× inter-node bandwidth", RATES_OUT, FASTER_LINKS)
         groups = job.framework.parallelism.sharp_groups
         if groups and not cluster.sharp and not why_not(cluster):
             reducing = replace(job, cluster=with_sharp(cluster))
             yield JobChange("hardware", "sharp", "switches that reduce (--sharp)", reducing)
     if cluster.num_gpus > 1:
-        yield change("latency", "half the link latency", _LATENCY, 1.0 / FASTER_LINKS)
-        yield change("scale-up", f"2× {_link_name(job)} bandwidth", _SCALE_UP, FASTER_LINKS)
+        yield change("latency", "half the link latency", LATENCIES, 1.0 / FASTER_LINKS)
+        yield change("scale-up", f"2× {scale_up_name(cluster)} bandwidth", RATES_UP, FASTER_LINKS)
     yield change("compute", "+10 % sustained FLOP/s", _ARITHMETIC, FASTER_CHIP)
     yield change("hbm-rate", "+10 % HBM bandwidth", _HBM, FASTER_CHIP)
-
-
-def _link_name(job: Job) -> str:
-    if job.cluster.scale_up_domain_gpus == 1:
-        return "PCIe"
-    return "NVLink" if job.cluster.gpu.vendor == "nvidia" else "xGMI"
 
 
 def more_hbm(job: Job, size_bytes: float) -> Job:

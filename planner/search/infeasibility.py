@@ -11,6 +11,7 @@ from hardware.frozen import Frozen
 from planner.job.errors import NothingFitsError
 from planner.job.quantities import percent_sure
 from planner.job.request import Request
+from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.plan import Plan
 from planner.search.frame import plan_row
 
@@ -29,6 +30,7 @@ RelaxationKind = Literal[
     "optimizer",
     "offload",
     "activation-offload",
+    "technique",
     "dtype",
     "sequence",
     "framework",
@@ -69,7 +71,8 @@ class WhyNothingFits(Frozen):
     established. `proven`: no plan exists within the cost model; otherwise none was found within
     the effort. `untried`: kinds of changes that the time limit or Ctrl-C (`stopped`) cut off;
     `in_vain`: of each kind without a plan, the last change that was tried. `riskier`: plans that
-    fit less surely than the request asks, fastest first.
+    fit less surely than the request asks, fastest first. `lightest`: the configuration that needs
+    least memory; `unmodelled`: what the framework has besides that might make it fit.
     """
 
     outcome: Literal["nothing-fits"] = "nothing-fits"
@@ -86,6 +89,22 @@ class WhyNothingFits(Frozen):
     untried: tuple[str, ...] = ()
     in_vain: tuple[str, ...] = ()
     riskier: tuple[Plan, ...] = ()
+    lightest: Plan | None = None
+    unmodelled: tuple[str, ...] = ()
+
+    @property
+    def best_probability(self) -> float:
+        """Probability to fit of the surest plan of the job that is known."""
+        known = (*self.riskier, *(() if self.lightest is None else (self.lightest,)))
+        return max((plan.fit_probability for plan in known), default=0.0)
+
+    @property
+    def verdict(self) -> FitVerdict:
+        """Whether the job fits, in the words of its surest plan; nobody can tell where something
+        that is not modelled might make it fit."""
+        words = fit_verdict(self.best_probability)
+        certain = words in {"does not fit", "probably does not fit"}
+        return "cannot tell" if certain and (self.unmodelled or not self.proven) else words
 
     @property
     def cut(self) -> str:

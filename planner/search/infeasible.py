@@ -16,7 +16,7 @@ from planner.search.infeasibility import (
     WhyNothingFits,
 )
 from planner.search.limit_results import Progress, Until
-from planner.search.memory_conflict import layout_rules, memory_rule
+from planner.search.memory_conflict import layout_rules, lightest_plan, memory_rule
 from planner.search.relaxations import Tried, find_relaxations
 from planner.search.shares import CostedShares, SharesExplorer
 from planner.search.trial import try_job
@@ -96,12 +96,23 @@ def _explained(
         limit_bytes=job.hbm_limit_bytes,
         proven=proven.point is None and bool(proven.bound == float("inf")),
         conflict=conflict,
+        lightest=lightest_plan(lightest),
+        unmodelled=unmodelled_savings(lightest_plan(lightest), job),
         layouts=layout_rules(lightest),
         relaxations=tuple(tried.found),
         in_vain=tuple(tried.in_vain),
         stopped=until.stopped,
         untried=until.untried,
     )
+
+
+def unmodelled_savings(lightest: Plan, job: Job) -> tuple[str, ...]:
+    """What of the framework is not modelled, if all of it might make the lightest plan fit."""
+    savings = job.framework.unmodelled_savings
+    terms = {term for saving in savings for term in saving.terms}
+    stage = lightest.stages[lightest.heaviest_stage]
+    least = lightest.peak_bytes - sum(float(getattr(stage, term)) for term in terms)
+    return tuple(saving.words for saving in savings) if least <= job.hbm_limit_bytes else ()
 
 
 def guilty_choices(

@@ -13,24 +13,29 @@ from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.job.quantities import number_ranges
 from planner.job.specs import ModelSpec
+from planner.predict.costed_plan import STAGE_TERMS, job_plan
 from planner.predict.layout_wording import split_sentence
+from planner.predict.plan import Plan, StageMemory, term_labels
 from planner.search.explorer import Explorer
 from planner.search.infeasibility import GIB, ConflictingRule
 from planner.search.layout_model import layout_conflict
 
-_PARTS = {
-    "weights": f.STAGE_WEIGHTS,
-    "gradients": f.STAGE_GRADIENTS,
-    "optimizer state": f.STAGE_OPTIMIZER,
-    "activations": f.STAGE_ACTIVATIONS,
-    "working set": f.STAGE_WORKING,
-    "logits": f.STAGE_LOGITS,
-}
+# Terms under so many GiB are shown together.
+_SHOWN_GIB = 0.05
+TERMS = term_labels(StageMemory)
 
 
 def lightest_row(explorer: Explorer) -> int:
     """The shape that needs least memory in its even layout."""
     return int(np.argmin(explorer.peak))
+
+
+def lightest_plan(explorer: Explorer) -> Plan:
+    """The configuration that needs least memory in its even layout, as a plan that does not fit."""
+    row = lightest_row(explorer)
+    layout = explorer.even_point(row).layout
+    costed, columns = explorer.costed, explorer.columns
+    return job_plan(explorer.cost_model, costed, row, layout, columns, "evaluated")
 
 
 def memory_rule(explorer: Explorer, dropped: tuple[str, ...] = ()) -> ConflictingRule:
@@ -48,7 +53,7 @@ def memory_rule(explorer: Explorer, dropped: tuple[str, ...] = ()) -> Conflictin
         f"stage {stage} needs {needed:.1f} GiB {_recompute(explorer, row)}; "
         f"{_available(explorer)}{others}. That is the lightest of "
         f"{len(explorer.peak):,} legal configurations, {_degrees(explorer, row)}, in its even "
-        f"layout, of which {_largest_parts(stages[stage])}"
+        f"layout, of which {_parts(stages[stage])}"
     )
     if dropped:
         text += f". Left out here: {', '.join(dropped)}; nothing fits with or without"
@@ -87,11 +92,14 @@ def _degrees(explorer: Explorer, row: int) -> str:
     return f"{shown} z{int(columns['zero'][row])} mbs{int(columns['mbs'][row])}"
 
 
-def _largest_parts(stage: Array) -> str:
-    """The three largest memory terms of a stage."""
-    sizes = {name: float(stage[column]) for name, column in _PARTS.items()}
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
-    return ", ".join(f"{name} {sizes[name] / GIB:.1f}" for name in largest)
+def _parts(stage: Array) -> str:
+    """Every memory term of a stage, the largest first; they add up to its peak."""
+    sizes = {words: float(stage[STAGE_TERMS[name]]) / GIB for name, words in TERMS.items()}
+    shown = {label: size for label, size in sizes.items() if size >= _SHOWN_GIB}
+    small = sum(size for size in sizes.values() if size < _SHOWN_GIB)
+    ordered = sorted(shown, key=lambda label: -shown[label])
+    parts = [f"{label} {shown[label]:.1f}" for label in ordered]
+    return ", ".join([*parts, *([f"others {small:.1f}"] if small >= _SHOWN_GIB else [])])
 
 
 def layout_rules(explorer: Explorer) -> tuple[ConflictingRule, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,9 @@ from hardware.errors import HardwareError
 from hardware.files import json_content, read_text
 from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import UsageError
+from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.job.frameworks.techniques import Technique
+from planner.job.models.catalog import load_model
 from planner.job.schedules import SCHEDULES
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
 from planner.search.result import SearchResult
@@ -60,14 +64,21 @@ def _from_version_2(document: dict[str, Any], request: dict[str, Any]) -> None:
         if "mtp_apart" in layout:
             layout["mtp_standalone"] = layout.pop("mtp_apart")
     request["without"] = _unused_before_3(request)
+    request["use"] = [one.name for one in _offered(request) if one.use == "asked" and one.without]
+
+
+def _framework(request: dict[str, Any]) -> FrameworkProfile:
+    return load_framework(str(request.get("framework", "megatron-core")))
+
+
+def _offered(request: dict[str, Any]) -> tuple[Technique, ...]:
+    """Techniques of a request's framework."""
+    return _framework(request).techniques
 
 
 def _unused_before_3(request: dict[str, Any]) -> list[str]:
     """Techniques that plans of version 2 did without: all that their profile did not count on."""
-    from planner.job.frameworks import load_framework
-
-    offered = load_framework(str(request.get("framework", "megatron-core"))).techniques
-    return [one.name for one in offered if one.use != "asked" and not one.without]
+    return [one.name for one in _offered(request) if one.use != "asked" and not one.without]
 
 
 def _from_version_3(_: dict[str, Any], request: dict[str, Any]) -> None:
@@ -101,6 +112,14 @@ def _from_version_5(document: dict[str, Any], _: dict[str, Any]) -> None:
         }
 
 
+def _from_version_6(_: dict[str, Any], request: dict[str, Any]) -> None:
+    """Plans of version 6 train the multi-token prediction that their model was published with."""
+    request.setdefault("mtp_layers", None)
+    if request["mtp_layers"] is None and _framework(request).mtp != "never":
+        with suppress(UsageError):  # a model whose file is gone is told where it is needed
+            request["mtp_layers"] = load_model(str(request.get("model"))).spec.mtp_layers or None
+
+
 def _plans(document: dict[str, Any]) -> list[dict[str, Any]]:
     plans = (*_list(document.get("plans")), *_list(document.get("riskier")))
     return [plan for plan in plans if isinstance(plan, dict)]
@@ -118,7 +137,8 @@ def _list(value: object) -> list[Any]:
 
 
 # What makes version n + 1 of version n, from 1 on.
-_STEPS = (_from_version_1, _from_version_2, _from_version_3, _from_version_4, _from_version_5)
+_STEPS = (_from_version_1, _from_version_2, _from_version_3, _from_version_4, _from_version_5,
+          _from_version_6)  # fmt: skip
 
 
 def _result(path: Path, document: Any) -> SearchResult:

@@ -34,11 +34,14 @@ EFFORT = Effort(most_solves=6, most_effort_s=0.5, tie=0.02)
 PROBE = replace(EFFORT, any_plan=True)
 # Kinds whose changes do not build on each other.
 _INDEPENDENT = ("condition", "limit")
+# Kinds that need other machines, and those after which another model is trained.
+_MACHINES = ("gpus", "gpu-type")
+_OTHER_TRAINING = ("optimizer", "dtype", "sequence", "batch")
 
 
 @dataclass(frozen=True)
 class Tried:
-    """`found`: changes with a plan, fastest first; `in_vain`: of each kind without, the last."""
+    """`found`: changes with a plan, easiest first; `in_vain`: of each kind without, the last."""
 
     found: list[Relaxation]
     in_vain: list[str]
@@ -51,7 +54,7 @@ def find_relaxations(
     kinds: Kinds | None = None,
     check: Check | None = None,
 ) -> Tried:
-    """The smallest change of each kind that was verified to give a plan, fastest first.
+    """The smallest change of each kind that was verified to give a plan, easiest first.
 
     `until`: when to stop; it then knows which kinds were not tried, or not to their end. `kinds`:
     of changes, KINDS unless given; `check`: searches a changed job, as `verify` does.
@@ -66,7 +69,14 @@ def find_relaxations(
         in_vain += vain
     if not found:
         found, _ = _smallest(at, "everything", changes.everything(at), until, check)
-    return Tried(sorted(found, key=lambda relaxation: relaxation.seconds_per_token), in_vain)
+    return Tried(sorted(found, key=_ease), in_vain)
+
+
+def _ease(relaxation: Relaxation) -> tuple[int, float]:
+    """Options before changes of what is trained, and those before other machines; the fastest of
+    each first."""
+    rank = 2 if relaxation.kind in _MACHINES else 1 if relaxation.kind in _OTHER_TRAINING else 0
+    return rank, relaxation.seconds_per_token
 
 
 def _smallest(
@@ -227,6 +237,7 @@ KINDS: Kinds = {
     "recompute": changes.recompute_modes,
     "reserve": changes.memory_reserve,
     "batch": changes.batch_tolerance,
+    "technique": changes.techniques,
     "optimizer": changes.smaller_optimizers,
     "offload": changes.larger_offloads,
     "activation-offload": changes.activation_offloads,

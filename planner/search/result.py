@@ -12,6 +12,7 @@ from planner.job.request import Request
 from planner.predict.displays import displays
 from planner.predict.plan import PLAN_FILE_VERSION, Degrees, Plan
 from planner.search.frame import plan_frame
+from planner.search.unused import UnusedTechnique
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,6 +122,9 @@ class SearchResult(Frozen):
     shown: tuple[int, ...] = ()
     recommended: int = 0
     riskier: tuple[Plan, ...] = ()
+    # What the recommended plan would gain by techniques that somebody has to ask for. Empty in plan
+    # files written before the field existed.
+    unused: tuple[UnusedTechnique, ...] = ()
     complete: bool = False
     proven: bool
     gap: float | None = None

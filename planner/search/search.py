@@ -31,6 +31,7 @@ from planner.search.outcome import (
 )
 from planner.search.result import Counts, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
+from planner.search.unused import mtp_note, unused_techniques
 
 # Costing every configuration once may take so many seconds, whatever the time limit.
 COSTING_S = 2.0
@@ -100,16 +101,19 @@ def find_plans(
         whole=short is None and not fastest_only, stopped=explorer.stopped,
     )  # fmt: skip
     note = launch.of_plans(found["plans"], request, shares.job)
+    taken = found["plans"][found["recommended"] - 1]
     return SearchResult(
         request=request,
         job=job_summary([shares.job], job.cluster.num_gpus),
         counts=_counts(shares, explorer, time.perf_counter() - started),
         riskier=riskier,
+        unused=unused_techniques(shares.job, taken, request.without),
         notes=(
             *((note,) if note else ()),
             *stop_notes(explorer.stopped, time_limit_s),
             *shares.jobs[0].candidates.notes,
             *_share_notes(shares),
+            *mtp_note(shares.job, taken),
         ),
         rule_counts=shares.rule_counts,
         proof=proof_of(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from constraints.rule import Layout
 from hardware.errors import HardwareError
-from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.tables import FrameworkInputs
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.predict.cost_model import CostModel
+from planner.predict.altered_model import AlteredModel, Factors
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import legal_candidates
 from planner.search.costed import CostedJob, cost_candidates
@@ -25,47 +21,11 @@ from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 # Work for one changed job.
 TRIAL_EFFORT = Effort(most_solves=16)
 
-# Factors on numbers of the cost core, by the name of the number.
-Factors = Mapping[str, float]
-
-
-class TrialModel(CostModel):
-    """The cost model with some numbers of GPU, links and framework multiplied."""
-
-    def __init__(self, job: Job, factors: Factors) -> None:
-        super().__init__(job)
-        self._factors = factors
-
-    def of(self, job: Job) -> TrialModel:
-        """The model of another job with the same factors."""
-        return TrialModel(job, self._factors)
-
-    @cached_property
-    def gpu_inputs(self) -> GpuInputs:
-        """Numbers of the GPU, multiplied."""
-        plain = super().gpu_inputs
-        return plain._replace(**self._multiplied(plain._asdict()))
-
-    @cached_property
-    def link_inputs(self) -> LinkInputs:
-        """Numbers of the links, multiplied."""
-        plain = super().link_inputs
-        return plain._replace(**self._multiplied(plain._asdict()))
-
-    @cached_property
-    def framework_inputs(self) -> FrameworkInputs:
-        """Numbers of the framework, multiplied."""
-        plain = super().framework_inputs
-        return plain._replace(**self._multiplied(plain._asdict()))
-
-    def _multiplied(self, values: Mapping[str, float]) -> dict[str, Any]:
-        return {name: values[name] * by for name, by in self._factors.items() if name in values}
-
 
 def cost_altered(job: Job, factors: Factors) -> CostedJob:
     """`cost_job` with factors on the hardware's numbers. UsageError if no shape is legal."""
     candidates = legal_candidates(job)
-    return cost_candidates(candidates, TrialModel(candidates.job, factors))
+    return cost_candidates(candidates, AlteredModel(candidates.job, factors))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.offload import demand_all_leave
 from planner.job.request import Request
+from planner.predict.altered_model import AlteredModel
 from planner.predict.costed_plan import job_plan
 from planner.predict.decided import decided_job
 from planner.predict.layouts import plan_layout
@@ -25,7 +26,7 @@ from planner.search.costed import EVEN_CHANCE, likely_limit_bytes
 from planner.search.hardware_changes import JobChange, hardware_changes
 from planner.search.limit_results import Effort, Progress, Until
 from planner.search.shares import CostedShares, cost_shares
-from planner.search.trial import Trial, TrialModel, cost_altered, search_costed
+from planner.search.trial import Trial, cost_altered, search_costed
 from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
@@ -184,7 +185,7 @@ class _Solver:
         """A plan with its degrees and layout as they are, costed after a change."""
         modes = tuple(map(change.job.framework.recompute_mode, plan.modes))
         job = replace(decided_job(change.job, plan), recompute=modes)
-        model = TrialModel(job, change.factors)
+        model = AlteredModel(job, change.factors)
         columns = given_columns(plan.degrees)
         costed = model.cost_shapes(columns)
         return job_plan(model, costed, 0, plan_layout(plan), columns, "evaluated")

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hardware.load import gpu_names
+from planner.cli.buy import EVERY_GPU
+from planner.cli.comparing import offers_for
+from planner.compare.buying import MOST_SEARCHES
 from tests.cli.conftest import Run
 
 SMALL = ("buy", "--model", "llama-3.2-1b", "--tokens", "1T", "-q")
@@ -145,3 +149,12 @@ def test_compare_and_scale_recommend_what_buy_takes(run: Run) -> None:
         assert best["choices"][0]["cluster"] == bought["choices"][0]["cluster"]
     text = run("compare", *job[:-1], "--gpus", "8xH100", "--deadline", "2d").stdout
     assert "nothing keeps all limits" in text and "deadline needed" in text
+
+
+def test_without_clusters_the_whole_catalogue_is_looked_at() -> None:
+    """Every GPU in every size; a file of offers or --gpus narrows it."""
+    offers = offers_for({"gpus": (), "clusters": None}, EVERY_GPU)
+    asked = {str(offer.gpus).partition("x")[2] for offer in offers}
+    assert asked == set(gpu_names())
+    assert len(offers) <= MOST_SEARCHES
+    assert len(offers_for({"gpus": ("8xH100",), "clusters": None}, EVERY_GPU)) == 1

@@ -38,6 +38,26 @@ def test_what_does_not_fit_is_shown_and_exits_1(run: Run) -> None:
     assert "DOES NOT FIT" in result.stdout
 
 
+def test_lengths_count_in_powers_of_two_and_batches_in_powers_of_ten(run: Run) -> None:
+    """What a letter was understood as is said."""
+    job = ("evaluate", "--model", "8b", "--gpus", "8xH100", "--tp", "8", "--recompute", "full")
+    for option, tokens in (("32K", "32,768"), ("8k", "8,192"), ("32Ki", "32,768")):
+        result = run(*job, "--gbs", "8", "--seq", option)
+        assert f"--seq {option} is {tokens} tokens" in result.stderr
+        assert f"8 sequences of {tokens}" in result.stdout
+    assert "note" not in run(*job, "--gbs", "8", "--seq", "32000").stderr
+    # 64,000 tokens are nearest to 16 sequences of 4,096.
+    assert "16 sequences of 4,096" in run(*job, "--gbs-tokens", "64K", "--seq", "4K").stdout
+
+
+def test_experts_are_split_as_the_framework_does(run: Run) -> None:
+    """Megatron without the flag takes etp = tp, and refuses what that does not divide."""
+    mixture = ("--model", "qwen3-30b-a3b", "--gpus", "4xH100", "--seq", "4096", "--gbs", "8")
+    refused(run("evaluate", *mixture, "--tp", "4", "--ep", "4"), "give --etp 1")
+    result = run("evaluate", *mixture, "--tp", "4", "--ep", "4", "--etp", "1")
+    assert "tp4 pp1 ep4 dp1" in result.stdout
+
+
 def test_uneven_layers_are_taken(run: Run) -> None:
     result = run(
         "evaluate", *MAIN, "--tp", "4", "--pp", "4", "--cp", "2", "--layers-per-stage", "19,20,21x2"

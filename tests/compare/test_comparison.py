@@ -22,7 +22,7 @@ from planner.compare.comparison import compare_clusters
 from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.results import Comparison, Run
-from planner.compare.run import PlacedRun, run_at, time_shares
+from planner.compare.run import PlacedRun, run_at
 from planner.compare.searches import Task, run_searches
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
@@ -115,19 +115,6 @@ def test_shares_of_a_step_add_up(five: Comparison) -> None:
     for row in five.rows:
         if row.run is not None:
             assert sum(share.share for share in row.run.shares) == pytest.approx(1.0)
-
-
-def test_links_are_those_that_groups_meet(five: Comparison) -> None:
-    run = _on(five, "8xH100")
-    time = run.plan.time.model_copy(update={"tp_s": 1.0, "dp_s": 2.0})
-    degrees = run.plan.degrees.model_copy(update={"tp": 8, "dp": 8})
-    plan = run.plan.model_copy(update={"time": time, "degrees": degrees})
-    by_traffic = {
-        time_share.traffic: time_share.resource
-        for time_share in time_shares(plan, parse_gpus("64xH100"))
-    }
-    assert by_traffic["TP"] == "NVLink"
-    assert by_traffic["DP"] == "InfiniBand"
 
 
 def test_the_frame_has_a_row_a_cluster(five: Comparison) -> None:

@@ -73,13 +73,16 @@ STATES = replace(DENSE, state_heads=16, state_groups=2)
          "anything: zero 2 only with pp = 1"),
         ("zero-with-pipeline", context(zero2_with_pipeline=False, zero3_with_pipeline=False),
          "anything: zero 2 and 3 only with pp = 1"),
-        ("zero-has-replicas", context(), "with dp·cp = 1 zero must be 0: nothing to shard"),
+        ("zero-has-replicas", context(),
+         "with dp·cp = 1 there is nothing to shard, and a search tries zero 0 alone"),
         ("zero-has-replicas", context(least_zero=1),
-         "with dp·cp = 1 zero must be 1: nothing to shard"),
+         "with dp·cp = 1 there is nothing to shard, and a search tries zero 1 alone"),
         ("zero-has-replicas", context(limits={"zero": "2,3"}),
-         "with dp·cp = 1 zero must be 2: nothing to shard"),
+         "with dp·cp = 1 there is nothing to shard, and a search tries zero 2 alone"),
         ("zero-has-replicas", context(limits={"zero": "3"}, zero_stages=(1, 2)),
-         "with dp·cp = 1 zero must be 1: nothing to shard"),
+         "with dp·cp = 1 there is nothing to shard, and a search tries zero 1 alone"),
+        ("zero-has-replicas", replace(context(least_zero=1), gradients_leave=True),
+         "with dp·cp = 1 there is nothing to shard, and a search tries zero 1 and 2 alone"),
         ("shard-divides-replicas", context(), "shard must divide dp·cp"),
         ("shard-divides-replicas", context(model=MOE),
          "shard must divide dp·cp, and dp·cp/shard must divide dp·cp·tp/(ep·etp)"),
@@ -160,3 +163,18 @@ def test_degrees_are_tried_beside_each_other() -> None:
     ):  # fmt: skip
         model = replace(DENSE, state_heads=16, state_groups=groups)
         assert states.mask(one_shape(**degrees), context(model=model)).tolist() == [legal]
+
+
+def test_a_rule_made_of_others_names_the_one_that_a_shape_breaks() -> None:
+    """A ramp that dp·mbs divides may still have too few micro-batches for its schedule."""
+    rule = RULE["batch-ramp"]
+    early = replace(context(batch=EXACT), ramp=RAMP, schedule="dualpipe")
+    shape = one_shape(pp=4, dp=2, mbs=1, grad_acc=12)
+    shape = shape | {"gbs": shape["mbs"] * shape["dp"] * shape["grad_acc"]}
+    assert not rule.mask(shape, early)[0]
+    assert rule.why(shape, early) == (
+        "the ramp's batch of 8 sequences, 4 micro-batches at dp·mbs 2: schedule dualpipe needs an "
+        "even grad_acc of at least 2·pp"
+    )
+    undivided = one_shape(dp=3, mbs=1, grad_acc=8)
+    assert "mbs·grad_acc·dp must equal the global batch of 8" in rule.why(undivided, early)

@@ -13,11 +13,11 @@ from planner.cost.layer import exposed_copies
 from planner.job.job import Job
 from planner.job.offload import read_offload, usable_modes
 from planner.job.request import Request
+from planner.predict.altered_model import AlteredModel
 from planner.predict.configuration import evaluate
 from planner.predict.cost_model import CostModel
 from planner.predict.links import link_inputs, network
 from planner.predict.plan import Degrees, Plan
-from planner.search.trial import TrialModel
 from tests.cost.jobs import cost, make_job
 
 DEGREES = {"tp": 2, "etp": 2, "dp": 8, "zero": 1, "grad_acc": 4}
@@ -47,7 +47,7 @@ def test_only_what_exceeds_the_compute_is_exposed(
 
 def with_host_link(job: Job, rate: float) -> CostModel:
     usual = CostModel(job).link_inputs.host_bytes_per_s
-    return TrialModel(job, {"host_bytes_per_s": rate / usual})
+    return AlteredModel(job, {"host_bytes_per_s": rate / usual})
 
 
 def test_each_layer_copies_what_leaves_and_what_is_doubled() -> None:

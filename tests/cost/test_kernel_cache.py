@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from errno import ENOSPC
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from planner.cost import _machine_code
+from planner.cost import _machine_code, _private_folder
+from planner.cost._private_folder import (
+    CACHE_VARIABLE,
+    private_folder,
+    read_mine,
+    roots,
+    why_not_private,
+)
 from planner.cost.inputs import as_declared
 from planner.cost.tables import FrameworkInputs, JobInputs
 from planner.predict.cost_model import CostModel
@@ -64,11 +73,11 @@ def test_a_file_that_is_damaged_is_as_good_as_none(
 
 
 def test_a_full_disk_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def full(*_: object) -> int:
+    def full(*_: object) -> None:
         raise OSError(ENOSPC, "no space left on device")
 
     monkeypatch.setattr(_machine_code, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "replace", full)
     _machine_code.write_code("kernel", "symbol", b"code")
     assert (_machine_code.read_code("kernel"), [*tmp_path.iterdir()]) == (None, [])
 
@@ -105,7 +114,7 @@ def test_any_cache_folder_will_do(damage: str, tmp_path: Path) -> None:
             subprocess.Popen(
                 [sys.executable, "-c", COUNT],
                 env=os.environ
-                | {_machine_code.CACHE_VARIABLE: str(folder), "TMPDIR": str(tmp_path)},
+                | {CACHE_VARIABLE: str(folder), "TMPDIR": str(tmp_path)},
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )
             for _ in range(processes)
@@ -130,3 +139,103 @@ options, chosen = np.array([[0, 2], [2, 4]]), np.zeros(2, np.int64)
 compiled.least_together(options, places, seconds, False, reached, chosen)
 print(reached[2].tolist())
 """
+
+
+INSIDE = Path("kernels") / "0123"
+
+
+def _linked(root: Path) -> None:
+    (root.parent / "elsewhere").mkdir()
+    root.symlink_to(root.parent / "elsewhere")
+
+
+def _linked_inside(root: Path) -> None:
+    root.mkdir(mode=0o700)
+    (root.parent / "elsewhere").mkdir()
+    (root / "kernels").symlink_to(root.parent / "elsewhere")
+
+
+def _of_another(root: Path) -> None:
+    (root / INSIDE).mkdir(parents=True)
+    os.chown(root / INSIDE, 65534, 65534)
+
+
+def _open(level: str, mode: int, root: Path) -> None:
+    (root / INSIDE).mkdir(parents=True)
+    {"above": root.parent, "root": root, "inside": root / INSIDE}[level].chmod(mode)
+
+
+PLANTED: dict[str, Callable[[Path], None]] = {
+    "a link": _linked,
+    "a link inside": _linked_inside,
+    "a file": Path.touch,
+    "a group's": partial(_open, "root", 0o770),
+    "everybody's": partial(_open, "root", 0o777),
+    "everybody's inside": partial(_open, "inside", 0o703),
+    "everybody's above": partial(_open, "above", 0o777),
+}
+if os.getuid() == 0:
+    PLANTED["another user's"] = _of_another
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_folder_in_which_others_can_plant_code_is_not_used(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as the user's cache nor as the one for temporary files; a fresh one is."""
+    home, temporary = tmp_path / "home" / ".cache", tmp_path / "tmp"
+    for folder in (home, temporary):
+        folder.mkdir(parents=True)
+    _environment(monkeypatch, HOME=str(home.parent))
+    monkeypatch.setattr(_private_folder.tempfile, "tempdir", str(temporary))
+    for root in roots():
+        PLANTED[kind](root)
+        assert why_not_private(root, INSIDE) is not None
+        assert [*root.parent.glob("elsewhere/*")] == []
+    monkeypatch.setattr(_private_folder, "refused", [])
+    found = private_folder(INSIDE)
+    assert found.stat().st_mode & 0o777 == 0o700
+    assert not any(found.is_relative_to(root) for root in (home / "trainplan", roots()[-1]))
+    assert _private_folder.refused
+
+
+def _environment(monkeypatch: pytest.MonkeyPatch, **given: str) -> None:
+    for name in (CACHE_VARIABLE, "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_where_caches_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative XDG_CACHE_HOME is none; no HOME and no entry for the user leave one."""
+    last = f"trainplan-{os.getuid()}"
+    _environment(monkeypatch, HOME="/home/me", XDG_CACHE_HOME="/scratch/me")
+    assert [str(root) for root in roots()][:-1] == ["/scratch/me/trainplan"]
+    _environment(monkeypatch, HOME="/home/me", XDG_CACHE_HOME="caches")
+    assert [str(root) for root in roots()][:-1] == ["/home/me/.cache/trainplan"]
+    _environment(monkeypatch, HOME="home")
+    assert [root.name for root in roots()] == [last]
+    _environment(monkeypatch)
+
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    assert [root.name for root in roots()] == [last]
+
+
+def test_a_file_that_others_can_write_is_not_loaded(tmp_path: Path) -> None:
+    file, link = tmp_path / "code", tmp_path / "link"
+    file.write_bytes(b"code")
+    file.chmod(0o600)
+    assert read_mine(file) == b"code"
+    link.symlink_to(file)
+    assert read_mine(link) is None
+    for mode in (0o660, 0o602):
+        file.chmod(mode)
+        assert read_mine(file) is None
+    file.chmod(0o600)
+    if os.getuid() == 0:
+        os.chown(file, 65534, 65534)
+        assert read_mine(file) is None

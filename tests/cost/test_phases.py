@@ -11,7 +11,16 @@ import pytest
 from planner.cost import phase_shards
 from planner.cost import phases as p
 from planner.cost.phase_passes import exists
-from planner.cost.phase_records import FORWARD_END, LAYER_SECOND, OPTIMIZER, LayerMaxima, Pass
+from planner.cost.phase_records import (
+    EMBEDDING,
+    FORWARD_END,
+    LAYER,
+    LAYER_LAST,
+    LAYER_SECOND,
+    OPTIMIZER,
+    LayerMaxima,
+    Pass,
+)
 from planner.cost.phase_records import HEAD as HEAD_PHASE
 from planner.cost.schedule import SCHEDULE_1F1B, SCHEDULE_ZB_H1
 from planner.cost.stage import fill_parameters, stage_maxima
@@ -97,7 +106,7 @@ def test_the_last_micro_batch_fetches_and_a_split_backward_keeps_for_its_weights
 )
 def test_gradients_made_along_the_way(changes: dict[str, float], made: list[float]) -> None:
     """Three bytes unsharded, one of them beyond the settled two."""
-    framework = framework_inputs(gradient_bytes=2.0, extra_gradient_bytes=1.0)
+    framework = framework_inputs(gradient_bytes=2.0, extra_gradient_bytes=1.0, gradients_on_gpu=1.0)
     for phase, size in enumerate(made, FORWARD_END):
         makes, adds = one_pass(accumulates=0.0), one_pass()
         assert p.held_gradients(phase, 9.0, HOLDS, makes, grid(**changes), framework) == size, phase
@@ -107,6 +116,16 @@ def test_gradients_made_along_the_way(changes: dict[str, float], made: list[floa
     assert whole == (5 * 1200 if changes else 9.0)
     first = p.held_gradients(8, 9.0, HOLDS, one_pass(accumulates=0.0), grid(**changes), late)
     assert first == (5 if changes else 3) * 930
+
+
+@pytest.mark.parametrize(("zero", "stays"), [(1.0, True), (2.0, False), (3.0, False)])
+def test_gradients_that_the_host_takes(zero: float, stays: bool) -> None:
+    """With one rank too they leave from ZeRO-2 on, as a layer makes them; below they wait."""
+    away = framework_inputs(gradient_bytes=2.0, gradients_on_gpu=0.0)
+    making = one_pass(accumulates=0.0)
+    for phase in (LAYER, LAYER_LAST, EMBEDDING):
+        made = p.held_gradients(phase, 0.0, HOLDS, making, grid(zero=zero), away)
+        assert (made > 0.0) is stays
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,14 @@ _GPT3 = "memory --model gpt3-175b --framework textbook --dropout --mbs 1 --seq 2
 _SERVE = "memory --inference --model {} --gpus 1xH100 --batch {} --context {} --weights {}"
 _QWEN = "qwen2.5-7b"
 _BATCH = 16
-# What the document adds for buffers.
-_BUFFERS = 2e9
+_ANY_BATCH = (
+    "memory --inference --model llama-3-8b --gpus {0}xH100 --tp {0} --context 32Ki --weights fp16 "
+    "--solve batch"
+)
+_FOUR = (
+    "memory --inference --model qwen2.5-7b --gpus 4xH100 --tp 4 --batch 64 --context 32Ki "
+    "--weights fp16"
+)
 
 
 def components() -> list[Row]:
@@ -49,13 +55,16 @@ def _parts() -> list[Row]:
     for label, name, nominal in sizes:
         for kind, size in (("fp32", 4.0), ("fp16", 2.0), ("int8", 1.0), ("int4", 0.5)):
             words = _SERVE.format(name, 1, 4096, kind)
-            weights = _weights(words) / count(name) * nominal
+            weights = _weights(words)
             # Quantised weights have scales; embedding and head stay in 16 bits.
             scaled = "scales, and embedding and head in 16 bits" if kind.startswith("int") else ""
-            differs = abs(weights / (size * nominal) - 1) > 0.02
+            theirs = size * count(name)
+            differs = abs(weights / theirs - 1) > 0.02
             rows.append(
-                figure(f"weights of {label} in {kind}", size * nominal, weights, command(words),
-                       unit="GB", digits=1, erratum=scaled if differs else "")
+                figure(f"weights of {label} in {kind}; {name} has {count(name) / 1e9:.2f} B",
+                       theirs, weights, command(words), unit="GB", digits=1,
+                       formula=f"{size * nominal / 1e9:g} GB at {label}; P b",
+                       erratum=scaled if differs else "")
             )  # fmt: skip
     return [*rows, *_training_parts()]
 
@@ -68,9 +77,10 @@ def _training_parts() -> list[Row]:
                formula="4 + 4 + 4 bytes a parameter"),
         figure("fp32 AdamW", 8.0, _per_parameter(_FP32, "optimizer state", "master weights"),
                fp32, unit="", formula="4 + 4 bytes a parameter"),
-        figure("optimizer of 7B", 84e9,
-               7e9 * _per_parameter(_MIXED, "optimizer state", "master weights"), mixed,
-               unit="GB", note="above one 80 GB GPU, so at least two"),
+        figure("optimizer of Llama-2-7B", 12.0 * count("llama-2-7b"),
+               count("llama-2-7b") * _per_parameter(_MIXED, "optimizer state", "master weights"),
+               mixed, unit="GB", digits=1, formula="84 GB at 7 B; 12 P",
+               note="at or above one 80 GB GPU, so at least two"),
         figure("gradients in 16 bits", 2.0, _per_parameter(_MIXED, "gradients"), mixed, unit=""),
         figure("gradients in fp32", 4.0, _per_parameter(_FP32, "gradients"), fp32, unit=""),
     ]  # fmt: skip
@@ -115,18 +125,19 @@ def _totals() -> list[Row]:
     textbook = f"{_MIXED} --mbs 32 --seq 4096 --dropout --attention flash --recompute full"
     kept = term(words, "activations", "forward end")
     return [
-        figure("training 7B, without activations and buffers", 112e9,
-               7e9 * _per_parameter(_MIXED, "weights", "gradients", "optimizer state",
-                                    "master weights"),
-               command(_MIXED), unit="GB", formula="14 + 84 + 14"),
+        figure("training Llama-2-7B, without activations and buffers", 16.0 * count("llama-2-7b"),
+               count("llama-2-7b") * _per_parameter(_MIXED, "weights", "gradients",
+                                                    "optimizer state", "master weights"),
+               command(_MIXED), unit="GB", digits=1, formula="14 + 84 + 14 = 112 GB at 7 B; 16 P"),
         figure("activations of 7B at B = 32, N = 4096", 60e9, kept, command(words), unit="GB",
                erratum="the rough estimate; with flash attention and no checkpoints it is ten "
                "times that"),
         figure("the same, all layers checkpointed", 60e9, layers_bytes(textbook),
                command(textbook), unit="GB",
                erratum="2 L B N d with every layer checkpointed"),
-        figure("total of training 7B", 174e9, run(words)["stages"][0]["allocated_bytes"],
-               command(words), unit="GB", erratum="the activations are ten times the estimate"),
+        figure("total of training 7B", 174e9, run(words)["total_bytes"],
+               command(words), unit="GB", erratum="the activations are ten times the estimate; "
+               "fragmentation, workspaces and the context count too"),
         Row("does not fit 80 GB", "so it is split", "does not fit" if not run(words)["fits"]
             else "fits", command(words), "agrees"),
         Row("total of serving", "weights, keys and values, buffers", "the same and activations of "
@@ -231,7 +242,7 @@ def _qwen() -> list[Row]:
     spec = load_model(_QWEN).spec
     words = _SERVE.format(_QWEN, _BATCH, "32Ki", "fp16")
     served = run(words)["stages"][0]
-    total = _weights(words) + served["kv_needed_bytes"] + _BUFFERS
+    wide = _SERVE.format("llama-3-8b", _BATCH, "32Ki", "fp16")
     shape = f"{spec.layers} layers of {spec.hidden:,}, {spec.heads} and {spec.kv_heads} heads"
     rows = [
         Row("shape of Qwen2.5-7B", "32 layers of 4,096, 32 and 8 heads", shape,
@@ -244,25 +255,53 @@ def _qwen() -> list[Row]:
                erratum="the product is 68.7 GB, 64 GiB"),
         figure("the same with Qwen2.5-7B's", 32.8e9, served["kv_needed_bytes"], command(words),
                unit="GB", digits=1, erratum="28 layers of 4 heads: 30.1 GB, 28 GiB"),
-        Row("total on one H100", "~50 GB, fits", "with the document's widths: "
-            f"{number(15.2e9 + _llama_cache() + _BUFFERS, 'GB', 0)}, does not fit; with "
-            f"Qwen2.5-7B's: {number(total, 'GB', 0)}, "
-            f"{'fits' if run(words)['fits'] else 'does not fit'}", command(words),
-            "**erratum** for the widths given; agrees for the model"),
+        Row("total on one H100", "~50 GB, fits", "with the document's widths, which are "
+            f"Llama-3-8B's: {_served(wide)}; with Qwen2.5-7B's: {_served(words)}", command(words),
+            "**erratum** for the widths given; agrees for the model, chunks and CUDA graphs "
+            "counted as well"),
+        Row("available batch: 16 on one GPU, 32 at tp 2, 64 at tp 4, with the document's widths",
+            "16, 32, 64", ", ".join(str(_largest_batch(tp)) for tp in (1, 2, 4)),
+            command(f"{_ANY_BATCH.format(2)}"),
+            "**erratum**: the caches are twice what the document computed"),
+        Row("tp shortens a decode step and adds two all-reduces a layer", "a rule",
+            _decode_trade_off(), command(f"{_FOUR} --advise"),
+            "agrees; each split of the same GPUs with its latency and throughput"),
     ]  # fmt: skip
     for tp, weights, total, batch in ((2, 7.6, 40, 32), (4, 3.8, 35, 64)):
         words = _SERVE.format(_QWEN, batch, "32Ki", "fp16")
         one = words.replace("1xH100", f"{tp}xH100 --tp {tp}")
-        stage = run(one)["stages"][0]
+        wide_one = one.replace(_QWEN, "llama-3-8b")
         rows += [
             figure(f"tp {tp}: weights of a GPU", weights * 1e9, _weights(one), command(one),
                    unit="GB", digits=1),
-            Row(f"tp {tp}: total of a GPU at batch {batch}", f"~{total} GB",
-                number(_weights(one) + stage["kv_needed_bytes"] + _BUFFERS, "GB", 0), command(one),
-                "agrees for Qwen2.5-7B; **erratum** for the widths given: "
-                + number(weights * 1e9 + _llama_cache() * batch / _BATCH / tp + _BUFFERS, "GB", 0)),
+            Row(f"tp {tp}: total of a GPU at batch {batch}", f"~{total} GB", _served(one),
+                command(one), "agrees for Qwen2.5-7B but for what the engine takes beside the "
+                f"document's 2 GB; **erratum** for the widths given: {_served(wide_one)}"),
         ]  # fmt: skip
     return rows
+
+
+def _served(words: str) -> str:
+    """All that a server takes of its fullest GPU, and whether it fits."""
+    stage, fits = run(words)["stages"][0], run(words)["fits"]
+    parts = (*stage["within_budget"].values(), *stage["beside_budget"].values())
+    total = float(sum(parts)) + float(stage["kv_needed_bytes"])
+    return f"{number(total, 'GB', 0)}, {'fits' if fits else 'does not fit'}"
+
+
+def _largest_batch(tp: int) -> int:
+    """Sequences of 32Ki tokens that fit with the document's widths."""
+    words = _ANY_BATCH.format(tp) if tp > 1 else _ANY_BATCH.replace(" --tp {0}", "").format(1)
+    return int(run(words)["solved"]["expected"])
+
+
+def _decode_trade_off() -> str:
+    splits = {split["tp"]: split for split in run(f"{_FOUR} --advise")["splits"]}
+    return "; ".join(
+        f"tp {tp}: {(splits[tp]['read_s'] + splits[tp]['reduce_s']) * 1e3:.1f} ms a token, "
+        f"{splits[tp]['tokens_per_s']:,.0f} tokens/s"
+        for tp in (1, 2, 4)
+    )
 
 
 def _llama_cache() -> float:
@@ -282,7 +321,7 @@ def _rules() -> list[Row]:
         Row("flow chart of an out-of-memory", "ZeRO, checkpoints, splitting; quantisation, GQA, "
             "cache, splitting", "every change evaluated, smallest cost first",
             command("memory --model 8b --gpus 8xH100 --mbs 8 --advise"),
-            "agrees; serving prints its changes unasked"),
+            "agrees"),
         figure("serving in 16 bits, per 1B", 2.0, _weights(short) / count("llama-2-7b"),
                command(short), unit="", digits=1),
         Row("training in mixed precision, per 1B", "18 to 20 GB", f"{least:.0f} to {most:.0f} GB",

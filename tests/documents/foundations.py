@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hardware.load import load_gpu
 from planner.job.frameworks import load_framework
 from planner.job.models.catalog import load_model
@@ -32,6 +34,11 @@ _STEP = (
     "--gbs 64 --seq 2048 --tp 8 --pp 8 --recompute {}"
 )
 _H, _L, _V = 768, 12, 50257
+# A model of each size, and what the document gives for 16 and 20 bytes a parameter, GB.
+_STATES = (
+    ("gemma-3-1b", 16, 20), ("llama-2-7b", 112, 140), ("llama-3-70b", 1120, 1400),
+    ("llama-3.1-405b", 6480, 8100),
+)  # fmt: skip
 # GPT-style with rotary positions, as the document's count has it.
 _ROTARY = load_model("gpt2").spec.model_copy(update={"position": "rope"})
 
@@ -42,10 +49,10 @@ def foundations() -> list[Row]:
             *_recomputation(), *_accumulation(), *_profiler()]  # fmt: skip
 
 
-def per_parameter(words: str) -> float:
+def per_parameter(words: str, model: str = "llama-2-7b") -> float:
     """Bytes a parameter of weights, gradients and optimizer state."""
     held = phase(words, "gradient reduction")
-    count = parameter_count(load_model("llama-2-7b").spec).total
+    count = parameter_count(load_model(model).spec).total
     return float((held["bytes"] - held["terms"]["inputs"] - held["terms"]["workspaces"]) / count)
 
 
@@ -70,10 +77,55 @@ def _machine() -> list[Row]:
         Row("time of a step: compute, communication not hidden, waiting; peak memory below HBM",
             "a sum and a bound", "terms of the step and of the heaviest stage",
             command("evaluate --model 8b --gpus 8xH100 --gbs 64"), "agrees"),
+        *_utilisation(),
         Row("recomputation trades compute for memory, tensor parallelism communication", "a table",
             "each as a change with bytes and seconds",
             command("memory --model 8b --gpus 8xH100 --mbs 4 --advise"), "agrees"),
     ]  # fmt: skip
+
+
+def _utilisation() -> list[Row]:
+    words = "evaluate --model gpt2 --gpus 1xH100 --gbs 8 --framework hf-transformers"
+    pipeline = _STEP.format("none")
+    crossed = "evaluate --model 8b --gpus 16xH100 --gbs 32 --mbs 1 --allow-tp-across-nodes --tp {}"
+    inside, across = (run(crossed.format(tp))["plans"][0]["time"]["tp_s"] for tp in (8, 16))
+    overlapped = "evaluate --model 8b --gpus 16xH100 --gbs 16 --mbs 1 --framework {}"
+    beside, behind = (
+        run(overlapped.format(name))["plans"][0]["time"]["dp_s"]
+        for name in ("megatron-core", "megatron-core-no-overlap")
+    )
+    return [
+        Row(
+            "causes of low utilisation: memory-bound kernels, launches, bubbles",
+            "named",
+            "memory-bound kernels and waiting for launches as parts of the compute term; the "
+            "bubble as a term",
+            command(words),
+            "agrees",
+        ),
+        Row(
+            "idle time of pipeline stages",
+            "named",
+            f"{run(pipeline)['plans'][0]['time']['bubble_s']:.2f} s of "
+            f"a step of {run(pipeline)['plans'][0]['step_time_s']:.1f} s",
+            command(pipeline),
+            "agrees",
+        ),
+        Row(
+            "overlap hides gradient reduction behind backward",
+            "asynchronous all-reduce",
+            f"{beside * 1e3:.0f} ms exposed, {behind * 1e3:.0f} without overlap",
+            command(overlapped.format("megatron-core-no-overlap")),
+            "agrees",
+        ),
+        Row(
+            "placement keeps heavy traffic inside a node",
+            "a rule",
+            f"TP traffic of {inside:.2f} s a step inside a node, {across:.2f} across two",
+            command(crossed.format(16)),
+            "agrees",
+        ),
+    ]
 
 
 def _step() -> list[Row]:
@@ -92,16 +144,49 @@ def _batches() -> list[Row]:
     return [
         figure("batch in tokens", 1024.0 * 4096, (tokens.gbs or 0) * float(tokens.seq or 0),
                "`--gbs 1024 --seq 4096` = `--gbs-tokens 4Mi`", unit="", formula="bs · seq"),
-        Row("critical batch size", "gains diminish above it", "-", "-",
-            "not a matter of memory or step time; the batch is an input"),
+        *_critical_batch(),
         Row("DeepSeek-V3: 15,360 sequences", "about 60 M tokens", number(15360.0 * 4096, "", 0),
-            command("search --model deepseek-v3 --gpus 2048xH800 --gbs 15360"), "agrees; 62.9 M"),
+            command("budget --model deepseek-v3 --gbs 15360 --seq 4096 --tokens 14.8T"),
+            "agrees; 62.9 M"),
         Row("Llama 1: 4 M tokens a step, 1.4 T in all", "4 M", "`--gbs-tokens 4M`",
             command("search --model llama-7b --gpus 64xA100 --gbs-tokens 4M"), "agrees"),
         *_dependence(),
         Row("bytes of fp32, bf16, fp16, fp8", "4, 2, 2, 1", "4, 2, 2, 1; blocks of fp8 with their "
             "scales more", command("memory --model 8b --gpus 1xB200 --precision mxfp8"),
-            "agrees; exponent and mantissa bits play no part"),
+            "agrees"),
+        Row("exponent and mantissa bits of fp32, bf16, fp16, fp8", "8, 23; 8, 7; 5, 10; 4, 3",
+            "; ".join(f"{form['exponent_bits']}, {form['mantissa_bits']}"
+                      for form in (_formats()[name] for name in ("fp32", "bf16", "fp16", "fp8"))),
+            command("hardware H100"), "agrees"),
+    ]  # fmt: skip
+
+
+def _formats() -> dict[str, Any]:
+    return dict(run("hardware H100")["formats"])
+
+
+def _critical_batch() -> list[Row]:
+    """What a batch costs in tokens, by `planner budget`'s law."""
+    words = "budget --model gpt2-xl --gbs-tokens 4M --tokens 300B"
+    critical = run(words)["critical_batch"]["tokens"]["value"]
+    ramp = (
+        "evaluate --model deepseek-v3 --gpus 2048xH800 --seq 4096 --pp 16 "
+        "--ep 64 --batch-ramp 3072..15360/469B"
+    )
+    steps = run(ramp)["plans"][0]["ramp"]
+    return [
+        Row("critical batch size: gains diminish above it", "a size for each model and data set",
+            f"{critical / 1e6:.1f} M tokens for a training on 300 B tokens",
+            command(words), "agrees; a law of measured runs with its interval"),
+        Row("below it twice the batch halves the steps, above it tokens are lost",
+            "two regimes", "with --gpus: the share of further tokens that the same loss needs",
+            command(words), "agrees"),
+        Row("sweet spot of pretraining", "4 M to 60 M tokens", "no fixed range: the critical batch "
+            "grows with the tokens trained on", command(words),
+            "**erratum** as a rule: for a small model or a short run 4 M tokens are too many"),
+        Row("DeepSeek-V3's batch grows over its first 469 B tokens", "3,072 to 15,360 sequences",
+            f"{steps[0]['gbs']:,} sequences first; every batch of the ramp is costed",
+            command(ramp), "agrees"),
     ]  # fmt: skip
 
 
@@ -158,14 +243,17 @@ def _state() -> list[Row]:
                unit="", digits=2, formula="2 N + 2 N + 4 N + 4 N + 8 N, per N",
                note="Megatron drops the 16-bit gradient: 18"),
     ]  # fmt: skip
-    for billions, plain, more in ((1, 16, 20), (7, 112, 140), (70, 1120, 1400), (405, 6480, 8100)):
-        rows += [
-            figure(f"{billions}B at {text} N", theirs * 1e9, billions * 1e9 * ours, command(words),
-                   unit="GB")
-            for text, theirs, ours, words in (
-                ("16", plain, mixed, _MIXED), ("20", more, twenty, _FP32_GRADIENTS)
-            )
-        ]  # fmt: skip
+    for model, plain, more in _STATES:
+        count = parameter_count(load_model(model).spec).total
+        for bytes_each, theirs, framework in ((16, plain, "textbook"), (20, more, "nanotron")):
+            words = f"memory --model {model} --framework {framework} --seq 2048"
+            rows.append(
+                figure(f"{bytes_each} N of {model}, {count / 1e9:.2f} B parameters",
+                       bytes_each * float(count), per_parameter(words, model) * count,
+                       command(words), unit="GB", formula=f"{theirs} GB for its size",
+                       note="" if abs(theirs * 1e9 / bytes_each / count - 1) < 0.02 else
+                       f"N is not {theirs / bytes_each:g} B")
+            )  # fmt: skip
     rates = load_gpu("H100").peak_flop_per_s
     fits = run("memory --model llama-2-7b --framework textbook --gpus 1xH100 --mbs 1")["fits"]
     return [
@@ -198,19 +286,21 @@ def _activations() -> list[Row]:
         ("attention output before its projection", 2.0, "attention/output"),
     )
     ours = sum(tensors.get(f"attention/{name}", 0.0) for name in "qkv")
-    inner = tensors["mlp/activation_input"] + tensors["mlp/down/input"]
     return [
         figure("activations of GPT-3 175B", formula, layers_bytes(_GPT3), found, unit="GiB",
                digits=2, formula="L s b h (34 + 5 a s / h)"),
         *(figure(f"table of the derivation: {what}", theirs, tensors[name], found, unit="s h")
           for what, theirs, name in table),
         figure("table: query, key, value", 6.0, ours, found, unit="s h"),
-        figure("table: softmax of the scores, per a s²", 2.0,
+        figure("table: softmax of the scores, with its remaining terms, per a s²", 5.0,
                sum(size for name, size in tensors.items() if "scores" in name or "probab" in name)
                / scores, found, unit="", digits=1,
-               erratum="5: softmax 2, its dropout's output 2 and mask 1; the formula has the 5"),
-        figure("table: feed-forward intermediate", 8.0, inner, found, unit="s h",
-               erratum="two of 8: input of GELU and input of the down-projection"),
+               note="the table's 2 are softmax's output; its dropout's output 2 and mask 1 are "
+               "among the remaining terms, and the formula has all 5"),
+        figure("table: feed-forward intermediate", 8.0, tensors["mlp/down/input"], found,
+               unit="s h"),
+        figure("table: GELU's input, among the remaining terms", 8.0,
+               tensors["mlp/activation_input"], found, unit="s h"),
         Row("table: output of the feed-forward block", "2 s h", "0 s h", found,
             "**erratum**: nothing in backward reads it; the input of each projection is kept "
             "instead, 2 s h each"),
@@ -233,6 +323,10 @@ def _recomputation() -> list[Row]:
     return [
         figure("full recomputation keeps a layer's input", 2.0 * 96 * 2048 * 12288, inputs,
                command(f"{_GPT3} --recompute full"), unit="GiB", digits=2, formula="2 L s b h"),
+        figure("a checkpoint every k-th layer keeps 1/k of that, k = 4", inputs / 4,
+               layers_bytes(f"{_GPT3} --recompute full:uniform=4"),
+               command(f"{_GPT3} --recompute full:uniform=4"), unit="GiB", digits=2,
+               formula="O(L / k)", note="full/4 is another mode: one layer in four recomputes"),
         within("and takes 30 to 40 % more time", "30 to 40 %", 0.3, 0.4,
                full["step_time_s"] / none["step_time_s"] - 1, command(_STEP.format("full"))),
         figure("selective recomputation of GPT-3 saves activations", 0.70, 1 - kept / whole,
@@ -274,12 +368,14 @@ def _accumulation() -> list[Row]:
 
 def _profiler() -> list[Row]:
     return [
-        Row("profiler: its arguments, timelines and patterns", "two tables", "-",
-            command("check train.sh --gpus 8xH100 --measured-step-time 1.2"),
-            "a measured step time is held against the prediction; `planner trace FILE...` reads "
-            "the profiler's traces: terms beside the prediction, and these patterns"),
+        Row("profiler: its arguments, timelines and patterns", "two tables",
+            "the profiler's traces by term, and these patterns, each with its seconds",
+            command("trace examples/08_traces/made_up_rank0.json"), "agrees"),
+        Row("copies between CPU and GPU: use pinned memory", "a rule",
+            "seconds of copies of pinned and of pageable memory",
+            command("trace examples/08_traces/made_up_rank0.json"), "agrees"),
         Row("the second step needs more than the first", "8 N more", number(
             phase(_FP32, "start")["bytes"] - phase(_FP32, "start", "first")["bytes"], "GB", 2)
             + " for Llama-2-7B", command(_FP32), "agrees: 8 N"),
-        Row("summary table", "the formulas above", "-", "-", "as above"),
+        Row("summary table", "the formulas above", "the rows above", command(_FP32), "agrees"),
     ]  # fmt: skip

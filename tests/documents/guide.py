@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planner.job.frameworks import load_framework
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.predict.ops import parameter_count, pieces
 from planner.predict.ops.context import OpContext
-from tests.documents.rows import Row, command, figure, layers_bytes, number, phase, term
+from tests.documents.rows import Row, command, figure, layers_bytes, number, phase, run, term
 
 _TEXTBOOK = "memory --model llama-2-7b --framework textbook --seq 2048"
 _FP32, _MIXED = f"{_TEXTBOOK} --precision fp32", "memory --model llama-2-7b --framework nanotron"
@@ -48,11 +50,30 @@ def _state() -> list[Row]:
         figure("weights in mixed precision", 6.0 * count, weights, mixed, formula="2 N + 4 N"),
         figure("gradients in mixed precision", 6.0 * count,
                term(_MIXED, "gradients", "gradient reduction"), mixed, formula="2 N + 4 N",
-               note="of nanotron; Megatron keeps 4 N, FSDP 4 N, DeepSpeed 2 N"),
-        Row("8-bit floating point shrinks memory further", "named, no figure",
-            "`--precision fp8`, mxfp8, nvfp4: what each framework keeps in 8 bits",
-            command("memory --model 70b --precision fp8 --tp 8"), "agrees"),
+               note="of nanotron alone, by default: " + ", ".join(_gradients(count))),
+        _eight_bits(),
     ]  # fmt: skip
+
+
+def _gradients(count: int) -> Iterator[str]:
+    """Bytes a parameter of the gradients that other frameworks keep by default."""
+    for framework, degrees in (("megatron-core", ""), ("torchtitan", ""), ("deepspeed", "")):
+        words = f"memory --model llama-2-7b --framework {framework}{degrees}"
+        held = term(words, "gradients", "gradient reduction") / count
+        yield f"{framework} keeps {held:.0f} N"
+
+
+def _eight_bits() -> Row:
+    """Training in 8 bits keeps both copies of the weights, so it takes more memory, not less."""
+    words = "memory --model 70b --tp 8"
+    narrow = f"{words} --precision fp8"
+    wide_bytes, narrow_bytes = (run(one)["total_bytes"] for one in (words, narrow))
+    return Row(
+        "8-bit floating point shrinks memory further", "named, no figure",
+        f"{number(narrow_bytes, 'GiB', 1)} in fp8, {number(wide_bytes, 'GiB', 1)} in bf16",
+        command(narrow), "**erratum** for Transformer Engine's recipe: weights are held in 8 bits "
+        "row- and column-wise beside the 16-bit ones; products are faster",
+    )  # fmt: skip
 
 
 def _parameters() -> list[Row]:
@@ -148,12 +169,33 @@ def _sharding() -> list[Row]:
             command("search --model 70b --gpus 64xH100 --gbs-tokens 4M"),
             "agrees")
     )  # fmt: skip
+    rows += [_zero_traffic(), _vision()]
     rows.append(
         Row("CUDA kernels and buffers take 1 to 2 GB", "1 to 2 GB",
             f"context {number(_context(), 'GB', 2)}, fragmentation and communicators apart",
             command("memory --model 8b"), "ours has the parts, each with its source")
     )  # fmt: skip
     return rows
+
+
+def _zero_traffic() -> Row:
+    """Exposed traffic of ZeRO: what stage 3 gathers beyond what stage 1 reduces."""
+    words = "evaluate --model 8b --gpus 16xH100 --gbs 32 --mbs 1 --framework deepspeed --zero {}"
+    one, three = (run(words.format(stage))["plans"][0]["time"] for stage in (1, 3))
+    sent = [time["dp_s"] + time["fsdp_s"] for time in (one, three)]
+    return Row(
+        "ZeRO adds traffic, usually little", "named",
+        f"{sent[0]:.2f} s a step exposed under stage 1, {sent[1]:.2f} s under stage 3",
+        command(words.format(3)), "agrees as named; how much depends on links and tokens a GPU",
+    )  # fmt: skip
+
+
+def _vision() -> Row:
+    return Row(
+        "fewer image tokens need less memory; encoders, encoder-decoders", "named",
+        "refused by name: the program plans decoder-only text models", "[limits](limits.md)",
+        "not built; a text decoder with as many tokens is an upper bound of its language model",
+    )  # fmt: skip
 
 
 def _context() -> float:

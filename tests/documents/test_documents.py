@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.documents.page import PAGE, documents, page_text
-from tests.documents.rows import figure
+from tests.documents.rows import figure, run
 
 
 def test_the_page_is_what_the_program_says() -> None:
@@ -17,6 +19,16 @@ def test_nothing_differs_without_a_reason() -> None:
     verdicts = [row.verdict for document in documents() for row in document.rows]
     assert len(verdicts) > 150
     assert not [verdict for verdict in verdicts if "**differs**" in verdict]
+
+
+def test_every_command_of_the_page_runs_as_it_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the repository, as a reader would; searches and `validate` are run by other pages."""
+    monkeypatch.chdir(PAGE.parents[1])
+    printed = re.findall(r"`planner ([^`]+)`", PAGE.read_text(encoding="utf-8"))
+    assert {words.split()[0] for words in printed} >= {"memory", "evaluate", "models", "trace"}
+    for words in dict.fromkeys(printed):
+        if words.split()[0] not in ("search", "validate"):
+            assert run(words), words
 
 
 def test_a_verdict_that_the_figures_deny_is_refused() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli.errors import ExitStatus, refusal
+from planner.job.errors import UsageError
 from planner.job.written import write_text
 from tests.fuzz.command_line import BASES
 from tests.fuzz.material import write_all
@@ -63,8 +64,8 @@ def test_disks_pipes_and_terminals(command: str, status: ExitStatus | None, said
         (("calibrate", "--from", "/proc/kmsg", "--gpus", "8xH100", "-o", "new.toml"), "/proc/kmsg"),
         (("evaluate", "--model", "pipe", *BASES["evaluate"][2:]), "is no file"),
         (("explain", "~nobody-here/x"), "no such user"),
-        (("report", "plans.json", "--force", "-o", "pipe"), "a device, a pipe or a broken link"),
-        (("report", "plans.json", "-o", "link"), "a device, a pipe or a broken link"),
+        (("report", "plans.json", "--force", "-o", "pipe"), "a device or a pipe"),
+        (("report", "plans.json", "-o", "link"), "is a link to link"),
     ],
     ids=str,
 )
@@ -82,10 +83,11 @@ def test_a_disk_that_fills_under_a_folder(tmp_path: Path) -> None:
     assert (done.returncode, "new: File too large" in done.stderr) == (74, True), done.stderr
 
 
-def test_what_a_link_points_to_is_written(tmp_path: Path) -> None:
+def test_what_a_link_points_to_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
-    write_text(tmp_path / "link", "text")
-    assert (tmp_path / "file").read_text() == "text"
+    with pytest.raises(UsageError, match="is a link to file"):
+        write_text(tmp_path / "link", "text", force=True)
+    assert not (tmp_path / "file").exists()
 
 
 @pytest.mark.parametrize(

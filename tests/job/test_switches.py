@@ -44,7 +44,7 @@ def test_fp32_products_have_fp32_weights(given: dict[str, str]) -> None:
         ({"precision": "tf32", "dtype": "bf16"}, "leave --dtype out"),
         ({"precision": "bf16", "dtype": "fp32"}, "give --precision fp32 or --dtype bf16 or amp"),
         ({"precision": "fp16", "dtype": "fp32"}, "give --precision fp32"),
-        ({"precision": "fp32", "framework": "megatron-core"}, "frameworks with fp32: hf-trans"),
+        ({"precision": "fp32", "framework": "megatron-core"}, "framework with fp32: hf-trans"),
         ({"gradient_as_bucket_view": True}, "one GPU trains without"),
         ({"gradient_as_bucket_view": True, "framework": "torchtitan"}, "these do: hf-transformers"),
         ({"set_to_none": False, "framework": "megatron-core"}, "live for all steps anyway"),

@@ -8,11 +8,14 @@ import pytest
 
 from planner.cost import fields as f
 from planner.job.errors import UsageError
-from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
+from planner.job.frameworks.switches import with_techniques
+from planner.job.frameworks.techniques import Technique
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
+from planner.report.search import unused_note
 from planner.search.plan_file import _STEPS
 from planner.search.search import find_plans
 from planner.search.shares import cost_shares
@@ -33,9 +36,9 @@ def costed(degrees: Degrees = TP, **changes: Any) -> Plan:
 def test_overlap_of_tensor_exchanges_is_on_unless_excluded() -> None:
     """Faster, for ten buffers of a whole activation: 20 bytes an element of 8,192·4,096."""
     on, off = costed(), costed(without=("tp-overlap",))
-    assert on.techniques == ("tp-overlap", "bf16-gradients")
-    assert on.technique_flags == "--tp-comm-overlap --grad-reduce-in-bf16"
-    assert off.techniques == ("bf16-gradients",)
+    assert on.techniques == ("tp-overlap",)
+    assert on.technique_flags == "--tp-comm-overlap"
+    assert off.techniques == ()
     assert on.time.tp_s < 0.4 * off.time.tp_s
     buffers = on.stages[0].communication - off.stages[0].communication
     assert buffers == pytest.approx(20 * 8192 * 4096)
@@ -43,7 +46,7 @@ def test_overlap_of_tensor_exchanges_is_on_unless_excluded() -> None:
 
 
 def test_a_technique_is_named_only_where_it_works() -> None:
-    assert costed(Degrees(dp=8)).techniques == ("bf16-gradients",)
+    assert costed(Degrees(dp=8)).techniques == ()
 
 
 def test_fp8_buffers_are_smaller() -> None:
@@ -57,22 +60,19 @@ def test_fp8_buffers_are_smaller() -> None:
     [{"gpus": "8xA100-PCIE"}, {"sequence_parallel": False}, {"allow_tp_across_domains": True}],
 )
 def test_userbuffers_need_nvlink_and_a_split_sequence(changes: dict[str, Any]) -> None:
-    assert request(**changes).resolve().techniques == ("bf16-gradients",)
+    assert request(**changes).resolve().techniques == ()
     with pytest.raises(UsageError, match="needs NVLink"):
         request(use=("tp-overlap",), **changes).resolve()
 
 
 @pytest.mark.parametrize("framework", ["megatron-core", "megatron-bridge"])
-@pytest.mark.parametrize(
-    "wide", [{"without": ("bf16-gradients",)}, {"optimizer": "adamw:grad=fp32"}]
-)
-def test_gradients_in_bf16_are_on_unless_excluded(framework: str, wide: dict[str, Any]) -> None:
+def test_gradients_in_bf16_are_used_only_if_asked(framework: str) -> None:
     """They round otherwise: half the bytes of 8.03e9/4 gradients."""
-    halves = Degrees(tp=4, dp=2, zero=1, grad_acc=4)
-    usual, fp32 = (costed(halves, framework=framework, **more) for more in ({}, wide))
-    assert "bf16-gradients" in usual.techniques
-    assert "bf16-gradients" not in fp32.techniques
-    saved = fp32.stages[0].gradients - usual.stages[0].gradients
+    halves, asked = Degrees(tp=4, dp=2, zero=1, grad_acc=4), {"use": ("bf16-gradients",)}
+    usual, half = (costed(halves, framework=framework, **more) for more in ({}, asked))
+    assert "bf16-gradients" not in usual.techniques
+    assert "bf16-gradients" in half.techniques
+    saved = usual.stages[0].gradients - half.stages[0].gradients
     assert saved == pytest.approx(2 * 8.03e9 / 4, rel=0.01)
 
 
@@ -127,7 +127,6 @@ def test_open_techniques_are_tried_with_and_without() -> None:
 @pytest.mark.parametrize("name", framework_names())
 def test_every_technique_says_what_it_is(name: str) -> None:
     """Its evidence, and tables that the profile has; conditions that can be read."""
-    from planner.job.frameworks.switches import with_techniques
     from planner.job.technique_rules import technique_conditions
 
     profile = load_framework(name)
@@ -139,6 +138,68 @@ def test_every_technique_says_what_it_is(name: str) -> None:
         noted = with_techniques(profile, (technique.name,)).assumptions
         assert noted != profile.assumptions
         assert "{" not in noted[-1]
+
+
+# Settings of a profile that say how wide stored and reduced tensors are.
+_WIDTHS = (
+    "gradient_bytes", "weight_bytes", "weight_gradient_bytes", "update_cast_bytes",
+    "gradient_communication_bytes", "master_bytes",
+)  # fmt: skip
+
+
+def _widths(profile: FrameworkProfile) -> dict[str, object]:
+    tables = (profile.state, profile.kernels, profile.saved)
+    return {name: getattr(one, name) for one in tables for name in _WIDTHS if hasattr(one, name)}
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_what_changes_widths_says_that_it_changes_numbers(name: str) -> None:
+    """A technique that stores or reduces a tensor in other bytes than its framework's default is
+    declared so, and then nothing takes it unasked."""
+    profile = load_framework(name)
+    usual = with_techniques(profile, (), tuple(one.name for one in profile.techniques))
+    for technique in profile.techniques:
+        if _widths(with_techniques(usual, (technique.name,))) != _widths(usual):
+            assert technique.effect == "numerics", technique.name
+        assert technique.effect == "speed" or technique.use == "asked"
+
+
+def test_a_technique_that_changes_numbers_cannot_be_on() -> None:
+    declared = {"name": "x", "words": "x", "evidence": "x", "effect": "numerics"}
+    for use in ("on", "searched"):
+        with pytest.raises(ValueError, match="used only if asked"):
+            Technique.model_validate(declared | {"use": use})
+    with pytest.raises(ValueError, match="effect"):
+        Technique.model_validate({"name": "x", "words": "x", "evidence": "x", "use": "on"})
+
+
+@pytest.mark.parametrize("name", framework_names())
+@pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b"])
+def test_no_search_takes_what_changes_numbers(name: str, model: str) -> None:
+    """Every set of techniques among which a search decides keeps the default's widths."""
+    precision = load_framework(name).precisions[0]
+    asked = Request(model=model, gpus="8xH100", gbs=8, seq=4096, framework=name)
+    job = asked.model_copy(update={"precision": precision}).resolve()
+    numerics = {one.name for one in load_framework(name).techniques if one.effect == "numerics"}
+    for decided in job.decided():
+        assert numerics.isdisjoint(decided.techniques)
+        assert _widths(decided.framework) == _widths(job.framework)
+
+
+def test_what_asking_would_gain_is_what_it_gains() -> None:
+    """The line below the table is the plan with the technique, as `evaluate` costs it."""
+    asked = request(gbs=16, limits={"tp": (2,), "mbs": (1,)}, fit_probability=0.5)
+    found = find_plans(asked, fastest_only=True)
+    plan = found.plans[found.recommended - 1]
+    (gain,) = [one for one in found.unused if one.name == "bf16-gradients"]
+    other = evaluate(
+        decided_request(asked.model_copy(update={"use": ("bf16-gradients",)}), plan),
+        plan.degrees, plan.recompute, plan.layout.block_layers, plan.layout.recomputed or None,
+    )  # fmt: skip
+    assert gain.faster_by == pytest.approx(other.tokens_per_s / plan.tokens_per_s - 1)
+    assert gain.saved_bytes == pytest.approx(plan.peak_bytes - other.peak_bytes)
+    assert gain.saved_bytes > 0.0
+    assert "--with bf16-gradients" in unused_note(gain)
 
 
 WAITING = Request(
@@ -163,15 +224,12 @@ def test_configurations_that_wait_are_costed_once_under_graphs() -> None:
 
 
 def test_another_profile_drops_techniques_that_it_lacks() -> None:
-    """Megatron-FSDP is the profile of that name, asked for or searched."""
+    """Megatron-FSDP is the profile of that name, asked for alone: its gradients are in bf16."""
     job = request(use=("megatron-fsdp",)).resolve()
     assert job.decided() == (job,)
     assert (job.framework.name, job.techniques) == ("megatron-fsdp", ("megatron-fsdp",))
-    without = ("cuda-graphs",)
-    names = [job.framework.name for job in request(without=without).resolve().decided()]
-    assert names == ["megatron-core", "megatron-fsdp"]
-    assert len(request(use=("tp-overlap",), without=without).resolve().decided()) == 1
-    assert len(request(optimizer="muon", without=without).resolve().decided()) == 1
+    names = {job.framework.name for job in request().resolve().decided()}
+    assert names == {"megatron-core"}
     with pytest.raises(UsageError, match="usual switches"):
         request(use=("megatron-fsdp",), sequence_parallel=False).resolve()
 
@@ -185,7 +243,7 @@ def test_plan_files_of_version_3_keep_what_their_plans_did() -> None:
     given = document["request"]
     _STEPS[2](document, given)
     assert given["use"] == ["tp-overlap", "cuda-graphs"]
-    assert given["without"] == ["bf16-gradients", "megatron-fsdp"]
+    assert given["without"] == []
     assert "cuda_graphs" not in given
 
 
@@ -197,4 +255,4 @@ def test_plan_files_of_version_4_keep_what_their_plans_did() -> None:
         "plans": [{"techniques": ["tp-overlap", "fused-dispatch"]}],
     }
     _STEPS[3](document, document["request"])
-    assert document["request"]["without"] == ["bf16-gradients"]
+    assert document["request"]["without"] == []

@@ -38,6 +38,7 @@ def _with(**request: object) -> Case:
 
 _PIPE = {"tp": 4, "pp": 4, "cp": 2, "dp": 2, "zero": 1, "grad_acc": 16}
 _FSDP = {"framework": "megatron-fsdp"}
+_MTP = {"mtp_layers": 1}
 _V3 = {"tp": 1, "pp": 16, "ep": 64, "dp": 64, "zero": 1, "grad_acc": 32}
 
 MEGATRON: Mapping[str, Case] = {
@@ -139,14 +140,14 @@ MEGATRON: Mapping[str, Case] = {
     "latent": Case("deepseek-v2-lite", "8xH100", {"ep": 8, "dp": 8, "zero": 1}, "shared_experts"),
     "latent-pipeline": Case(
         "deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
-        blocks=(4,) * 15 + (1,),
+        blocks=(4,) * 15 + (1,), request=_MTP,
     ),
     "mtp-standalone": Case("deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
-                      blocks=(5, *(4,) * 14, 0), mtp_standalone=True),
+                      blocks=(5, *(4,) * 14, 0), mtp_standalone=True, request=_MTP),
     "mtp-standalone-alone": Case(
         "glm-4.5-air", "64xH100",
         {"tp": 1, "pp": 8, "vpp": 2, "ep": 8, "dp": 8, "zero": 1, "grad_acc": 16}, "full",
-        blocks=(4, *(3,) * 12, 6, 0, 0), mtp_standalone=True,
+        blocks=(4, *(3,) * 12, 6, 0, 0), mtp_standalone=True, request=_MTP,
     ),
     "hybrid": Case(
         "nemotron-h-8b", "64xH100",
@@ -158,14 +159,14 @@ MEGATRON: Mapping[str, Case] = {
     ),
     "hybrid-mtp": Case(
         "nemotron-3-super-120b", "128xH100",
-        {"tp": 2, "pp": 4, "ep": 16, "dp": 16, "zero": 1, "grad_acc": 8}, "full",
+        {"tp": 2, "pp": 4, "ep": 16, "dp": 16, "zero": 1, "grad_acc": 8}, "full", request=_MTP,
     ),
     "linear-attention": Case(
         "qwen3-next-80b", "64xH100",
         {"tp": 2, "pp": 4, "ep": 8, "dp": 8, "zero": 1, "grad_acc": 8},
     ),
     "latent-head-alone": Case("deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
-                              blocks=(5, *(4,) * 14, 0)),
+                              blocks=(5, *(4,) * 14, 0), request=_MTP),
 }  # fmt: skip
 
 # As the writer for Megatron-Bridge takes them.

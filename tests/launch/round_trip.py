@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from planner.job.written_folder import write_folder
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.given import RULE, read_given
 from planner.launch.contract import Launch
-from planner.launch.folder import launch_folder, write_folder
+from planner.launch.folder import launch_folder
 from planner.launch.read.found import Hints
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 
 EXACT = 1e-9
 

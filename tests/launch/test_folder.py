@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,8 +17,9 @@ import pytest
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.rows import read_rows
 from planner.job.errors import UsageError
+from planner.job.written_folder import RECORD, write_folder
 from planner.launch.contract import Launch
-from planner.launch.folder import LaunchFolder, launch_folder, write_folder
+from planner.launch.folder import LaunchFolder, launch_folder, write_launch
 from planner.launch.readme import expectations
 from planner.search.plan_file import read_plan_file
 from tests.launch.plans import bridge, megatron
@@ -50,42 +52,106 @@ def test_files_of_a_folder(folder: LaunchFolder) -> None:
 def test_written_at_once(folder: LaunchFolder, tmp_path: Path) -> None:
     path = tmp_path / "run"
     write_folder(path, folder.files, force=False)
-    assert {item.name for item in path.iterdir()} == set(folder.files)
+    assert {item.name for item in path.iterdir()} == {*folder.files, RECORD}
     assert [item.name for item in tmp_path.iterdir()] == ["run"]
     assert (path / "launch.sbatch").read_text() == folder.files["launch.sbatch"]
     with pytest.raises(UsageError, match="--force"):
         write_folder(path, folder.files, force=False)
-    (path / "old").write_text("of the folder that is replaced")
-    write_folder(path, folder.files, force=True)
-    assert {item.name for item in path.iterdir()} == set(folder.files)
 
 
-def test_nothing_is_left_of_a_write_that_fails(
-    folder: LaunchFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_force_touches_only_what_was_written(folder: LaunchFolder, tmp_path: Path) -> None:
+    """Checkpoints, logs and sources stay; an edited file is kept beside the new one, with the plan
+    that it was made for; what this launch has not goes only where nobody edited it."""
     path = tmp_path / "run"
-    write_folder(path, {"plan.json": "old"}, force=False)
-    real = Path.rename
+    old = {**folder.files, "plan.json": "the old plan", "launch.sh": "old", "edited.sh": "old"}
+    write_folder(path, old, force=False)
+    theirs = {
+        "checkpoints/iter_100/model.pt": "weights", "slurm-7.log": "loss", ".git/HEAD": "ref",
+        "plan.json.yours": "mine",
+    }  # fmt: skip
+    for name, text in theirs.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    inode = path.stat().st_ino
+    (path / "measured.csv").write_text("step_time_s\n12.5\n")
+    (path / "edited.sh").write_text("mine")
+    found = write_launch(path, folder, force=True)
+    assert found.kept == {
+        name: f"{name}.yours2" for name in ("measured.csv", "edited.sh", "plan.json")
+    }
+    assert found.removed == ("launch.sh",)
+    assert not (path / "launch.sh").exists() and not (path / "edited.sh").exists()
+    assert (path / "measured.csv.yours2").read_text() == "step_time_s\n12.5\n"
+    assert (path / "edited.sh.yours2").read_text() == "mine"
+    assert (path / "plan.json.yours2").read_text() == "the old plan"
+    assert (path / "measured.csv").read_text() == folder.files["measured.csv"]
+    assert {name: (path / name).read_text() for name in theirs} == theirs
+    assert path.stat().st_ino == inode
+    again = write_launch(path, folder, force=True)
+    assert (again.kept, again.removed) == ({}, ())
 
-    def rename(self: Path, target: Path) -> Path:
-        if self.name == "new":
-            raise OSError(ENOSPC, "disk full")
-        return real(self, target)
 
-    monkeypatch.setattr(Path, "rename", rename)
+def test_measurements_that_are_kept_belong_to_the_plan_that_is_kept(tmp_path: Path) -> None:
+    first, second = launch_folder(megatron("dense")), launch_folder(megatron("uneven"))
+    path = tmp_path / "run"
+    write_launch(path, first, force=False)
+    row = (path / "measured.csv").read_text().rstrip("\n")
+    (path / "measured.csv").write_text(row.replace(",,", ",12.5,", 1) + "\n")
+    write_launch(path, second, force=True)
+    (kept,) = read_rows(path / "measured.csv.yours")
+    assert kept.text("plan_file") == str(path / "plan.json.yours")
+
+
+@pytest.mark.parametrize("name", ["launch.sbatch", "plan.json", RECORD, "folder"])
+def test_links_are_neither_followed_nor_replaced(
+    name: str, folder: LaunchFolder, tmp_path: Path
+) -> None:
+    path, mine = tmp_path / "run", tmp_path / "mine"
+    write_folder(path, folder.files, force=False)
+    mine.write_text("years of work")
+    if name == "folder":
+        path, linked = tmp_path / "link", path
+        path.symlink_to(linked)
+    else:
+        (path / name).unlink()
+        (path / name).symlink_to(mine)
+    with pytest.raises(UsageError, match="is a link"):
+        write_folder(path, folder.files, force=True)
+    assert mine.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_nothing_is_lost_by_a_write_that_fails(
+    when: str, folder: LaunchFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, in a folder of an earlier launch or where there is none."""
+    path = tmp_path / "run"
+    if when == "after":
+        write_folder(path, {"plan.json": "old"}, force=False)
+        (path / "plan.json").write_text("edited")
+
+    def full(_: int) -> None:
+        raise OSError(ENOSPC, "disk full")
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"disk full.*run"):
         write_folder(path, folder.files, force=True)
-    assert [item.name for item in tmp_path.iterdir()] == ["run"]
-    assert (path / "plan.json").read_text() == "old"
+    assert [item.name for item in tmp_path.iterdir()] == (["run"] if when == "after" else [])
+    if when == "after":
+        assert {item.name for item in path.iterdir()} == {"plan.json", RECORD}
+        assert (path / "plan.json").read_text() == "edited"
 
 
-def test_what_is_no_launch_folder_is_not_replaced(folder: LaunchFolder, tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="no launch folder"):
-        write_folder(tmp_path, folder.files, force=True)
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+def test_what_planner_did_not_write_is_not_replaced(folder: LaunchFolder, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("years of work")
+    for record in (None, "{}", '{"sha256": 5}', "[" * 60_000, '{"sha256": {"../thesis": "0"}}'):
+        if record is not None:
+            (tmp_path / RECORD).write_text(record)
+        with pytest.raises(UsageError, match=r"did not write it|does not say"):
+            write_folder(tmp_path, folder.files, force=True)
+        assert (tmp_path / "README.md").read_text() == "years of work"
     with pytest.raises(UsageError, match="is a file"):
-        write_folder(tmp_path / "thesis.tex", folder.files, force=True)
+        write_folder(tmp_path / "README.md", folder.files, force=True)
     write_folder(tmp_path / "a" / "b", folder.files, force=True)
     assert (tmp_path / "a" / "b" / "plan.json").is_file()
 

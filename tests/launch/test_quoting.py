@@ -47,7 +47,10 @@ NAMES = (
 # All of them in one name, which every file then holds.
 HOSTILE = " ".join(NAMES)
 NODES_AS = get_args(NodesAs)
-RUN = r'\s*export RUN_NAME="\$\{RUN_NAME:-[-a-z0-9]*\}"|\s*--(master-addr|main_process_ip) [-a-z0-9.]+ --[-\w ]+ \\'
+RUN = (
+    r'\s*export RUN_NAME="\$\{RUN_NAME:-[-a-z0-9]*\}"|'
+    r"\s*--(master-addr|main_process_ip) [-a-z0-9.]+ --[-\w ]+ \\"
+)
 CONTROLS = ("a\nb", "a\rb", "a\x1b[2Jb", "a\x00b", "a\x85b", "a\u2028b", "a\u202eb", "a\tb")
 
 

@@ -8,10 +8,11 @@ from typing import get_args
 
 import pytest
 
+from planner.job.written_folder import write_folder
 from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
 from planner.launch.contract import Launch, NodesAs
-from planner.launch.folder import launch_folder, write_folder
+from planner.launch.folder import launch_folder
 from planner.launch.plans import refusals_of
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch

@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 from planner.job.models.hf_config import model_from_hf_config
+from planner.job.written_folder import write_folder
 from planner.launch.contract import NodesAs, run_name
-from planner.launch.folder import launch_folder, write_folder
+from planner.launch.folder import launch_folder
 from planner.launch.read.document import yaml_document
 from planner.launch.read.nanotron import unknown_keys
 from planner.launch.read.text import Text
@@ -91,18 +92,26 @@ def test_the_preflight_takes_the_program_s_place(target: str, start: Start) -> N
     assert nodes == str(example(target).nodes)
 
 
-def test_megatron_s_variables(start: Start) -> None:
+def test_megatron_s_variables(start: Start, tmp_path: Path) -> None:
+    data, weights = tmp_path / "d", tmp_path / "weights"
+    data.with_suffix(".bin").touch()
+    weights.mkdir()
     trial = start("megatron-core", "torchrun")
     assert "--mock-data" in trial
     assert "--save" not in trial
-    real = start("megatron-core", "torchrun", DATA_PATH="/d", TOKENIZER="/t", TRAIN_STEPS="9",
-                 HOME="/home/me")  # fmt: skip
+    real = start("megatron-core", "torchrun", DATA_PATH=str(data), TOKENIZER="/t", TRAIN_STEPS="9",
+                 HOME="/home/me", PRETRAINED=str(weights), WARMUP_STEPS="3",
+                 STOP_AFTER_MINUTES="60")  # fmt: skip
     saved = f"/home/me/checkpoints/{run_name(example('megatron-core'))}"
-    for words in ("--data-path /d", "--tokenizer-model /t", "--train-iters 9", f"--save {saved}",
+    for words in (f"--pretrained-checkpoint {weights}", "--lr-warmup-iters 3",
+                  "--exit-duration-in-mins 60", f"--data-path {data}", "--tokenizer-model /t",
+                  "--train-iters 9", f"--save {saved}",
                   f"--load {saved}", "--ckpt-format torch_dist"):  # fmt: skip
         assert words in real
     assert "--mock-data" not in real
-    assert "--save" not in start("megatron-core", "torchrun", DATA_PATH="/d", CHECKPOINTS="")
+    assert "--save" not in start("megatron-core", "torchrun", DATA_PATH=str(data), CHECKPOINTS="")
+    assert "--pretrained-checkpoint" not in trial
+    assert "--exit-duration-in-mins" not in trial
 
 
 def test_nanotron_s_variables(tmp_path: Path) -> None:
@@ -133,6 +142,10 @@ def test_nanotron_s_variables(tmp_path: Path) -> None:
     assert real["data_stages"][0]["data"]["dataset"] == {"dataset_folder": "/d"}
     assert real["tokenizer"]["tokenizer_name_or_path"] == "/t"
     assert real["tokens"]["train_steps"] == 5
+    assert "std" in real["model"]["init_method"]
+    weighted = config(PRETRAINED="/w", WARMUP_STEPS="7", TRAIN_STEPS="50")
+    assert weighted["model"]["init_method"] == {"path": "/w"}
+    assert weighted["optimizer"]["learning_rate_scheduler"]["lr_warmup_steps"] == 7
     assert real["optimizer"]["learning_rate_scheduler"]["learning_rate"] == 1e-3
     assert real["optimizer"]["learning_rate_scheduler"]["lr_warmup_steps"] < 5
     assert real["checkpoints"]["checkpoints_path"] == str(folder)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from socket import create_connection, socket
 from threading import Event, Thread
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
-from planner.report.serve import answers
+from planner.cli import serve as serve_command
+from planner.report.serve import answers, app, connections
 from planner.report.serve.answers import BusyError, Desk, Remembered, Session
 from planner.report.serve.app import MOST_BODY_BYTES, make_app
 from planner.report.serve.inputs import MOST_GPUS, Inputs
@@ -190,3 +195,66 @@ def test_the_plan_file_is_the_one_of_the_command_line(client: TestClient) -> Non
     _search(client)
     text = client.get("/plans.json").text
     assert to_json(SearchResult.model_validate_json(text)) == text
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The server as the command starts it, which waits half a second for slow senders."""
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 16)
+    monkeypatch.setattr(app, "MOST_BODY_S", 0.5)
+    servers: list[uvicorn.Server] = []
+    begun, real = Event(), uvicorn.Server.startup
+
+    async def startup(self: uvicorn.Server, sockets: list[socket] | None = None) -> None:
+        await real(self, sockets)
+        servers.append(self)
+        begun.set()
+
+    monkeypatch.setattr(uvicorn.Server, "startup", startup)
+    listening = serve_command._listening(0)
+    thread = Thread(target=serve_command._serve, args=(listening, 1.0))
+    number = listening.getsockname()[1]
+    thread.start()
+    assert begun.wait(30)
+    yield number
+    servers[0].should_exit = True
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+HALF_HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow"
+WHOLE = b"GET /page.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", HALF_HEAD, WHOLE + HALF_HEAD])
+def test_half_a_request_ends(port: int, sent: bytes) -> None:
+    """Nothing, half a head, and half a second one behind a whole request."""
+    with closing(create_connection(("127.0.0.1", port), timeout=30)) as slow:
+        slow.sendall(sent)
+        while True:
+            try:
+                if not slow.recv(65_536):
+                    break
+            except ConnectionResetError:
+                break
+
+
+def test_half_a_body_ends(port: int) -> None:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as slow:
+        slow.putrequest("POST", "/search")
+        slow.putheader("Content-Type", "application/json")
+        slow.putheader("Content-Length", "400")
+        slow.endheaders(b"{")
+        assert slow.getresponse().status == 408
+
+
+def test_many_slow_connections_keep_nobody_out(port: int) -> None:
+    slow = [create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
+    for each in slow:
+        each.send(HALF_HEAD)
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as page:
+        page.request("GET", "/page.css")
+        assert page.getresponse().status == 200
+    for each in slow:
+        each.close()

@@ -165,7 +165,7 @@ def single_device(row: Row) -> tuple[OpContext, Key]:
     profile = load_framework("hf-fsdp2" if shards > 1 else framework)
     model = reference_model(name, _integer(row, "layers", 0) or None)
     context = OpContext(
-        model if profile.builds_mtp else model.without_mtp(),
+        model.with_mtp(0) if profile.mtp == "never" else model,
         profile,
         _integer(row, "seq"),
         attention="eager" if row.get("attention") == "eager" else "flash",

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from planner.job.errors import UsageError, demand_installed
+from planner.job.written_folder import refuse_folder
 
-_NAME = "journal.sqlite"
+_NAME, _LOCK = "journal.sqlite", ".sweep.lock"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS header (name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS searches (key TEXT PRIMARY KEY, record TEXT, error TEXT);
@@ -96,17 +99,50 @@ def opened(folder: Path, *, anew: bool = False) -> Iterator[Journal]:
     demand_installed("sweeps need", "sweep", "filelock", "pyarrow")
     from filelock import FileLock, Timeout
 
+    refuse_folder(folder, force=True)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _NAME
+    path, lock_file = folder / _NAME, folder / _LOCK
+    _refuse_foreign(path, lock_file)
     try:
-        lock = FileLock(folder / "lock", timeout=0).acquire()
+        lock = FileLock(lock_file, timeout=0).acquire()
     except Timeout:
         raise UsageError(f"{folder}: another sweep writes there; wait for it, or give -o") from None
     with lock:
-        for old in (path, path.with_name(f"{_NAME}-journal")) if anew else ():
-            old.unlink(missing_ok=True)
+        if anew and path.exists():
+            _set_aside(path)
         with closing(sqlite3.connect(path)) as base:
             yield Journal(path, base, _TABLES)
+
+
+def _refuse_foreign(path: Path, lock_file: Path) -> None:
+    """UsageError for a link, and for files of these names that hold something else."""
+    for each in (path, path.with_name(f"{_NAME}-journal"), lock_file):
+        if each.is_symlink() or (each.exists() and not each.is_file()):
+            raise UsageError(f"{each} is a link, or no file; give another folder to -o")
+    if lock_file.exists() and lock_file.stat().st_size:
+        raise UsageError(f"{lock_file} is no lock of a sweep; give another folder to -o")
+    if path.exists() and not _tables(path) <= {"header", "searches"}:
+        raise UsageError(f"{path} is a database of something else; give another folder to -o")
+
+
+def _tables(path: Path) -> set[str]:
+    """Names of what a database holds; none where the file is damaged, or is no database."""
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
+        try:
+            return {
+                name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE sql > ''")
+            }
+        except sqlite3.DatabaseError:
+            return set()
+
+
+def _set_aside(path: Path) -> None:
+    """Keep an earlier journal under the first name that is free: it may hold days of work."""
+    names = (f".old{number or ''}" for number in count())
+    ending = next(each for each in names if not os.path.lexists(f"{path}{each}"))
+    for each in (path.with_name(f"{_NAME}-journal"), path):
+        if each.exists():
+            each.rename(f"{path}{ending}{each.name.removeprefix(_NAME)}")
 
 
 def read_only(folder: Path, file: Path) -> Journal:

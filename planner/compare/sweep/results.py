@@ -11,12 +11,13 @@ from typing import Any
 from hardware.files import shipped_toml
 from planner.compare.sweep.grid import Grid
 from planner.compare.sweep.journal import Journal
-from planner.job.written import write_bytes
+from planner.job.written_folder import refuse_names, write_folder
 
 # Column -> its type in Arrow, its unit and what it means: of rows, and of where each was searched.
 _COLUMNS = shipped_toml("planner.compare.sweep", "columns.toml")
 FIGURES, PROVENANCE = _COLUMNS["figures"], _COLUMNS["provenance"]
 _GROUP = 5_000
+_NAMES = "results.parquet", "provenance.parquet"
 
 
 def rows(grid: Grid, journal: Journal) -> Iterator[dict[str, Any]]:
@@ -49,14 +50,20 @@ def _labels(grid: Grid) -> tuple[str, ...]:
     return tuple(name for name in (*grid.axes, *grid.price_axes) if name not in FIGURES)
 
 
+def refuse_results(folder: Path) -> None:
+    """UsageError where the results would replace what no sweep wrote; before any search."""
+    refuse_names(folder, _NAMES)
+
+
 def write(grid: Grid, journal: Journal, folder: Path) -> tuple[Path, Path]:
     """results.parquet and provenance.parquet, each whole or not at all. OSError."""
-    paths = folder / "results.parquet", folder / "provenance.parquet"
+    paths = folder / _NAMES[0], folder / _NAMES[1]
     made_by = journal.header | {"fixed": grid.fixed}
-    write_bytes(paths[0], _parquet(rows(grid, journal), _labels(grid), FIGURES, made_by))
-    write_bytes(
-        paths[1], _parquet(provenance(grid, journal), tuple(grid.axes), PROVENANCE, made_by)
+    tables = (
+        _parquet(rows(grid, journal), _labels(grid), FIGURES, made_by),
+        _parquet(provenance(grid, journal), tuple(grid.axes), PROVENANCE, made_by),
     )
+    write_folder(folder, dict(zip(_NAMES, tables, strict=True)), force=True)
     return paths
 
 

@@ -103,10 +103,10 @@ def _compile_once() -> None:
     """Compile the cost core unless the node has it; other processes of the node wait for it."""
     from filelock import FileLock
 
-    from planner.cost._machine_code import cache_folder, cache_is_writable
+    from planner.cost._machine_code import cache_folder, why_not_kept
     from planner.predict.warmup import warm_up
 
-    if not cache_is_writable():
+    if why_not_kept():
         return
     with FileLock(cache_folder() / "compiling.lock"):
         warm_up()

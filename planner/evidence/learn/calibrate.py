@@ -27,6 +27,7 @@ from planner.evidence.learn.linear import (
     equations,
     likeness,
     measured_log,
+    measured_logs,
     no_equations,
     predicted_logs,
     run_configurations,
@@ -94,7 +95,7 @@ def fit_figure(
     more = benches if benches is not None and benches.figure == figure else no_equations(figure)
     if not runs and not len(more.residuals):
         return None
-    measured = np.array([measured_log(run, figure) or math.nan for run in runs])
+    measured = measured_logs(runs, figure)
     before = measured - predicted_logs(runs, figure, {}, LearningModel)
     for run, times in zip(runs, np.exp(np.abs(before.clip(-_BEYOND, _BEYOND))), strict=True):
         if times > MOST_TIMES:

@@ -13,9 +13,9 @@ from planner.evidence.learn.posterior import Array
 from planner.evidence.runs.predict import Prediction, cost_predictions, degree_columns
 from planner.evidence.runs.report import known, predicted
 from planner.job.job import Job
+from planner.predict.altered_model import AlteredModel
 from planner.predict.cost_model import Columns, CostModel
 from planner.predict.likeness import Configurations, configurations, covariance
-from planner.search.trial import TrialModel
 
 # Change of a log at which derivatives are taken: far above rounding, near linear.
 _STEP = 0.05
@@ -25,7 +25,7 @@ Factors = Mapping[str, float]
 ModelOf = Callable[[Job, Factors], CostModel]
 
 
-class LearningModel(TrialModel):
+class LearningModel(AlteredModel):
     """The cost model of a job with given factors instead of its cluster's, and perhaps constants
     of `planner.evidence.fit.step_fit` multiplied."""
 
@@ -72,6 +72,12 @@ def measured_log(prediction: Prediction, figure: Figure) -> float | None:
     return math.log(pair[1]) if pair and pair[0] and pair[1] > 0.0 else None
 
 
+def measured_logs(runs: Sequence[Prediction], figure: Figure) -> Array:
+    """`measured_log` of every run, (runs,); nan where there is none. A run of 1 s has 0."""
+    logs = (measured_log(run, figure) for run in runs)
+    return np.array([math.nan if log is None else log for log in logs])
+
+
 def likeness(runs: Sequence[Prediction], figure: Figure) -> Array:
     """Covariance of what is alike for like runs, (runs, runs); of memory, whose account is exact
     where its terms are, nothing is."""
@@ -100,7 +106,7 @@ def equations(
     `widths` of their logs (parameters,)."""
     if not predictions:
         return no_equations(figure)
-    measured = np.array([measured_log(one, figure) or math.nan for one in predictions])
+    measured = measured_logs(predictions, figure)
     about = dict(at or {})
     base, slopes = tangent(
         lambda factors: predicted_logs(predictions, figure, factors, model_of),

@@ -18,7 +18,14 @@ from typing import IO
 import numpy as np
 
 from hardware.errors import HardwareError
-from hardware.files import demand_file, json_content, read_text, shipped_toml
+from hardware.files import (
+    LARGEST_INTEGER,
+    demand_file,
+    json_content,
+    number_error,
+    read_text,
+    shipped_toml,
+)
 from planner.job.errors import UsageError
 from planner.job.quantities import share
 
@@ -90,11 +97,19 @@ def _take(match: re.Match[str], found: LogFigures) -> None:
         elif unit:
             found.add(name, value)
         else:
-            found.gbs, found.gbs_unit = round(value), what
+            found.gbs, found.gbs_unit = round(_bounded(value, "the global batch")), what
             # `human_format` of src/nanotron/logging/base.py rounds to three places.
             found.gbs_places = 3 if text[-1] in _SCALES else None
     if parts_s:
         found.add("step_s", sum(parts_s))
+
+
+def _bounded(value: float, name: str) -> float:
+    """A figure that a run can have. ValueError names it; for nan too, which is no step's time."""
+    if not abs(value) <= LARGEST_INTEGER:
+        shown = f"{value:g}" if isinstance(value, float) else "a number of many digits"
+        raise ValueError(f"{name} is {shown}; no run has that")
+    return float(value)
 
 
 def mlperf(line: str, found: LogFigures) -> None:
@@ -103,18 +118,22 @@ def mlperf(line: str, found: LogFigures) -> None:
     _, mark, text = line.partition(":::MLLOG")
     try:
         event = json.loads(text) if mark else None
-    except ValueError:
+    except json.JSONDecodeError:
         return
+    except RecursionError:
+        raise ValueError("an event is nested too deep") from None
+    except ValueError as error:
+        raise ValueError(number_error(error)) from None
     if not isinstance(event, dict):
         return
     key, value = event.get("key"), event.get("value")
     if key == "global_batch_size" and isinstance(value, int | float) and value > 0:
-        found.gbs = round(value)
+        found.gbs = round(_bounded(value, key))
     elif key == "tracked_stats" and isinstance(value, dict):
         for name, kind in (("train_step_time", "step_s"), ("throughput", "samples_per_s")):
             figure = value.get(name)
             if isinstance(figure, int | float) and not isinstance(figure, bool):
-                found.add(kind, float(figure))
+                found.add(kind, _bounded(figure, name))
 
 
 READERS = (*_PATTERNS, "MLPerf")
@@ -141,11 +160,10 @@ def read_log(path: Path) -> TrainingLog:
     lines = 0
     for line in text_lines(path):
         lines += 1
-        mlperf(line, found["MLPerf"])
-        for name, patterns in _PATTERNS.items():
-            for pattern in patterns:
-                if match := pattern.search(line):
-                    _take(match, found[name])
+        try:
+            _take_all(line, found)
+        except ValueError as error:
+            raise UsageError(f"{path}, line {lines}: {error}") from None
     name = max(found, key=lambda one: len(found[one].values))
     if not found[name].values:
         raise UsageError(
@@ -154,6 +172,15 @@ def read_log(path: Path) -> TrainingLog:
             "or its usual `elapsed time per iteration`, DeepSpeed wall_clock_breakdown)"
         )
     return TrainingLog(path, name, found[name])
+
+
+def _take_all(line: str, found: Mapping[str, LogFigures]) -> None:
+    """What a line tells in each format. ValueError for a figure that no run has."""
+    mlperf(line, found["MLPerf"])
+    for name, patterns in _PATTERNS.items():
+        for pattern in patterns:
+            if match := pattern.search(line):
+                _take(match, found[name])
 
 
 def text_lines(path: Path) -> Iterator[str]:

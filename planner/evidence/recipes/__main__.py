@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     text = page(comparisons, predict_rows(rows) if given.markdown else ())
     if given.markdown:
-        write_text(Path(given.markdown), text)
+        write_text(Path(given.markdown), text, force=True)
     else:
         sys.stdout.write(text)
 

@@ -193,17 +193,21 @@ def _with_techniques_s(prediction: Prediction, mapped: MappedRow, names: tuple[s
 
 
 def search_job(mapped: MappedRow) -> Job:
-    """The job of a recipe with its degrees open: what it states of software stays, further
-    techniques of its framework are on or tried unless they round otherwise, its recompute mode is
-    among those tried."""
+    """The job of a recipe with its degrees open: what it states of software stays, as if it were
+    asked for; further techniques of its framework are on or tried where a search takes them; its
+    recompute mode is among those tried."""
     job = mapped.job
     modes = searched_modes(job.model, job.framework)
     names = {mode.modules for mode in modes}
     modes = modes if mapped.mode.modules in names else (*modes, mapped.mode)
     site = site_of(job.framework, job.model, job.cluster, inside=True)
-    rounded = [one for one in job.framework.techniques if one.rounds]
-    other = tuple(one.name for one in rounded if not _has(job.framework, one))
-    decision = decide(job.framework.name, job.framework.techniques, (), other, site)
+    asked = tuple(
+        one.name
+        for one in job.framework.techniques
+        if one.effect == "numerics" and not one.profile and not site.obstacle(one)
+        if _has(job.framework, one)
+    )
+    decision = decide(job.framework.name, job.framework.techniques, asked, (), site)
     return replace(
         job,
         framework=with_techniques(job.framework, decision.used),

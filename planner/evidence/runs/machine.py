@@ -115,13 +115,16 @@ def _nodes(gpu: str, kind: str | None) -> str:
 @cache
 def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Cluster:
     cluster = parse_gpus(f"{count}x{_nodes(name, fabric.kind if fabric else None)}")
-    if fabric is not None:
-        cluster = fabric.applied(cluster)
-    if not per_node or per_node >= cluster.gpus_per_node:
-        return cluster
-    # The source states a smaller node: fewer GPUs behind each switch, same links per GPU.
-    domain = min(cluster.scale_up_domain_gpus, per_node)
-    return cluster.model_copy(update={"gpus_per_node": per_node, "scale_up_domain_gpus": domain})
+    if per_node and per_node < cluster.node_gpus:
+        # The source states a smaller node: fewer GPUs behind each switch, same links per GPU.
+        smaller = {
+            "gpus_per_node": min(per_node, cluster.gpus_per_node),
+            "scale_up_domain_gpus": min(cluster.scale_up_domain_gpus, per_node),
+            "node_gpus": per_node,
+        }
+        cluster = cluster.model_copy(update=smaller)
+    # A stated rate is that of the stated node.
+    return cluster if fabric is None else fabric.applied(cluster)
 
 
 def cluster_of(row: MeasuredRow) -> Cluster:

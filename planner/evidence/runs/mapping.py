@@ -32,6 +32,7 @@ from planner.evidence.runs.stated import (
     optimizer_name,
     optimizer_share,
     states_dropout,
+    time_gap,
     unstated_chunks,
 )
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
@@ -60,7 +61,8 @@ _SHARDED = 2
 class MappedRow:
     """A measured row as the planner sees it; `block_layers` None means an even split.
 
-    `memory_gap` names what keeps its memory from being predicted, if anything does.
+    `memory_gap` and `time_gap` name what keeps its memory or its step time from being predicted, if
+    anything does.
     """
 
     row: MeasuredRow
@@ -70,6 +72,7 @@ class MappedRow:
     block_layers: tuple[int, ...] | None
     assumed: tuple[str, ...]
     memory_gap: str | None = None
+    time_gap: str | None = None
     # Of each stage's layers, those that the mode holds for.
     recomputed_share: float = 1.0
     # The layout in full, where a plan file gives it.
@@ -116,7 +119,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
     )
     demand_possible(row, job, degrees)
     return MappedRow(
-        row, job, degrees, mode, block_layers(row), assumed, memory_gap(row),
+        row, job, degrees, mode, block_layers(row), assumed, memory_gap(row), time_gap(row),
         recomputed_share(row, mode, job),
     )  # fmt: skip
 

@@ -74,8 +74,8 @@ class Prediction:
 
     @property
     def step_time_s(self) -> float | None:
-        """Predicted seconds of a step."""
-        if self.step is None:
+        """Predicted seconds of a step; None where the row does not state what decides them."""
+        if self.step is None or self.configured.time_gap:
             return None
         return float(self.step[f.STEP_TIME]) * self.configured.batch_share
 

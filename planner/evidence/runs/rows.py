@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from hardware.files import csv_table, read_text, shipped_toml
 from planner.job.errors import UsageError
+from planner.job.written_folder import YOURS
 from planner.predict.uncertainty.families import Figure
 
 Item = TypeVar("Item")
@@ -197,8 +198,16 @@ def _cells(path: Path, cells: dict[str, str]) -> dict[str, str]:
     texts = {key: value for key, value in cells.items() if key}
     plan_file = texts.get(PLAN_COLUMN, "").strip()
     if plan_file:
-        texts[PLAN_COLUMN] = str(path.parent / plan_file)
+        texts[PLAN_COLUMN] = str(_plan_beside(path, plan_file))
     return texts
+
+
+def _plan_beside(path: Path, plan_file: str) -> Path:
+    """The plan file that a row names. Rows that were kept as FILE.yours when their launch was
+    written again belong to the plan that was kept with them."""
+    kept = re.search(rf"{re.escape(YOURS)}\d*$", path.name)
+    beside = path.parent / f"{plan_file}{kept[0] if kept else ''}"
+    return beside if beside.is_file() else path.parent / plan_file
 
 
 def _demand_columns(path: Path, header: Sequence[str] | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow, named, zero_stage_named
 from planner.evidence.runs.stated import optimizer_share
 from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
-from planner.job.frameworks.profile import with_tables
+from planner.job.frameworks.profile import FP32_PRECISIONS, with_tables
 from planner.predict.uncertainty.families import UNFAMILIAR
 
 Tables = dict[str, Mapping[str, Any]]
@@ -110,8 +111,9 @@ def _profile(
 ) -> FrameworkProfile:
     """One object per distinct variant, so that rows which share it are costed together."""
     profile = load_framework(name)
-    if mixed and any(mode.name == "amp" for mode in profile.modes):
-        profile = profile.in_mode("amp")
+    wanted = "fp32" if precision in FP32_PRECISIONS else "amp" if mixed else "bf16"
+    if any(mode.name == wanted for mode in profile.modes):
+        profile = profile.in_mode(wanted)
     for index in applied:
         profile = with_tables(profile, _variants()[index].changes(profile))
     changes: dict[str, object] = {"family": UNFAMILIAR} if unfamiliar else {}
@@ -138,7 +140,6 @@ def tables_of(name: str, profile: str) -> Tables:
 UNFUSED_MEGATRON = "megatron-lm-2022"
 GENERIC_3D = "generic-3d"
 _FULLY_SHARDED = 3
-_WIDE = ("fp32", "tf32")
 
 _SHARDED_PROFILE = {"hf-transformers": "hf-fsdp2", "nanogpt": "fsdp1"}
 
@@ -148,12 +149,22 @@ def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tupl
 
     UnpredictableRowError for 32-bit arithmetic, unless the profile says what it keeps then.
     """
+    row = _with_usual_compiling(row)
     name, assumed = _name(row)
     # A variant may name another profile than the framework's.
     name = next((one.use for one in _variants() if one.use and one.applies(name, row)), name)
-    if precision in _WIDE and precision not in load_framework(name).precisions:
+    if precision in FP32_PRECISIONS and precision not in load_framework(name).precisions:
         raise UnpredictableRowError(f"{name} in {precision} is not modelled")
     return _varied(name, row, precision, unfamiliar=bool(assumed)), assumed
+
+
+def _with_usual_compiling(row: MeasuredRow) -> MeasuredRow:
+    """The row with `compile` as its framework has it unless told otherwise, where it says nothing:
+    time and memory then count on the same."""
+    usual = named("usual_compile", row.fact("framework"))
+    if row.text("compile") or usual is None:
+        return row
+    return replace(row, cells=row.cells | {"compile": usual})
 
 
 def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ import re
 
 from hardware.errors import HardwareError
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import MeasuredRow, words_of
+from planner.evidence.runs.rows import MeasuredRow, named, words_of
 from planner.job.frameworks import FrameworkProfile
 from planner.job.job import Job
 from planner.predict.device import gpu_inputs
@@ -77,6 +77,12 @@ def memory_gap(row: MeasuredRow) -> str | None:
     if row.says("recompute", r"\bbut\b"):
         return "what full recomputation keeps by a policy is not modelled"
     return None
+
+
+def time_gap(row: MeasuredRow) -> str | None:
+    """Why the row's step time is not predicted: its samples are padded to a length that it does not
+    state; None otherwise. Memory is that of the longest samples, which fill the sequence length."""
+    return named("sequences", row.fact("sequences"))
 
 
 def optimizer_share(row: MeasuredRow) -> float:

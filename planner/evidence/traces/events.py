@@ -8,6 +8,7 @@ terms need is kept.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from hardware.files import demand_file
+from hardware.files import demand_file, number_error
 from planner.job.errors import UsageError
 
 Event = dict[str, Any]
@@ -31,6 +32,8 @@ _LONGEST_HEADER = 1 << 24
 _LIST = re.compile(r"\s*\[(?=\s*[{\]])")
 _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _RANK = re.compile(r'"rank"\s*:\s*(\d{1,9})')
+# Bytes that a compressed trace may unpack to: in all, by its size, and any file.
+_MOST_UNPACKED, _MOST_RATIO, _LEAST_UNPACKED = 1 << 36, 200, 1 << 26
 _BETWEEN = " \t\r\n,"
 _EXPECTED = "give a trace of torch.profiler (export_chrome_trace, or tensorboard_trace_handler)"
 
@@ -58,6 +61,10 @@ class EventStream:
             raise UsageError(
                 f"{self.path} is no text in UTF-8 ({error.reason}); {_EXPECTED}"
             ) from None
+        except UsageError:
+            raise
+        except ValueError as error:
+            raise UsageError(f"{self.path}: {number_error(error)}; {_EXPECTED}") from None
         except RecursionError:
             raise UsageError(f"{self.path}: an event is nested too deep; {_EXPECTED}") from None
 
@@ -66,7 +73,7 @@ class EventStream:
         with self.path.open("rb") as stream:
             packed = stream.read(2) == b"\x1f\x8b"
         if packed:
-            return gzip.open(self.path, "rt", encoding="utf-8")
+            return io.TextIOWrapper(_Unpacked(self.path), encoding="utf-8")
         return self.path.open(encoding="utf-8")
 
     def _events(self, stream: IO[str]) -> Iterator[Event]:
@@ -110,6 +117,35 @@ class EventStream:
                 "export it anew"
             )
         return UsageError(f"{self.path}: an event is not valid JSON ({error.msg}); {_EXPECTED}")
+
+
+class _Unpacked(gzip.GzipFile):
+    """A compressed file that ends in a UsageError where it unpacks to more than any trace.
+
+    Traces shrink to between a tenth and a thirtieth; a thousandth is what deflate does to zeros.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "rb")
+        self._path = path
+        packed = path.stat().st_size
+        self._most = min(_MOST_UNPACKED, max(_LEAST_UNPACKED, _MOST_RATIO * packed))
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes."""
+        return self._counted(super().read(size))
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next bytes, from one read of the file."""
+        return self._counted(super().read1(size))
+
+    def _counted(self, content: bytes) -> bytes:
+        if self.tell() > self._most:
+            raise UsageError(
+                f"{self._path}: the compressed file unpacks to more than {self._most >> 20:,} MiB, "
+                f"over {_MOST_RATIO} times its size or more than any trace; {_EXPECTED}"
+            )
+        return content
 
 
 def _is_wrong(error: json.JSONDecodeError, buffer: str) -> bool:

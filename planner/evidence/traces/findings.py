@@ -39,7 +39,8 @@ def findings(ranks: Sequence[RankTrace]) -> list[Finding]:
         _found(group, median(rank.exposed.get(group, 0.0) for rank in ranks))
         for group in sorted({group for rank in ranks for group in rank.exposed})
     )
-    found = (*exposed, *_waiting(ranks), *_calls(ranks), *_uneven(ranks))
+    pageable = _found("pageable", median(rank.copies.get("pageable", 0.0) for rank in ranks))
+    found = (*exposed, pageable, *_waiting(ranks), *_calls(ranks), *_uneven(ranks))
     worth = [one for one in found if one.seconds >= _WORTH * step_s]
     first = [rank.first_over_rest for rank in ranks if rank.first_over_rest is not None]
     if first and median(first) > _FIRST:

@@ -26,6 +26,7 @@ _STEP = re.compile(r"^ProfilerStep#(\d+)$")
 _SYNCHRONISES = re.compile(
     r"^(cuda|hip)(StreamSynchronize|DeviceSynchronize|EventSynchronize|Memcpy)$|^cuStreamSynchronize"
 )
+_HOST_MEMORY = re.compile(r"\b(pinned|pageable)\b", re.IGNORECASE)
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$")
 # Operators that wait for the GPU to hand a number to the CPU.
 READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
@@ -43,10 +44,11 @@ def _doubles() -> array[float]:
 
 @dataclass
 class Collected:
-    """What is kept of a trace: starts and ends, s, of kernels by term and of collectives by group;
-    starts of calls by name. 16 bytes a kernel."""
+    """What is kept of a trace: starts and ends, s, of kernels by term, of copies by the memory that
+    they use, and of collectives by group; starts of calls by name. 16 bytes a kernel."""
 
     kernels: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
+    copies: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
     groups: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
     waits: array[float] = field(default_factory=_doubles)
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -61,7 +63,8 @@ class RankTrace:
     """One rank over its whole steps, seconds a step (mean over `steps`; all that was traced is one
     where none is `marked`).
 
-    `terms`: GPU time of kernels by term; `exposed`, `hidden`: collectives by group, and what of
+    `terms`: GPU time of kernels by term; `copies`: of the copies among them, by the memory that
+    they use (`copy_memory`); `exposed`, `hidden`: collectives by group, and what of
     them no other kernel covers; `busy_s`: any kernel; `idle_s`: none, of it `idle_synchronised_s`
     while or right after the CPU waited for the GPU. `calls`: of synchronising, reading and
     allocating functions, a step. `first_over_rest`: the first step over the median of the others.
@@ -73,6 +76,7 @@ class RankTrace:
     marked: bool
     step_s: float
     terms: dict[str, float]
+    copies: dict[str, float]
     exposed: dict[str, float]
     hidden: dict[str, float]
     compute_s: float
@@ -128,6 +132,8 @@ def _add(found: Collected, event: dict[str, Any], start: float, end: float) -> N
         term = kernel_term(name, category)
         if term != "communication":
             found.kernels[term].extend((start, end))
+            if term == "copies":
+                found.copies[copy_memory(name)].extend((start, end))
         else:
             arguments = event.get("args")
             group = collective_group(name, arguments if isinstance(arguments, dict) else {})
@@ -176,6 +182,7 @@ def _summary(path: Path, rank: int, found: Collected) -> RankTrace:
         marked=bool(found.gpu_steps or found.steps),
         step_s=(bounds[-1][1] - bounds[0][0]) / count,
         terms=by("term"),
+        copies=by("copies"),
         exposed=by("exposed"),
         hidden=by("hidden"),
         compute_s=mean["all", "compute"],
@@ -198,6 +205,8 @@ def _sums(found: Collected, waits: Spans, start: float, end: float) -> dict[tupl
     idle = complement(every, start, end)
     long = idle[idle[:, 1] - idle[:, 0] > _SHORT_GAP_S]
     sums = {("term", term): length(spans) for term, spans in kernels.items()}
+    for memory, values in found.copies.items():
+        sums["copies", memory] = length(within(_spans(values), start, end))
     for name, spans in groups.items():
         sums["exposed", name] = length(union(spans, compute)) - length(compute)
         sums["hidden", name] = max(0.0, length(spans) - sums["exposed", name])
@@ -288,6 +297,14 @@ def kernel_term(name: str, category: str) -> str:
     if category in ("gpu_memcpy", "gpu_memset"):
         return "copies"
     return next((term for term, pattern in _KERNELS if pattern.search(name)), OTHER)
+
+
+@lru_cache(maxsize=10_000)
+def copy_memory(name: str) -> str:
+    """The host memory that a copy uses, `pinned` or `pageable`, or `GPU` for a copy or a fill
+    within GPUs. CUPTI names both ends: "Memcpy HtoD (Pageable -> Device)"."""
+    found = _HOST_MEMORY.search(name)
+    return found[1].lower() if found else "GPU"
 
 
 def collective_group(name: str, arguments: dict[str, Any]) -> str:

@@ -6,14 +6,19 @@ alone and refuses every reference to code, so that a file which asks for a funct
 
 from __future__ import annotations
 
+import json
+import math
 import pickle
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hardware.errors import HardwareError
 from hardware.files import demand_file, shipped_toml
 from planner.job.errors import UsageError
 
@@ -27,8 +32,11 @@ OTHER = "other"
 # What damaged pickles raise; no memory, or an overflow, where a stated length is not there.
 _DAMAGED = (
     EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError,
+    RecursionError,
 )  # fmt: skip
 _SHOWN_FRAMES = 3
+# Beyond any stack and name that a program has.
+_MOST_FRAMES, _LONGEST_NAME = 1000, 1000
 
 
 class _NoCode(pickle.Unpickler):
@@ -74,16 +82,70 @@ class Snapshot:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """A snapshot of the device with the most memory. UsageError for what is none, or holds
-    code."""
+    """A snapshot of the device with the most memory. UsageError for what is none, holds code, or
+    takes far longer than its size lets expect: a process of its own reads it, whose time is
+    limited, for a few bytes of a pickle can ask for any amount of work inside one instruction."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist") from None
+    limit_s = _LEAST_S + size * _S_PER_BYTE
+    command = [sys.executable, "-P", "-c", _READER, str(_ROOT), str(path), str(limit_s)]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE * limit_s,
+            check=False,
+        )  # fmt: skip
+        answer = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        raise UsageError(
+            f"{path}: it was not read within {limit_s:.0f} s of processor time, or not within the "
+            "memory that its size lets expect; no snapshot of torch is like that"
+        ) from None
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    made = answer.pop("made")
+    if made is not None:
+        made = Allocation(**(made | {"frames": tuple(made["frames"])}))
+    return Snapshot(path, **answer, made=made)
+
+
+_ROOT = Path(__file__).parents[3]
+# The current folder is on no path: a file in it named like a module must not run.
+_READER = """
+import sys
+sys.path.append(sys.argv[1])
+from planner.evidence.traces.snapshot import answer
+answer(*sys.argv[2:])
+"""
+# Processor time that a file may take, and how often as long where the processors are busy.
+_LEAST_S, _S_PER_BYTE, _PATIENCE = 5.0, 1e-6, 20.0
+
+
+def answer(name: str, limit_s: str) -> None:
+    """Print a snapshot, or what is wrong with it, as JSON."""
+    with suppress(ImportError, ValueError):
+        import resource
+
+        seconds = math.ceil(float(limit_s))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    try:
+        found = asdict(_snapshot(Path(name)))
+        del found["path"]
+    except (UsageError, HardwareError) as error:
+        found = {"error": str(error) if name in str(error) else f"{name}: {error}"}
+    sys.stdout.write(json.dumps(found))
+
+
+def _snapshot(path: Path) -> Snapshot:
     content = _content(path)
     segments = _segments(path, content)
     device = _fullest(segments)
-    mine = [segment for segment in segments if segment.get("device", 0) == device]
+    mine = [segment for segment in segments if _whole(segment, "device", 0) == device]
     traces = content.get("device_traces")
     history: list[Any] = []
-    if isinstance(traces, list) and isinstance(device, int) and 0 <= device < len(traces):
-        history = [event for event in traces[device] if isinstance(event, dict)]
+    if isinstance(traces, list) and 0 <= device < len(traces):
+        history = _tables(traces[device])
     reserved = sum(_size(segment.get("total_size")) for segment in mine)
     allocated = sum(_size(segment.get("allocated_size")) for segment in mine)
     peak, categories, made = _peak(mine, history)
@@ -158,11 +220,20 @@ def _segments(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _fullest(segments: Iterable[dict[str, Any]]) -> Any:
-    sizes: Counter[Any] = Counter()
+def _fullest(segments: Iterable[dict[str, Any]]) -> int:
+    sizes: Counter[int] = Counter()
     for segment in segments:
-        sizes[segment.get("device", 0)] += _size(segment.get("total_size"))
+        sizes[_whole(segment, "device", 0)] += _size(segment.get("total_size"))
     return sizes.most_common(1)[0][0]
+
+
+def _whole(entry: dict[str, Any], name: str, missing: int | None = None) -> Any:
+    """A whole number of an entry, or nothing. UsageError names the field."""
+    value = entry.get(name, missing)
+    if value is None or type(value) is int:
+        return missing if value is None else value
+    kind = type(value).__name__
+    raise UsageError(f"the field '{name}' holds a {kind}, and no whole number")
 
 
 def _size(value: object) -> int:
@@ -181,7 +252,7 @@ def _peak(
     total = most = sum(held.values())
     at, made = dict(held), None
     for event in history:
-        address = event.get("addr")
+        address = _whole(event, "addr")
         if event.get("action") == _ALLOCATED:
             one = live[address] = _allocation(event)
             total += one.size_bytes
@@ -199,31 +270,43 @@ def _live_at_start(
 ) -> dict[Any, Allocation]:
     """What was live before the history: from what is live at the end, walked backwards."""
     live = {
-        block.get("address"): _allocation(block)
+        _whole(block, "address"): _allocation(block)
         for segment in segments
         for block in _listed(segment, "blocks")
         if block.get("state") == "active_allocated"
     }
     for event in reversed(history):
         if event.get("action") == _ALLOCATED:
-            live.pop(event.get("addr"), None)
+            live.pop(_whole(event, "addr"), None)
         elif event.get("action") == _FREED:
-            live[event.get("addr")] = _allocation(event)
+            live[_whole(event, "addr")] = _allocation(event)
     return live
 
 
 def _listed(entry: dict[str, Any], name: str) -> list[dict[str, Any]]:
     """The tables of a list that an entry may have."""
-    found = entry.get(name)
+    return _tables(entry.get(name))
+
+
+def _tables(found: object) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _allocation(entry: dict[str, Any]) -> Allocation:
+    frames = _listed(entry, "frames")[:_MOST_FRAMES]
     names = tuple(
-        f"{frame.get('filename', '')}:{frame.get('line', '')} {frame.get('name', '')}"
-        for frame in _listed(entry, "frames")
+        f"{_word(frame, 'filename')}:{_word(frame, 'line')} {_word(frame, 'name')}"
+        for frame in frames
     )
     return Allocation(_size(entry.get("size")), _category(names), names[:_SHOWN_FRAMES])
+
+
+def _word(frame: dict[str, Any], name: str) -> str:
+    """A text or a number of a frame. UsageError for anything else, which may have no end."""
+    value = frame.get(name, "")
+    if type(value) in (str, int, type(None)):
+        return str(value if value is not None else "")[:_LONGEST_NAME]
+    raise UsageError(f"the field '{name}' of a frame holds a {type(value).__name__}, and no text")
 
 
 def _category(frames: Iterable[str]) -> str:

@@ -125,6 +125,9 @@ class OptimizerRules(Frozen):
     """How the framework spells it."""
     offload_gradients: bool = False
     """Gradients of offloaded parameters leave the GPU as soon as they are reduced."""
+    offload_parameters: bool = False
+    """Shards of 16-bit parameters go to the host with them (FSDP2's CPUOffloadPolicy), and come
+    back for each gather."""
     offload_overlap: Share = 0.0
     """Share of their way to the host that runs beside backward."""
     offload_host_share: Share = 1.0
@@ -136,6 +139,14 @@ class OptimizerRules(Frozen):
     """Lowest ZeRO stage with which only a part of the optimizer can be offloaded."""
     state_types_least_zero: int = 0
     """Lowest ZeRO stage that other types than fp32 work with."""
+
+
+class UnmodelledSaving(Frozen):
+    """Something of the framework that saves memory and is not modelled. `terms`: of a stage's
+    memory (`planner.predict.plan.StageMemory`) that it can take away at most."""
+
+    words: str
+    terms: tuple[Literal["weights", "gradients", "optimizer", "gather_buffers"], ...]
 
 
 class FusedAttention(Frozen):
@@ -191,13 +202,15 @@ class FrameworkProfile(Frozen):
     mode: DtypeModeName = "bf16"
     # Model families whose implementation keeps other tensors; a later rule overrides an earlier.
     families: tuple[FamilyRule, ...] = ()
-    # Multi-token prediction is built where the model has it.
-    builds_mtp: bool = True
+    # Multi-token prediction: only where somebody asks (Megatron's --mtp-num-layers, torchtitan's
+    # num_mtp_layers: none by default), as the model has it, or not at all.
+    mtp: Literal["asked", "model", "never"] = "asked"
     # What fp8 and fp4 change; a precision that is not listed changes no tensor.
     low_precision: tuple[PrecisionMode, ...] = ()
     # The one that people train in unless they say otherwise.
     usual_mode: DtypeModeName = "bf16"
     assumptions: tuple[str, ...] = ()
+    unmodelled_savings: tuple[UnmodelledSaving, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:
         """The profile under a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32
@@ -220,6 +233,14 @@ class FrameworkProfile(Frozen):
             if name in mode.precisions:
                 return _with_mode(self, mode)
         return self
+
+    def usual_etp(self, *, experts: bool, tp: int, ep: int) -> int:
+        """Tensor parallelism inside experts where nobody says it: Megatron takes that of the other
+        layers (parallel_state.py, `expert_tensor_parallel_size is None`); without a degree of its
+        own an expert is whole under expert parallelism, and split like other layers else."""
+        if not experts:
+            return 1
+        return tp if self.parallelism.expert_tensor or ep == 1 else 1
 
     def technique(self, name: str) -> Technique | None:
         """The technique of that name; None where the framework has none such."""
@@ -266,8 +287,9 @@ def check_precision(profile: FrameworkProfile, precision: str) -> None:
     refuse_unmodelled(precision, f"precision {precision!r}")
     others = frameworks_with(lambda other: precision in other.precisions)
     raise UsageError(
-        f"precision {precision!r}: {profile.name} trains in {', '.join(profile.precisions)}"
-        + (f"; frameworks with {precision}: {', '.join(others)}" if others else "")
+        f"precision {precision!r}: {profile.name} trains in {', '.join(profile.precisions)}; "
+        f"give --precision {profile.precisions[0]}"
+        + (f", or a framework with {precision}: {', '.join(others)}" if others else "")
     )
 
 

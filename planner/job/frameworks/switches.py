@@ -72,6 +72,7 @@ def with_techniques(
             return _noted(other, _technique_note(technique))
         if technique.name in used:
             profile = with_tables(profile, technique.changes(used=True))
+            profile = _without_notes(profile, technique.ends)
             profile = _noted(profile, _technique_note(technique))
         elif technique.name in unused:
             profile = with_tables(profile, technique.changes(used=False))
@@ -81,6 +82,12 @@ def with_techniques(
 def _technique_note(technique: Technique) -> str:
     flags = f" ({technique.usual_flags})" if technique.flags else ""
     return f"{technique.name}: {technique.words}{flags}"
+
+
+def _without_notes(profile: FrameworkProfile, ended: tuple[str, ...]) -> FrameworkProfile:
+    """The profile without assumptions that no longer hold."""
+    kept = tuple(text for text in profile.assumptions if text not in ended)
+    return profile.model_copy(update={"assumptions": kept})
 
 
 def _noted(profile: FrameworkProfile, note: str) -> FrameworkProfile:

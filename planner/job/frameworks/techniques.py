@@ -2,7 +2,9 @@
 
 A profile is a set of defaults; each technique says what it changes in the profile's tables, where
 it works, how it is switched on, and what measured it. A search uses those that are on wherever they
-work, tries the searched ones with and without, and the rest where they are asked for.
+work, tries the searched ones with and without, and the rest where they are asked for. A technique
+that changes the numbers that a training computes is never on and never searched: somebody has to
+ask for it, and a search says what it would gain (`planner.search.unused`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, model_validator
 
 from hardware.frozen import Frozen
 from planner.job.errors import UsageError, unknown_name
@@ -39,6 +41,8 @@ LINKED_ARCHITECTURES = ("ampere", "hopper", "blackwell")
 class Technique(Frozen):
     """One technique of a framework.
 
+    `effect`: `speed` where every stored and reduced tensor keeps its precision, and tokens, loss
+    and batch stay as they are; otherwise `numerics`, and the technique is used only if `asked`.
     `use`: `on` unless excluded, in every command; `searched`: a search decides, and a plan that is
     given goes without; or only if `asked`. `least_waiting`: tried only
     where the GPU waits such a share of a step for the CPU, and there in place of plans without.
@@ -48,13 +52,14 @@ class Technique(Frozen):
     recomputed beside it; `OFFLOAD`: no activations are offloaded. `applies`: to mixtures of
     experts, to those that have attention and experts in a layer, or to all models; `families`: to
     models of these alone, where there are any. `linked`: its ranks of tensor parallelism must be
-    linked by NVLink. `cuda`: its kernels exist for NVIDIA's GPUs alone. `rounds`: what it computes
-    is rounded otherwise. `needs`: packages beyond the framework's. `profile`: of the same
-    installation, which it puts in place of the framework's, techniques and all.
+    linked by NVLink. `cuda`: its kernels exist for NVIDIA's GPUs alone. `needs`: packages beyond
+    the framework's. `profile`: of the same installation, which it puts in place of the framework's,
+    techniques and all. `ends`: assumptions of the profile that no longer hold with it.
     """
 
     name: str
     words: str
+    effect: Literal["speed", "numerics"]
     use: Literal["on", "searched", "asked"]
     least_waiting: float = 0.0
     flags: str = ""
@@ -65,11 +70,17 @@ class Technique(Frozen):
     families: tuple[str, ...] = ()
     linked: bool = False
     cuda: bool = False
-    rounds: bool = False
     profile: str = ""
+    ends: tuple[str, ...] = ()
     tables: Changes = ()
     without: Changes = ()
     evidence: str
+
+    @model_validator(mode="after")
+    def _asked_where_numbers_change(self) -> Technique:
+        if self.effect == "numerics" and self.use != "asked":
+            raise ValueError(f"{self.name}: what changes numbers is used only if asked for")
+        return self
 
     @property
     def usual_flags(self) -> str:
@@ -137,7 +148,7 @@ class TechniqueDecision:
     open: tuple[str, ...] = ()
     # Those that put another profile in place, tried without the others.
     alone: tuple[str, ...] = ()
-    # Of the used ones those that were asked for, and those that are on elsewhere but not here.
+    # Those of the used ones that were asked for, and those of the framework that are not used.
     demanded: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
@@ -184,7 +195,7 @@ def decide(
         # Another profile lacks what was asked for.
         tuple(one.name for one in searched if one.profile and not asked),
         tuple(name for name in used if name in asked),
-        tuple(one.name for one in offered if one.use == "on" and one.name not in used),
+        tuple(one.name for one in offered if one.name not in used),
     )
 
 

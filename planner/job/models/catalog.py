@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import tomli as tomllib
 
@@ -31,6 +33,7 @@ class ResolvedModel(Frozen):
 
     `alias_of` is the catalogue name when something else was typed. `exact_parameters` is counted
     by the reference implementation, without multi-token-prediction layers; None when unknown.
+    `left_out`: modules of the whole model that the shape does not count, as a vision tower.
     """
 
     spec: ModelSpec
@@ -41,6 +44,7 @@ class ResolvedModel(Frozen):
     hf_name: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def model_names() -> tuple[str, ...]:
@@ -137,17 +141,41 @@ def _shipped(name: str, asked: str) -> ResolvedModel:
     return _from_toml(_FOLDER / f"{name}.toml", asked, None if asked == name else name)
 
 
+def family_style(family: str) -> dict[str, Any]:
+    """The style that most catalogue models of a family have; empty for `custom`.
+
+    ModelError if the catalogue has no model of that family.
+    """
+    from planner.job.models.toml_file import STYLE
+
+    if family == "custom":
+        return {}
+    specs = [load_model(name).spec for name in model_names()]
+    members = [spec for spec in specs if spec.family == family]
+    if not members:
+        known = sorted({spec.family for spec in specs})
+        raise ModelError(
+            f"family {family!r} is none of the catalogue's ({', '.join(known)}); leave it out and "
+            f"state {', '.join(STYLE)} in [shape] where they differ from the defaults"
+        )
+    return {
+        name: Counter(getattr(spec, name) for spec in members).most_common(1)[0][0]
+        for name in STYLE
+    }
+
+
 def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedModel:
     from planner.job.models.toml_file import read_model_toml
 
-    file, spec = read_model_toml(path)
+    shipped = path.parent == _FOLDER
+    file, spec = read_model_toml(path, None if shipped else family_style)
     return ResolvedModel(
         spec=spec,
         name=spec.name,
         asked=asked,
         alias_of=alias_of,
         exact_parameters=file.exact_parameters,
-        hf_name=file.hf_name or (_repository_of(spec.name) if path.parent == _FOLDER else ""),
+        hf_name=file.hf_name or (_repository_of(spec.name) if shipped else ""),
         source=file.source,
         notes=file.notes,
     )
@@ -180,14 +208,18 @@ def _from_path(path: Path, asked: str) -> ResolvedModel:
 
 
 def _from_hf_file(path: Path, asked: str) -> ResolvedModel:
-    from planner.job.models.hf_config import model_from_hf_config, read_config_json
+    from planner.job.models.hf_config import read_config_json, read_hf_model
 
-    spec = model_from_hf_config(read_config_json(path), where=str(path))
+    spec, notes, left_out = read_hf_model(read_config_json(path), where=str(path))
     note = (
         f"config.json does not state the pretraining sequence length: {spec.pretraining_seq} "
         "is assumed unless --seq says otherwise"
     )
-    return ResolvedModel(spec=spec, name=spec.name, asked=asked, source=spec.source, notes=(note,))
+    beside = f"the language model alone is counted, without {', '.join(left_out)}"
+    notes = (note, *notes, *([beside] if left_out else []))
+    return ResolvedModel(
+        spec=spec, name=spec.name, asked=asked, source=spec.source, notes=notes, left_out=left_out
+    )
 
 
 def _unknown(asked: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,6 +25,14 @@ _WRAPPERS = {
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
+# What only a table of a module states, and what names a module without such a table.
+_SIZES = frozenset({
+    "hidden_size", "num_hidden_layers", "depth", "num_layers", "d_model", "embed_dim",
+    "encoder_layers", "width", "layers", "architectures",
+})  # fmt: skip
+_MODULES = (
+    "is_encoder_decoder", "mm_vision_tower", "vision_tower", "audio_tower", "speech_encoder",
+)  # fmt: skip
 # A config does not say how long the pretraining sequences were; longer contexts than this come
 # from later stages in the models whose reports tell (Llama 3, Qwen 2.5, DeepSeek-V3).
 _LONGEST_ASSUMED_SEQ = 8192
@@ -42,15 +51,29 @@ def read_config_json(path: Path) -> dict[str, object]:
     return content
 
 
+class HfModel(NamedTuple):
+    """A config.json as it was read. `notes`: what was assumed, and keys that nobody knows;
+    `left_out`: modules beside the language model, which the shape does not count."""
+
+    spec: ModelSpec
+    notes: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
 def model_from_hf_config(config: Mapping[str, object], where: str) -> ModelSpec:
-    """The shape that a config describes; keys it leaves out take transformers' class defaults.
+    """The shape of the language model that a config describes, as `read_hf_model` reads it."""
+    return read_hf_model(config, where).spec
+
+
+def read_hf_model(whole: Mapping[str, object], where: str) -> HfModel:
+    """What a config describes; keys it leaves out take transformers' class defaults.
 
     `where` names the file in errors, and its folder the model where the config has no name.
     """
-    model_type, config, where_inside = _language_model(config, where)
+    model_type, config, where_inside = _language_model(whole, where)
     fields = Fields(config, where_inside, class_defaults(model_type))
     try:
-        return ModelSpec.model_validate(
+        spec = ModelSpec.model_validate(
             {
                 "name": _name(where),
                 "family": model_type,
@@ -62,6 +85,51 @@ def model_from_hf_config(config: Mapping[str, object], where: str) -> ModelSpec:
         )
     except ValidationError as error:
         raise ModelError(validation_message(error, where_inside)) from error
+    notes = (*_unknown_keys(config, fields, model_type), *_sizes_by_default(fields))
+    return HfModel(spec, notes, modules_left_out(whole, config, fields.asked))
+
+
+def modules_left_out(
+    whole: Mapping[str, object], config: Mapping[str, object], asked: Collection[str]
+) -> tuple[str, ...]:
+    """Modules that a config nests beside its language model (a vision tower, an audio encoder), or
+    inside it without being read: tables that state the sizes of layers."""
+    tables = {**whole, **config} if whole is not config else config
+    nested = (
+        key
+        for key, value in tables.items()
+        if isinstance(value, Mapping)
+        and value is not config
+        and key not in asked
+        and _SIZES & value.keys()
+    )
+    # Encoders and decoders of one config, and towers that are named by their checkpoint.
+    named = (key for key in _MODULES if whole.get(key) or config.get(key))
+    return tuple(dict.fromkeys((*nested, *named)))
+
+
+def _unknown_keys(config: Mapping[str, object], fields: Fields, model_type: str) -> Iterator[str]:
+    known = known_keys() | fields.asked
+    unknown = [key for key in config if key not in known and not key.startswith("_")]
+    if config.get("text_config") is not None:
+        return  # what is asked of the wrapper, no class of a language model knows
+    meant = {key: difflib.get_close_matches(key, fields.asked, n=1, cutoff=0.8) for key in unknown}
+    for key in (key for key in unknown if meant[key]):
+        yield f"{key} is no key of {model_type}: did you mean {meant[key][0]}?"
+    if others := [key for key in unknown if not meant[key]]:
+        yield f"keys without a known meaning, which are not read: {', '.join(others)}"
+
+
+def _sizes_by_default(fields: Fields) -> Iterator[str]:
+    if fields.by_default:
+        sizes = ", ".join(f"{key} {value:,}" for key, value in fields.by_default.items())
+        yield f"not stated, so transformers' default counts: {sizes}"
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    """Keys that mean something to some configuration class, or are known to mean nothing."""
+    return frozenset(str(shipped_toml("planner.job", "hf_keys.toml")["names"]).split())
 
 
 @cache

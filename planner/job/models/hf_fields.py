@@ -56,6 +56,9 @@ class Fields:
         self._config = config
         self._defaults = defaults
         self.where = where
+        # Keys that were looked up under every spelling, and the sizes that only a default gave.
+        self.asked: set[str] = set()
+        self.by_default: dict[str, int] = {}
 
     def positive(self, key: str) -> int:
         """A positive integer that must be stated or have a class default."""
@@ -182,13 +185,18 @@ class Fields:
         return ModelError(f"{self.where}: {text}")
 
     def _find(self, key: str) -> tuple[str, object]:
-        present = [name for name in SPELLINGS.get(key, (key,)) if name in self._config]
+        spellings = SPELLINGS.get(key, (key,))
+        self.asked.update(spellings)
+        present = [name for name in spellings if name in self._config]
         for spelling in present:
             if self._config[spelling] is not None:
                 return spelling, self._config[spelling]
         if present:
             return present[0], None
-        return key, self._defaults.get(key, _MISSING)
+        value = self._defaults.get(key, _MISSING)
+        if isinstance(value, int) and not isinstance(value, bool):
+            self.by_default[key] = value
+        return key, value
 
     def _known(self, key: str, default: object = None) -> tuple[str, Any]:
         """The key as it is written and its value; `default` where that is null or absent."""

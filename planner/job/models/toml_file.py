@@ -2,7 +2,7 @@
 
 hf_name = "…"              # optional, as are exact_parameters and notes
 exact_parameters = 1234    # without multi-token-prediction layers
-source = "…"               # where the shape comes from
+source = "…"               # where the shape comes from; a file of yours needs none
 notes = ["…"]
 [shape]                    # fields of ModelSpec, with [shape.moe] and [shape.mla]
 [layers]                   # only where layers differ
@@ -14,6 +14,7 @@ pattern = "M-M*-"          # of a hybrid instead, with Megatron-Core's symbols
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,11 @@ from planner.job.models.errors import ModelError, validation_message
 from planner.job.models.layout import hybrid_kinds, layer_kinds, moe_layers, repeat_pattern
 from planner.job.specs import AttentionKind, ModelSpec, NonNegative, Positive
 
+# Fields of ModelSpec that differ between families, and that a file seldom states.
+STYLE = (
+    "gated", "activation", "norm", "block", "position", "tied_embeddings", "qkv_bias",
+    "attention_out_bias", "mlp_bias", "norm_bias", "norm_weight", "qk_norm",
+)  # fmt: skip
 # Fields of ModelSpec that the file states elsewhere.
 _STATED_ELSEWHERE = {
     "name": "the file name",
@@ -47,20 +53,46 @@ class ModelFile(Frozen):
 
     hf_name: str = ""
     exact_parameters: Annotated[int, Field(gt=0)] | None = None
-    source: str
+    source: str = ""
     notes: tuple[str, ...] = ()
     shape: dict[str, Any]
     layers: LayersTable = LayersTable()
 
 
-def read_model_toml(path: Path) -> tuple[ModelFile, ModelSpec]:
-    """The file's statements and the ModelSpec that they describe, named as the file is."""
+def read_model_toml(
+    path: Path, usual: Callable[[str], Mapping[str, Any]] | None = None
+) -> tuple[ModelFile, ModelSpec]:
+    """The file's statements and the ModelSpec that they describe, named as the file is.
+
+    `usual`: the style that models of a family have, for the fields of `STYLE` that the file leaves
+    out; a note of the returned file lists what was assumed. None: the defaults of ModelSpec.
+    """
     content = toml_content(read_text(path), str(path))
     try:
         file = ModelFile.model_validate(content)
+        if usual is not None:
+            file = _with_style(file, usual)
         return file, _spec(file, path)
     except ValidationError as error:
         raise ModelError(validation_message(error, str(path))) from error
+
+
+def _with_style(file: ModelFile, usual: Callable[[str], Mapping[str, Any]]) -> ModelFile:
+    """The file with the fields of `STYLE` that it leaves out, and a note that lists them."""
+    family = str(file.shape.get("family", "custom"))
+    defaults = {name: ModelSpec.model_fields[name].default for name in STYLE} | dict(usual(family))
+    assumed = {name: value for name, value in defaults.items() if name not in file.shape}
+    if not assumed:
+        return file
+    listed = ", ".join(f"{name} = {_toml_value(value)}" for name, value in assumed.items())
+    like = "the defaults" if family == "custom" else f"most catalogue models of family {family}"
+    note = f"[shape] does not state these, which are taken from {like}: {listed}"
+    changed = {"shape": file.shape | assumed, "notes": (*file.notes, note)}
+    return file.model_copy(update=changed)
+
+
+def _toml_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"'
 
 
 def _spec(file: ModelFile, path: Path) -> ModelSpec:

@@ -13,12 +13,20 @@ from hardware.errors import HardwareError
 from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.job.models.catalog import ResolvedModel
+from planner.job.unmodelled import modules_not_modelled
+from planner.launch.check.network import (
+    NetworkCost,
+    network_cost,
+    network_problems,
+)
 from planner.launch.check.request import as_request
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
-from planner.launch.read.document import NO_LENGTH
+from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
-from planner.predict.memory.advice import Setup
+from planner.predict.fit_words import fit_verdict
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import given_columns, rule_context
 from planner.predict.sharp import sharp_use
@@ -54,6 +62,8 @@ class Assessment:
     plan: Plan | None
     # Rules whose breach is only noted.
     ignored: tuple[str, ...] = ()
+    # What variables of the environment do to the network, where there is a prediction.
+    network: NetworkCost | None = None
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -66,13 +76,23 @@ class Assessment:
         return tuple(problem for problem in self.problems if _hides_prediction(problem))
 
     @property
+    def leaves_out_memory(self) -> bool:
+        """Whether it would not fit as predicted, and something that saves memory is left out."""
+        return any(item.rule == _LEFT_OUT for item in self.problems)
+
+    @property
     def verdict(self) -> Verdict:
         """What can be told of it."""
         if self.errors:
             return "will not run"
-        if self.plan is None or any(item.rule == _LEFT_OUT for item in self.problems):
+        if self.plan is None or self.leaves_out_memory:
             return "cannot tell"
-        return "runs and fits" if self.plan.fits else "will not fit"
+        match fit_verdict(self.plan.fit_probability):
+            case "fits" | "probably fits":
+                return "runs and fits"
+            case "cannot tell":
+                return "cannot tell"
+        return "will not fit"
 
 
 def assess(
@@ -97,16 +117,21 @@ def assess(
         problems += disagreements
         return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
     setup = as_request(found, gpus, cluster)
+    model = setup.request.find_model()
+    found = replace(found, assumed=(*found.assumed, *_of_its_config(model)))
+    if model.left_out:
+        why = modules_not_modelled(found.model or model.asked, model.left_out)
+        problems.append(Problem("not-predictable", why, "warning"))
     problems += world_problems(found, setup.request.find_cluster())
     job: Job | None = None
     try:
-        job = setup.request.resolve()
+        job = None if model.left_out else setup.request.resolve()
     except (UsageError, HardwareError) as error:
-        refusal = _from_error(str(error))
+        refusal = _from_error(str(error), of_profile=isinstance(error, UsageError))
         # A reader that knows the rule says it with its place and what to write.
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
-    plan = None
+    plan, network = None, None
     if job is not None:
         if job.cluster.gpu.architecture in _NO_CONNECTION_RULE:
             problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
@@ -126,7 +151,15 @@ def assess(
             else:
                 problems += _left_out(found, plan)
                 problems += _unsaved(found, plan)
-    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
+                network = network_cost(found, setup, plan)
+    problems += network_problems(found, setup, network)
+    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored), network)
+
+
+def _of_its_config(model: ResolvedModel) -> Iterator[str]:
+    """What reading a config.json assumed, but for the length of sequences, which `--seq` says."""
+    if model.asked.endswith(".json"):
+        yield from (f"of {model.asked}: {note}" for note in model.notes if "--seq" not in note)
 
 
 def _unsaved(found: Found, plan: Plan) -> Iterator[Problem]:
@@ -177,7 +210,7 @@ def _is_of_old_gpus(problem: Problem) -> bool:
 
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
-    ctx, columns = rule_context(job), given_columns(degrees)
+    ctx, columns = replace(rule_context(job), given=True), given_columns(degrees)
     hidden = _hidden(found)
     for rule in RULES:
         if rule.mask(columns, ctx)[0]:
@@ -248,13 +281,17 @@ def _left_out(found: Found, plan: Plan) -> Iterator[Problem]:
     for item, why in found.unmodelled:
         if _SAVES in why and not plan.fits:
             text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
-            fix = "--seq N" if item.key == NO_LENGTH else "leave it out, or measure"
+            asked = {NO_LENGTH: "--seq N", NO_RECOMPUTE: "--recompute full, or none"}
+            fix = asked.get(item.key, "leave it out, or measure")
             yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)
 
 
-def _from_error(text: str) -> Problem:
-    """A refusal as a problem; its rule stands at its end in brackets."""
+def _from_error(text: str, *, of_profile: bool = False) -> Problem:
+    """A refusal as a problem; its rule stands at its end in brackets. `of_profile`: one without a
+    rule is only not modelled, for the framework itself may have it."""
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
+    if match is None and of_profile:
+        return Problem("not-predictable", text.strip(), "warning")
     if match is None:
         return Problem("configuration", text.strip())
     options = r"--optimizer-offload|--activation-offload|--optimizer|--recompute"

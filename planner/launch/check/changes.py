@@ -12,10 +12,12 @@ from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job, searched_modes
 from planner.job.technique_rules import site_of, technique_refusal
 from planner.launch.check.assess import Assessment
+from planner.launch.check.network import unset_network
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found
 from planner.launch.read.torchtitan_sources import stage_layers
-from planner.predict.memory.advice import Over, Setup
+from planner.predict.memory.advice import Over
+from planner.predict.memory.option_changes import Setup
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 from planner.predict.techniques import works_with
@@ -136,7 +138,7 @@ def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
     for mode in searched_modes(job.model, job.framework):
         if mode.name != setup.recompute:
             yield f"recompute {mode.name}", replace(setup, recompute=mode.name, recomputed=None)
-    yield from _switches(setup, job)
+    yield from _switches(assessment, setup, job)
     if job.attention == "eager" and job.framework.attention == "flash":
         request = setup.request.model_copy(update={"attention": "flash"})
         yield "flash attention", replace(setup, request=request)
@@ -203,11 +205,13 @@ def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
     return first + (f" ({', '.join(shown)})" if shown else "")
 
 
-def _switches(setup: Setup, job: Job) -> Iterator[Candidate]:
+def _switches(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
     """Variations taken away, and added."""
     request = setup.request
     if not isinstance(request, LaunchRequest):
         return
+    if unset := unset_network(assessment.found, setup):
+        yield unset
     for name, words in _REMOVABLE.items():
         if name in request.variations:
             gone = {name, "uncompiled-loss"} if name == "eager-blocks" else {name}

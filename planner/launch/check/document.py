@@ -10,16 +10,23 @@ from typing import Any
 from planner.job.written import csv_text, picked
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import LaunchChange
-from planner.launch.check.measured import Findings
+from planner.launch.check.network import NetworkCost
 from planner.launch.read.found import Setting
-from planner.predict.memory.advice import Setup
+from planner.predict.diagnosis.findings import Findings
+from planner.predict.fit_words import fit_verdict
+from planner.predict.memory.advice import Advice
+from planner.predict.memory.advice_data import advice_record
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Plan
 
 Record = dict[str, Any]
 
 
 def as_json(
-    assessment: Assessment, changes: Sequence[LaunchChange], findings: Findings | None
+    assessment: Assessment,
+    changes: Sequence[LaunchChange],
+    findings: Findings | None,
+    advice: Advice | None = None,
 ) -> str:
     """Everything that was found and predicted."""
     found, setup = assessment.found, assessment.setup
@@ -39,7 +46,10 @@ def as_json(
         "configuration": None if setup is None else _configuration(setup),
         "variations": list(found.variations),
         "assumed": list(found.assumed),
+        "network": None if assessment.network is None else _network(assessment.network),
         "plan": None if assessment.plan is None else assessment.plan.model_dump(mode="json"),
+        "fit_verdict": assessment.plan and fit_verdict(assessment.plan.fit_probability),
+        "advice": advice and advice_record(advice),
         "changes": [_change(change) for change in changes],
         "measured": None if findings is None else asdict(findings),
         "settings": [_setting(setting) for setting in found.settings],
@@ -87,6 +97,13 @@ def _configuration(setup: Setup) -> Record:
         "request": setup.request.model_dump(mode="json"),
         "degrees": setup.degrees.model_dump(),
         **picked(setup, "recompute block_layers mtp_standalone recomputed"),
+    }
+
+
+def _network(cost: NetworkCost) -> Record:
+    return {
+        **picked(cost, "variables step_time_s without_s ratio"),
+        "changes": [change.words for change in cost.changes],
     }
 
 

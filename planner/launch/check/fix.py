@@ -19,7 +19,7 @@ from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Found, Problem, Setting
 from planner.launch.read.text import SourceFile, Span, Text
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 
 # A line that goes on into an empty one.
 _DANGLING = re.compile(r"[ \t]*\\\n[ \t]*(?=\n|\Z)")

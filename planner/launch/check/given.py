@@ -20,10 +20,10 @@ from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import leaves
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Found, Hints, Problem
-from planner.launch.read.launch import read_launch, starting_scripts
+from planner.launch.read.launch import is_one_launch, read_launch, starting_scripts
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.text import SourceFile
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.search.plan_file import read_plan_file
 
 # Files that a launch folder holds beside those that launch.
@@ -54,8 +54,7 @@ def folder_files(folder: Path) -> FolderFiles:
     configurations = [path for path, kind in kinds.items() if kind in _CONFIGURATIONS]
     scripts = [path for path, kind in kinds.items() if kind in _SCRIPTS]
     plans = [path for path, kind in kinds.items() if kind == "plan"]
-    pair = sorted(kinds[path] for path in configurations) == ["accelerate", "trainer"]
-    if len(configurations) > 1 and not pair:
+    if len(configurations) > 1 and not is_one_launch([kinds[path] for path in configurations]):
         raise UsageError(
             f"{folder} holds several configurations "
             f"({_names(configurations)}): name the files to check"
@@ -97,7 +96,7 @@ def _kind(path: Path) -> Kind | None:
     try:
         text = read_text(path, MOST_BYTES)
         kind = file_kind(path.name, text) if text.strip() else None
-    except (UsageError, HardwareError, OSError):
+    except (UsageError, CannotTellError, HardwareError, OSError):
         return None
     # Python programs beside the configuration: what is trained, not how.
     return None if path.suffix == ".py" and kind not in ("torchtitan-python", "recipe") else kind
@@ -239,11 +238,9 @@ def _differences(here: Setup, there: Setup) -> Iterator[tuple[str, Any, Any]]:
         if one != other and None not in (one, other):
             yield key, one, other
     if isinstance(here.request, LaunchRequest) and here.request.shape is not None:
-        # DeepEP and HybridEP take weights in fp32 whatever the model asks of its router.
-        fused = "fused-dispatch" in here.request.variations
-        for difference in _model_differences(here.request.shape, there.request.find_model().spec):
-            if not (fused and difference[0] == "model's moe.router_fp32"):
-                yield difference
+        spec, profile = there.request.find_model().spec, there.request.find_framework()
+        trained = spec.with_mtp(there.request.trained_mtp(spec, profile))
+        yield from _model_differences(here.request.shape, trained)
 
 
 def _profile(setup: Setup) -> str:

@@ -4,33 +4,31 @@ change it, degrees, recompute, layers."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
-
-from pydantic import Field
 
 from constraints.context_kinds import ContextKind
 from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from hardware.schema import Cluster
 from hardware.sharp import why_not, with_sharp
+from hardware.transport import TransportSettings
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks import FrameworkProfile, load_framework
-from planner.job.frameworks.execution import Overlap
 from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.frameworks.techniques import TechniqueDecision
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
-from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.offload import has_module
 from planner.job.recompute import MODULES
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
 from planner.launch.read.found import Found
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees
 
+NO_SEQUENCE_PARALLEL = "no-sequence-parallel"
 # Stands for the model in a request whose shape the files describe.
 IN_FILES = "from the files"
 
@@ -38,21 +36,25 @@ IN_FILES = "from the files"
 class LaunchRequest(Request):
     """A request whose model may be described by the files and whose profile by their settings.
 
-    `shape`: the model, None where `model` names it; `variations`: of `variations.toml`. What a
-    hypothesis about a measurement has in their place: `profile`, and `links`, the rate between
-    nodes over that of the machine.
+    `shape`: the model, None where `model` names it; `variations`: of `variations.toml`;
+    `transport`: what NCCL's variables make of the links.
     """
 
     shape: ModelSpec | None = None
     variations: tuple[str, ...] = ()
-    profile: FrameworkProfile | None = Field(default=None, exclude=True)
-    links: float = Field(default=1.0, exclude=True)
+    transport: TransportSettings = TransportSettings()
 
     def find_model(self) -> ResolvedModel:
         """The shape of the files, else the model by name."""
         if self.shape is None:
             return super().find_model()
         return ResolvedModel(spec=self.shape, name=self.shape.name, asked=self.shape.name)
+
+    def trained_mtp(self, model: ModelSpec, profile: FrameworkProfile) -> int:
+        """As the files describe the model."""
+        if self.shape is not None and profile.mtp != "never":
+            return model.mtp_layers
+        return super().trained_mtp(model, profile)
 
     def offload_text(self, model: ModelSpec) -> str:
         """Without modules that the model has not: Megatron passes them over."""
@@ -78,24 +80,29 @@ class LaunchRequest(Request):
             if offered_exchange == self.cp_comm_type
         )
 
+    def with_technique(self, name: str) -> dict[str, Any]:
+        """The variation of that name in place of the one that says without."""
+        kept = (other for other in self.variations if other != f"no-{name}")
+        return {"variations": (*kept, name)}
+
+    def with_sequence_parallel(self) -> dict[str, Any] | None:
+        """Without the variation that switches it off."""
+        if NO_SEQUENCE_PARALLEL not in self.variations:
+            return None
+        left = (name for name in self.variations if name != NO_SEQUENCE_PARALLEL)
+        return {"variations": tuple(left)}
+
     def job_cluster(self, profile: FrameworkProfile) -> Cluster:
-        """The machine; its switches reduce where the files ask for it and they can."""
-        cluster = self.find_cluster()
+        """The machine, as NCCL's variables let it be used; its switches reduce where the files ask
+        for it and they can."""
+        cluster = self.transport.applied(self.find_cluster())
         if self.sharp and profile.parallelism.sharp_groups and not why_not(cluster):
             return with_sharp(cluster, cluster.sharp)
         return cluster.model_copy(update={"sharp": ""})
 
     def find_framework(self) -> FrameworkProfile:
         """The profile as the settings change it."""
-        return self.profile or varied_framework(self.framework, self.variations)
-
-    def resolve(self) -> Job:
-        """The job, its links as a hypothesis has them."""
-        job, name = super().resolve(), "scale_out_bytes_per_s_per_gpu_per_direction"
-        if self.links == 1.0:
-            return job
-        rate = getattr(job.cluster, name) * self.links
-        return replace(job, cluster=job.cluster.model_copy(update={name: rate}))
+        return varied_framework(self.framework, self.variations)
 
     def techniques(
         self,
@@ -152,6 +159,7 @@ def _request(
         model=model,
         shape=found.shape if found.model is None else None,
         variations=found.variations,
+        transport=found.transport(),
         gpus=gpus,
         cluster=cluster,
         gbs=gbs,
@@ -169,18 +177,16 @@ def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
     model = found.shape if found.model is None else load_model(found.model).spec
     replica = found.tp * found.pp * found.cp
     dp = found.dp or max(1, world // replica)
-    etp = found.etp
-    if model is None or model.moe is None:
-        # experts-needed says so if ep > 1.
-        etp = 1
-    elif etp is None:
-        etp = found.tp
+    # Of a dense model experts-needed says so if ep > 1.
+    experts = model is not None and model.moe is not None
+    usual = load_framework(found.framework).usual_etp(experts=experts, tp=found.tp, ep=found.ep)
+    etp = usual if found.etp is None or not experts else found.etp
     step = found.mbs * dp
     grad_acc = found.grad_acc or max(1, (found.gbs or step) // step)
     replicated = dp * found.cp > 1
     if model is not None and model.moe is not None:
         replicated |= dp * found.cp * found.tp > found.ep * etp
-    zero = found.zero if replicated else _lowest_zero(draft)
+    zero = found.zero if replicated else _unreplicated_zero(found.zero, draft)
     shard = found.shard if found.shard != dp * found.cp else 0
     return Degrees(
         tp=found.tp, pp=found.pp, vpp=found.vpp if found.pp > 1 else 1, cp=found.cp, ep=found.ep,
@@ -188,13 +194,15 @@ def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
     )  # fmt: skip
 
 
-def _lowest_zero(draft: LaunchRequest) -> int:
-    """The stage that stands for all where there is nothing to shard over."""
+def _unreplicated_zero(stage: int, draft: LaunchRequest) -> int:
+    """The stage as the files have it, which shards over one rank; where the framework has no such
+    stage, its lowest, which is the same there."""
     try:
         job = draft.resolve()
     except (UsageError, HardwareError):
         return 0  # what is wrong is said where the whole configuration is looked at
-    return max(min(job.framework.parallelism.zero_stages), job.least_zero)
+    offered = job.framework.parallelism.zero_stages
+    return stage if stage in offered else max(min(offered), job.least_zero)
 
 
 def canonical_mode(found: Found) -> str:
@@ -251,9 +259,3 @@ def varied_framework(name: str, variations: Sequence[str]) -> FrameworkProfile:
     for one_variation in variations:
         profile = with_tables(profile, variation(one_variation, name).tables)
     return profile
-
-
-def nothing_overlapped(profile: FrameworkProfile) -> FrameworkProfile:
-    """The profile with every collective exposed."""
-    shares = {name: 0.0 for name in Overlap.model_fields if "contention" not in name}
-    return with_tables(profile, {"overlap": shares})

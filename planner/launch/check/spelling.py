@@ -29,7 +29,7 @@ from planner.launch.options import (
 )
 from planner.launch.read.found import Edit, Found
 from planner.launch.read.megatron_bridge import as_overrides
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import LayerLayout
 from planner.predict.techniques import flags_for
 

@@ -67,11 +67,11 @@ def launcher_files(launch: Launch, command: RunCommand, configuration: Files) ->
         return kubernetes_files(launch, command, configuration, how_to_start(launch))
     script, many = start_script(launch), launch.nodes > 1
     meeting = _MEETINGS[launch.nodes_as] if many else ALONE
-    more: Mapping[str, Value] = {
-        "slurm": lambda: _slurm(launch, command),
-        "skypilot": lambda: _skypilot(launch, command),
-        "torchrun": dict,
-    }[launch.nodes_as]()
+    more: Mapping[str, Value] = {}
+    if launch.nodes_as == "slurm":
+        more = _slurm(launch, command)
+    elif launch.nodes_as == "skypilot":
+        more = _skypilot(launch, command)
     text = filled(
         f"{script}.txt",
         headline=headline(launch),
@@ -104,9 +104,8 @@ def _slurm(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
 
 # A run that ended because its time was over has steps left.
 _AGAIN = (
-    f'if [[ "${{STATUS}}" == 0 && -z "${{MODE}}" && -n "${{{STOP}}}" ]]; then',
+    f'[[ "${{STATUS}}" != 0 || -n "${{MODE}}" || -z "${{{STOP}}}" ]] ||',
     f"    ((SECONDS < 60 * {STOP})) || requeue",
-    "fi",
 )
 # Variables that name a file or a folder.
 _PATHS = (

@@ -184,7 +184,7 @@ def deepspeed_in(document: Document, source: Source) -> Document | None:
     folder = Path(document.path).parent
     file = source_beside(str(named), folder, source.files) if named else None
     if file is not None:
-        return json_document(file.as_text(), file.path)
+        return json_document(file.as_text(), file.path, source.hints.environment)
     settings: dict[str, Setting] = {}
     for name, key in _DEEPSPEED.items():
         setting = table.get(name)

@@ -15,18 +15,16 @@ from planner.launch.read.accelerate import AccelerateReader, deepspeed_in
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import OF_TORCHTITAN, TRAINER_COMMANDS, LaunchCommand
 from planner.launch.read.deepspeed import DeepspeedReader
-from planner.launch.read.detect import Kind
+from planner.launch.read.detect import FEWEST_SIGNS, TRAINER_SIGNS, Kind
 from planner.launch.read.document import Document, Source, json_document, yaml_document
 from planner.launch.read.found import ASKED, Found, Hints, Problem, Setting
 from planner.launch.read.hf_arguments import hf_arguments
+from planner.launch.read.hf_lengths import lengths_assumed
+from planner.launch.read.hf_own import effects_of, own_options
 from planner.launch.read.hf_python import hf_python_settings
-from planner.launch.read.hf_training import (
-    Program,
-    checkpointed,
-    program_of,
-    read_hf_training,
-    refusals_of,
-)
+from planner.launch.read.hf_refusals import refusals_of
+from planner.launch.read.hf_training import checkpointed, read_hf_training
+from planner.launch.read.hf_values import Program, program_of
 from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_attributes import (
     is_swift_megatron,
@@ -40,13 +38,6 @@ from planner.launch.read.torchtitan import read_torchtitan
 from planner.launch.read.torchtitan_python import read_torchtitan_python
 
 Reader = Callable[[Source], Found]
-# Settings of a Trainer that make a command one of its scripts.
-_TRAINER_SIGNS = (
-    "model_name_or_path", "per_device_train_batch_size", "num_train_epochs", "learning_rate",
-    "gradient_accumulation_steps", "gradient_checkpointing", "output_dir", "deepspeed",
-    "finetuning_type",
-)  # fmt: skip
-_FEWEST_SIGNS = 3
 
 
 def read_configured(kind: Kind, source: Source) -> Found:
@@ -72,7 +63,7 @@ def _absent_file(source: Source) -> Iterator[Problem]:
 
 def is_trainer(launch: LaunchCommand) -> bool:
     """Whether a command's arguments are those of a Hugging Face Trainer script."""
-    return sum(name in launch.given for name in _TRAINER_SIGNS) >= _FEWEST_SIGNS
+    return sum(name in launch.given for name in TRAINER_SIGNS) >= FEWEST_SIGNS
 
 
 def read_trainer(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
@@ -86,7 +77,7 @@ def read_trainer(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
 
 
 def _deepspeed(source: Source) -> Found:
-    document = json_document(source.text, source.path)
+    document = json_document(source.text, source.path, source.hints.environment)
     return _sharded(DeepspeedReader, document, source, source.given)
 
 
@@ -99,9 +90,17 @@ def _sharded(
     """What a file shards, completed by the named settings of a Trainer script; with what they ask
     for that is not modelled."""
     script = hf_arguments(named, source.folder, source.hints)
-    script = checkpointed(script, named, program_of("trainer", named, source.launch))
+    program = program_of("trainer", named, source.launch)
+    script = checkpointed(script, named, program)
     found = reader(document, source, script).found()
-    return replace(found, problems=(*refusals_of(named, source.launch), *found.problems))
+    own = own_options(named, source, program, document.path)
+    lengths = (lengths_assumed(named, program, found.seq),) if named else ()
+    return replace(
+        found,
+        problems=(*refusals_of(named, source.launch), *own, *found.problems),
+        unmodelled=(*found.unmodelled, *effects_of(named)),
+        assumed=(*found.assumed, *lengths),
+    )
 
 
 def _nanotron(source: Source) -> Found:
@@ -119,7 +118,7 @@ def _nanotron(source: Source) -> Found:
 def _accelerate(source: Source) -> Found:
     """Its own file, or DeepSpeed's settings in it; a recipe that the command names completes it."""
     document = source.yaml()
-    named = _named_beside(source.launch, source.files) if source.launch else {}
+    named = _named_beside(source.launch, source) if source.launch else {}
     inside = deepspeed_in(document, source)
     if inside is None:
         return _sharded(AccelerateReader, document, source, named)
@@ -127,24 +126,30 @@ def _accelerate(source: Source) -> Found:
     return replace(found, format="accelerate", main_file=source.path, unused=(), unknown=())
 
 
-def _named_beside(launch: LaunchCommand, files: Files) -> dict[str, Setting]:
-    """A Trainer script's arguments, and the settings of the YAML that `--config` or the first of
-    them names."""
+def _named_beside(launch: LaunchCommand, source: Source) -> dict[str, Setting]:
+    """A Trainer script's arguments, and the settings of the YAML or JSON that `--config` or the
+    first of them names."""
     first = launch.arguments[0].text.value if launch.arguments else ""
     name = str(launch.given["config"].value) if "config" in launch.given else first
-    is_yaml = re.fullmatch(r"[^-=].*\.ya?ml", name) is not None
-    file = source_beside(name, launch.folder, files) if is_yaml else None
+    is_config = re.fullmatch(_CONFIG_NAME, name) is not None
+    file = source_beside(name, launch.folder, source.files) if is_config else None
     if file is None:
         return launch.given
-    return {**yaml_document(file.as_text(), file.path).settings, **launch.overrides}
+    reader = json_document if file.path.endswith(".json") else yaml_document
+    read = reader(file.as_text(), file.path, source.hints.environment)
+    return {**read.settings, **launch.overrides}
 
 
 def _trained_by(program: Program) -> Reader:
-    """A YAML of Hugging Face settings, for a program that reads one."""
+    """A YAML or JSON of Hugging Face settings, for a program that reads one."""
 
     def reader(source: Source) -> Found:
         given = source.launch.overrides if source.launch else {}
-        settings = {**source.yaml().settings, **given}
+        settings = {**source.document().settings, **given}
+        tables = {key.partition(".")[0] for key in settings}
+        if source.sharding and not {"deepspeed", "deepspeed_config", "fsdp"} & tables:
+            path = str(Path(source.sharding).absolute())
+            settings["deepspeed"] = Setting("deepspeed", path, source.sharding)
         found = read_hf_training(settings, source, program)
         named = {"deepspeed", "fsdp", "fsdp_config", "zero_stage"} & {
             key.partition(".")[0] for key in settings
@@ -237,6 +242,8 @@ _REGISTRY = "torchtitan/{}/{}/config_registry.py"
 MEGATRON_SIGNS = (f"--{option('heads')}", MEGATRON["tp"].key, MEGATRON["mbs"].key)
 # Options that no Megatron is known to have: a fork's parser adds a few, another program many.
 _FOREIGN = 5
+# A program's first arguments that are its configuration: Trainer scripts take YAML and JSON.
+_CONFIG_NAME = r"[^-=].*\.(ya?ml|json)"
 # Arguments that name a configuration file.
 _CONFIG_OPTIONS = (
     "--job.config_file", "--job.config-file", "--config-file", "--config_file", "--deepspeed",
@@ -256,8 +263,14 @@ def is_megatron(launch: LaunchCommand) -> bool:
         # Others call their programs so, too; NeMo's take `trainer.devices=8`.
         return not _has_foreign_options(words) or any(sign in words for sign in MEGATRON_SIGNS)
     signs = [sign for sign in MEGATRON_SIGNS if sign in words]
+    # Megatron-LLM's spelling; the last sign is a name that many programs have in it.
+    signs += [sign for sign in MEGATRON_SIGNS[:-1] if _underscored(sign) in words]
     # The last is a name that other programs have, too.
     return bool(signs) and (signs != [MEGATRON_SIGNS[-1]] or not _has_foreign_options(words))
+
+
+def _underscored(name: str) -> str:
+    return "--" + name[2:].replace("-", "_")
 
 
 def _has_foreign_options(words: Sequence[str]) -> bool:
@@ -298,7 +311,7 @@ def named_configs(launch: LaunchCommand) -> Iterator[Text]:
     by_name = launch.name in TRAINER_COMMANDS
     for word in launch.arguments[:2]:
         is_hidden = by_name and bool(word.text.unknown) and not word.text.value.startswith("-")
-        if is_hidden or re.fullmatch(r"[^-=].*\.ya?ml", word.text.value):
+        if is_hidden or re.fullmatch(_CONFIG_NAME, word.text.value):
             yield word.text
     environment = launch.command.environment
     if "CONFIG_FILE" in environment:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from planner.launch.options import DEEPSPEED
+from planner.launch.read.deepspeed_types import as_flag, as_whole, type_problems
 from planner.launch.read.document import Document, ScriptedReader, unknown_key
 from planner.launch.read.found import Edit, Found, Problem, nearest
 from planner.launch.read.names import is_known, known_names, left_out
@@ -37,7 +38,7 @@ class DeepspeedReader(ScriptedReader):
 
     def found(self) -> Found:
         """Everything that was read."""
-        self.problems += [*self._unknown(), *self._zero_values()]
+        self.problems += [*self._unknown(), *self._zero_values(), *type_problems(self.document)]
         tp = self.whole(DEEPSPEED["tp"].key, 1)
         stage = self._stage()
         batch = self._batch(self.hints.gpus or self.world, tp)
@@ -57,6 +58,7 @@ class DeepspeedReader(ScriptedReader):
             self._unmodelled(text, "fp16.enabled", "bf16.enabled")
         if self._on(efficiency := "data_efficiency.enabled"):
             self._unmodelled("lengths that grow and layers that drop tokens", efficiency)
+        self._secondary_weights(stage, self.hints.gpus or self.world)
         mics = self.document.get(f"{_Z}.mics_shard_size", -1)
         if stage == 3 and mics != -1:
             self._unmodelled("MiCS (replicas of shards)", f"{_Z}.mics_shard_size")
@@ -67,7 +69,6 @@ class DeepspeedReader(ScriptedReader):
             format="deepspeed",
             tp=tp,
             zero=stage,
-            shard=self._hpz(stage),
             world=self.world,
             recompute=self.hints.recompute or "none",
             optimizer=self._optimizer(),
@@ -98,11 +99,16 @@ class DeepspeedReader(ScriptedReader):
     # --- values ---------------------------------------------------------------------------------
 
     def _on(self, key: str) -> bool:
-        return self.document.get(key) is True
+        return as_flag(self.document.get(key)) is True
 
     def _stage(self) -> int:
         key = DEEPSPEED["zero"].key
-        value = self.document.get(key, 0)
+        # `"zero_optimization": true` is stage 1, as it was before there were others.
+        value = self.document.get(key, int(self.document.get(_Z) is True))
+        if value in (True, False) or (isinstance(value, str) and value in ("0", "1", "2", "3")):
+            value = int(value)  # as pydantic does
+        if value == "auto":
+            value = 0
         if isinstance(value, list):
             self.unpredictable("stages that DeepSpeed's autotuner tries are not modelled", key)
             return 3
@@ -113,9 +119,18 @@ class DeepspeedReader(ScriptedReader):
             return 3
         return int(value)
 
-    def _hpz(self, stage: int) -> int:
-        size = self.whole(f"{_Z}.zero_hpz_partition_size", 1)
-        return size if size > 1 and stage == 3 else 0
+    def _secondary_weights(self, stage: int, gpus: int | None) -> None:
+        """ZeRO++'s copy of the weights inside a node, which saves gathers between nodes and is not
+        modelled; below stage 3 DeepSpeed makes none."""
+        key = f"{_Z}.zero_hpz_partition_size"
+        size = as_whole(self.document.get(key, 1)) or 1
+        if stage == 3 and size > 1 and gpus and gpus % min(size, gpus):
+            text = f"{key} {size}: it must divide the {gpus} processes"
+            self.refuse("hpz-divides", text, key, late=True)
+        elif stage == 3 and size > 1:
+            text = f"the second copy of the weights that each {size} GPUs share (ZeRO++) is not"
+            fix = "leave zero_hpz_partition_size out for a prediction without that copy"
+            self.refuse("not-predictable", f"{text} modelled", key, severity="warning", fix=fix)
 
     def _batch(self, gpus: int | None, tp: int) -> dict[str, Any]:
         """mbs, grad_acc and gbs: two of the three give the third, as DeepSpeed has it."""
@@ -178,7 +193,12 @@ class DeepspeedReader(ScriptedReader):
     def _zero_values(self) -> Iterator[Problem]:
         for key in (_Z, "bf16", "fp16"):
             setting = self.document.settings.get(key)
-            if setting is not None and setting.value != {}:
+            # `true` is what `zero_optimization` was before it had stages.
+            if (
+                setting is not None
+                and setting.value not in ({}, None)
+                and setting.value is not (key == _Z)
+            ):
                 text = f"{key}: {setting.value!r} is no table of settings"
                 yield self.document.wrong(text, key)
         both = ("fp16.enabled", "bf16.enabled")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hardware.errors import HardwareError
 from hardware.files import json_content, toml_content
-from planner.job.errors import UsageError
+from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.document import yaml_document
 from planner.launch.read.embedded import is_embedding
@@ -52,6 +52,13 @@ _OTHERS = (
 )  # fmt: skip
 _TEMPLATE = re.compile(r"(?m)^\s*\{\{-?\s|:\s*\{\{-?\s*[.$]?\w")
 _NOTHING = (None, False, "none", "null")
+# Settings of a Trainer that make a command, or a table, one of its scripts'.
+TRAINER_SIGNS = (
+    "model_name_or_path", "per_device_train_batch_size", "num_train_epochs", "learning_rate",
+    "gradient_accumulation_steps", "gradient_checkpointing", "output_dir", "deepspeed",
+    "finetuning_type",
+)  # fmt: skip
+FEWEST_SIGNS = 3
 _TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model", "job"}
 
 
@@ -129,13 +136,13 @@ def _yaml_kind(name: str, text: str) -> Kind:
     mapping_kind = _mapping_kind(text)
     if mapping_kind is not None:
         return mapping_kind
-    if is_embedding(text):
-        return "job"
     if _TEMPLATE.search(text):
-        raise UsageError(
+        raise CannotTellError(
             f"{name}: a template with {{{{ ... }}}} in it: render it first (`helm template`), or "
             "give the script that it starts"
         )
+    if is_embedding(text):
+        return "job"
     if (count := len(_documents(text))) > 1:
         raise UsageError(
             f"{name}: holds {count} YAML documents, none of which starts a training program in a "
@@ -183,6 +190,16 @@ def _mapping_kind(text: str) -> Kind | None:
     return _kind_of_table(content) if isinstance(content, dict) else None
 
 
+def _is_trainers(content: Mapping[str, object]) -> bool:
+    """Whether a table has a Trainer's settings: the model's name, or several with the micro-batch,
+    for DeepSpeed has settings called gradient_accumulation_steps, too."""
+    if "model_name_or_path" in content:
+        # Levanter says so too, with tables of its own.
+        return not isinstance(content.get("trainer"), dict)
+    signs = sum(name in content for name in TRAINER_SIGNS)
+    return "per_device_train_batch_size" in content and signs >= FEWEST_SIGNS
+
+
 def _kind_of_table(content: dict[str, object]) -> Kind | None:
     """Whose settings a table holds."""
     if is_model_config(content):
@@ -192,8 +209,7 @@ def _kind_of_table(content: dict[str, object]) -> Kind | None:
     # NeMo's tables may be called so too.
     if isinstance(content.get("base_model"), str):
         return "axolotl"
-    # Levanter says so too, with tables of its own.
-    if "model_name_or_path" in content and not isinstance(content.get("trainer"), dict):
+    if _is_trainers(content):
         is_factory = {"stage", "finetuning_type", "cutoff_len", "template"} & content.keys()
         return "llamafactory" if is_factory else "trainer"
     if "parallelism" in content and {"tokens", "model", "general"} & content.keys():

@@ -14,6 +14,7 @@ from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import (
+    PLACEHOLDER,
     Edit,
     Found,
     Hints,
@@ -26,6 +27,7 @@ from planner.launch.read.found import (
 )
 from planner.launch.read.hf_arguments import HfArguments
 from planner.launch.read.limits import MOST_SETTINGS
+from planner.launch.read.placeholders import filled
 from planner.launch.read.text import Files, Text, digits
 from planner.launch.read.yaml_text import YamlError, documents_of, read_yaml
 
@@ -40,13 +42,14 @@ _VALUE = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|[^\s#"'\[{][^#]*?(?=\s*(?:#|
 @dataclass(frozen=True)
 class Source:
     """A configuration as a reader is given it: its text and path, the command that names it, files
-    that were opened, and what the caller knows."""
+    that were opened, and what the caller knows. `sharding`: a DeepSpeed file given beside it."""
 
     text: Text
     path: str
     launch: LaunchCommand | None
     files: Files
     hints: Hints
+    sharding: str = ""
 
     @property
     def given(self) -> dict[str, Setting]:
@@ -60,7 +63,13 @@ class Source:
 
     def yaml(self) -> Document:
         """The text as YAML. UsageError."""
-        return yaml_document(self.text, self.path)
+        return yaml_document(self.text, self.path, self.hints.environment)
+
+    def document(self) -> Document:
+        """The text as JSON where its file is called so, else as YAML. UsageError."""
+        if not self.path.endswith(".json"):
+            return self.yaml()
+        return json_document(self.text, self.path, self.hints.environment)
 
 
 @dataclass
@@ -105,38 +114,65 @@ class Document(Placed):
         self.settings[key] = setting
 
 
-def toml_document(text: Text, path: str) -> Document:
+# Variables by which placeholders of a file are filled in.
+Variables = Mapping[str, str]
+_NONE: Variables = {}
+
+
+def toml_document(text: Text, path: str, variables: Variables = _NONE) -> Document:
     """A TOML file. UsageError with the line that is wrong."""
-    return _marked(toml_content(text.value, path), dict(_toml_places(text)), text, path)
+    places = dict(_toml_places(text))
+    return _marked(toml_content(text.value, path), places, text, path, variables)
 
 
-def yaml_document(text: Text, path: str) -> Document:
+def yaml_document(text: Text, path: str, variables: Variables = _NONE) -> Document:
     """A YAML file. UsageError with line and column of what is wrong."""
     try:
         read = read_yaml(text.value)
         content = read.content
     except YamlError as error:
         raise UsageError(f"{path}: not valid YAML: {error}") from None
-    return _marked(content, dict(_yaml_places(read.nodes[:1])), text, path)
+    return _marked(content, dict(_yaml_places(read.nodes[:1])), text, path, variables)
 
 
-def json_document(text: Text, path: str) -> Document:
+def json_document(text: Text, path: str, variables: Variables = _NONE) -> Document:
     """A JSON file. UsageError with the line that is wrong."""
     # JSON is YAML but for tabs; the places are the same.
     nodes = documents_of(text.value.replace("\t", " ")).nodes[:1]
-    return _marked(json_content(text.value, path), dict(_yaml_places(nodes)), text, path)
+    places = dict(_yaml_places(nodes))
+    return _marked(json_content(text.value, path), places, text, path, variables)
 
 
-def _marked(content: Any, places: Mapping[str, _Places], text: Text, path: str) -> Document:
-    """The settings of a file, each with its place where that is known. UsageError for too many."""
+def _marked(
+    content: Any, places: Mapping[str, _Places], text: Text, path: str, variables: Variables
+) -> Document:
+    """The settings of a file, each with its place where that is known, with its placeholders filled
+    in as far as variables and the file's other settings tell. UsageError for too many."""
     if not isinstance(content, dict):
         raise UsageError(f"{path}: holds no table of settings")
     found = list(islice(leaves(content), MOST_SETTINGS + 1))
     if len(found) > MOST_SETTINGS:
         raise UsageError(f"{path}: more than {MOST_SETTINGS:,} settings: no launch has as many")
-    return Document(
-        path, {key: _setting(key, value, places.get(key), text, path) for key, value in found}
-    )
+    # `${model.hidden_size}` stands for another setting of the file.
+    told = {key: value for key, value in found if isinstance(value, str | int | float)} | variables
+    settings = {key: _setting(key, value, places.get(key), text, path) for key, value in found}
+    return Document(path, {key: _filled(one, told) for key, one in settings.items()})
+
+
+def _filled(setting: Setting, told: Mapping[str, object]) -> Setting:
+    """A setting with its placeholders filled in; with why it is not known where one is left."""
+    if not isinstance(setting.value, str):
+        return setting
+    result = filled(setting.value, told)
+    if result.unknown:
+        why = f"{PLACEHOLDER} ({result.unknown})"
+        return replace(setting, value=None, unknown=why, variable=result.name)
+    if result.value == setting.value:
+        return setting
+    # As YAML would read the value in the placeholder's place; what is filled in is not mended.
+    read = documents_of(result.value).contents
+    value = read[0] if len(read) == 1 and isinstance(read[0], int | float | bool) else result.value
+    return replace(setting, value=value, spans=())
 
 
 def below(settings: Mapping[str, Setting], table: str) -> dict[str, Setting]:
@@ -215,8 +251,8 @@ def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
 
 # Options by which programs of one's own may call the micro-batch.
 _BATCH = re.compile(r"--(?!\w*(eval|val|test|infer|global|total))\w*(batch|bsz)\w*")
-# Stands for a sequence length that nobody states.
-NO_LENGTH = "no --seq"
+# Stand for a sequence length that nobody states, and for recomputation that nobody speaks of.
+NO_LENGTH, NO_RECOMPUTE = "no --seq", "no --recompute"
 
 
 class DocumentReader:
@@ -322,6 +358,9 @@ class ScriptedReader(DocumentReader):
             self.assumed.append("sequences as long as the model was pretrained with (give --seq)")
             why = "shorter sequences than the model was pretrained with: less memory than predicted"
             self.unmodelled += ((Setting(NO_LENGTH, None, document.path), why),)
+        if script.hints.recompute is None and not script.given:
+            why = "the program that is started may recompute: less memory than predicted"
+            self.unmodelled += ((Setting(NO_RECOMPUTE, None, document.path), why),)
 
     def scripted(
         self, known: Callable[[str], bool], keys: Mapping[str, str], framework: str, **fields: Any
@@ -349,12 +388,11 @@ class ScriptedReader(DocumentReader):
         self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
 
     def no_micro_batch(self) -> None:
-        """No micro-batch is stated: 1, unless the program has an option that may say it."""
+        """No micro-batch is stated: the program that is started says it, which is not read."""
         words = self.launch.arguments if self.launch is not None else ()
         named = (_BATCH.match(word.text.value) for word in words)
         option = next((match[0] for match in named if match is not None), None)
-        if option is None:
-            self.assumed.append("micro-batch 1 (give --mbs)")
-            return
-        text = f"whether {option} is the micro-batch of a GPU is not known"
+        text = "the micro-batch is not stated: the program that is started says it"
+        if option is not None:
+            text = f"whether {option} is the micro-batch of a GPU is not known"
         self.problems.append(Problem("micro-batch", text, "missing", fix="--mbs N"))

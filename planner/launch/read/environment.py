@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from hardware.transport import VARIABLES
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Found, Problem
-from planner.launch.read.text import digits
+from planner.launch.read.found import Found, Problem, Setting
+from planner.launch.read.text import Text, digits
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
@@ -26,6 +27,38 @@ def with_blocking(found: Found, launch: LaunchCommand | None) -> Found:
     )
     variations = (*found.variations, "blocking-launches")
     return replace(found, variations=variations, problems=(*found.problems, problem))
+
+
+def with_network(
+    found: Found, launch: LaunchCommand | None, given: Mapping[str, str] | None = None
+) -> Found:
+    """With the variables of NCCL and libfabric that the command sees; `given`: by the user, who is
+    right. One whose value is not known is noted, and counts as not set."""
+    environment = {} if launch is None else launch.command.environment
+    stated = given or {}
+    settings = {
+        name: _variable(name, environment[name]) for name in VARIABLES if name in environment
+    }
+    settings |= {name: Setting(name, stated[name]) for name in VARIABLES if name in stated}
+    unknown = [setting for setting in settings.values() if setting.unknown]
+    notes = tuple(
+        Problem(
+            "network-unknown",
+            f"{setting.key} is {setting.unknown}: counted as not set",
+            "note",
+            (setting.place,),
+            fix=f"--env {setting.key}=VALUE",
+        )
+        for setting in unknown
+    )
+    known = tuple(setting for setting in settings.values() if not setting.unknown)
+    return replace(found, network=known, problems=(*found.problems, *notes))
+
+
+def _variable(name: str, text: Text) -> Setting:
+    place = text.first()
+    where = (place.file.path, place.line) if place else ("", 0)
+    return Setting(name, text.value, *where, unknown=text.unknown)
 
 
 def as_unread_may_set(

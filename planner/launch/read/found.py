@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from constraints.context_kinds import ContextKind
+from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec
 from planner.launch.read.text import SourceFile, Span, Text
 
 # Likeness from which an unknown name is taken for a misspelt one.
 SURELY_MEANT = 0.9
+
+# How the reason begins for which a value that is still to be filled in is not known.
+PLACEHOLDER = "a placeholder"
 
 Severity = Literal["error", "missing", "warning", "note"]
 Format = Literal[
@@ -41,7 +46,7 @@ class Setting:
     `training.local_batch_size`); `file` and `line` of the value, line 0 where it stands in no file.
     `spans`: where its value could be replaced, the place where it is defined first, the place
     where it is used after; `whole`: key and value together, for removal. `unknown`: why the value
-    is not known.
+    is not known, and `variable`: what `--env` calls that which would tell it.
     """
 
     key: str
@@ -51,6 +56,7 @@ class Setting:
     spans: tuple[Span, ...] = ()
     whole: Span | None = None
     unknown: str = ""
+    variable: str = ""
 
     @property
     def place(self) -> str:
@@ -137,6 +143,15 @@ def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model N
     return Problem("model-unknown", text, "missing", places, fix)
 
 
+def telling(unknown: str) -> str:
+    """What the user may give for what is not known, from why it is not."""
+    if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
+        named = re.match(r"\$(\w+)", unknown)
+        return f"--env {named[1] if named else 'NAME'}=VALUE, or {unread[1]} too"
+    named = re.match(r"\$(\w+|@)\b|\$(@)", unknown)
+    return f"--env {named[1] or named[2]}=VALUE" if named else "--env NAME=VALUE sets a variable"
+
+
 def unresolved(setting: Setting) -> Problem:
     """A setting that decides, and whose value is not known."""
     return Problem(
@@ -144,8 +159,17 @@ def unresolved(setting: Setting) -> Problem:
         f"{setting.key} is {setting.unknown}",
         "missing",
         (setting.place,),
-        fix="--env NAME=VALUE sets a variable",
+        fix=_told_by(setting),
     )
+
+
+def _told_by(setting: Setting) -> str:
+    """What tells a value that is not known."""
+    if setting.variable:
+        return f"--env {setting.variable}=VALUE"
+    if setting.unknown.startswith(PLACEHOLDER):
+        return f"its value in {setting.place}"
+    return telling(setting.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +241,7 @@ class Saving:
 ASKED = (
     "seq", "framework", "precision", "dtype", "optimizer", "attention", "schedule", "dropout",
     "expert_imbalance", "cp_comm_type", "cp_sizes", "sharp", "gradient_as_bucket_view",
-    "set_to_none", "bias", "optimizer_offload", "activation_offload",
+    "set_to_none", "mtp_layers", "bias", "optimizer_offload", "activation_offload",
     "activation_offload_fraction",
 )  # fmt: skip
 
@@ -282,6 +306,8 @@ class Found:
     gradient_as_bucket_view: bool = False
     set_to_none: bool = True
     cublas_workspace_config: str | None = None
+    # None: those of `shape`, else as the framework does by default.
+    mtp_layers: int | None = None
     bias: bool = True
     plan_gpus: str | None = None
     main_file: str = ""
@@ -293,6 +319,8 @@ class Found:
     problems: tuple[Problem, ...] = ()
     assumed: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Variables of NCCL and libfabric that the command sees (`hardware.transport`).
+    network: tuple[Setting, ...] = ()
     # The configuration file, where there is one; it may stand inside another.
     document: Text | None = None
     # What the launch takes further settings from, and that was not there to read.
@@ -305,6 +333,10 @@ class Found:
     def asked(self) -> dict[str, Any]:
         """What is asked of the job, by field of `Request`."""
         return {name: getattr(self, name) for name in ASKED}
+
+    def transport(self) -> TransportSettings:
+        """What those variables make of the links."""
+        return read_transport({one.key: str(one.value) for one in self.network})
 
     def setting(self, key: str) -> Setting | None:
         """The setting of a key, unknown ones too; the last where it is given again."""

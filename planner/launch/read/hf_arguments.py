@@ -21,6 +21,12 @@ _LIGER = ("use_liger_kernel", "enable_liger_kernel")
 _LIGER_LOSS = "liger_fused_linear_cross_entropy"
 _LIGER_LAYERS = ("liger_rope", "liger_rms_norm", "liger_glu_activation")
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
+# Settings beside those of batch, length and model without whose values nothing can be predicted.
+_DECIDING = (
+    *_CHECKPOINTING, "bf16", "fp16", "fp8", "mixed_precision", "dtype", "torch_dtype", "pure_bf16",
+    "optim", "optimizer", "disable_gradient_checkpointing", "attn_implementation", "fsdp_config",
+    *_LIGER, _LIGER_LOSS,
+)  # fmt: skip
 _NUMBER = re.compile(r"-?[0-9.]+")
 OPTIMIZERS = meanings("trainer-optimizers")
 # --optim -> how torch updates; transformers leaves torch's choice, foreach on a GPU, to the first.
@@ -58,7 +64,7 @@ class HfArguments:
     def variations(self, framework: str) -> tuple[str, ...]:
         """What fused kernels change, of those that are counted for the framework and the model."""
         layers = all(_is_on(self.given.get(name)) for name in _LIGER_LAYERS)
-        loss = _is_on(self.given.get(_LIGER_LOSS))
+        loss = _is_on(self.given.get(_LIGER_LOSS)) or _cuts_cross_entropy(self.given)
         every = any(_is_on(self.given.get(name)) for name in _LIGER) or (layers and loss)
         if every and self.hints.model is not None:
             technique = load_framework(framework).technique(LIGER)
@@ -71,6 +77,14 @@ class HfArguments:
     def where(self) -> dict[str, Setting]:
         """Settings by field of `Found`."""
         return {_NAMES[name]: setting for name, setting in self.given.items() if name in _NAMES}
+
+
+def _cuts_cross_entropy(given: Mapping[str, Setting]) -> bool:
+    """Whether axolotl's plug-in makes logits and loss one kernel, as it does unless told otherwise
+    (integrations/cut_cross_entropy/args.py)."""
+    plugins, switch = given.get("plugins"), given.get("cut_cross_entropy")
+    loaded = plugins is not None and "cut_cross_entropy" in str(plugins.value)
+    return loaded if switch is None else loaded and _is_on(switch)
 
 
 def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> HfArguments:
@@ -113,10 +127,18 @@ def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> Hf
             *(
                 unresolved(setting)
                 for name, setting in given.items()
-                if setting.unknown and name in _NAMES and merged[_NAMES[name]] is None
+                if setting.unknown and _decides(name, merged)
             ),
         ),
     )
+
+
+def _decides(name: str, known: Mapping[str, object]) -> bool:
+    """Whether a setting decides, for all that the caller and other settings say."""
+    field_name = _NAMES.get(name) or ("recompute" if "checkpointing" in name else "")
+    if field_name:
+        return known[field_name] is None
+    return name.partition(".")[0] in _DECIDING
 
 
 def _no_counts(given: Mapping[str, Setting]) -> Iterator[Problem]:

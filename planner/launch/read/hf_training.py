@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from planner.launch.options import DEEPSPEED
 from planner.launch.read.accelerate import AccelerateReader
@@ -22,11 +21,13 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed import DeepspeedReader
 from planner.launch.read.document import Document, Source, below, json_document
 from planner.launch.read.found import Found, Problem, Setting, unresolved
-from planner.launch.read.hf_arguments import OPTIMIZERS, HfArguments, hf_arguments, optim_of
-from planner.launch.read.names import left_out
+from planner.launch.read.hf_arguments import HfArguments, hf_arguments
+from planner.launch.read.hf_lengths import lengths_assumed
+from planner.launch.read.hf_own import effects_of, own_options
+from planner.launch.read.hf_refusals import refusals_of
+from planner.launch.read.hf_values import Program, is_on, program_of, value_of
 from planner.launch.read.text import digits
 
-Program = Literal["llamafactory", "axolotl", "swift", "trainer"]
 # TrainingArguments' own micro-batch, and those of programs that have another.
 _TRAINER_BATCH = 8
 _BATCHES: Mapping[Program, int] = {"axolotl": 1, "swift": 1}
@@ -36,27 +37,9 @@ _SWIFT_BATCH = 16
 _SWIFT_2 = {"batch_size": "per_device_train_batch_size"}
 # Settings of launchers that work out the micro-batch and add it to what they start.
 _WHOLE_BATCHES = ("global_batch_size", "total_batch_size", "effective_batch_size")
-# What says whether adapters are trained, in programs that train them unless told otherwise.
-_TUNERS: Mapping[Program, tuple[str, ...]] = {
-    "llamafactory": ("finetuning_type",), "swift": ("tuner_type", "train_type", "sft_type"),
-}  # fmt: skip
-_OTHER_PROGRAMS = re.compile(
-    r"(^|[_.-])(reward\w*|rm|dpo|ppo|grpo|rlhf|kto|orpo|lora|qlora|vision|mim|glue|mlm|"
-    r"squad|qa|asr|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
-)
 # A stage in the name of a DeepSpeed configuration: ds_z2_config.json, zero3.json, stage-1.json.
 _STAGE_IN_NAME = re.compile(r"(?:^|[^a-z])(?:z|zero|stage|zero_?stage)[-_]?([0-3])(?![0-9])")
-_SWIFT = re.compile(r"(^|/)swift($|/cli/)|(^|/)llm_(sft|pt)\.py$")
 _BF16 = ("bfloat16", "bf16", "torch.bfloat16")
-_FULL = ("full", "none", "", "false")
-# Objectives whose step is a forward and a backward of one model.
-_STAGES = ("sft", "pt", "none", "")
-_HARMLESS = ("use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
-             "use_liger_kernel")  # fmt: skip
-# Settings of adapters that mean nothing where none is asked for.
-_LEFT_OVER = ("lora_r", "lora_rank", "lora_dim")
-# Switches of a Trainer's own scripts that say whether adapters are asked for.
-_ASKS = ("use_lora", "use_peft", "lora_enable", "train_mode")
 
 
 # Words of `fsdp`, and what accelerate's file would say.
@@ -89,31 +72,27 @@ def read_hf_training(
         sharded = _sharded(named, path, bf16=script.bf16_weights)
         found = AccelerateReader(sharded, source, script).found()
     refusals = refusals_of(named, launch, program)
-    refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
-    left = tuple(
-        (named[name], why) for name, why in left_out("trainer").items() if _is_on(named, name)
-    )
+    sharded_by = "" if document is None else document.path
+    own = own_options(named, source, program, sharded_by)
     return replace(
         found,
         format="settings",
         main_file=path,
-        problems=(*refusals, *_settled(found, named, document), *elsewhere),
-        unmodelled=(*found.unmodelled, *left, *_launcher_shards(named, path, program, launch)),
+        problems=(*refusals, *own, *_settled(found, named, document), *elsewhere),
+        unmodelled=(
+            *found.unmodelled,
+            *effects_of(named),
+            *_launcher_shards(named, path, program, launch),
+        ),
         settings=(*named.values(), *(() if document is None else found.settings)),
         unused=found.unused if document is not None else (),
         unknown=found.unknown if document is not None else (),
-        assumed=(*found.assumed, *_assumed(named, program), *_assumed_stage(named, document, path)),
+        assumed=(
+            *found.assumed,
+            *_assumed(named, program, found.seq),
+            *_assumed_stage(named, document, path),
+        ),
     )
-
-
-def program_of(
-    program: Program, named: Mapping[str, Setting], launch: LaunchCommand | None
-) -> Program:
-    """Whose defaults the settings have, also where a command states them all."""
-    name = launch.program if launch is not None else ""
-    if "finetuning_type" in named or name.endswith("llamafactory-cli"):
-        return "llamafactory"
-    return "swift" if _SWIFT.search(name) else program
 
 
 def _launcher_shards(
@@ -125,23 +104,6 @@ def _launcher_shards(
         return ()
     why = "costed as plain data parallelism; accelerate may shard it: less memory than predicted"
     return ((Setting("deepspeed, fsdp", None, path), why),)
-
-
-def refusals_of(
-    named: Mapping[str, Setting], launch: LaunchCommand | None, program: Program = "trainer"
-) -> tuple[Problem, ...]:
-    """What is trained otherwise than by full fine-tuning, as settings and program say."""
-    refusals = tuple(_refusals(named, program_of(program, named, launch)))
-    if launch is not None and (why := _other_program(launch)):
-        refusals += (Problem("not-predictable", why, "warning"),)
-    return refusals
-
-
-def _other_program(launch: LaunchCommand) -> str:
-    """Why a program's name says that it does not train by next-token prediction."""
-    name = launch.name.lower()
-    match = _OTHER_PROGRAMS.search(name)
-    return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
 
 
 def _settled(
@@ -171,26 +133,6 @@ def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Pro
     return (Problem("micro-batch", text, "missing", (whole.place,), "--mbs N"),)
 
 
-def _value(named: Mapping[str, Setting], name: str) -> str:
-    setting = named.get(name)
-    if setting is None:
-        return "table" if any(key.startswith(f"{name}.") for key in named) else ""
-    return "" if setting.value is None or setting.unknown else str(setting.value).lower()
-
-
-_OFF = ("", "false", "0", "none", "no", "{}")
-
-
-def _is_on(named: Mapping[str, Setting], name: str) -> bool:
-    return _value(named, name) not in (*_OFF, "1.0", "1")
-
-
-def _switched(named: Mapping[str, Setting], name: str) -> bool:
-    """Whether a switch is on: `1` counts, and so does a value that only running tells."""
-    hidden = name in named and bool(named[name].unknown)
-    return hidden or _value(named, name) not in (*_OFF, "-1")
-
-
 def _completed(
     script: HfArguments,
     named: Mapping[str, Setting],
@@ -205,7 +147,7 @@ def _completed(
         world = hints.gpus or (launch.world if launch else None)
         accumulated = -(-_SWIFT_BATCH // (mbs * world)) if program == "swift" and world else 1
         hints = replace(hints, grad_acc=accumulated)
-    eager = _is_on(named, "eager_attention") or script.attention == "eager"
+    eager = is_on(named, "eager_attention") or script.attention == "eager"
     script = replace(script, hints=hints, attention="eager" if eager else "flash",
                      bf16_weights=_loads_bf16(named, program))  # fmt: skip
     return checkpointed(script, named, program)
@@ -216,8 +158,8 @@ def checkpointed(
 ) -> HfArguments:
     """With the recomputation of programs that checkpoint unless told otherwise."""
     stays = {
-        "llamafactory": not _is_on(named, "disable_gradient_checkpointing"),
-        "swift": _value(named, "gradient_checkpointing") != "false",
+        "llamafactory": not is_on(named, "disable_gradient_checkpointing"),
+        "swift": value_of(named, "gradient_checkpointing") != "false",
     }
     if script.hints.recompute is not None or not stays.get(program):
         return script
@@ -231,22 +173,20 @@ def _loads_bf16(named: Mapping[str, Setting], program: Program) -> bool:
     them so for `pure_bf16` alone, a Trainer's script where it is told the dtype; ms-swift takes the
     checkpoint's unless told otherwise, which is bf16 of nearly every model since 2023.
     """
-    stated = [_value(named, name) for name in ("dtype", "torch_dtype")]
+    stated = [value_of(named, name) for name in ("dtype", "torch_dtype")]
     if program == "swift":
-        return any(s in _BF16 for s in stated) or not (any(stated) or _is_on(named, "fp16"))
+        return any(s in _BF16 for s in stated) or not (any(stated) or is_on(named, "fp16"))
     if program == "axolotl":
-        return any(_is_on(named, name) for name in ("bf16", "bfloat16"))
+        return any(is_on(named, name) for name in ("bf16", "bfloat16"))
     if program == "llamafactory":
-        return _is_on(named, "pure_bf16")
+        return is_on(named, "pure_bf16")
     return any(text in _BF16 for text in stated)
 
 
-def _assumed(named: Mapping[str, Setting], program: Program) -> Iterator[str]:
+def _assumed(named: Mapping[str, Setting], program: Program, seq: int | None) -> Iterator[str]:
     if "per_device_train_batch_size" not in named and program not in _BATCHES:
         yield f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
-    packs = ("packing", "sample_packing", "neat_packing", "group_by_length")
-    if not any(_is_on(named, name) for name in packs):
-        yield "every sequence as long as the longest allowed (samples are not packed)"
+    yield lengths_assumed(named, program, seq)
 
 
 def _assumed_stage(
@@ -258,60 +198,6 @@ def _assumed_stage(
     stage = _stage_of_name(file) if "." in file else None
     if document is not None and document.path == path and stage is not None:
         yield f"ZeRO-{stage} and DeepSpeed's defaults, by the name of {file}; give that file too"
-
-
-def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Problem]:
-    """What is trained otherwise than by full fine-tuning, by name."""
-    tuners = _TUNERS.get(program, ())
-    if tuners and not any(name in named for name in tuners):
-        where = next(iter(named.values()), Setting("", ""))
-        whose = {"llamafactory": "LLaMA-Factory", "swift": "ms-swift"}[program]
-        yield _refusal(where, f"{tuners[0]}: lora ({whose}'s own, none is stated)")
-    kinds = {
-        "finetuning_type": _FULL, "adapter": _FULL, "stage": _STAGES, "rl": _STAGES,
-        "train_type": ("full", ""), "tuner_type": ("full", ""), "sft_type": ("full", ""),
-        "rlhf_type": ("",), "task_type": ("causal_lm", "pretrain", "sft", ""),
-    }  # fmt: skip
-    for name, allowed in kinds.items():
-        value = _value(named, name)
-        if value and value not in allowed:
-            yield _refusal(_place(named, name), f"{name}: {value}")
-    if (mode := _value(named, "train_mode")) in ("lora", "qlora"):
-        yield _refusal(_place(named, "train_mode"), f"train_mode: {mode}")
-    optimizer = optim_of(named)
-    if optimizer not in ("", "none", *OPTIMIZERS) and (program == "axolotl" or "optim" in named):
-        yield _refusal(named.get("optim") or named["optimizer"], f"optimizer {optimizer}")
-    for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
-        if _switched(named, name):
-            yield _refusal(named[name], f"{name}: quantised weights")
-    named_so = {name: "LoRA" for name in named if name.startswith("lora_path")}
-    for name, why in (named_so | {**left_out("trainer", "refused")}).items():
-        if name in _LEFT_OVER and (program != "trainer" or any(key in named for key in _ASKS)):
-            continue  # what these programs pass over where nothing asks for adapters
-        sizes = name.endswith(("_size", "_degree"))
-        if _is_on(named, name) if sizes else _switched(named, name):
-            yield _refusal(_place(named, name), f"{name}: {why}")
-
-
-def _unknown_switches(named: Mapping[str, Setting]) -> Iterator[Problem]:
-    """LLaMA-Factory's `use_...` switches that change the loss or the optimizer."""
-    for name, setting in named.items():
-        is_new = name.startswith("use_") and name not in (
-            *left_out("trainer", "refused"),
-            *_HARMLESS,
-        )
-        if is_new and setting.value is True:
-            yield _refusal(setting, f"{name}: true")
-
-
-def _place(named: Mapping[str, Setting], name: str) -> Setting:
-    """A setting, or the first of a table of that name."""
-    return named.get(name) or next(item for key, item in named.items() if key.startswith(name))
-
-
-def _refusal(setting: Setting, what: str) -> Problem:
-    text = f"{what} is not modelled; full fine-tuning and pretraining are"
-    return Problem("not-predictable", text, "warning", (setting.place,))
 
 
 # --- what shards ----------------------------------------------------------------------------------
@@ -326,7 +212,7 @@ def _configuration(named: Mapping[str, Setting]) -> Setting | None:
 def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
     """DeepSpeed's configuration: named and beside the file, or written in it."""
     path, setting = source.path, _configuration(named)
-    preset = re.fullmatch(r"(?:default-)?zero([0-3])(_offload)?", _value(named, "deepspeed"))
+    preset = re.fullmatch(r"(?:default-)?zero([0-3])(_offload)?", value_of(named, "deepspeed"))
     staged: dict[str, Setting] = {}
     if setting is not None and preset is not None:
         staged = {"zero_stage": replace(setting, value=int(preset[1]))}
@@ -339,7 +225,7 @@ def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
         if text is None and (file := source_beside(name, Path(path).parent, source.files)):
             name, text = file.path, file.as_text()
         if text is not None:
-            return json_document(text, name)
+            return json_document(text, name, source.hints.environment)
         if (stage := _stage_of_name(setting.value)) is not None:
             staged = {"zero_stage": replace(setting, value=stage)}
     return _zero_stage({**named, **staged}, path)
@@ -391,7 +277,7 @@ def _sharded(named: Mapping[str, Setting], path: str, *, bf16: bool) -> Document
     elif "distributed_type" not in settings:
         _put(settings, "distributed_type", "MULTI_GPU", Setting("", "", path))
     for name in ("bf16", "fp16", "fp8"):
-        if _value(named, name) in ("true", "auto", "full"):
+        if value_of(named, name) in ("true", "auto", "full"):
             _put(settings, "mixed_precision", name, named[name])
             break
     else:

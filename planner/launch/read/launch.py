@@ -29,18 +29,20 @@ from planner.launch.read.configured import (
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import Source
 from planner.launch.read.embedded import embedded_environment, embedded_texts
-from planner.launch.read.environment import as_unread_may_set, with_blocking
+from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_attributes import is_swift_megatron, read_swift_megatron
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
+from planner.launch.read.options_file import with_options_files
 from planner.launch.read.saving import stated_saving
 from planner.launch.read.shell import read_script
 from planner.launch.read.shell_calls import script_call
-from planner.launch.read.shell_state import Command, Shell
+from planner.launch.read.shell_state import Command, Shell, Site, Undecided
 from planner.launch.read.text import HOLE, Files, Text, Word
+from planner.launch.read.undecided import Reading, readable, settled
 from planner.launch.read.world import accelerate_counts, stated_counts
 
 # Frameworks whose programs train by next-token prediction, unless their names say otherwise.
@@ -61,14 +63,36 @@ def read_launch(
     what can be read.
     """
     hints = hints or Hints()
-    read = Opened(Files(), contents=contents or {})
+
+    def again(chosen: Mapping[Site, int]) -> Reading:
+        read = _opened(paths, contents or {})
+        read.chosen, read.hopeful = chosen, first.hopeful
+        read_shells(read, hints)
+        return (_found_in(read, hints) if read.commands else None), read.program
+
+    first = _opened(paths, contents or {})
+    plans = first.of_kind("plan")
+    if plans:
+        return replace(_plan(first, plans[0], hints, plan), files=first.files.by_path)
+    read_shells(first, hints)
+    try:
+        found = _found_in(first, hints)
+    except CannotTellError as error:
+        return readable(error, first.undecided, again)
+    return settled(found, first.program, first.undecided, again)
+
+
+def _opened(paths: Sequence[str | Path], contents: Mapping[str, str]) -> Opened:
+    read = Opened(Files(), contents=contents)
     for path in paths:
         open_file(Path(path).expanduser(), read)
-    plans = read.of_kind("plan")
-    if plans:
-        return replace(_plan(read, plans[0], hints, plan), files=read.files.by_path)
-    read_shells(read, hints)
+    return read
+
+
+def _found_in(read: Opened, hints: Hints) -> Found:
+    """The launch of files whose scripts have been read."""
     found = with_blocking(replace(_found(read, hints), files=read.files.by_path), read.launch)
+    found = with_network(found, read.launch, hints.environment)
     if found.format in READ_ONLY:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         return replace(found, problems=(*read.problems, *plain))
@@ -113,14 +137,16 @@ def _found(read: Opened, hints: Hints) -> Found:
     config = _config_path(read, launch)
     of_megatron = launch is not None and is_megatron(launch)
     if config is not None and not (of_megatron and read.kinds[config] == "deepspeed"):
-        source = Source(read.texts[config], config, launch, read.files, hints)
+        beside_it = next((path for path in read.of_kind("deepspeed") if path != config), "")
+        source = Source(read.texts[config], config, launch, read.files, hints, beside_it)
         found = read_configured(read.kinds[config], source)
         if launch is not None and found.framework in _PRETRAINERS and other_model(launch):
             why = f"{launch.name} trains nothing, by its name"
             found = replace(found, problems=(Problem("not-predictable", why, "warning"),))
         return replace(found, document=read.texts[config])
     if launch is not None and of_megatron:
-        return MegatronReader(launch, hints).found()
+        launch, unread = with_options_files(launch, read.files)
+        return MegatronReader(launch, hints, unread).found()
     if launch is not None and is_trainer(launch):
         return read_trainer(launch, read.files, hints)
     raise CannotTellError(_no_launch(read, launch))
@@ -163,6 +189,19 @@ def _is_shown(launch: LaunchCommand) -> bool:
     return bool(words) and words[0].text.value in ("echo", "printf")
 
 
+# Configurations of which one launch may have one each: what accelerate starts, what is trained,
+# what shards. The first that is there names the others, or is completed by them.
+_PARTS: tuple[Kind, ...] = (
+    "accelerate", "llamafactory", "axolotl", "trainer", "trainer-python", "deepspeed",
+)  # fmt: skip
+
+
+def is_one_launch(kinds: Sequence[Kind]) -> bool:
+    """Whether configurations of these kinds, given together, describe one launch."""
+    trained = [kind for kind in kinds if kind not in ("accelerate", "deepspeed")]
+    return len(set(kinds)) == len(kinds) and len(trained) <= 1 and set(kinds) <= set(_PARTS)
+
+
 def _config_path(read: Opened, launch: LaunchCommand | None) -> str | None:
     """The configuration file: given, written by the script, or named by it and there."""
     given = read.of_kind(*CONFIGURATIONS)
@@ -172,9 +211,9 @@ def _config_path(read: Opened, launch: LaunchCommand | None) -> str | None:
         if match is not None:
             return match
     if given:
-        if len(given) > 1:
+        if len(given) > 1 and not is_one_launch([read.kinds[path] for path in given]):
             raise UsageError(f"several configurations ({', '.join(given)}): give one at a time")
-        return given[0]
+        return min(given, key=lambda path: _PARTS.index(read.kinds[path]) if len(given) > 1 else 0)
     if launch is None or is_megatron(launch):
         return None
     return _open_named(read, launch, named)
@@ -229,7 +268,7 @@ def _no_launch(read: Opened, launch: LaunchCommand | None) -> str:
 
 def _with(configs: Mapping[str, Text]) -> str:
     """What is wanted of the configuration files that a command names."""
-    if any("{{" in name for name in configs):
+    if any("a placeholder" in text.unknown or "{{" in name for name, text in configs.items()):
         return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
     shown = ", ".join(name.replace(HOLE, "...") for name in configs if name.strip(f"{HOLE}/"))
     if shown:
@@ -284,6 +323,16 @@ class Opened:
     programs: dict[str, str] = field(default_factory=dict)
     # The command that trains.
     launch: LaunchCommand | None = None
+    # Branches of scripts that are taken, those that reading cannot decide, and whether tests are
+    # taken as met.
+    chosen: Mapping[Site, int] = field(default_factory=dict)
+    undecided: Mapping[Site, Undecided] = field(default_factory=dict)
+    hopeful: bool = False
+
+    @property
+    def program(self) -> str:
+        """Name of the program that trains; empty before it is known."""
+        return "" if self.launch is None else self.launch.name
 
     def open_beside(self, name: str, script: str) -> Text | None:
         """A file that a script names, from the folders around it; None where it is not there."""
@@ -331,10 +380,12 @@ def read_shells(read: Opened, hints: Hints) -> None:
     for path in read.of_kind("arguments"):
         text = _blank_comments(read.texts[path])
         read.commands.append(made_launch([Word(word, word.span()) for word in text.split()], path))
-    shell = _walked(read, hints)
-    if not any(split_command(command) for command in shell.commands):
+    shell = _walked(read, hints, hopeful=read.hopeful)
+    if not any(split_command(command) for command in shell.commands) and not read.chosen:
         again = _walked(read, hints, hopeful=True)
-        shell = again if len(again.commands) > len(shell.commands) else shell
+        read.hopeful = len(again.commands) > len(shell.commands)
+        shell = again if read.hopeful else shell
+    read.undecided = shell.undecided
     for command in shell.commands:
         found = split_command(command)
         if found is not None:
@@ -357,7 +408,8 @@ def read_shells(read: Opened, hints: Hints) -> None:
 
 def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
     """The command that starts a Trainer's settings under accelerate's: the two that were given."""
-    sharding, settings = read.of_kind("accelerate"), read.of_kind("trainer")
+    sharding = read.of_kind("accelerate")
+    settings = read.of_kind("trainer", "llamafactory", "axolotl")
     if len(sharding) == len(settings) == 1:
         words = ("accelerate", "launch", "--config_file", sharding[0], "train.py", settings[0])
         command = Command(tuple(Word(Text.made(word)) for word in words), {}, sharding[0], 1)
@@ -411,7 +463,11 @@ def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Shell:
 
 def _shell_of(paths: Sequence[str], read: Opened, hints: Hints, *, hopeful: bool) -> Shell:
     """One shell that has read scripts one after another."""
-    shell = Shell(read.files, hints.environment, open_file=read.open_beside, hopeful=hopeful)
+    shell = Shell(
+        read.files, hints.environment, open_file=read.open_beside,
+        has_file=lambda name, script: beside(name, Path(script).parent) is not None,
+        hopeful=hopeful, chosen=read.chosen,
+    )  # fmt: skip
     for path in paths:
         with shell.process():
             read_script(shell, read.texts[path])
@@ -432,7 +488,7 @@ def _add_written(path: str, text: Text, read: Opened) -> None:
         read.programs[Path(path).name] = text.value
     try:
         kind = file_kind(path, text.value)
-    except (UsageError, HardwareError):
+    except (UsageError, CannotTellError, HardwareError):
         return
     if kind not in (None, "shell", "arguments", "plan", "job") and path not in read.kinds:
         read.kinds[path] = kind

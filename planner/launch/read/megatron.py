@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +45,7 @@ from planner.launch.read.megatron_rules import (
     read_offload,
     read_sharp,
 )
+from planner.launch.read.megatron_vocabulary import vocabulary_unknown
 from planner.launch.read.names import left_out
 
 # Fusions that the profile without Transformer Engine does not count on.
@@ -87,9 +88,10 @@ _DEGREES = {
 class MegatronReader:
     """One command's arguments, and what is gathered from them."""
 
-    def __init__(self, launch: LaunchCommand, hints: Hints) -> None:
+    def __init__(self, launch: LaunchCommand, hints: Hints, unread: Sequence[Problem] = ()) -> None:
         self.launch, self.hints = launch, hints
         self.arguments = parse_arguments(launch.arguments)
+        self.arguments.problems += unread
         self.dialect = self._dialect()
         translate(self.arguments, self.dialect)
         self.assumed: list[str] = []
@@ -112,7 +114,7 @@ class MegatronReader:
             self.arguments, split, layers, degrees["pp"], self.dialect.name
         )
         # Forks and other programs split the layers by rules of their own.
-        forked = not (self.dialect.core or self.dialect.name in ("primus", "older"))
+        forked = not (self.dialect.core or self.dialect.name in ("primus", "older", "swift"))
         self.problems += [
             replace(problem, severity="missing", fix="") if forked else problem
             for problem in split.problems
@@ -179,6 +181,8 @@ class MegatronReader:
                 for problem in problems
             ]
         self.problems += problems
+        if shape is not None:
+            self.problems += vocabulary_unknown(self.arguments, self.hints, shape)
         return shape
 
     def _is_partial(self) -> bool:
@@ -416,6 +420,9 @@ class MegatronReader:
         if not arguments.has("bf16") and not arguments.has("fp16") and not hidden:
             text = "neither --bf16 nor --fp16: Megatron trains in fp32, which is not modelled"
             self.problems.append(Problem("not-predictable", text, "warning", fix="--bf16"))
+        elif hidden and not arguments.has("bf16") and not arguments.has("fp16"):
+            text = "neither --bf16 nor --fp16 is among the options that were read"
+            self.problems.append(Problem("precision-unknown", text, "missing"))
         return "fp16" if arguments.has("fp16") else "bf16"
 
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:

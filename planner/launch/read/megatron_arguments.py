@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import islice, pairwise
@@ -21,9 +22,10 @@ from planner.launch.read.found import (
     Severity,
     is_slip,
     nearest,
+    telling,
 )
 from planner.launch.read.shell_state import MOST_NOTES
-from planner.launch.read.text import Span, Text, Word
+from planner.launch.read.text import HOLE, Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
 # Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
@@ -31,14 +33,20 @@ RELEASE = "megatron-core 0.19"
 _OLDER_CHOICES = {MEGATRON["tokenizer-kind"].name: ("Llama3Tokenizer", "MistralTokenizer")}
 
 
+# Values that somebody still has to fill in.
+_TO_FILL = re.compile(r"(?i)x{2,}|to-?do\b.*|fixme|tbd|your\W?\w*.*|<.*>|\?+|\.{2,}|_{2,}\w+_{2,}")
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the parser. `values`: switch, one, many, or how many."""
+    """An option of the parser. `values`: switch, one, many, or how many; `type`: int, float, or
+    empty for any text."""
 
     name: str
     values: str
     default: str
     choices: tuple[str, ...]
+    type: str = ""
 
 
 @cache
@@ -49,9 +57,9 @@ def options() -> dict[str, Option]:
     for line in text.splitlines():
         if line.startswith("#"):
             continue
-        names, values, default, choices, *_ = (*line.split("\t"), "", "")
+        names, values, default, choices, kind, *_ = (*line.split("\t"), "", "", "")
         first, *_ = names.split()
-        option = Option(first, values, default, tuple(filter(None, choices.split(","))))
+        option = Option(first, values, default, tuple(filter(None, choices.split(","))), kind)
         found |= dict.fromkeys(names.split(), option)
     return found
 
@@ -108,7 +116,7 @@ class Arguments(Placed):
         try:
             return int(text)
         except ValueError:
-            self._not_a_number(name, text, "a whole number")
+            self.not_a_number(name, text, "a whole number")
             return None
 
     def real(self, name: str) -> float:
@@ -117,7 +125,7 @@ class Arguments(Placed):
         try:
             return float(text or 0.0)
         except ValueError:
-            self._not_a_number(name, text or "", "a number")
+            self.not_a_number(name, text or "", "a number")
             return 0.0
 
     def many(self, name: str) -> tuple[str, ...]:
@@ -134,8 +142,12 @@ class Arguments(Placed):
         """Note a problem of options; `more`: fields of `Problem`."""
         self.problems.append(self.problem(rule, text, *names, **more))
 
-    def _not_a_number(self, name: str, text: str, what: str) -> None:
+    def not_a_number(self, name: str, text: str, what: str) -> None:
+        """Note a value that is none, once."""
         problem = self.wrong(f"--{name} {text!r} is not {what}", name)
+        if _TO_FILL.fullmatch(text):
+            said = f"--{name} {text!r} is still to be filled in: {what}"
+            problem = self.wrong(said, name, severity="missing", fix=f"its value in {name}")
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -166,9 +178,7 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     name, equals, _ = text[2:].partition("=")
     place = f"{word.used.file.path}: " if word.used else ""
     refuse_unmodelled(name, f"{place}--{name}")
-    option = options().get(name)
-    if option is None and name in other_options():
-        option, arguments.foreign[name] = other_options()[name]
+    option = _option_named(name, arguments)
     end = at + 1
     values: list[Word] = []
     if equals:
@@ -184,6 +194,21 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     arguments.given[option.name] = _setting(f"--{name}", word, values)
     _check_values(option, arguments)
     return end
+
+
+def _option_named(name: str, arguments: Arguments) -> Option | None:
+    """The option of a name, core's or another's; Megatron-LLM spells core's with underscores."""
+    spelled = name.replace("_", "-")
+    if (option := options().get(name)) is not None:
+        return option
+    if (option := options().get(spelled)) is not None:
+        arguments.foreign[option.name] = "fork"
+        return option
+    known = other_options()
+    if (named := known.get(spelled) or known.get(name)) is None:
+        return None
+    option, arguments.foreign[named[0].name] = named
+    return option
 
 
 def _most_values(option: Option | None, all_words: int) -> int:
@@ -235,7 +260,7 @@ def _whole(words: Sequence[Word]) -> Span | None:
 def _unknown_word(word: Word) -> Problem:
     text = f"{word.text.unknown}: taken as no arguments"
     where = (word.used.place,) if word.used else ()
-    return Problem("unresolved", text, "warning", where, "--env NAME=VALUE sets a variable")
+    return Problem("unresolved", text, "warning", where, telling(word.text.unknown))
 
 
 def _check_values(option: Option, arguments: Arguments) -> None:
@@ -245,6 +270,7 @@ def _check_values(option: Option, arguments: Arguments) -> None:
         arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
         del arguments.given[option.name]
         return
+    _check_type(option, arguments)
     if not option.choices or given.unknown or option.values == "many":
         return
     text = str(given.value)
@@ -258,6 +284,28 @@ def _check_values(option: Option, arguments: Arguments) -> None:
         )
         arguments.problems.append(problem)
         arguments.strange_values[option.name] = problem
+
+
+_TYPES: Mapping[str, tuple[Callable[[str], object], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+}
+
+
+def _check_type(option: Option, arguments: Arguments) -> None:
+    """Values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
+    if option.type not in _TYPES:
+        return
+    made, what = _TYPES[option.type]
+    given = arguments.given[option.name]
+    texts = given.value if isinstance(given.value, tuple) else (given.value,)
+    for text in map(str, texts if not given.unknown else ()):
+        if HOLE in text:
+            continue
+        try:
+            made(text)
+        except ValueError:
+            arguments.not_a_number(option.name, text, what)
 
 
 def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> tuple[str, ...]:
@@ -281,6 +329,13 @@ def _of_the_model() -> frozenset[str]:
 def core_like(unknown: Setting) -> str:
     """Core's option that is most like an unknown one; empty where none is near."""
     return _option_like(_plain(unknown))
+
+
+def slip_of(unknown: Setting) -> str:
+    """Core's option of which an unknown one is surely a slip, or the start, which argparse does not
+    take for it here; empty for one of a fork."""
+    close, name = core_like(unknown), _plain(unknown)
+    return close if close and (is_slip(name, close) or close.startswith(name)) else ""
 
 
 @lru_cache
@@ -321,12 +376,12 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
     hidden = [item for item in arguments.problems if item.rule == "unresolved"]
     if not hidden:
         return problems
-    names = ", ".join(dict.fromkeys(item.text.partition(",")[0] for item in hidden))
+    fix = ", ".join(dict.fromkeys(item.fix for item in hidden))
     return [
         replace(
             problem,
             severity="missing",
-            fix=f"--env NAME=VALUE for {names}",
+            fix=fix,
             edits=(),
         )
         if problem.severity in ("error", "missing") and _is_of_absence(problem, arguments)
@@ -337,7 +392,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
     """Whether an option that is not given would take a problem away."""
-    if problem.rule in ("model-unknown", "micro-batch"):
-        return True
+    if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
+        return not problem.places  # an option that is given may leave a model to a checkpoint
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
     return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)

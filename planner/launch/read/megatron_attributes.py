@@ -18,10 +18,10 @@ from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand, made_launch
-from planner.launch.read.document import Document, Source, below, yaml_document
+from planner.launch.read.document import NO_LENGTH, Document, Source, below, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.hf_arguments import HfArguments, hf_arguments
-from planner.launch.read.hf_training import refusals_of
+from planner.launch.read.hf_refusals import refusals_of
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_dialects import CORE, Dialect, other_model
@@ -260,6 +260,7 @@ _SWIFT_DEFAULTS: Mapping[str, object] = {
 }  # fmt: skip
 # Where the model may be named, the likeliest first.
 _CHECKPOINTS = ("model", "mcore_model", "load")
+_SHORTER = "samples that are not packed may be shorter: less memory than predicted"
 # Degrees of Megatron mean something else to Trainer scripts.
 _DEGREE = re.compile(r"_parallel_size$")
 
@@ -283,9 +284,12 @@ def read_swift_megatron(launch: LaunchCommand, hints: Hints) -> Found:
     refusals = refusals_of({"tuner_type": Setting("", "full"), **others}, None)
     packed = str(given["packing"].value).lower() == "true" if "packing" in given else False
     assumed = () if packed else ("every sequence as long as the longest allowed",)
+    longest = length or Setting(NO_LENGTH, None, launch.command.file)
+    shorter = () if packed else ((longest, _SHORTER),)
     return replace(
         found,
         format="settings",
+        unmodelled=(*found.unmodelled, *shorter),
         problems=(*refusals, *found.problems),
         assumed=(*found.assumed, *script.assumed, *assumed),
     )
@@ -304,7 +308,7 @@ class _SwiftReader(SettingsReader):
         super().__init__(replace(launch, arguments=words), script.hints)
 
     def _dialect(self) -> Dialect:
-        return replace(CORE, name="program", words="ms-swift", core=False)
+        return replace(CORE, name="swift", words="ms-swift", core=False)
 
     def _shape(self) -> Any:
         if self.hints.model:

@@ -17,8 +17,8 @@ from planner.launch.options import MEGATRON_RECOMPUTE
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
-from planner.launch.read.megatron_arguments import RELEASE, Arguments, core_like
-from planner.launch.read.megatron_rules import CONNECTIONS
+from planner.launch.read.megatron_arguments import RELEASE, Arguments, slip_of
+from planner.launch.read.megatron_rules import CONNECTIONS, refused_everywhere
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.shell_state import MOST_NOTES
 
@@ -74,7 +74,7 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
     # Options that no parser known here has, and that are no slip of core's.
     named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES)
-    strange = [item for item in named if not core_like(item)]
+    strange = [item for item in named if item.key.startswith("--") and not slip_of(item)]
     parser = _beside(launch, _PARSERS)
     if parser and CONNECTIONS not in parser:  # of before 2022-10
         kinds.add("older")
@@ -83,7 +83,7 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
         _settle_values(arguments, launch)
         or defined
         or ("older" in kinds and arguments.unknown)
-        or len(strange) > 1
+        or strange
     ):
         kinds.add("fork")
     if "deepspeed" in kinds or launch.launcher == "deepspeed":
@@ -197,11 +197,15 @@ def _set(arguments: Arguments, name: str, value: object, where: Setting) -> None
 
 
 def _translate_checkpointing(arguments: Arguments) -> None:
-    """`--checkpoint-activations` was full recomputation until 2022-04, and is DeepSpeed's."""
+    """`--checkpoint-activations` was full recomputation until 2022-04, and is DeepSpeed's.
+
+    `--deepspeed-activation-checkpointing` alone recomputes nothing: it says whose function
+    recomputes where one of the others asks for it (Megatron-DeepSpeed, megatron/training.py,
+    megatron/model/transformer.py).
+    """
     given = arguments.setting("checkpoint-activations") or arguments.setting(
         "activations-checkpoint-method"
     )
-    given = given or arguments.setting("deepspeed-activation-checkpointing")
     names = ("recompute", "recompute-method", "recompute-layers")
     whole, how, count = (MEGATRON_RECOMPUTE[name].name for name in names)
     if given is None or whole in arguments.given:
@@ -220,11 +224,13 @@ def _translate_checkpointing(arguments: Arguments) -> None:
 
 
 def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
-    """Refusals of core 0.19 as warnings where the options are another's."""
+    """Refusals of core 0.19 as warnings where the options are another's that may not have them."""
     if dialect.core:
         return list(problems)
     return [
-        replace(problem, severity="warning", edits=()) if problem.severity == "error" else problem
+        replace(problem, severity="warning", edits=())
+        if problem.severity == "error" and problem.rule not in refused_everywhere()
+        else problem
         for problem in problems
     ]
 

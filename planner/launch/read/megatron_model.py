@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from hardware.errors import first_error
 from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import CannotTellError
-from planner.job.models.catalog import catalog_name, load_model
 from planner.job.specs import (
     AttentionKind,
     LayerKind,
@@ -23,7 +22,7 @@ from planner.launch import megatron_table as table
 from planner.launch.megatron_states import LINEAR_LAYERS
 from planner.launch.megatron_table import MEGATRON, option
 from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
-from planner.launch.read.found import Hints, Problem, model_unknown
+from planner.launch.read.found import Hints, Problem, model_unknown, telling
 from planner.launch.read.megatron_arguments import Arguments
 from planner.launch.read.megatron_details import (
     hybrid_text,
@@ -36,6 +35,7 @@ from planner.launch.read.megatron_details import (
     read_router,
     read_state_space,
 )
+from planner.launch.read.megatron_vocabulary import vocabulary
 from planner.launch.read.python_values import Frame, Reader
 from planner.launch.read.text import digits
 
@@ -44,8 +44,6 @@ _SHAPING = {
     "kv_heads": "kv_heads", "heads": "heads", "hidden": "hidden", "top": "moe.top_k",
     "experts": "moe.experts", "layer": "layers", "vocab": "vocab", "ffn": "ffn",
 }  # fmt: skip
-# GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
-_GPT2_VOCABULARY = 50257
 _LAYERS, _SEQ = option("layers"), MEGATRON_OPTIONS["seq"].name
 _NEEDED = (_LAYERS, option("hidden"), option("heads"), _SEQ)
 # SwiGLU keeps the parameters of a 4h FFN: 8h/3, down to a multiple (megatron-core 0.19,
@@ -66,14 +64,14 @@ def read_model(
     missing = [name for name in _NEEDED if name not in counted and arguments.number(name) is None]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
-        unresolved = [
-            f"--{name} is {setting.unknown}"
+        unresolved = {
+            f"--{name} is {setting.unknown}": telling(setting.unknown)
             for name in missing
             if (setting := arguments.setting(name)) is not None and setting.unknown
-        ]
+        }
         if unresolved:
             why = f"the model is not known: {'; '.join(unresolved)}"
-            return None, [model_unknown(why, fix="--env NAME=VALUE sets a variable")]
+            return None, [model_unknown(why, fix=" ".join(dict.fromkeys(unresolved.values())))]
         return None, [Problem("model-unknown", f"the model is not known: {names} missing")]
     try:
         return _spec(arguments, hints, assumed), []
@@ -113,7 +111,7 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         kv_heads=_kv_heads(arguments, heads),
         head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else head_dim,
         ffn=0 if all_experts else ffn,
-        vocab=hints.vocab or _vocabulary(arguments, assumed),
+        vocab=hints.vocab or vocabulary(arguments, assumed),
         max_positions=max(number(option("max_positions")) or seq, 1),
         pretraining_seq=seq,
         gated=gated,
@@ -283,28 +281,3 @@ def read_pattern(text: str) -> list[int] | None:
         return None
     is_list = isinstance(found, list) and all(isinstance(item, int) for item in found)
     return found if is_list else None
-
-
-def _vocabulary(arguments: Arguments, assumed: list[str]) -> int:
-    """Vocabulary as given, else of the tokenizer, else an assumption that is named."""
-    for name in ("padded-vocab-size", option("vocab")):
-        stated = arguments.number(name)
-        if stated:
-            return stated
-    kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name)
-    known = _named_vocabulary(arguments.text(MEGATRON_OPTIONS["tokenizer"].name) or "")
-    if known is not None:
-        return known
-    why = "GPT2BPETokenizer" if kind == "GPT2BPETokenizer" else "assumed, no option states it"
-    if kind != "GPT2BPETokenizer":
-        assumed.append(f"vocabulary {_GPT2_VOCABULARY:,} ({why}; give --vocab)")
-    return _GPT2_VOCABULARY
-
-
-def _named_vocabulary(tokenizer: str) -> int | None:
-    """Vocabulary of a Hugging Face model that the catalogue knows."""
-    name = tokenizer.rstrip("/")
-    if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):
-        return None
-    known = catalog_name(name.rsplit("/", 1)[-1])
-    return load_model(known).spec.vocab if known else None

@@ -153,7 +153,7 @@ def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -
     say."""
     if arguments.given.get(_STEPS) is not None:
         return _steps(arguments, gbs)
-    words = arguments.many(_LINEAR)
+    words = tuple(map(_plain_number, arguments.many(_LINEAR)))
     if not words or gbs is None or seq is None or arguments.has(_MAY_SHRINK):
         return {}
     try:
@@ -171,6 +171,14 @@ def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -
     more = {"severity": "note", "fix": f"--{_STEPS} in its place"}
     arguments.refuse("batch-ramp-ignored", text, _LINEAR, **more)
     return {"batch_ramp": " ".join(words)}
+
+
+def _plain_number(text: str) -> str:
+    """A whole number as Python reads it, in digits: `1_000`."""
+    try:
+        return str(int(text))
+    except ValueError:
+        return text
 
 
 def _steps(arguments: Arguments, gbs: int | None) -> dict[str, Any]:
@@ -225,6 +233,7 @@ class Row:
     fix: str = ""
     severity: Severity = "error"
     late: bool = False
+    everywhere: bool = False
 
 
 @cache
@@ -235,10 +244,19 @@ def _rows() -> tuple[Row, ...]:
     return (*needs, *(Row(rule, **row) for rule, rows in others for row in rows))
 
 
+@cache
+def refused_everywhere() -> frozenset[str]:
+    """Rules of every Megatron, whoever's options they are."""
+    return frozenset(row.rule for row in _rows() if row.everywhere) | _OF_EVERY
+
+
 def option_problems(facts: MegatronFacts) -> list[Problem]:
-    """What each rule finds."""
+    """What each rule finds; an option that only a rule looks at has no effect otherwise."""
+    used = set(facts.arguments.used)
     found = [problem for row in _rows() if (problem := _broken(row, facts))]
-    return found + [problem for rule in _RULES for problem in rule(facts)]
+    found += [problem for rule in _RULES for problem in rule(facts)]
+    facts.arguments.used = used
+    return found
 
 
 def _broken(row: Row, facts: MegatronFacts) -> Problem | None:
@@ -274,7 +292,7 @@ def _holds(what: str, facts: MegatronFacts) -> bool:
         case ["no", name]:
             return not arguments.has(name)
         case [name, ">", least]:
-            return (facts.degrees.get(name) or arguments.number(name) or 0) > int(least)
+            return (facts.degrees.get(name) or arguments.real(name)) > int(least)
         case [name, ("has" | "lacks") as how, value]:
             return (value in arguments.many(name)) == (how == "has")
         case [name, ("=" | "!=") as how, value]:
@@ -364,4 +382,25 @@ def _fraction(facts: MegatronFacts) -> Iterator[Problem]:
         yield arguments.problem(FRACTION, text, FRACTION)
 
 
-_RULES: tuple[Rule, ...] = (_recompute, _connections, _optimizer, _attention, _fraction)
+def _learning_rate(facts: MegatronFacts) -> Iterator[Problem]:
+    """The least rate above the greatest, and a warm-up that ends after the decay."""
+    arguments = facts.arguments
+    if arguments.has("lr") and arguments.has("min-lr"):
+        most, least = arguments.real("lr"), arguments.real("min-lr")
+        if least > most:
+            text = f"--min-lr {least:g} is above --lr {most:g}"
+            yield arguments.problem("learning-rate", text, "min-lr", "lr", fix="a lower --min-lr")
+    for unit in ("iters", "samples"):
+        decay = f"lr-decay-{unit}" if arguments.has(f"lr-decay-{unit}") else f"train-{unit}"
+        warmup, end = f"lr-warmup-{unit}", arguments.number(decay)
+        length = arguments.number(warmup) or 0
+        if arguments.has(f"train-{unit}") and end and length >= end:
+            # OptimizerParamScheduler: assert lr_warmup_steps < lr_decay_steps.
+            text = f"--{warmup} {length} is not less than --{decay} {end}"
+            yield arguments.problem("learning-rate", text, warmup, decay, fix=f"a lower --{warmup}")
+
+
+_OF_EVERY = frozenset(("learning-rate",))
+_RULES: tuple[Rule, ...] = (
+    _recompute, _connections, _optimizer, _attention, _fraction, _learning_rate,
+)  # fmt: skip

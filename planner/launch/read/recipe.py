@@ -21,6 +21,7 @@ from planner.launch.read.document import Source
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.hf_arguments import known_model
 from planner.launch.read.megatron_bridge import read_megatron_bridge
+from planner.launch.read.nemo_recipes import RELEASE, SPECIAL, USUAL, nemo_recipe
 from planner.launch.read.python_records import UNKNOWN, Record, chosen_words, python_module
 from planner.launch.read.python_values import Function, Reader, call_function
 from planner.launch.read.text import Text, Word
@@ -33,6 +34,8 @@ _DEGREES = {field_of(MEGATRON[name].key) for name in ("tp", "pp", "cp", "ep", "m
 # What describes a model of a class that has no sizes of its own.
 _SIZES = ("model.num_layers", "model.hidden_size", "model.num_attention_heads")
 _WITHOUT_SIZES = re.compile(r"(^|\.)(GPTModelProvider|GPTConfig)$")
+# GPUs of a node, where a recipe says only how many there are.
+_NODE = 8
 # Rules of commands and of Megatron-LM's own programs.
 _OF_COMMANDS = (
     "unknown-option", "option-value", "cuda-device-max-connections", "fsdp-checkpoint",
@@ -40,19 +43,13 @@ _OF_COMMANDS = (
 _HYBRIDS = re.compile(
     r"nemotron[-_]?(h|3|nano)|mamba|hybrid|zamba|jamba|hyena|evo2|rwkv", re.IGNORECASE
 )
-# What every pretraining recipe of NeMo 2 sets (nemo/collections/llm/recipes, optim/adam.py), where
-# the recipe itself is not there.
-_NEMO_USUAL = {
-    "ddp.use_distributed_optimizer": "true", "ddp.overlap_grad_reduce": "true",
-    "ddp.overlap_param_gather": "true", "ddp.grad_reduce_in_fp32": "true",
-}  # fmt: skip
 
 
 def is_recipe(text: str) -> bool:
     """Whether a Python file holds recipes of Megatron-Bridge or NeMo 2."""
     bridge = "megatron.bridge" in text and re.search(r"ConfigContainer|_config\(\)", text)
     nemo = re.search(r"\bnemo(_run|\.collections)\b", text) and re.search(
-        r"\brun\.(Partial|Config)\b", text
+        r"\brun\.(Partial|Config)\b|\b(pretrain|finetune)_recipe\(", text
     )
     return bool(bridge or nemo)
 
@@ -64,7 +61,7 @@ def read_recipe(source: Source) -> Found:
     holds no recipe, or reading goes beyond its limits.
     """
     path, hints = source.path, source.hints
-    reader = Reader({**_SPECIAL, **_variables(hints.environment)})
+    reader = Reader({**SPECIAL, **_variables(hints.environment)})
     module = reader.module(python_module(source.text, path), path)
     try:
         name, result, others = _chosen(module.functions(), hints, path)
@@ -95,69 +92,8 @@ def _chosen(
 
 
 def _is_configuration(result: Record) -> bool:
-    return bool({"model", "train", "trainer", "mixed_precision"} & result.fields.keys())
-
-
-def _set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
-    """NeMo's scripts/performance/helpers.py: degrees, batch, precision and recomputation."""
-    if not isinstance(recipe, Record):
-        return recipe
-    trainer = _made_in(recipe, "trainer")
-    strategy, data = _made_in(trainer, "strategy"), _made_in(recipe, "data")
-    places = {
-        "num_nodes": (trainer, "num_nodes"), "num_gpus_per_node": (trainer, "devices"),
-        "mbs": (data, "micro_batch_size"), "gbs": (data, "global_batch_size"),
-        "tp_size": (strategy, "tensor_model_parallel_size"),
-        "pp_size": (strategy, "pipeline_model_parallel_size"),
-        "cp_size": (strategy, "context_parallel_size"),
-        "vp_size": (strategy, "virtual_pipeline_model_parallel_size"),
-        "ep_size": (strategy, "expert_model_parallel_size"),
-        "etp_size": (strategy, "expert_tensor_parallel_size"),
-    }  # fmt: skip
-    for name, (record, field) in places.items():
-        if name in named:
-            record.fields[field] = named[name]
-    if isinstance(named.get("tp_size"), int):
-        strategy.fields["sequence_parallel"] = named["tp_size"] > 1
-    if named.get("compute_dtype") == "fp8":
-        precision = {"mxfp8": "bf16_with_mxfp8_mixed"}.get(
-            str(named.get("fp8_recipe")), "bf16_with_fp8_mixed"
-        )
-        trainer.fields["plugins"] = Record(precision)
-    ddp, config = _made_in(strategy, "ddp"), _made_in(_made_in(recipe, "model"), "config")
-    if named.get("compute_dtype"):
-        ddp.fields["grad_reduce_in_fp32"] = False
-    if named.get("use_mcore_fsdp") is True:
-        ddp.fields["use_megatron_fsdp"] = True
-    layers = named.get("recompute_layers")
-    if isinstance(layers, int) and layers > 0:
-        config.fields |= {
-            "recompute_granularity": "full", "recompute_method": "block",
-            "recompute_num_layers": layers,
-        }  # fmt: skip
-    return recipe
-
-
-def _made_in(record: Record, name: str) -> Record:
-    """A field that is an object, made where it is not known."""
-    held = record.fields.get(name)
-    if not isinstance(held, Record):
-        held = Record(f"{record.name}.{name}", of=record, made=False)
-        record.fields[name] = held
-    return held
-
-
-def _unchanged(recipe: Any = None, *_given: Any, **_named: Any) -> Any:
-    """A helper that changes nothing of the degrees and the batch."""
-    return recipe
-
-
-# Helpers of NeMo's scripts/performance, which are not beside the recipes that call them.
-_SPECIAL: Mapping[str, Any] = {
-    "set_primary_perf_configs": _set_primary,
-    "set_exp_logging_configs": _unchanged,
-    "set_perf_optimization_configs": _unchanged,
-}
+    is_stated = {"model", "train", "trainer", "mixed_precision"} & result.fields.keys()
+    return bool(is_stated) or nemo_recipe(result.name) is not None
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
@@ -175,10 +111,11 @@ class _Recipe:
     def __init__(self, name: str, others: list[str], result: Record, source: Source) -> None:
         self.name, self.others, self.result, self.source = name, others, result, source
         self.path, self.unseen = source.path, _unseen(result)
+        self.shipped = nemo_recipe(self.unseen)
         self.values: dict[str, Any] = {}
         # Fields that are set to what is not known.
         self.unknown: set[str] = set()
-        is_nemo = "trainer" in result.fields
+        is_nemo = "trainer" in result.fields or self.shipped is not None
         if is_nemo:
             self._nemo()
         else:
@@ -187,6 +124,8 @@ class _Recipe:
             self.values["ddp.use_distributed_optimizer"] = "true"
         model = result.fields.get("model")
         self.model_name = _model_name(model, result, name)
+        if self.shipped is not None:
+            self.model_name, self.unseen = self.shipped.model, ""
         gpus = re.search(r"_(\d+)gpus?(_|$)", name)
         self.world = self._world() if is_nemo else int(gpus[1]) if gpus else None
         self.precision = _precision(self._precision_of(is_nemo))
@@ -218,7 +157,8 @@ class _Recipe:
         self._take("model.seq_length", self.result.get("data.seq_length"))
         self._overlap()
         if self.unseen:
-            self.values = _NEMO_USUAL | self.values
+            of_recipe = self.shipped.values if self.shipped else {}
+            self.values = {**USUAL, **of_recipe, **self.values}
 
     def _overlap(self) -> None:
         """NeMo's MegatronCommOverlapCallback."""
@@ -237,6 +177,9 @@ class _Recipe:
 
     def _world(self) -> int | None:
         nodes, devices = (self.result.get(f"trainer.{name}") for name in ("num_nodes", "devices"))
+        if self.shipped is not None:
+            devices = devices or self.result.get("num_gpus_per_node", min(self.shipped.gpus, _NODE))
+            nodes = nodes or self.result.get("num_nodes", -(-self.shipped.gpus // _NODE))
         return nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None
 
     def _predictors(self, known: str) -> None:
@@ -317,6 +260,8 @@ class _Recipe:
             yield chosen_words(self.name, self.others, "recipes", CHOICE)
         if self.unseen:
             yield f"what {self.unseen} sets besides is not beside the file: NeMo's usual settings"
+        if self.shipped is not None:
+            yield f"the recipe {self.shipped.name}, which is not beside the file, as in {RELEASE}"
 
 
 def _written(value: Any) -> str | None:

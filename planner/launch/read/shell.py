@@ -32,6 +32,7 @@ from planner.launch.read.shell_state import (
     EndedError,
     Shell,
     broken_nodes,
+    filled_in,
     first_of,
     parse_shell,
     without_placeholders,
@@ -54,7 +55,7 @@ def read_script(shell: Shell, source: Text, *, nested: bool = False) -> None:
         variables = scheduler_variables(source)
         shell.variables |= variables
         shell.exported |= variables.keys()
-        source = without_placeholders(source)
+        source = without_placeholders(filled_in(source, shell.given))
     tree = parse_shell(source.value)
     if tree.has_error:
         _note_errors(shell, source, tree)

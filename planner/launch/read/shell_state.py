@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from planner.launch.read.limits import Limits
 from planner.launch.read.text import Files, Text, Word, digits, join
@@ -23,8 +25,44 @@ _ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
 MOST_NOTES = 50
 
 
+# Where a statement with branches begins: path of its file, and offset.
+Site = tuple[str, int]
+# Why the value of a variable or of an argument is not known, where nobody gives it.
+NOT_SET, NO_ARGUMENT = "which the files do not set", "an argument of the script"
+# All arguments of the script, as `--env` names them.
+EVERY_ARGUMENT = "@"
+
+
+def may_set(file: str) -> str:
+    """Why a variable is not known that a file may set which was not there."""
+    return f"which {file} may set, and that was not read"
+
+
 class EndedError(Exception):
     """The end of a script before its last line."""
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A statement of whose branches reading cannot tell which one runs.
+
+    `taken`: the branch that was read, counted from 1, 0 for none. `why`: what is not known;
+    `advice`: for each branch the options of the command line that would have it run; `unset`: the
+    test only asks for a variable of the environment, which is taken as unset.
+    """
+
+    place: str
+    taken: int
+    why: str
+    advice: tuple[str, ...]
+    unset: bool = False
+
+
+class Branch(NamedTuple):
+    """One branch of a statement: its test, None where it needs none, and its statements."""
+
+    test: Node | None
+    body: list[Node]
 
 
 @dataclass(frozen=True)
@@ -58,8 +96,14 @@ class Shell:
     active: set[str] = field(default_factory=set)
     # Whether tests that reading cannot decide are taken as met.
     hopeful: bool = False
+    # Branches that are taken where reading cannot decide, 0 for none of them.
+    chosen: Mapping[Site, int] = field(default_factory=dict)
+    # Statements that reading could not decide.
+    undecided: dict[Site, Undecided] = field(default_factory=dict)
     # Arguments of the script or function that is read.
     positional: list[Text] = field(default_factory=list)
+    # Whether what is read was called with its arguments, which then are all known.
+    is_called: bool = False
     # How many of them `shift` has taken away that nobody gave.
     shifted: int = 0
     # Statements around what is read now, of which reading is not sure that they run.
@@ -70,6 +114,8 @@ class Shell:
     missed: str = ""
     # The text of a file that a script names, by that name and the script's own path.
     open_file: Callable[[str, str], Text | None] = lambda _name, _script: None
+    # Whether it is there.
+    has_file: Callable[[str, str], bool] = lambda _name, _script: False
 
     def note(self, text: str) -> None:
         """Remember what is not followed."""
@@ -85,19 +131,38 @@ class Shell:
             name = str(number + self.shifted)
             return Text.made(self.given[name]) if name in self.given else None
         if name in self.given:
-            return Text.made(self.given[name])
+            return self._given(name)
         value = self.variables.get(name)
         return Text.made(f"${name}") if value is None and name in _ALWAYS_SET else value
+
+    def _given(self, name: str) -> Value:
+        """What the user says of a variable; of an array its words."""
+        text = self.given[name]
+        if isinstance(self.variables.get(name), list) or text.startswith("("):
+            return [Text.made(word) for word in shell_words(text)]
+        return Text.made(text)
 
     @contextmanager
     def called(self, arguments: Sequence[Text]) -> Iterator[None]:
         """Inside a script or function with these arguments."""
-        before = self.positional, self.shifted
-        self.positional, self.shifted = list(arguments), 0
+        before = self.positional, self.shifted, self.is_called
+        self.positional, self.shifted, self.is_called = list(arguments), 0, True
         try:
             yield
         finally:
-            self.positional, self.shifted = before
+            self.positional, self.shifted, self.is_called = before
+
+    def arguments(self) -> list[Text]:
+        """`$@`: the arguments as given; one that is not known where nobody says whether there are
+        any."""
+        if self.is_called or self.positional:
+            return self.positional
+        if EVERY_ARGUMENT in self.given:
+            return [Text.made(word) for word in shell_words(self.given[EVERY_ARGUMENT])]
+        numbers = itertools.takewhile(lambda number: str(number) in self.given, itertools.count(1))
+        named = [Text.made(self.given[str(number)]) for number in numbers]
+        every = Text.not_known(f"${EVERY_ARGUMENT}, the arguments of the script")
+        return named[self.shifted :] or [every]
 
     @contextmanager
     def carrying(self, variables: Mapping[str, Text]) -> Iterator[None]:
@@ -144,6 +209,15 @@ class Shell:
         """What a command started now would see."""
         seen = {name: self.lookup(name) for name in (*self.exported, *self.given)}
         return {name: item for name, item in seen.items() if isinstance(item, Text)}
+
+
+def shell_words(text: str) -> list[str]:
+    """The words of `--env NAME="..."`, as the shell splits those of an array."""
+    inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
+    try:
+        return shlex.split(inner)
+    except ValueError:  # a quote that is left open
+        return inner.split()
 
 
 # Sourced files that prepare a shell for programs, and say nothing of what is trained.
@@ -209,6 +283,24 @@ def broken_nodes(tree: Node) -> Iterator[Node]:
             yield node
             continue
         ahead += [child for child in reversed(node.children) if child.has_error or child.is_missing]
+
+
+_TEMPLATED = r"(?<!\$)\{\{\s*([A-Za-z_]\w*)\s*\}\}|(?<=[\s\"'=])__([A-Z][A-Z0-9_]*)__(?=[\s\"']|$)"
+
+
+def filled_in(source: Text, given: Mapping[str, str]) -> Text:
+    """`{{ LAYERS }}` and `__LAYERS__` with what the user gives for them, else not known."""
+    parts, at = [], 0
+    for match in re.finditer(_TEMPLATED, source.value, re.MULTILINE):
+        name = match[1] or match[2]
+        value = Text.made(given[name]) if name in given else Text.not_known(_to_fill(name))
+        parts += [source[at : match.start()], value]
+        at = match.end()
+    return join([*parts, source[at:]]) if parts else source
+
+
+def _to_fill(name: str) -> str:
+    return f"${name}, a placeholder"
 
 
 def without_placeholders(source: Text) -> Text:

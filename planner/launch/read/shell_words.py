@@ -8,7 +8,15 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from planner.launch.read.shell_expansions import edited, evaluate_arithmetic, formatted
-from planner.launch.read.shell_state import Shell, Value, first_of
+from planner.launch.read.shell_state import (
+    NO_ARGUMENT,
+    NOT_SET,
+    Shell,
+    Value,
+    first_of,
+    may_set,
+    shell_words,
+)
 from planner.launch.read.text import HOLE, Text, Word, digits, join, spaced
 
 if TYPE_CHECKING:
@@ -17,8 +25,6 @@ if TYPE_CHECKING:
 
 # In double quotes a backslash before a line's end, $, ", ` or itself goes.
 _CONTINUED = r"\\\n|\\(?=[$`\"\\])"
-# Why an argument that nobody gives is not known.
-NO_ARGUMENT = "an argument of the script"
 
 
 class Words:
@@ -67,14 +73,20 @@ class Words:
         match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}|\$(@|\*)", self.piece(inner).value)
         if not match:
             return None
-        value = self.shell.lookup(match[1]) if match[1] else self.shell.positional
-        if value is None:
-            return []
-        listed = value if isinstance(value, list) else [value]
+        listed = self._array(match[1]) if match[1] else self.shell.arguments()
         if node.type == "string":
             return listed
         # Without quotes around it, the shell splits each element at blanks.
         return [part for item in listed for part in item.split()]
+
+    def _array(self, name: str) -> list[Text]:
+        """The words of an array; one that is not known where nothing sets it."""
+        if name in self.shell.given:
+            return [Text.made(word) for word in shell_words(self.shell.given[name])]
+        value = self.shell.lookup(name)
+        if value is None:
+            return [self.variable(name)]
+        return value if isinstance(value, list) else [value]
 
     def value(self, node: Node) -> Text:
         """A node's text once expanded, as one word."""
@@ -173,18 +185,24 @@ class Words:
     def variable(self, name: str) -> Text:
         """A variable's value, of an array the first."""
         if name in ("@", "*"):
-            return spaced(self.shell.positional)
+            return spaced(self.shell.arguments())
         if name == "#":
-            return Text.made(str(len(self.shell.positional)))
+            given = [text for text in self.shell.arguments() if not text.unknown]
+            return Text.made(str(len(given)))
         value = self.shell.lookup(name)
         if value is None and (number := digits(name)) is not None:
             number += self.shell.shifted
             return Text.not_known(f"${number}, {NO_ARGUMENT} (--env {number}=VALUE)")
         if value is None:
-            return Text.not_known(f"${name}, which the files do not set")
+            return self._absent(name)
         if isinstance(value, list):
             return value[0] if value else Text("")
         return value
+
+    def _absent(self, name: str) -> Text:
+        """A variable that nothing sets that was read."""
+        missed = self.shell.missed
+        return Text.not_known(f"${name}, {may_set(missed) if missed else NOT_SET}")
 
     def _element(self, name: str, index: str) -> Text:
         entry = self.shell.variables.get(f"{name}[{self.entry_name(index)}]")
@@ -192,7 +210,7 @@ class Words:
             return entry
         value = self.shell.lookup(name)
         if value is None:
-            return Text.not_known(f"${name}, which the files do not set")
+            return self._absent(name)
         if isinstance(value, Text):
             return value
         if index in ("@", "*"):

@@ -40,6 +40,8 @@ from planner.launch.titan_table import FLAVORS
 MODELS: Mapping[tuple[str, ...], str] = {
     (size.module, size.name.lower()): name for name, size in reversed(FLAVORS.items())
 } | {tuple(size.split()): name for size, name in meanings("torchtitan-models").items()}
+# Models of torchtitan and its forks that train no text alone.
+_OTHER_MODELS = re.compile(r"flux|vlm|vision|siglip|diffusion|audio|wan\d|_vl\b|-vl\b")
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
 _DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 2048}
 _DEGREES = {name: TORCHTITAN[name].key for name in _DEFAULTS}
@@ -48,7 +50,7 @@ _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}
 
 def read_torchtitan(source: Source) -> Found:
     """The launch that a TOML file describes, with a command's world size if there is one."""
-    document = toml_document(source.text, source.path)
+    document = toml_document(source.text, source.path, source.hints.environment)
     override(document, source.given)
     reader = TorchtitanReader(document, source)
     reader.problems += list(unknown_keys(document))
@@ -194,6 +196,10 @@ class TorchtitanReader(DocumentReader):
         if shape is not None:
             self.assumed.append(f"{name} {flavor} as in {shape.source}")
             return None, shape
+        if _OTHER_MODELS.search(name.lower()):
+            text = f"model {name} {flavor} is no language model, and is not modelled"
+            self.unpredictable(text, "model.name", "model.flavor")
+            return None, None
         self.problems.append(
             model_unknown(
                 f"model {name} {flavor}".rstrip() + " is not in the catalogue"

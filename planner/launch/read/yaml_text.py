@@ -11,6 +11,7 @@ from yaml.nodes import MappingNode, Node, SequenceNode
 
 from hardware.errors import HardwareError
 from hardware.files import DEEPEST, demand_bounded, number_error
+from planner.launch.read.placeholders import as_yaml
 
 # PyYAML reads about a tenth of a megabyte a second.
 MOST_CHARACTERS = 2**18
@@ -94,7 +95,7 @@ def _read(text: str) -> YamlText:
         raise YamlError(f"too long: {len(text):,} characters, {MOST_CHARACTERS:,} are read")
     contents, nodes = [], []
     try:
-        loader = _Loader(text)
+        loader = _Loader(as_yaml(text))
         while loader.check_node():
             nodes.append(loader.get_node())
             contents.append(loader.construct_document(nodes[-1]))

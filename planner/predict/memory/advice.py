@@ -6,72 +6,29 @@ a rule are left out. The global batch stays, and so do the GPUs unless more are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
 from planner.job.errors import UsageError
-from planner.job.job import Job, searched_modes
-from planner.job.offload import searched_offloads, spelled
-from planner.job.optimizers import optimizer_names
-from planner.job.recompute import Recomputed
-from planner.job.request import Request
-from planner.predict.configuration import evaluate
-from planner.predict.memory.footprint import configure, footprint_of
-from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
-from planner.predict.plan import Degrees, Plan
+from planner.predict.memory.option_changes import OptionChange, OptionChanges, Setup
+from planner.predict.memory.solve import SAFE_PROBABILITY
+from planner.predict.plan import Degrees, Plan, StageMemory, term_labels
 
 Watch = Callable[[str, int, int], None]
 # Whether no time is left for something, which then counts as untried.
 Over = Callable[[str], bool]
 
-# Degrees are tried at 2, 4, 8 and 16 times their value.
-_FACTORS = (2, 4, 8, 16)
 # Pairs that are evaluated when no single change suffices: those whose savings add up to most.
 MOST_PAIRS = 160
 # A change that saves less than this share of the peak is no help.
 LEAST_SAVING = 0.002
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A configuration as it is asked for; arguments of `planner.evaluate`.
-
-    `recomputed` None: all layers in a mode that recomputes.
-    """
-
-    request: Request
-    degrees: Degrees
-    recompute: str = "none"
-    block_layers: tuple[int, ...] | None = None
-    recomputed: Recomputed | None = None
-    mtp_standalone: bool = False
-
-    def plan(self) -> Plan:
-        """Its memory and time. UsageError names every rule that it breaks."""
-        return evaluate(
-            self.request,
-            self.degrees,
-            self.recompute,
-            self.block_layers,
-            self.recomputed,
-            self.mtp_standalone,
-        )
-
-
-@dataclass(frozen=True)
-class OptionChange:
-    """One option with another value. `kind` groups options of which one value holds at a time."""
-
-    kind: str
-    flags: str
-    request: Mapping[str, Any] = field(default_factory=dict)
-    degrees: Mapping[str, int] = field(default_factory=dict)
-    recompute: str | None = None
-    recomputed: Recomputed | None = None
+# A change shrinks a term of the memory if it takes such a share of it away.
+LEAST_SHRINKAGE = 0.2
+TERMS = term_labels(StageMemory)
 
 
 @dataclass(frozen=True)
@@ -88,11 +45,22 @@ class Move:
     saved_bytes: float
     extra_s: float
     follows: str
+    gpus_before: int
 
     @property
     def flags(self) -> str:
         """The options to give."""
         return " ".join(change.flags for change in self.changes)
+
+    @property
+    def learns(self) -> str:
+        """What of the training changes, so that another model comes out; empty for nothing."""
+        return ", ".join(dict.fromkeys(change.learns for change in self.changes if change.learns))
+
+    @property
+    def more_gpus(self) -> int:
+        """GPUs that it needs beyond those of the configuration."""
+        return self.setup.degrees.gpus - self.gpus_before
 
     @property
     def is_safe(self) -> bool:
@@ -101,15 +69,34 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Advice:
-    """Changes that make a configuration fit, cheapest first; those that help without sufficing,
-    most bytes first; and pairs that suffice where no single change does, cheapest first.
+class LargestTerm:
+    """The largest term of the memory at the peak, in bytes, and what shrinks it.
 
-    `closest`: the lightest pair, where no pair suffices either. `tried`: how many changes and
-    pairs were looked at; those that break a rule or save nothing are not listed.
+    `move`: the first change, in the order of advice, that takes a good part of the term away; None
+    if none that was tried does.
+    """
+
+    name: str
+    label: str
+    size_bytes: float
+    total_bytes: float
+    move: Move | None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Changes that make a configuration fit; those that help without sufficing, most bytes first;
+    and pairs that suffice where no single change does.
+
+    Those that suffice come in the order in which one would try them: changes that leave the
+    training as it is, those after which another model is trained, then those that need more GPUs;
+    of each the cheapest in time first. `largest`: what the memory goes to. `closest`: the lightest
+    pair on the same GPUs, where none suffices there. `tried`: how many changes and pairs were
+    looked at; those that break a rule or save nothing are not listed.
     """
 
     base: Plan
+    largest: LargestTerm
     sufficient: tuple[Move, ...]
     partial: tuple[Move, ...]
     pairs: tuple[Move, ...]
@@ -118,52 +105,53 @@ class Advice:
 
 
 def advise(
-    request: Request,
-    degrees: Degrees,
-    recompute: str = "none",
-    block_layers: tuple[int, ...] | None = None,
-    recomputed: Recomputed | None = None,
+    setup: Setup,
     *,
-    mtp_standalone: bool = False,
     may_add_gpus: bool = False,
+    pairs: bool = True,
     watch: Watch | None = None,
     over: Over = lambda _what: False,
 ) -> Advice:
     """Evaluate every change of one option, and pairs of changes if none suffices.
 
-    Arguments as `planner.evaluate`. `may_add_gpus`: degrees that the GPUs cannot hold take more
-    of them (`request.gpus` must then count them: `8xH100`). UsageError if the configuration
-    itself breaks a rule. `over`: asked before each.
+    `may_add_gpus`: degrees that the GPUs cannot hold take more of them (`request.gpus` must then
+    count them: `8xH100`); data parallelism on more GPUs is tried either way, and comes last.
+    UsageError if the configuration itself breaks a rule. `over`: asked before each.
     """
-    setup = Setup(request, degrees, recompute, block_layers, recomputed, mtp_standalone)
-    return _Adviser(
-        setup, may_add_gpus, watch or (lambda _what, _done, _total: None), over
-    ).advice()
+    watch = watch or (lambda _what, _done, _total: None)
+    return _Adviser(setup, may_add_gpus, pairs, watch, over).advice()
 
 
 class _Adviser:
     """The configuration to change, and moves already evaluated."""
 
-    def __init__(self, setup: Setup, may_add_gpus: bool, watch: Watch, over: Over) -> None:
-        self.setup, self.may_add_gpus, self.watch, self.over = setup, may_add_gpus, watch, over
+    def __init__(
+        self, setup: Setup, may_add_gpus: bool, pairs: bool, watch: Watch, over: Over
+    ) -> None:
+        self.setup, self.may_add_gpus, self.pairs = setup, may_add_gpus, pairs
+        self.watch, self.over = watch, over
         self.job = setup.request.resolve()
         self.base = setup.plan()
         self.tried = 0
 
     def advice(self) -> Advice:
-        changes = tuple(self._changes())
-        singles = self._moves("changes", [(change,) for change in changes])
-        sufficient = [move for move in singles if move.is_safe]
+        changes = OptionChanges(self.setup, self.job, self.base)
+        singles = _fewest_gpus(self._moves("changes", [(change,) for change in changes]))
+        sufficient = sorted((move for move in singles if move.is_safe), key=_cost)
         partial = [move for move in singles if not move.is_safe]
-        pairs = [] if sufficient else self._moves("pairs", _pairs(partial))
-        safe = [move for move in pairs if move.is_safe]
-        closest = max(pairs, key=lambda move: move.saved_bytes, default=None)
+        partial.sort(key=lambda move: -move.saved_bytes)
+        wanted = self.pairs and not _stay(sufficient)
+        pairs = self._moves("pairs", _pairs(partial)) if wanted else []
+        safe = _fewest_gpus([move for move in pairs if move.is_safe])
+        closest = max(_stay(pairs) or pairs, key=lambda move: move.saved_bytes, default=None)
+        easy = (move for move in _stay(partial) if not move.learns)
         return Advice(
             self.base,
-            tuple(sorted(sufficient, key=_cost)),
-            tuple(sorted(partial, key=lambda move: -move.saved_bytes)),
+            largest_term(self.base, (*sufficient, *easy, *partial)),
+            tuple(sufficient),
+            tuple(partial),
             tuple(sorted(safe, key=_cost)),
-            None if safe else closest,
+            None if _stay(safe) else closest,
             self.tried,
         )
 
@@ -197,6 +185,7 @@ class _Adviser:
             self.base.peak_bytes - plan.peak_bytes,
             plan.step_time_s * scale - self.base.step_time_s,
             _follows(self.setup, setup, changes),
+            self.setup.degrees.gpus,
         )
 
     def _changed(self, changes: tuple[OptionChange, ...]) -> Setup | None:
@@ -210,11 +199,15 @@ class _Adviser:
             request |= change.request
             if change.recompute is not None:
                 recompute, recomputed = change.recompute, change.recomputed
-        degrees = self._completed(setup.degrees.model_copy(update=wanted), wanted)
+        gbs = request.get("gbs", setup.degrees.gbs)
+        degrees = self._completed(setup.degrees.model_copy(update=wanted), wanted, gbs)
         if degrees is None:
             return None
         if degrees.gpus != setup.degrees.gpus:
-            request["gpus"] = f"{degrees.gpus}x{(setup.request.gpus or '').partition('x')[2]}"
+            more = setup.request.on_gpus(degrees.gpus)
+            if more is None:
+                return None
+            request |= more
         same = (degrees.pp, degrees.vpp) == (setup.degrees.pp, setup.degrees.vpp)
         return Setup(
             setup.request.model_copy(update=request),
@@ -225,23 +218,21 @@ class _Adviser:
             setup.mtp_standalone and same,
         )
 
-    def _completed(self, degrees: Degrees, wanted: Mapping[str, int]) -> Degrees | None:
+    def _completed(self, degrees: Degrees, wanted: Mapping[str, int], gbs: int) -> Degrees | None:
         """Degrees that follow: dp from the GPUs, grad_acc from the batch, etp, vpp and ZeRO."""
         present = self.setup.degrees
         replica = degrees.tp * degrees.pp * degrees.cp
         gpus = present.gpus
-        if self.may_add_gpus and (replica > gpus or "dp" in wanted):
+        if "dp" in wanted or (self.may_add_gpus and replica > gpus):
             gpus = replica * wanted.get("dp", 1)
         dp, rest = divmod(gpus, replica)
-        share, left = divmod(present.gbs, degrees.mbs * dp) if dp else (0, 0)
+        share, left = divmod(gbs, degrees.mbs * dp) if dp else (0, 0)
         if rest or left or not share:
             return None
         changes = {"dp": dp, "grad_acc": share, "etp": self._expert_tensor(degrees)}
         if degrees.pp != present.pp:
             even = self.job.model.layers % (degrees.pp * degrees.vpp) == 0
             changes["vpp"] = degrees.vpp if even and degrees.pp > 1 else 1
-        if "zero" not in wanted:
-            changes["zero"] = self._zero(degrees.zero, dp * degrees.cp)
         return degrees.model_copy(update=changes)
 
     def _expert_tensor(self, degrees: Degrees) -> int:
@@ -253,147 +244,41 @@ class _Adviser:
             return 1 if degrees.ep > 1 else degrees.tp
         return degrees.tp if present.etp == present.tp > 1 else min(present.etp, degrees.tp)
 
-    def _zero(self, stage: int, replicas: int) -> int:
-        """The stage as it is, or none where there is nothing to shard over."""
-        stages = self.job.framework.parallelism.zero_stages
-        return min(stages) if replicas == 1 else stage
 
-    # --- the options --------------------------------------------------------------------------
+def largest_term(base: Plan, moves: Iterable[Move]) -> LargestTerm:
+    """The largest term at a plan's peak, and the first of some moves that shrinks it."""
+    stage = base.stages[base.heaviest_stage]
+    name = max(TERMS, key=lambda term: float(getattr(stage, term)))
+    size = float(getattr(stage, name))
 
-    def _changes(self) -> Iterator[OptionChange]:
-        yield from self._zero_stages()
-        yield from self._recompute_modes()
-        yield from self._micro_batches()
-        yield from self._chunks()
-        yield from self._degrees()
-        yield from self._optimizers()
-        yield from self._kernels()
+    def shrinks(move: Move) -> bool:
+        after = move.plan.stages[move.plan.heaviest_stage]
+        less = min(size - float(getattr(after, name)), move.saved_bytes)
+        return less >= LEAST_SHRINKAGE * size
 
-    def _zero_stages(self) -> Iterator[OptionChange]:
-        for stage in sorted(self.job.framework.parallelism.zero_stages):
-            if stage > self.setup.degrees.zero:
-                yield OptionChange("zero", f"--zero {stage}", degrees={"zero": stage})
-
-    def _recompute_modes(self) -> Iterator[OptionChange]:
-        job = self.job
-        for mode in searched_modes(job.model, job.framework):
-            if mode.name != self.setup.recompute and mode.mask:
-                yield OptionChange("recompute", f"--recompute {mode.name}", recompute=mode.name)
-        fewest = self._fewest_recomputed()
-        if fewest is not None:
-            text = ",".join(str(count) for count in fewest)
-            yield OptionChange(
-                "recompute",
-                f"--recompute full --recompute-layers {text}",
-                recompute="full",
-                recomputed=fewest,
-            )
-
-    def _fewest_recomputed(self) -> tuple[int, ...] | None:
-        """Fewest layers of each stage whose full recomputation suffices, by their accounts."""
-        job, setup = self.job, self.setup
-        rule = job.framework.parallelism.recompute_layers
-        modes = [mode.name for mode in job.framework.recompute]
-        fits = self.base.fit_probability >= SAFE_PROBABILITY
-        if fits or rule == "all-or-none" or "full" not in modes or setup.recompute != "none":
-            return None
-        stages = self.base.layout.stage_layers(setup.degrees.pp)
-        most = max(stages)
-        if not self._suffices(job, stages):
-            return None
-
-        def too_few(count: int) -> bool:
-            return not self._suffices(job, _at_most(stages, count))
-
-        fewest = bracket(too_few, most // 2, most)[1]
-        return _at_most(stages, fewest) if fewest < most else None
-
-    def _suffices(self, job: Job, recomputed: tuple[int, ...]) -> bool:
-        setup = self.setup
-        try:
-            placed = configure(
-                job, setup.degrees, "full", setup.block_layers, recomputed, setup.mtp_standalone
-            )
-        except UsageError:
-            return False
-        return footprint_of(placed).fit_probability >= SAFE_PROBABILITY
-
-    def _micro_batches(self) -> Iterator[OptionChange]:
-        mbs = self.setup.degrees.mbs
-        for smaller in range(mbs - 1, 0, -1):
-            if mbs % smaller == 0:
-                yield OptionChange("mbs", f"--mbs {smaller}", degrees={"mbs": smaller})
-
-    def _chunks(self) -> Iterator[OptionChange]:
-        """Interleaving holds more in flight."""
-        vpp = self.setup.degrees.vpp
-        for fewer in range(vpp - 1, 0, -1):
-            if vpp % fewer == 0:
-                yield OptionChange("vpp", f"--vpp {fewer}", degrees={"vpp": fewer})
-
-    def _degrees(self) -> Iterator[OptionChange]:
-        """More of what splits the model; more ranks that share state, if GPUs may be added."""
-        rules, degrees = self.job.framework.parallelism, self.setup.degrees
-        offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
-        if self.job.model.moe is not None:
-            offered["ep"] = rules.expert
-        names = [name for name, has in offered.items() if has]
-        for name in names:
-            for factor in _FACTORS:
-                value = getattr(degrees, name) * factor
-                yield OptionChange(name, f"--{name} {value}", degrees={name: value})
-                yield from self._trades(name, factor, names)
-        for factor in _FACTORS if self.may_add_gpus else ():
-            value, stage = degrees.dp * factor, rules.zero_stages[0]
-            flags = f"--dp {value}" + (f" --zero {stage}" if stage != degrees.zero else "")
-            yield OptionChange("dp", flags, degrees={"dp": value, "zero": stage})
-
-    def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[OptionChange]:
-        """More of one split at the cost of another, on the same GPUs."""
-        present = self.setup.degrees
-        for giver in names:
-            given = getattr(present, giver)
-            if giver not in (name, "ep") and name != "ep" and given % factor == 0:
-                degrees = {name: getattr(present, name) * factor, giver: given // factor}
-                flags = " ".join(f"--{key} {value}" for key, value in degrees.items())
-                yield OptionChange(name, flags, degrees=degrees)
-
-    def _optimizers(self) -> Iterator[OptionChange]:
-        for name in optimizer_names():
-            if name != self.job.optimizer.name:
-                yield OptionChange("optimizer", f"--optimizer {name}", request={"optimizer": name})
-        for share in (0.5, 1.0):
-            flags = f"--optimizer-offload {share:g}"
-            yield OptionChange("offload", flags, request={"optimizer_offload": share})
-        for modules in self._activations():
-            flags = f"--activation-offload {modules}"
-            yield OptionChange("offload", flags, request={"activation_offload": modules})
-
-    def _activations(self) -> Iterator[str]:
-        """More modules whose activations go to the host."""
-        profile, one_set = self.job.framework, set(self.job.activation_offload)
-        if not profile.activation_offload.modules:
-            return
-        for modules in searched_offloads(profile, self.job.model):
-            if set(modules) > one_set:
-                yield spelled(modules, profile, self.job.model)
-
-    def _kernels(self) -> Iterator[OptionChange]:
-        """Attention that keeps no scores, weights in 16 bits."""
-        if self.job.attention == "eager":
-            yield OptionChange("attention", "--attention flash", request={"attention": "flash"})
-        if self.job.dtype != "bf16":
-            yield OptionChange(
-                "dtype", "--dtype bf16", request={"dtype": "bf16", "precision": "bf16"}
-            )
+    move = next((move for move in moves if shrinks(move)), None)
+    return LargestTerm(name, TERMS[name], size, base.peak_bytes, move)
 
 
-def _at_most(stages: tuple[int, ...], count: int) -> tuple[int, ...]:
-    return tuple(min(count, layers) for layers in stages)
+def _stay(moves: Sequence[Move]) -> list[Move]:
+    """Those that need no further GPUs."""
+    return [move for move in moves if not move.more_gpus]
 
 
-def _cost(move: Move) -> tuple[float, float]:
-    return move.extra_s, -move.saved_bytes
+def _fewest_gpus(moves: list[Move]) -> list[Move]:
+    """Of moves to more GPUs that suffice, those to the fewest, and none that needs as many."""
+    enough = min((move.more_gpus for move in moves if move.more_gpus and move.is_safe), default=0)
+    if not enough:
+        return moves
+
+    def stays(move: Move) -> bool:
+        return move.more_gpus < enough or (move.more_gpus == enough and move.is_safe)
+
+    return [move for move in moves if stays(move)]
+
+
+def _cost(move: Move) -> tuple[bool, bool, float, float]:
+    return bool(move.more_gpus), bool(move.learns), move.extra_s, -move.saved_bytes
 
 
 def _pairs(moves: list[Move]) -> list[tuple[OptionChange, ...]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 
 from planner.cost.keys import local_tokens
 from planner.cost.piece_memory import saved_row_bytes
@@ -19,6 +20,9 @@ from planner.predict.memory.timeline import Kept, PhaseMemory
 from planner.predict.ops.rows import Piece, Saved
 from planner.predict.stage import Stage
 
+# torch rounds every allocation up to a multiple of this (c10/cuda/CUDACachingAllocator.h,
+# kMinBlockSize).
+ALLOCATION_BYTES = 512
 WAITING = "deferred weight gradients"
 ON_THEIR_WAY = "offloaded, on their way"
 
@@ -31,6 +35,12 @@ class KeptTensor:
     name: str
     size_bytes: float
     copies: float
+
+    @property
+    def rounding_bytes(self) -> float:
+        """Bytes that torch's allocator adds to all copies, which it rounds up one by one."""
+        each = self.size_bytes / self.copies
+        return self.copies * (ceil(each / ALLOCATION_BYTES) * ALLOCATION_BYTES - each)
 
 
 def kept_tensors(job: Job, stage: Stage, phase: PhaseMemory) -> tuple[KeptTensor, ...]:

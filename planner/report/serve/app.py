@@ -33,7 +33,7 @@ from planner.report.serve.answers import (
 from planner.report.serve.inputs import FRAMEWORKS, PRECISIONS, Inputs
 
 HOSTS = ("127.0.0.1", "localhost")
-MOST_BODY_BYTES = 8192
+MOST_BODY_BYTES, MOST_BODY_S = 8192, 10.0
 # Beyond the search's time limit: costing one pass and drawing.
 GRACE_S = 60.0
 # Searches of all sessions at a time.
@@ -147,7 +147,11 @@ async def _charts(_request: Request) -> Response:
 async def _search(request: Request) -> Response:
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         return _refused("send the fields as application/json", 415)
-    body = await _body(request)
+    try:
+        with anyio.fail_after(MOST_BODY_S):
+            body = await _body(request)
+    except TimeoutError:
+        return _refused(f"the fields were not sent within {MOST_BODY_S:.0f} s", 408)
     if body is None:
         return _refused(f"more than {MOST_BODY_BYTES:,} bytes were sent", 413)
     return await _answered(request, Inputs.model_validate_json(body))

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.targets import TARGETS
 from planner.job.models.catalog import catalog_name, model_names
-from planner.job.quantities import parse_tokens
+from planner.job.quantities import parse_length, parse_tokens
 from planner.job.request import Request
 
 # Larger clusters, and models that need them, are for the command line: one costing pass of a search
@@ -52,7 +52,7 @@ class Inputs(BaseModel):
             model=self.model,
             gpus=self.gpus,
             gbs_tokens=parse_tokens(self.batch),
-            seq=parse_tokens(self.seq) if self.seq else None,
+            seq=parse_length(self.seq) if self.seq else None,
             framework=self.framework,
             precision=self.precision,
             fit_probability=_probability(self.sure),

@@ -71,7 +71,6 @@ def test_uneven_layers_are_unfolded() -> None:
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"sequences": "padded"}, "padded samples"),
         ({"mixer": "mamba hybrid"}, "state spaces"),
         ({"tuning": "one layer, no optimizer"}, "one layer"),
         ({"tuning": "lora"}, "LoRA"),

@@ -108,7 +108,15 @@ SAVED: dict[str, list[Case]] = {
             ({"tp": "8", "variant": "compile"}, 4.0),
             ({"tp": "1", "variant": "eager"}, 14.0),
             ({"tp": "1", "variant": "compile"}, 4.0),
-            ({"framework": "torchtitan FSDP2", "tp": "8", "variant": "compile"}, 14.0),
+            (
+                {
+                    "framework": "torchtitan FSDP2",
+                    "tp": "8",
+                    "variant": "compile",
+                    "software": "torchtitan 2024-12",
+                },
+                14.0,
+            ),
             ({"software": "torchtitan 2025-03", "compile": "y"}, 14.0),
             ({"software": "torchtitan 2025-04", "compile": "y"}, 4.0),
         )

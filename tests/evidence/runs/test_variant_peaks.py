@@ -51,7 +51,7 @@ TORCHTITAN = {
     "gpu": "H100-96GB-HBM2e-500W", "num_gpus": "128", "tp": "1", "pp": "1", "vpp": "1",
     "zero": "fsdp-zero3", "seq_parallel": "n", "mbs": "2", "gbs": "256", "precision": "bf16",
     "recompute": "selective", "flash": "y", "framework": "torchtitan FSDP2", "step_time_s": "",
-    "mem_kind": "reserved", "mem_scope": "max_over_ranks",
+    "mem_kind": "reserved", "mem_scope": "max_over_ranks", "software": "torchtitan 2024-12",
 }  # fmt: skip
 TORCHTITAN_PEAKS = [({"variant": "eager"}, "67"), ({"variant": "compile"}, "62")]
 

@@ -69,7 +69,7 @@ def test_the_word_variant_stands_for_columns_that_are_not_there() -> None:
         ("Megatron-DeepSpeed", "megatron-deepspeed"),
         ("Megatron-Bridge (NeMo 26.02 container)", "megatron-bridge"),
         ("Composer/llm-foundry FSDP", "llm-foundry"),
-        ("torchtitan FSDP2", "torchtitan-2024"),
+        ("torchtitan FSDP2", "torchtitan"),
         ("torchtitan+torchao, torch.compile", "torchtitan"),
     ],
 )

@@ -53,6 +53,30 @@ def test_terms_of_a_step(plain: Path) -> None:
     assert rank.gaps == 4
 
 
+def test_copies_are_told_apart_by_the_memory_that_they_use(tmp_path: Path) -> None:
+    """Names as CUPTI writes them through Kineto."""
+    content = made_up.trace(steps=2)
+    names = {
+        "Memcpy HtoD (Pinned -> Device)": 100.0,
+        "Memcpy DtoH (Device -> Pageable)": 300.0,
+        "Memcpy DtoD (Device -> Device)": 50.0,
+        "Memset (Device)": 25.0,
+    }
+    for number in (1, 2):
+        start = number * made_up.STEP_US + 9000.0
+        for name, duration in names.items():
+            category = "gpu_memset" if name.startswith("Memset") else "gpu_memcpy"
+            content["traceEvents"].append(made_up.span(category, name, start, duration))
+            start += duration
+    rank = read_rank(made_up.write(tmp_path / "copies.json", content), 0)
+    assert rank.copies == pytest.approx(
+        {"pinned": 0.1 * MS, "pageable": 0.3 * MS, "GPU": 0.075 * MS}
+    )
+    assert sum(rank.copies.values()) == pytest.approx(rank.terms["copies"])
+    (pageable,) = (one for one in findings([rank]) if "pageable" in one.pattern)
+    assert "pin_memory" in pageable.change
+
+
 def test_nothing_hidden_is_not_less_than_nothing(tmp_path: Path) -> None:
     """Where starts and ends, in seconds, are no binary fractions."""
     for length_us in range(2500, 2510):

@@ -118,9 +118,9 @@ def test_what_is_no_snapshot(tmp_path: Path, content: bytes, words: str) -> None
 
 def test_odd_values_are_no_crash(tmp_path: Path) -> None:
     content = snapshot()
-    content["device_traces"][0].append({"action": "alloc", "addr": "x", "size": 10**400})
+    content["device_traces"][0].append({"action": "alloc", "addr": 70, "size": 10**400})
     content["segments"][0]["blocks"].append(
-        {"address": "x", "size": "y", "state": "active_allocated"}
+        {"address": 71, "size": "y", "state": "active_allocated"}
     )
     content["device_traces"][0] += [{"action": "alloc", "addr": None, "size": float("nan")}, 7]
     assert read_snapshot(written(tmp_path / "a.pickle", content)).peak_bytes == 210 * MIB

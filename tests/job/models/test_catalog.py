@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,9 +100,9 @@ def test_loading_a_model_parses_no_other(monkeypatch: pytest.MonkeyPatch) -> Non
     read: list[str] = []
     original = toml_file.read_model_toml
 
-    def recorded(path: Path) -> tuple[ModelFile, ModelSpec]:
+    def recorded(path: Path, *usual: Any) -> tuple[ModelFile, ModelSpec]:
         read.append(path.stem)
-        return original(path)
+        return original(path, *usual)
 
     monkeypatch.setattr(toml_file, "read_model_toml", recorded)
     catalog._shipped.cache_clear()
@@ -162,6 +163,39 @@ def test_a_model_toml_is_read_from_a_path(tmp_path: Path) -> None:
     assert (model.name, model.alias_of, model.exact_parameters) == ("tiny", None, None)
     assert model.spec.layers == 4
     assert load_model(str(path)).spec == model.spec
+
+
+def test_a_file_of_a_family_has_the_style_of_that_family_and_says_so(tmp_path: Path) -> None:
+    """A GPT-2 is no gated, rotary model with RMSNorm, whatever ModelSpec's defaults are."""
+    shape = """
+[shape]
+family = "gpt2"
+layers = 12
+hidden = 768
+heads = 12
+kv_heads = 12
+head_dim = 64
+ffn = 3072
+vocab = 50257
+max_positions = 1024
+pretraining_seq = 1024
+"""
+    model = load_model(_write(tmp_path, shape))
+    shipped = load_model("gpt2").spec
+    assert {name: getattr(model.spec, name) for name in toml_file.STYLE} == {
+        name: getattr(shipped, name) for name in toml_file.STYLE
+    }
+    (note,) = model.notes
+    assert 'norm = "layernorm"' in note and "family gpt2" in note
+    stated = load_model(_write(tmp_path, shape + 'norm = "rmsnorm"\n'))
+    assert stated.spec.norm == "rmsnorm" and "norm =" not in stated.notes[0].split("mlp_bias")[0]
+
+
+def test_a_file_without_a_family_says_what_was_assumed(tmp_path: Path) -> None:
+    (note,) = load_model(_write(tmp_path, TINY.replace('source = "made up"\n', ""))).notes
+    assert note.startswith("[shape] does not state these, which are taken from the defaults")
+    with pytest.raises(ModelError, match="family 'gpt22' is none of the catalogue's"):
+        load_model(_write(tmp_path, TINY + 'family = "gpt22"\n'))
 
 
 @pytest.mark.parametrize(

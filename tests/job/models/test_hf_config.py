@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
+from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model
 from planner.job.models.errors import ModelError
-from planner.job.models.hf_config import model_from_hf_config, supported_model_types
+from planner.job.models.hf_config import (
+    model_from_hf_config,
+    read_hf_model,
+    supported_model_types,
+)
+from planner.job.request import Request
 from planner.job.specs import ModelSpec
 from tests.job.models.closed_form import closed_form_parameters
 
@@ -279,3 +285,64 @@ def test_files_that_are_no_config(tmp_path: Path, content: bytes, message: str) 
     with pytest.raises(ModelError, match=message) as caught:
         load_model(path)
     assert str(path) in str(caught.value)
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "vocab_size": 32000,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192,
+    "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [key for key in LLAMA if key != "model_type" and "_" in key])
+def test_a_misspelt_key_is_named_and_so_is_the_default(key: str) -> None:
+    """Of each size: never a default in silence."""
+    misspelt = f"{key[:-2]}{key[-1]}{key[-2]}"
+    config = {name: value for name, value in LLAMA.items() if name != key} | {misspelt: LLAMA[key]}
+    try:
+        notes = read_hf_model(config, "config.json").notes
+    except ModelError as error:
+        assert key in str(error)
+        return
+    assert any(f"{misspelt} is no key" in note and key in note for note in notes)
+    # Without their number, key and value heads are as many as those of queries.
+    assert any(key in note and "default" in note for note in notes) or "key_value" in key
+
+
+def test_a_key_that_means_nothing_is_named() -> None:
+    (note,) = read_hf_model({**LLAMA, "wibble": 3, "torch_dtype": "bfloat16"}, "config.json").notes
+    assert "wibble" in note and "torch_dtype" not in note
+
+
+TOWER = {"hidden_size": 1152, "num_hidden_layers": 27}
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "name"),
+    [
+        ({"model_type": "gemma3", "text_config": LLAMA, "vision_config": TOWER}, "vision_config"),
+        ({"model_type": "qwen3_5", "text_config": LLAMA, "audio_config": TOWER}, "audio_config"),
+        ({**LLAMA, "vision_config": TOWER}, "vision_config"),
+        ({**LLAMA, "visual": {"width": 1664, "layers": 48}}, "visual"),
+        ({**LLAMA, "speech_decoder": {"d_model": 512}}, "speech_decoder"),
+        ({**LLAMA, "mm_vision_tower": "openai/clip-vit-large-patch14-336"}, "mm_vision_tower"),
+        ({**LLAMA, "is_encoder_decoder": True}, "is_encoder_decoder"),
+    ],
+)
+def test_modules_beside_the_language_model_are_refused_by_name(
+    tmp_path: Path, wrapper: dict[str, object], name: str
+) -> None:
+    """Whatever is nested and not counted; never costed as text alone."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(wrapper), encoding="utf-8")
+    assert read_hf_model(wrapper, "config.json").left_out == (name,)
+    with pytest.raises(UsageError, match=f"has {name} beside its language model"):
+        Request(model=str(path), gpus="8xH100", gbs=8).resolve()
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_published_configs_have_known_keys(path: Path) -> None:
+    """Of forty published models, nothing is called unknown, and only wrappers have modules."""
+    read = read_hf_model(json.loads(path.read_text(encoding="utf-8")), path.name)
+    assert not any("no key of" in note or "known meaning" in note for note in read.notes)
+    assert read.left_out in ((), ("vision_config",))

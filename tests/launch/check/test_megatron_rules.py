@@ -230,7 +230,7 @@ def test_shape_rules_are_named_with_places(read: Read, rule: str, options: str, 
 
 
 def test_ignored_rules_are_notes(read: Read) -> None:
-    found = read(script(f"{SMALL} --my-own-option 3"))
+    found = read(script(f"{SMALL} --sequence-paralel"))
     assert assess(found, "8xH100").verdict == "will not run"
     eased = assess(found, "8xH100", ignored=("unknown-option",))
     assert eased.verdict == "runs and fits"

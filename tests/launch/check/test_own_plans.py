@@ -16,10 +16,11 @@ import pytest
 from planner.cli.declared import command
 from planner.cli.evaluate import given_configuration
 from planner.job.request import Request
+from planner.job.written_folder import write_folder
 from planner.launch.check.assess import assess
 from planner.launch.check.changes import best_changes
 from planner.launch.check.given import read_given
-from planner.launch.folder import launch_folder, write_folder
+from planner.launch.folder import launch_folder
 from planner.launch.plans import find_plans, launch_of, target_of_profile
 from planner.launch.read.found import Hints
 from planner.predict.command_line import evaluate_command
@@ -41,6 +42,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "deepseek-v3": {
         "model": "deepseek-v3", "gpus": "256xH100", "gbs": 2048, "seq": 4096,
         "limits": {"pp": (16,), "tp": (1, 2), "cp": (1,), "mbs": (1,)}, "fit_probability": 0.75,
+        "use": ("bf16-gradients",),
     },
 }  # fmt: skip
 CASES = [

@@ -38,7 +38,7 @@ CASES = {
         (3, "CANNOT TELL", "--model"),
     ),
     "options in a variable that no file sets": (
-        ("a.sh", HIDDEN, GPUS), (3, "CANNOT TELL", "--env NAME=VALUE"),
+        ("a.sh", HIDDEN, GPUS), (3, "CANNOT TELL", "--env MODEL_ARGS=VALUE"),
     ),
     "GPUs unknown": (("a.sh", script(SMALL), ()), (3, "CANNOT TELL", "--gpus 8xH100")),
     "an error, whatever the GPUs": (
@@ -74,6 +74,6 @@ def test_the_missing_value_supplied(write: Write) -> None:
     supplied = ("--env", f"MODEL_ARGS={model}")
     assert run_cli("check", "-q", path, *GPUS, *supplied).exit_code == 0
     for file, text in (("a.yaml", accelerate()), ("a.json", deepspeed()), ("a.toml", NO_MODEL)):
-        known = ("--model", "llama-3.2-1b", "--seq", "2048")
+        known = ("--model", "llama-3.2-1b", "--seq", "2048", "--mbs", "1")
         result = run_cli("check", "-q", str(write(file, text)), *GPUS, *known)
         assert result.exit_code == 0, result.output

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from planner.job.written_folder import write_folder
 from planner.launch.check.assess import assess
 from planner.launch.contract import NodesAs
-from planner.launch.folder import launch_folder, write_folder
+from planner.launch.folder import launch_folder
 from tests.cli.conftest import run_cli
 from tests.launch.check.conftest import SMALL, Read
 from tests.launch.plans import megatron

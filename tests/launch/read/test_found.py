@@ -116,7 +116,7 @@ def test_accelerates_file_and_a_trainers_are_one_launch(tmp_path: Path) -> None:
          "def a():\n  return Controller.Config(trainer=PolicyTrainer.Config(x=TrainingConfig()))\n",
          "experiments.rl: reinforcement learning"),
         ("a.sh", 'MINE=$(mktemp)\nllamafactory-cli train "${MINE}"\n',
-         "trains with a file that is output of $(mktemp)"),
+         "trains with a file that is $MINE, output of $(mktemp)"),
         ("a.yaml", "max_seq_len: 2048\nmax_duration: 3ba\n", "this YAML is LLM Foundry's"),
         # A list of all options says nothing by what it has of one.
         ("a.yaml", "per_device_batch_size: 4\nici_fsdp_parallelism: 1\ndpo_beta: 0.1\n",

@@ -23,10 +23,40 @@ def test_megatron_deepspeed(folder: ReadFolder) -> None:
         script(f"{GPT} --deepspeed --zero-stage 1 --deepspeed-activation-checkpointing "
                "--num-key-value-heads 4 --no-pipeline-parallel")
     )  # fmt: skip
-    assert (found.framework, found.zero, found.recompute) == ("megatron-deepspeed", 1, "full")
+    assert (found.framework, found.zero, found.recompute) == ("megatron-deepspeed", 1, "none")
     assert found.shape is not None and found.shape.kv_heads == 4
     assert judged(found).plan is not None
     assert any(problem.rule == "dialect" for problem in found.problems)
+
+
+_FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+
+
+@pytest.mark.parametrize("more", ["", "--no-pipeline-parallel", "--zero-stage 1", "--zero-stage 0"])
+@pytest.mark.parametrize(
+    ("asked", "recompute"), [("", "none"), ("--checkpoint-activations", "full"), (_FULL, "full")]
+)
+def test_the_function_of_deepspeed_recomputes_only_where_asked(
+    folder: ReadFolder, more: str, asked: str, recompute: str
+) -> None:
+    """`--deepspeed-activation-checkpointing` says whose function recomputes, not whether."""
+    options = f"{GPT} --deepspeed --deepspeed-activation-checkpointing {asked} {more}"
+    assert folder(script(options)).recompute == recompute
+
+
+@pytest.mark.parametrize(("pp", "runs"), [(1, True), (2, True), (4, False), (8, False)])
+@pytest.mark.parametrize("verb", ["sft", "pt"])
+def test_swift_splits_layers_as_core_does(
+    folder: ReadFolder, pp: int, runs: bool, verb: str
+) -> None:
+    """46 layers: the assertion is Megatron's own, whoever starts it."""
+    text = (
+        f"NPROC_PER_NODE=8 megatron {verb} --load ZhipuAI/GLM-4.5-Air-Base-mcore --dataset x "
+        f"--pipeline_model_parallel_size {pp} --expert_model_parallel_size 1 --max_length 4096\n"
+    )
+    broken = {problem.rule for problem in folder({"a.sh": text}).problems
+              if problem.severity == "error"}  # fmt: skip
+    assert ("layers-by-pp" in broken) is not runs
 
 
 @pytest.mark.parametrize(("types", "zero"), [("--bf16", 1), ("--fp16", 0)])

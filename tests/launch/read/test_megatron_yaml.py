@@ -27,6 +27,7 @@ MODEL_ARGS:
   --hierarchical-context-parallel-sizes: 1 1
   --bf16: true
   --save: ${CHECKPOINTS}
+  --save-interval: 100
 """
 PRIMUS = """\
 modules:

@@ -179,7 +179,7 @@ def test_nemos_own_helper_and_a_recipe_that_is_not_there(folder: ReadFolder) -> 
     """It reduces gradients in bf16; what the recipe does to save memory is not seen."""
     found = folder(
         {
-            "a.py": "import nemo_run as run\nfrom nemo.collections.llm.recipes import llama31_70b\n"
+            "a.py": "import nemo_run as run\nfrom ours.recipes import llama31_70b\n"
             "def recipe() -> run.Partial:\n"
             "    made = llama31_70b.pretrain_recipe(performance_mode=True)\n"
             "    return set_primary_perf_configs(made, 'pre_train', num_nodes=1,\n"
@@ -190,6 +190,45 @@ def test_nemos_own_helper_and_a_recipe_that_is_not_there(folder: ReadFolder) -> 
     assert (found.world, found.tp, found.recompute) == (8, 2, "full:block=2")
     assert "bf16-gradients" in found.variations
     assert "may recompute or offload" in refusals(found)
+
+
+_QUICKSTART = """
+import nemo_run as run
+from nemo.collections import llm
+
+
+def configure_recipe(nodes: int = {nodes}, gpus_per_node: int = 8):
+    recipe = llm.{name}.pretrain_recipe(
+        dir="ckpt", name="pre", num_nodes=nodes, num_gpus_per_node=gpus_per_node
+    )
+    {change}
+    return recipe
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "change", "expected"),
+    [
+        (
+            "llama3_8b", 1, "recipe.trainer.strategy.pipeline_model_parallel_size = 2",
+            ("llama-3-8b", 8, 1, 2, 2, 1, 512, 8192),
+        ),
+        (
+            "qwen25_72b", 4, "recipe.data.global_batch_size = 64",
+            ("qwen2.5-72b", 32, 8, 4, 1, 2, 64, 4096),
+        ),
+        ("mixtral_8x7b_16k", 4, "", ("mixtral-8x7b", 32, 4, 2, 4, 1, 512, 16384)),
+    ],
+)  # fmt: skip
+def test_a_recipe_of_nemo_in_its_quickstart_form(
+    folder: ReadFolder, name: str, nodes: int, change: str, expected: tuple[object, ...]
+) -> None:
+    """Its function has no type, and the recipe is NeMo's own, whose values are shipped."""
+    found = folder({"a.py": _QUICKSTART.format(name=name, nodes=nodes, change=change)})
+    read = (found.model, found.world, found.tp, found.pp, found.cp, found.mbs, found.gbs, found.seq)
+    assert read == expected
+    assert any("as in NeMo" in text for text in found.assumed)
+    assert judged(found, f"{8 * nodes}xH100").plan is not None
 
 
 def test_a_registry_that_another_makes(folder: ReadFolder) -> None:

@@ -9,7 +9,21 @@ import pytest
 
 from planner import Degrees, Request, evaluate
 from planner.job.optimizers import optimizer_names
-from planner.predict.memory.advice import LEAST_SAVING, MOST_PAIRS, Advice, Move, advise
+from planner.predict.memory.advice import (
+    LEAST_SAVING,
+    LEAST_SHRINKAGE,
+    MOST_PAIRS,
+    TERMS,
+    Advice,
+    Move,
+    advise,
+)
+from planner.predict.memory.option_changes import (
+    OTHER_BATCH,
+    OTHER_ROUNDING,
+    OTHER_STATES,
+    Setup,
+)
 from planner.predict.memory.solve import SAFE_PROBABILITY
 
 
@@ -19,7 +33,7 @@ def _advice(
     request = Request(
         model=model, gpus=f"{degrees.gpus}xH100", gbs=degrees.gbs, framework=framework, seq=4096
     )
-    return advise(request, degrees, recompute, **more)
+    return advise(Setup(request, degrees, recompute), **more)
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +46,11 @@ def single() -> Advice:
 def paired() -> Advice:
     """One that takes two changes."""
     return _advice("llama-2-13b", "megatron-core", Degrees(tp=2, dp=2, zero=1, mbs=4, grad_acc=2))
+
+
+def _ease(moves: tuple[Move, ...]) -> list[tuple[bool, bool, float]]:
+    """Same GPUs first, then the same training, then the cheapest."""
+    return [(move.more_gpus > 0, bool(move.learns), move.extra_s) for move in moves]
 
 
 def _all(advice: Advice) -> tuple[Move, ...]:
@@ -52,7 +71,7 @@ def test_moves_are_what_evaluating_them_says(name: str, request: pytest.FixtureR
         assert move.saved_bytes == base.peak_bytes - plan.peak_bytes > 0
         assert plan.gbs == base.gbs
         assert move.extra_s == pytest.approx(plan.step_time_s - base.step_time_s)
-        assert plan.degrees.gpus == base.degrees.gpus
+        assert plan.degrees.gpus - base.degrees.gpus == move.more_gpus
 
 
 def test_moves_are_sorted_into_what_suffices_and_what_helps(single: Advice) -> None:
@@ -60,8 +79,7 @@ def test_moves_are_sorted_into_what_suffices_and_what_helps(single: Advice) -> N
     assert single.sufficient
     assert all(move.plan.fit_probability >= SAFE_PROBABILITY for move in single.sufficient)
     assert all(move.plan.fit_probability < SAFE_PROBABILITY for move in single.partial)
-    costs = [move.extra_s for move in single.sufficient]
-    assert costs == sorted(costs)
+    assert _ease(single.sufficient) == sorted(_ease(single.sufficient))
     savings = [move.saved_bytes for move in single.partial]
     assert savings == sorted(savings, reverse=True)
     assert not single.pairs
@@ -77,7 +95,9 @@ def test_changes_that_are_tried() -> None:
     flags: list[str] = []
     degrees = Degrees(tp=4, pp=2, vpp=4, dp=2, zero=0, mbs=6, grad_acc=4)
     request = Request(model="llama-3-8b", gpus="16xH100", gbs=48, seq=4096, attention="eager")
-    advice = advise(request, degrees, may_add_gpus=True, over=lambda what: not flags.append(what))
+    advice = advise(
+        Setup(request, degrees), may_add_gpus=True, over=lambda what: not flags.append(what)
+    )
     assert advice.tried == 0
     wanted = ["--zero 1", "--mbs 3", "--mbs 2", "--mbs 1", "--vpp 2", "--vpp 1"]
     splits = {"tp": 4, "pp": 2, "cp": 1}
@@ -85,8 +105,13 @@ def test_changes_that_are_tried() -> None:
         wanted.append(f"--{name} {value * factor}")
         givers = [giver for giver in splits if giver != name and splits[giver] % factor == 0]
         wanted += [f"{wanted[-1]} --{giver} {splits[giver] // factor}" for giver in givers]
-    wanted += [f"--dp {2 * factor} --zero 1" for factor in (2, 4, 8, 16)]
-    wanted += ["--optimizer-offload 0.5", "--optimizer-offload 1"]
+    wanted += [
+        "--dp 4 --zero 1", "--dp 8 --zero 1", "--dp 16 --zero 1 --mbs 3",
+        "--dp 32 --zero 1 --gbs 768",
+    ]  # fmt: skip
+    wanted += ["--zero 1 --optimizer-offload 0.5", "--zero 1 --optimizer-offload 1"]
+    # Techniques that work with the degrees and that an evaluated configuration goes without.
+    wanted += [flag for flag in flags if flag.startswith("--with ")]
     wanted += [f"--activation-offload {modules}" for modules in ("core_attn,attn_proj", "all")]
     modes = [f"--recompute {name}" for name in ("mlp", "full")]
     # Fewer layers than all, where that is less certain to fit than what is asked for: as error bars
@@ -98,43 +123,42 @@ def test_changes_that_are_tried() -> None:
 
 def test_a_split_of_the_layers_stays_where_the_stages_do() -> None:
     request = Request(model="gpt2", gpus="2xH100", gbs=256, seq=1024, framework="megatron-core")
-    advice = advise(request, Degrees(pp=2, mbs=64, grad_acc=4), block_layers=(7, 5))
+    advice = advise(Setup(request, Degrees(pp=2, mbs=64, grad_acc=4), block_layers=(7, 5)))
     kept = {(move.setup.degrees.pp == 2, move.setup.block_layers) for move in _all(advice)}
     assert (True, (7, 5)) in kept
     assert kept <= {(True, (7, 5)), (False, None)}
     # Fewer stages drop the split as well: two blocks are no layout of one.
     one = advise(
-        request,
-        Degrees(pp=2, mbs=64, grad_acc=4),
-        block_layers=(7, 5),
+        Setup(request, Degrees(pp=2, mbs=64, grad_acc=4), block_layers=(7, 5)),
         over=lambda what: what != "--tp 2 --pp 1",
     )
     assert [(move.setup.degrees.pp, move.setup.block_layers) for move in _all(one)] == [(1, None)]
 
 
 def test_pairs_come_where_no_single_change_suffices(paired: Advice) -> None:
-    assert not paired.sufficient
+    assert all(move.more_gpus for move in paired.sufficient)
     assert paired.pairs
+    # With nothing left to shard over the stage stays as it was asked for.
     alone = [move for move in paired.partial if move.setup.degrees.dp == 1]
-    assert {move.setup.degrees.zero for move in alone if move.setup.degrees.cp == 1} == {0}
-    costs = [move.extra_s for move in paired.pairs]
-    assert costs == sorted(costs)
+    assert {move.setup.degrees.zero for move in alone} == {1}
+    assert _ease(paired.pairs) == sorted(_ease(paired.pairs))
     for move in paired.pairs:
         assert len({change.kind for change in move.changes}) == 2
         assert move.plan.fit_probability >= SAFE_PROBABILITY
 
 
 def test_the_lightest_pair_is_named_where_nothing_suffices() -> None:
-    advice = _advice("llama-3-70b", "megatron-core", Degrees(tp=4, pp=2, mbs=4, grad_acc=4))
-    assert not advice.sufficient
-    assert not advice.pairs
+    advice = _advice("llama-3.1-405b", "megatron-core", Degrees(tp=4, pp=2, mbs=4, grad_acc=4))
+    assert all(move.more_gpus for move in (*advice.sufficient, *advice.pairs))
     assert advice.closest is not None
-    assert advice.closest.saved_bytes > max(move.saved_bytes for move in advice.partial)
+    assert not advice.closest.more_gpus
+    alone = [move.saved_bytes for move in advice.partial if not move.more_gpus]
+    assert advice.closest.saved_bytes > max(alone)
 
 
 def test_only_what_the_framework_has_is_advised() -> None:
     request = Request(model="gpt2-xl", gpus="1xH100", gbs=32, framework="nanogpt", seq=1024)
-    advice = advise(request, Degrees(mbs=32))
+    advice = advise(Setup(request, Degrees(mbs=32)))
     kinds = {move.changes[0].kind for move in _all(advice)}
     assert kinds == {"recompute", "mbs", "optimizer", "dtype"}
 
@@ -143,7 +167,8 @@ def test_gpus_are_added_only_if_they_may_be() -> None:
     degrees = Degrees(mbs=2, grad_acc=8)
     fixed = _advice("llama-3-8b", "megatron-core", degrees)
     free = _advice("llama-3-8b", "megatron-core", degrees, may_add_gpus=True)
-    assert {move.setup.degrees.gpus for move in _all(fixed)} == {1}
+    # Data parallelism with ZeRO is offered either way, after all that needs no further GPUs.
+    assert {move.changes[0].kind for move in _all(fixed) if move.more_gpus} == {"dp"}
     grown = [move for move in free.sufficient if move.setup.degrees.gpus > 1]
     assert grown
     for move in grown:
@@ -175,8 +200,8 @@ SHARDED = EXPERTS | {"zero": 3}
     ("model", "framework", "given", "flags", "follows"),
     [
         ("llama-3-8b", "megatron-core", {"dp": 8, "zero": 1}, "--tp 2", "dp 4, grad-acc 2"),
-        # Nothing is left to shard over.
-        ("llama-3-8b", "megatron-core", {"dp": 8, "zero": 1}, "--tp 8", "dp 1, zero 0, grad-acc 8"),
+        # Nothing is left to shard over; the stage stays.
+        ("llama-3-8b", "megatron-core", {"dp": 8, "zero": 1}, "--tp 8", "dp 1, grad-acc 8"),
         ("llama-3-8b", "megatron-core", {"dp": 8, "zero": 1}, "--cp 8", "dp 1, grad-acc 8"),
         ("llama-3-8b", "megatron-core", {"dp": 8, "mbs": 6}, "--mbs 2", "grad-acc 3"),
         ("llama-3-8b", "megatron-core", {"dp": 8, "mbs": 6}, "--mbs 4", None),
@@ -274,3 +299,44 @@ def test_nothing_recomputes_in_part_where_that_is_not_asked_for() -> None:
         assert "--recompute full" in flags
         assert not [given for given in flags if "--recompute-layers" in given]
         assert f"--recompute {recompute}" not in flags
+
+
+def test_what_the_largest_term_is_and_what_shrinks_it() -> None:
+    """Each term at its largest somewhere: the change that is named takes a good part of it away."""
+    logits = _advice("llama-3.2-1b", "hf-transformers", Degrees(mbs=32), "full", pairs=False)
+    states = _advice("llama-3-8b", "deepspeed", Degrees(mbs=1, zero=2), "full", pairs=False)
+    kept = _advice("llama-2-7b", "megatron-core", Degrees(tp=4, mbs=12), pairs=False)
+    for advice, name, flags in (
+        (logits, "logits", "--with liger-kernels"),
+        (states, "optimizer", "--optimizer-offload 1"),
+        (kept, "activations", "--mbs 6"),
+    ):
+        largest, base = advice.largest, advice.base
+        terms = base.stages[base.heaviest_stage]
+        assert largest.name == name
+        assert largest.size_bytes == max(float(getattr(terms, term)) for term in TERMS)
+        assert sum(float(getattr(terms, term)) for term in TERMS) == pytest.approx(terms.peak)
+        assert largest.move is not None
+        after = largest.move.plan.stages[largest.move.plan.heaviest_stage]
+        assert float(getattr(after, name)) < (1.0 - LEAST_SHRINKAGE) * largest.size_bytes
+        assert flags in {move.flags for move in _all(advice)}
+
+
+def test_changes_of_what_is_trained_are_marked() -> None:
+    """Other states, rounding and batches; nothing that recomputes, offloads or splits otherwise."""
+    advice = _advice("llama-3-8b", "deepspeed", Degrees(mbs=2, grad_acc=2, zero=2), pairs=False)
+    marked = {move.flags.split()[0]: move.learns for move in _all(advice) if move.learns}
+    assert marked["--optimizer"] == OTHER_STATES
+    assert marked["--with"] == OTHER_ROUNDING
+    assert "--gbs" in next(move.flags for move in _all(advice) if move.learns == OTHER_BATCH)
+    plain = {move.changes[0].kind for move in _all(advice) if not move.learns}
+    assert {"zero", "recompute", "offload", "mbs", "dp"} <= plain
+
+
+def test_sequence_parallelism_and_offload_with_its_zero_stage_are_offered() -> None:
+    request = Request(model="llama-2-13b", gpus="8xH100", gbs=4, seq=2048, sequence_parallel=False)
+    advice = advise(Setup(request, Degrees(tp=8, mbs=4)), pairs=False)
+    flags = [move.flags for move in _all(advice)]
+    assert {"--sequence-parallel", "--zero 1 --optimizer-offload 1"} <= set(flags)
+    fewer = {move.flags for move in _all(advice) if move.more_gpus}
+    assert fewer <= {flag for flag in flags if flag.startswith("--dp")}

@@ -60,7 +60,12 @@ def stage(needed: int, **changed: Any) -> ServingStageMemory:
 
 def test_room_is_what_the_budget_or_the_device_leaves() -> None:
     assert (stage(1).fixed, stage(1).beside, stage(1).available) == (52.0, 8.0, 38.0)
-    assert stage(1, usable=95.0).available == 95.0 - 8.0 - 52.0
+    # The engine starts with no more than is free; activations of 10 units leave their room to what
+    # is captured after the cache was made.
+    assert stage(1, usable=85.0).available == 85.0 - 5.0 - 52.0
+    assert stage(1, graphs_beside=20.0).available == 100.0 - 25.0 - (52.0 - 10.0)
+    assert stage(1, usable=95.0).available == 38.0
+    assert stage(1, usable=95.0).overfull == 38.0 + 52.0 + 8.0 - 95.0
     assert (stage(40).kv_needed, stage(40).missing) == (40.0, 2.0)
     assert [stage(1).blocks(extra) for extra in (0.0, 0.9, 1.0, -1.5, -99.0)] == [38, 38, 39, 36, 0]
 

@@ -8,13 +8,18 @@ from statistics import NormalDist
 
 import pytest
 
+from hardware.curves import load_compute_curves
 from planner.evidence.fit.judging import Residual, summarised
+from planner.job.request import Request
+from planner.predict.configuration import evaluate_job
+from planner.predict.plan import Degrees
 from planner.predict.uncertainty import intervals as uncertainty
 from planner.predict.uncertainty.families import Family, Figure
 from planner.predict.uncertainty.intervals import (
     family_of,
     family_text,
     fit_probability,
+    least_step_s,
     peak_interval,
     spread_of,
     step_time_interval,
@@ -152,3 +157,32 @@ def test_less_memory_is_likelier_to_fit() -> None:
     shares = [fit_probability(JOB, limit * part, limit) for part in (1.2, 1.0, 0.9, 0.7, 0.4)]
     assert shares == sorted(shares)
     assert shares[0] < 0.5 < shares[-1]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "mbs", "precision"),
+    [
+        ("tinyllama-1.1b", "2xRTX3090", 2, "bf16"),
+        ("tinyllama-1.1b", "2xRTX3090", 4, "bf16"),
+        ("llama-3.2-1b", "1xRTX4090", 2, "bf16"),
+        ("llama-3.2-1b", "1xRTX5090", 2, "bf16"),
+        ("llama-3.2-1b", "8xH20", 4, "bf16"),
+        ("llama-3-8b", "8xH100", 2, "fp8"),
+        ("llama-3-8b", "8xMI300X", 2, "bf16"),
+    ],
+)
+def test_no_interval_reaches_beyond_what_a_gpu_can_do(
+    model: str, gpus: str, mbs: int, precision: str
+) -> None:
+    """At the low end the model's FLOP, counted once, are done below the printed peak and no faster
+    than any published run had them done."""
+    dp = int(gpus.partition("x")[0])
+    request = Request(model=model, gpus=gpus, gbs=8 * mbs * dp, seq=2048, precision=precision)
+    job, degrees = request.resolve(), Degrees(dp=dp, zero=int(dp > 1), mbs=mbs, grad_acc=8)
+    plan = evaluate_job(job, degrees)
+    assert plan.step_time.low >= min(plan.step_time_s, least_step_s(job, degrees))
+    gpu = job.cluster.gpu
+    causal = plan.mfu_causal * gpu.peak("bf16") / gpu.peak(precision)
+    fastest = max(causal, 0.85 * load_compute_curves(gpu).max_share(precision))
+    assert causal * plan.step_time_s / plan.step_time.low <= fastest + 1e-9
+    assert fastest < 1.0

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from hardware.schema import Gpu
 from planner.job.errors import unknown_name
+from planner.predict.links import channels_at
 
 GIB = 2.0**30
 
@@ -95,6 +96,8 @@ ENGINES: Mapping[str, ServingEngine] = {
 # NCCL as started before the budget's first look at the device: 1.53 - 0.51 GiB under TP 2 and 4
 # (free memory at start in the rows vllm-0.19), 0.9 GiB in pipelines, 1.5 GiB with experts.
 NCCL_START_BYTES = 1.0 * GIB
+# Links inside the node of the logs: NVLink of H100.
+_LOGGED_LINK_BYTES_PER_S = 450e9
 
 # CUDA graphs of 51 batch sizes, piecewise and full: least squares over the 28 rows vllm-0.19 of
 # dense models, 8 to 80 layers on the rank; residuals within 0.21 GiB. The four rows of models
@@ -114,6 +117,17 @@ def find_engine(name: str) -> ServingEngine:
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES, f"one of {', '.join(ENGINES)}")
     return ENGINES[name]
+
+
+def nccl_start_bytes(gpu: Gpu) -> float:
+    """Bytes of a communicator as started: buffers of as many channels as the links inside a node
+    can use, which on PCIe are few."""
+    linked = gpu.scale_up_domain_gpus > 1
+    rate = gpu.scale_up_bytes_per_s_per_gpu_per_direction
+    if not linked:
+        rate = gpu.host_link_bytes_per_s_per_direction
+    share = channels_at(rate) / channels_at(_LOGGED_LINK_BYTES_PER_S)
+    return NCCL_START_BYTES * min(1.0, share)
 
 
 def graph_bytes(layers: int) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from planner.predict.memory.serving.activations import Activations, stage_activations
 from planner.predict.memory.serving.deployment import Deployment
-from planner.predict.memory.serving.engine import NCCL_START_BYTES, graph_bytes
+from planner.predict.memory.serving.engine import graph_bytes, nccl_start_bytes
 from planner.predict.memory.serving.kv_cache import StagePool, stage_pool
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 
@@ -47,9 +47,20 @@ class ServingStageMemory:
     def available(self) -> float:
         """Bytes left for the KV cache: of the budget, or of the device if that is less.
 
-        Negative if the rest does not fit by itself.
+        The engine starts with no larger budget than is free then, and fills it. It captures CUDA
+        graphs afterwards, in the room that the forward pass and the sampling of its profile had
+        (vLLM, v1/worker/gpu_worker.py: init_device, determine_available_memory,
+        compile_or_warm_up_model). Negative if the rest does not fit by itself.
         """
-        return min(self.budget, self.usable - self.beside) - self.fixed
+        held = self.fixed - self.activations.peak
+        at_start = self.usable - self.context - self.nccl
+        return min(min(self.budget, at_start) - self.fixed, self.usable - self.beside - held)
+
+    @property
+    def overfull(self) -> float:
+        """Bytes by which a full cache, CUDA graphs and the largest forward pass together exceed the
+        device; negative: bytes to spare."""
+        return self.fixed + self.available + self.beside - self.usable
 
     @property
     def kv_needed(self) -> float:
@@ -93,7 +104,7 @@ def _stage(deployment: Deployment, index: int) -> ServingStageMemory:
         graphs_within=graphs if engine.graphs_in_budget else 0.0,
         graphs_beside=0.0 if engine.graphs_in_budget else graphs,
         context=gpu.context_bytes,
-        nccl=NCCL_START_BYTES if communicates else 0.0,
+        nccl=nccl_start_bytes(gpu) if communicates else 0.0,
         budget=deployment.utilization * gpu.hbm_usable_bytes,
         usable=gpu.hbm_usable_bytes,
         pool=stage_pool(deployment, index),

@@ -109,7 +109,6 @@ ARGUMENTS=(
     --transformer-impl transformer_engine
     # techniques
     --tp-comm-overlap
-    --grad-reduce-in-bf16
     # what to see of the first steps
     --log-interval 1
     --log-throughput

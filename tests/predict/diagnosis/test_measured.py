@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
+from typing import NamedTuple
 
 import pytest
 
 from planner.job.errors import UsageError
+from planner.job.request import Request
 from planner.launch.check.assess import Assessment, assess
-from planner.launch.check.measured import (
-    Findings,
-    Measured,
-    MeasuredComparison,
-    explain_gap,
-    findings_of,
-)
 from planner.launch.check.request import as_request
 from planner.launch.read.found import Found
 from planner.launch.read.launch import read_launch
-from planner.predict.plan import Plan
+from planner.predict.diagnosis.findings import (
+    CostedCause,
+    Findings,
+    GapExplanation,
+    costed_causes,
+    explain_gap,
+    findings_of,
+)
+from planner.predict.diagnosis.measured import (
+    Measured,
+    MeasuredComparison,
+    comparisons,
+)
+from planner.predict.memory.option_changes import Setup
+from planner.predict.plan import Degrees, Plan
 from tests.launch.check.conftest import OVERLAPPED, SMALL, script
 
 
@@ -64,7 +74,7 @@ def test_missing_recomputation_is_named(assessment: Assessment, found: Found) ->
     slower = as_request(replace(found, recompute="full"), "16xH100").plan().step_time_s
     plan = plan_of(assessment)
     gap = MeasuredComparison("step time", slower, plan.step_time_s, plan.step_time)
-    best = explain_gap(assessment.setup, assessment.job, plan, gap)[0]
+    best = explain_gap(assessment.setup, plan, gap)[0]
     assert best.what == "full recomputation"
     assert best.predicted == pytest.approx(slower)
     assert best.near
@@ -77,8 +87,11 @@ def test_slow_kernels_are_named(assessment: Assessment) -> None:
     assert result.explanations
     for each in result.explanations:
         assert predicted < each.predicted < 3.0 * predicted
-    gaps = [abs(each.predicted - 2.0 * predicted) for each in result.explanations]
+    *ranked, last = result.explanations
+    gaps = [abs(log(each.predicted / (2.0 * predicted))) for each in ranked]
     assert gaps == sorted(gaps)
+    assert last.any_gap
+    assert not any(each.any_gap for each in ranked)
 
 
 def test_memory_beyond_the_interval(assessment: Assessment, found: Found) -> None:
@@ -127,3 +140,94 @@ def test_without_a_step_time_the_verdict_is_conditional(assessment: Assessment) 
 def test_measurements_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="--measured"):
         Measured(**wrong)
+
+
+class Diagnosed(NamedTuple):
+    """A configuration, its plan, and the causes of a slower step, costed."""
+
+    setup: Setup
+    plan: Plan
+    costed: tuple[CostedCause, ...]
+
+    def explain(self, seconds: float) -> tuple[GapExplanation, ...]:
+        """What explains a step of so many seconds."""
+        plan = self.plan
+        gap = MeasuredComparison("step time", seconds, plan.step_time_s, plan.step_time)
+        return explain_gap(self.setup, plan, gap, self.costed)
+
+
+def diagnosed(setup: Setup) -> Diagnosed:
+    """The causes of a configuration, costed once."""
+    return Diagnosed(setup, setup.plan(), costed_causes(setup, "slower"))
+
+
+@pytest.fixture(scope="module")
+def mixture() -> Diagnosed:
+    """A mixture of experts over several nodes."""
+    request = Request(model="qwen3-30b-a3b", gpus="32xH100", gbs=256, seq=4096)
+    return diagnosed(Setup(request, Degrees(ep=8, dp=32, zero=1, mbs=1, grad_acc=8)))
+
+
+@pytest.fixture(scope="module")
+def sharded() -> Diagnosed:
+    """A dense model whose weights cross nodes."""
+    request = Request(model="8b", gpus="16xH100", gbs=64, framework="hf-fsdp2")
+    return diagnosed(Setup(request, Degrees(dp=16, zero=3, mbs=1, grad_acc=4)))
+
+
+@pytest.mark.parametrize("ratio", [1.05, 1.2, 1.6, 3.0, 8.0, 30.0])
+def test_a_slow_step_always_has_ranked_causes(mixture: Diagnosed, ratio: float) -> None:
+    """Within the interval or far beyond it: causes that the model costs, each with a test."""
+    *ranked, last = mixture.explain(ratio * mixture.plan.step_time_s)
+    assert ranked
+    assert last.any_gap
+    for each in (*ranked, last):
+        assert each.test
+        assert each.effect > 0.0
+
+
+@pytest.mark.parametrize("name", ["mixture", "sharded"])
+def test_each_cause_is_found_where_it_is_the_cause(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    """What the model predicts with one thing changed is explained by a thing of that kind, for
+    every cause and strength that changes the step at all."""
+    run: Diagnosed = request.getfixturevalue(name)
+    found = 0
+    for cause, plans in run.costed:
+        for hypothesis, changed in plans:
+            if changed.step_time_s < 1.05 * run.plan.step_time_s:
+                continue
+            named = [one for one in run.explain(changed.step_time_s) if one.near]
+            assert cause.kind in {kind for one in named for kind in one.kinds}, hypothesis.words
+            found += 1
+    assert found >= 15
+
+
+@pytest.mark.parametrize("name", ["mixture", "sharded"])
+@pytest.mark.parametrize("ratio", [3.0, 5.0, 8.0])
+def test_a_step_several_times_too_slow_over_nodes_may_be_the_network(
+    name: str, ratio: float, request: pytest.FixtureRequest
+) -> None:
+    run: Diagnosed = request.getfixturevalue(name)
+    first = run.explain(ratio * run.plan.step_time_s)[:3]
+    assert "network" in {kind for one in first for kind in one.kinds}
+
+
+def test_agreement_leaves_the_losses_of_the_step(mixture: Diagnosed) -> None:
+    plan = mixture.plan
+    result = findings_of(
+        mixture.setup, mixture.setup.request.resolve(), plan, Measured(mfu=plan.mfu)
+    )
+    assert not result.explanations
+    shares = [loss.share for loss in result.losses]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(1.0 - plan.mfu, abs=0.1)
+
+
+def test_tokens_per_second_are_a_step_time(mixture: Diagnosed) -> None:
+    plan = mixture.plan
+    rate = Measured(tokens_per_s=plan.tokens_per_s / 2.0)
+    assert next(comparisons(plan, rate)).measured == pytest.approx(2.0 * plan.step_time_s)
+    with pytest.raises(UsageError, match="not both"):
+        Measured(step_time_s=1.0, tokens_per_s=1.0)

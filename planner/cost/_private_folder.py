@@ -1,0 +1,152 @@
+"""A folder for machine code in which nobody but this user can put anything.
+
+Machine code that is loaded runs with all rights of the user. So a folder for it must be the user's
+own, and nobody else may write on any level of its path: who can write to a folder can rename what
+is in it and put something else in its place. The sticky bit (as on /tmp) forbids just that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+CACHE_VARIABLE = "PLANNER_CACHE_DIR"
+# Why the roots that were tried are not used, in words, where none is.
+refused: list[str] = []
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def user() -> int | None:
+    """The user's number; None on systems without."""
+    return os.getuid() if hasattr(os, "getuid") else None
+
+
+def roots() -> list[Path]:
+    """Folders in which caches may lie, the first choice first: where the user says, this
+    platform's folder for caches, one for temporary files. A relative XDG_CACHE_HOME counts as not
+    set, as the XDG Base Directory Specification (0.8) asks."""
+    if override := os.environ.get(CACHE_VARIABLE):
+        found = [Path(override).absolute()]
+    else:
+        named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        found = [named / "trainplan"] if named.is_absolute() and sys.platform != "darwin" else []
+        found = found or [each / "trainplan" for each in _caches_at_home()]
+    number = user()
+    return [*found, Path(tempfile.gettempdir()).absolute() / f"trainplan-{number or 0}"]
+
+
+def _caches_at_home() -> list[Path]:
+    try:
+        home = Path.home()
+    except RuntimeError:  # no HOME, and no entry for the user
+        return []
+    inside = Path("Library", "Caches") if sys.platform == "darwin" else Path(".cache")
+    return [home / inside] if home.is_absolute() else []
+
+
+def private_folder(inside: Path) -> Path:
+    """A folder of that relative name that can be written and is private; a fresh one, which goes
+    when the process ends, where no root allows it. Processes that this one starts share it."""
+    for root in roots():
+        why = why_not_private(root, inside)
+        if why is None:
+            refused.clear()
+            return root / inside
+        refused.append(why)
+    fresh = Path(tempfile.mkdtemp(prefix="trainplan-"))
+    made_by = os.getpid()
+
+    def gone() -> None:
+        if os.getpid() == made_by:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+    atexit.register(gone)
+    os.environ[CACHE_VARIABLE] = str(fresh)
+    for folder in _levels(fresh, inside):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return fresh / inside
+
+
+def why_not_private(root: Path, inside: Path) -> str | None:
+    """Why machine code is not kept below a root, in words; None where it is. The folders are made
+    where they are missing."""
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        if why := _why_not_trusted(root.parent):
+            return why
+        for folder in _levels(root, inside):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if why := _why_not_mine(folder):
+                return why
+        with tempfile.TemporaryFile(dir=root / inside):
+            return None
+    except OSError as error:
+        return f"{error.filename or root}: {error.strerror}"
+
+
+def _levels(root: Path, inside: Path) -> list[Path]:
+    return [root / each for each in (*reversed(inside.parents), inside)]
+
+
+def _why_not_trusted(folder: Path) -> str | None:
+    """Why others could exchange a folder: every level of its path, links and where they lead."""
+    number = user()
+    if number is None:
+        return None
+    real = Path(os.path.realpath(folder))
+    for each in sorted({*folder.parents, folder, *real.parents, real}):
+        found = each.lstat()
+        if found.st_uid not in (0, number):
+            return f"{each} belongs to user {found.st_uid}"
+        is_open = found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
+        if is_open and not stat.S_ISLNK(found.st_mode):
+            return f"others may write to {each}"
+    return None
+
+
+def _why_not_mine(folder: Path) -> str | None:
+    """Why a folder of the cache is not the user's alone; what others may only read is closed."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{folder} is a link, or no folder"
+    if user() is None:
+        return None
+    if found.st_uid != user():
+        return f"{folder} belongs to user {found.st_uid}"
+    if found.st_mode & _OTHERS_WRITE:
+        return f"others may write to {folder}"
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        folder.chmod(0o700)
+    return None
+
+
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def read_mine(path: Path) -> bytes | None:
+    """The content of a file that only this user can have written; None where there is none."""
+    try:
+        handle = os.open(path, _READ)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as stream:
+        found = os.fstat(handle)
+        mine = user() is None or (found.st_uid == user() and not found.st_mode & _OTHERS_WRITE)
+        return stream.read() if mine and stat.S_ISREG(found.st_mode) else None
+
+
+def write_mine(path: Path, content: bytes) -> None:
+    """Write a file whole under another name first; nobody else may read it. OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise

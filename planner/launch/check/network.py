@@ -1,0 +1,106 @@
+"""What the environment of a launch makes of its network, and what it costs: NCCL's variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hardware.transport import TransportChange, TransportSettings, is_loopback, transport_changes
+from planner.job.quantities import seconds
+from planner.launch.check.request import LaunchRequest
+from planner.launch.read.found import Found, Problem
+from planner.predict.memory.option_changes import Setup
+from planner.predict.plan import Plan
+
+NETWORK_RULE = "network-fallback"
+# Below this share of the step the variables are only noted.
+_LEAST_COST = 0.01
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """What variables of the environment change, and the step without them, s."""
+
+    changes: tuple[TransportChange, ...]
+    variables: tuple[str, ...]
+    step_time_s: float
+    without_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Step time with the variables over that without."""
+        return self.step_time_s / self.without_s
+
+    @property
+    def costs(self) -> bool:
+        """Whether the step is longer for them."""
+        return self.ratio > 1.0 + _LEAST_COST
+
+
+def network_changes(setup: Setup) -> tuple[TransportChange, ...]:
+    """What the variables change on the launch's machine."""
+    request = setup.request
+    if not isinstance(request, LaunchRequest):
+        return ()
+    return transport_changes(request.transport, request.find_cluster())
+
+
+def set_variables(found: Found, changes: tuple[TransportChange, ...]) -> tuple[str, ...]:
+    """The variables, of those that the launch sets, that make the changes."""
+    causes = {name for change in changes for name in change.variables}
+    # The interface alone changes nothing: it says which port sockets take.
+    return tuple(
+        one.key for one in found.network if one.key in causes and one.key != "NCCL_SOCKET_IFNAME"
+    )
+
+
+def without_variables(setup: Setup) -> Setup:
+    """The launch with none of the variables set."""
+    update = {"transport": TransportSettings()}
+    return replace(setup, request=setup.request.model_copy(update=update))
+
+
+def unset_network(found: Found, setup: Setup) -> tuple[str, Setup] | None:
+    """The change that unsets the variables, in words; None where they change nothing."""
+    names = set_variables(found, network_changes(setup))
+    return (f"unset {' and '.join(names)}", without_variables(setup)) if names else None
+
+
+def network_cost(found: Found, setup: Setup, plan: Plan) -> NetworkCost | None:
+    """What the variables cost a step; None where they change nothing on this machine."""
+    changes = network_changes(setup)
+    if not changes:
+        return None
+    without_s = without_variables(setup).plan().step_time_s
+    names = set_variables(found, changes)
+    return NetworkCost(changes, names, plan.step_time_s, without_s)
+
+
+def network_sentence(cost: NetworkCost) -> str:
+    """What is said first: the variables, what they do, and what it gains to unset them."""
+    words = "; ".join(change.words for change in cost.changes)
+    gain = "that costs this step less than 1 %"
+    if cost.costs:
+        gain = (
+            f"a step takes about {seconds(cost.step_time_s)} with, {seconds(cost.without_s)} "
+            f"without ({cost.ratio:.2g} times as fast)"
+        )
+    return f"{', '.join(cost.variables)}: {words}; {gain}"
+
+
+def network_problems(found: Found, setup: Setup, cost: NetworkCost | None) -> Iterator[Problem]:
+    """Variables that make the run slow, and an interface on which no other node is reached."""
+    places = {one.key: one.place for one in found.network}
+    cluster = setup.request.find_cluster()
+    if cluster.num_nodes > 1 and is_loopback(found.transport()):
+        name = "NCCL_SOCKET_IFNAME"
+        text = f"{name}=lo: no other node is reached over the loopback interface"
+        yield Problem("network-loopback", text, places=(places[name],), fix=f"unset {name}")
+    if cost is not None:
+        yield Problem(
+            NETWORK_RULE,
+            network_sentence(cost),
+            "warning" if cost.costs else "note",
+            tuple(places[name] for name in cost.variables),
+            fix=f"unset {' '.join(cost.variables)}",
+        )

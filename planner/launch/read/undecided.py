@@ -1,0 +1,157 @@
+"""What a launch would be if the branches that reading cannot decide were others.
+
+A script is read again with each such branch taken. Where all of the readings are the same launch,
+the branch decides nothing. Where they differ, nothing that one of them alone has is certain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+
+from hardware.errors import HardwareError
+from planner.job.errors import CannotTellError, UsageError
+from planner.launch.read.found import Found, Problem
+from planner.launch.read.shell_state import Site, Undecided
+
+RULE = "undecided-branch"
+# One launch is read so often, and for so long, at most.
+_MOST_READINGS, _MOST_SECONDS = 24, 4.0
+# What differs between two readings of the same launch.
+_APART = {
+    "files", "settings", "unused", "where", "document", "main_file", "problems", "counts",
+    "environment", "unknown", "unmodelled", "assumed",
+}  # fmt: skip
+_MOST_NAMED = 4
+
+# A launch with some branches chosen, and the program that it starts; no launch where nothing that
+# trains is started.
+Reading = tuple[Found | None, str]
+ReadAgain = Callable[[Mapping[Site, int]], Reading]
+
+
+@dataclass(frozen=True)
+class _Other:
+    """A reading with another branch taken; `found` None where that one cannot be read."""
+
+    undecided: Undecided
+    branch: int
+    found: Found | None
+    program: str = ""
+
+
+def settled(
+    found: Found, program: str, undecided: Mapping[Site, Undecided], again: ReadAgain
+) -> Found:
+    """A launch of a program, with what is not certain of it said, for the branches that could
+    change it."""
+    others = [other for other in _others(undecided, again) if _differs(found, other)]
+    if not others:
+        return found
+    problems = tuple(_as_certain(found.problems, others))
+    broken = set(_broken(found.problems))
+    said = {
+        other.undecided.place: _said(
+            _differing(found, program, other), other, soft=_keeps(broken, other.found)
+        )
+        for other in reversed(others)
+    }
+    return replace(found, problems=(*reversed(said.values()), *problems))
+
+
+def readable(
+    error: CannotTellError, undecided: Mapping[Site, Undecided], again: ReadAgain
+) -> Found:
+    """The first launch that a branch which was not taken starts; the error where none does."""
+    for other in _others(undecided, again):
+        if other.found is not None:
+            text = f"whether it is started depends on {other.undecided.why}"
+            problem = _problem(text, other)
+            return replace(other.found, problems=(problem, *other.found.problems))
+    raise error
+
+
+def _others(undecided: Mapping[Site, Undecided], again: ReadAgain) -> Iterator[_Other]:
+    """Readings with one branch taken otherwise, those that start no training left out."""
+    started = time.monotonic()
+    choices = (
+        (site, one, branch)
+        for site, one in undecided.items()
+        for branch in range(len(one.advice) + 1)
+        if branch != one.taken
+    )
+    for site, one, branch in islice(choices, _MOST_READINGS):
+        if time.monotonic() - started > _MOST_SECONDS:
+            return
+        try:
+            found, program = again({site: branch})
+        except (CannotTellError, UsageError, HardwareError):
+            yield _Other(one, branch, None)
+            continue
+        if found is not None:
+            yield _Other(one, branch, found, program)
+
+
+def _keeps(broken: set[tuple[str, str]], other: Found | None) -> bool:
+    """Whether another reading lacks and breaks at least as much, so that it would tell no more."""
+    return other is not None and broken <= set(_broken(other.problems))
+
+
+def _differs(found: Found, other: _Other) -> bool:
+    return other.found is None or _gist(found) != _gist(other.found)
+
+
+def _gist(found: Found) -> tuple[object, ...]:
+    """What decides what a launch does, without where it is written."""
+    told = tuple(getattr(found, field.name) for field in fields(found) if field.name not in _APART)
+    counts = tuple((count.kind, count.number) for count in found.counts)
+    left_out = tuple((setting.key, setting.value, why) for setting, why in found.unmodelled)
+    return (*told, counts, left_out, frozenset(_broken(found.problems)))
+
+
+def _broken(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
+    """What keeps a launch from running, or from a prediction."""
+    for problem in problems:
+        if problem.severity in ("error", "missing") or problem.rule == "not-predictable":
+            yield problem.rule, problem.text
+
+
+def _as_certain(problems: Sequence[Problem], others: Sequence[_Other]) -> Iterator[Problem]:
+    """Errors that a branch would take away keep nothing from running for sure."""
+    readings = [set(_broken(other.found.problems)) for other in others if other.found is not None]
+    for problem in problems:
+        everywhere = all((problem.rule, problem.text) in reading for reading in readings)
+        if problem.severity == "error" and not everywhere:
+            yield replace(problem, severity="missing", edits=())
+        else:
+            yield problem
+
+
+def _said(what: str, other: _Other, *, soft: bool) -> Problem:
+    """What a branch decides, and what would tell whether it runs."""
+    text = f"{what} depends on {other.undecided.why}"
+    if soft and other.undecided.unset:
+        return replace(_problem(f"{text}: taken as unset", other), severity="warning")
+    return _problem(text, other)
+
+
+def _differing(found: Found, program: str, other: _Other) -> str:
+    """What two readings have otherwise, in words."""
+    if other.found is None:
+        return "the launch"
+    if program != other.program:
+        return f"which program runs, {program} or {other.program},"
+    one, two = ({item.key: item.value for item in each.settings} for each in (found, other.found))
+    idle = {item.key for each in (found, other.found) for item in each.unused}
+    keys = [key for key in {**one, **two} if one.get(key) != two.get(key) and key not in idle]
+    more = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
+    return f"the value of {', '.join(keys[:_MOST_NAMED])}{more}" if keys else "the launch"
+
+
+def _problem(text: str, other: _Other) -> Problem:
+    undecided = other.undecided
+    advised = undecided.advice[max(other.branch, 1) - 1] if undecided.advice else ""
+    fix = advised or "give the arguments of its training command in a file of their own"
+    return Problem(RULE, text, "missing", (undecided.place,), fix)

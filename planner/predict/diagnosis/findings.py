@@ -1,0 +1,250 @@
+"""The ranked causes of a measured run that is slower, faster or heavier than predicted.
+
+Causes are ranked by how near the model comes to the measurement when it has them, alone and, where
+none comes near alone, two together. They are listed inside the error bar of the prediction as well:
+a run that lies within it may still lose time to something that can be mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import log
+
+from planner.job.job import Job
+from planner.predict.diagnosis.hypotheses import (
+    Cause,
+    Direction,
+    Hypothesis,
+    causes,
+    predicted_under,
+)
+from planner.predict.diagnosis.measured import (
+    Convention,
+    Figure,
+    Measured,
+    MeasuredComparison,
+    comparisons,
+    conventions,
+    verdicts,
+)
+from planner.predict.memory.option_changes import Setup
+from planner.predict.plan import Plan, TimeTerms, term_labels
+
+# A cause is near where it predicts the measurement within this share of it.
+NEAR = 0.1
+# A measurement this near to the prediction leaves nothing to explain.
+SAME = 0.02
+# A cause that moves the prediction by less than this share of the gap explains nothing.
+LEAST_MOVE = 0.15
+MOST_CAUSES = 8
+# Causes that are combined in pairs, and pairs that are named, where no cause comes near alone.
+_COMBINED, _MOST_PAIRS = 6, 3
+# Losses of the predicted step below this share are not named.
+_LEAST_LOSS = 0.02
+
+OUTSIDE = "the GPUs wait for something outside the step as modelled: data, logging, checkpoints"
+_OUTSIDE_TEST = (
+    "time steps on synthetic data, without checkpoints and evaluation; planner trace: gaps between "
+    "steps"
+)
+
+
+@dataclass(frozen=True)
+class GapExplanation:
+    """`what` could be different, and the figure that the model then predicts, s or bytes.
+
+    `effect`: that figure over the one predicted without it, minus one; `test`: how to find out;
+    `any_gap`: it explains a gap of any size, by `predicted` being the measurement.
+    """
+
+    figure: Figure
+    what: str
+    predicted: float
+    near: bool
+    effect: float
+    kinds: tuple[str, ...] = ()
+    test: str = ""
+    any_gap: bool = False
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A part of the predicted step beside its arithmetic: seconds, and the share of the step."""
+
+    label: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Comparisons, what explains their gaps, what the step loses as predicted, and what a stated
+    MFU means."""
+
+    comparisons: tuple[MeasuredComparison, ...] = ()
+    explanations: tuple[GapExplanation, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    conventions: tuple[Convention, ...] = ()
+    verdicts: tuple[str, ...] = ()
+
+
+def findings_of(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
+    """Each measurement against the prediction, with what explains the difference."""
+    found = tuple(comparisons(plan, measured))
+    explanations = [item for one in found for item in explain_gap(setup, plan, one)]
+    ways = conventions(plan, job, measured)
+    timed = any(one.figure == "step time" for one in found)
+    return Findings(
+        found,
+        tuple(explanations),
+        losses_of(plan) if timed else (),
+        ways,
+        tuple(verdicts(plan, measured, ways)),
+    )
+
+
+def losses_of(plan: Plan) -> tuple[Loss, ...]:
+    """What the predicted step spends beside the model's arithmetic at the peak, largest first."""
+    total = plan.step_time_s
+    ideal_s = min(plan.mfu * total, plan.time.compute_s)
+    labels = term_labels(TimeTerms)
+    amounts = {labels[name]: value for name, value in plan.time.model_dump().items()}
+    amounts[labels["compute_s"]] -= ideal_s
+    amounts["kernels below the GPU's peak"] = amounts.pop(labels["compute_s"])
+    found = [Loss(label, amount, amount / total) for label, amount in amounts.items()]
+    found = [loss for loss in found if loss.share >= _LEAST_LOSS]
+    return tuple(sorted(found, key=lambda loss: -loss.seconds))
+
+
+# A cause, and the plan at each of its strengths where it applies.
+CostedCause = tuple[Cause, tuple[tuple[Hypothesis, Plan], ...]]
+
+
+def costed_causes(setup: Setup, direction: Direction) -> tuple[CostedCause, ...]:
+    """Every cause of a direction, predicted at each of its strengths."""
+    return tuple(
+        (
+            cause,
+            tuple(
+                (one, plan)
+                for one in cause.hypotheses()
+                if (plan := predicted_under(setup, [one])) is not None
+            ),
+        )
+        for cause in causes(direction)
+    )
+
+
+def direction_of(comparison: MeasuredComparison) -> Direction:
+    """Which list of causes a gap asks for."""
+    if comparison.figure == "peak memory":
+        return "memory"
+    return "slower" if comparison.ratio > 1.0 else "faster"
+
+
+def explain_gap(
+    setup: Setup,
+    plan: Plan,
+    comparison: MeasuredComparison,
+    costed: Sequence[CostedCause] | None = None,
+) -> tuple[GapExplanation, ...]:
+    """What could explain a gap, nearest first; nothing where there is hardly any. `costed`:
+    `costed_causes` of the gap's direction, where they are known."""
+    if abs(comparison.ratio - 1.0) <= SAME:
+        return ()
+    direction = direction_of(comparison)
+    if costed is None:
+        costed = costed_causes(setup, direction)
+    tried = [one for _, plans in costed if (one := _best(plans, comparison))]
+    tried.sort(key=lambda one: _distance(one[1], comparison))
+    found = [_explanation(comparison, [one], figure) for one, figure in tried]
+    if not any(one.near for one in found):
+        found += _pairs(setup, tried[:_COMBINED], comparison)
+    found.sort(key=lambda one: _distance(one.predicted, comparison))
+    found = found[:MOST_CAUSES]
+    if direction == "slower":
+        found.append(_outside(plan, comparison))
+    return tuple(found)
+
+
+_Tried = tuple[Hypothesis, float]
+
+
+def _best(
+    plans: Sequence[tuple[Hypothesis, Plan]], comparison: MeasuredComparison
+) -> _Tried | None:
+    """The strength of a cause that comes nearest to the measurement, of those that explain some of
+    the gap; None where none does."""
+    figures = [(one, _figure(plan, comparison)) for one, plan in plans]
+    found = [(one, figure) for one, figure in figures if _moves(figure, comparison)]
+    return min(found, key=lambda one: _distance(one[1], comparison), default=None)
+
+
+def _figure(plan: Plan, comparison: MeasuredComparison) -> float:
+    return plan.step_time_s if comparison.figure == "step time" else plan.peak_bytes
+
+
+def _moves(figure: float, comparison: MeasuredComparison) -> bool:
+    """Whether a hypothesis closes a part of the gap."""
+    gap = comparison.measured - comparison.predicted
+    moved = (figure - comparison.predicted) / gap
+    overshoots = abs(figure - comparison.measured) > abs(gap)
+    return moved >= LEAST_MOVE and not overshoots
+
+
+def _distance(figure: float, comparison: MeasuredComparison) -> float:
+    return abs(log(figure / comparison.measured))
+
+
+def _explanation(
+    comparison: MeasuredComparison, hypotheses: Sequence[Hypothesis], figure: float
+) -> GapExplanation:
+    return GapExplanation(
+        comparison.figure,
+        ", and ".join(one.words for one in hypotheses),
+        figure,
+        _is_near(figure, comparison),
+        figure / comparison.predicted - 1.0,
+        tuple(one.cause.kind for one in hypotheses),
+        "; ".join(one.cause.test for one in hypotheses),
+    )
+
+
+def _is_near(figure: float, comparison: MeasuredComparison) -> bool:
+    """Near the measurement, and nearer to it than to the prediction."""
+    near = abs(figure / comparison.measured - 1.0) <= NEAR
+    return near and _distance(figure, comparison) < 0.5 * abs(log(comparison.ratio))
+
+
+def _pairs(
+    setup: Setup, tried: Sequence[_Tried], comparison: MeasuredComparison
+) -> Iterator[GapExplanation]:
+    """Two causes of different kinds that explain together what neither does alone."""
+    found = []
+    for (one, alone), (other, its) in combinations(tried, 2):
+        if one.cause.kind == other.cause.kind:
+            continue
+        together = predicted_under(setup, [one, other])
+        if together is None:
+            continue
+        figure = _figure(together, comparison)
+        if _distance(figure, comparison) < min(_distance(x, comparison) for x in (alone, its)):
+            found.append(_explanation(comparison, [one, other], figure))
+    found.sort(key=lambda item: _distance(item.predicted, comparison))
+    yield from found[:_MOST_PAIRS]
+
+
+def _outside(plan: Plan, comparison: MeasuredComparison) -> GapExplanation:
+    """Time that no part of the model holds: always able to explain a slower step, so named last."""
+    return GapExplanation(
+        "step time",
+        OUTSIDE,
+        comparison.measured,
+        near=False,
+        effect=comparison.measured / plan.step_time_s - 1.0,
+        kinds=("outside",),
+        test=_OUTSIDE_TEST,
+        any_gap=True,
+    )

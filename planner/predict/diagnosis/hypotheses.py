@@ -1,0 +1,145 @@
+"""Causes of a difference between a measured run and its prediction, each costed by the model: the
+same configuration, predicted again with one thing changed.
+
+`hypotheses.toml` lists them, with strengths that are tried and how to test for each. Nothing here
+is fitted to the measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal
+
+from constraints.errors import ConstraintError
+from hardware.errors import HardwareError
+from hardware.files import shipped_toml
+from hardware.schema import Cluster
+from hardware.transport import TransportSettings, over_sockets
+from planner.job.errors import UsageError
+from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.execution import Overlap
+from planner.job.frameworks.profile import Tables, with_tables
+from planner.job.job import Job
+from planner.predict.configuration import evaluate_job
+from planner.predict.memory.option_changes import Setup
+from planner.predict.plan import Plan
+
+_BYTES_PER_GBIT = 1e9 / 8
+_RATE = "scale_out_bytes_per_s_per_gpu_per_direction"
+
+Direction = Literal["slower", "faster", "memory"]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A row of `hypotheses.toml`, which explains its fields."""
+
+    kind: str
+    what: str
+    test: str
+    levels: tuple[float, ...] = ()
+    sets: str = ""
+    factors: tuple[str, ...] = ()
+    tables: Tables = field(default_factory=dict)
+    exposed: bool = False
+    request: Mapping[str, Any] = field(default_factory=dict)
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    recompute: str | None = None
+    zero: int | None = None
+
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """The cause at each of its strengths."""
+        return tuple(Hypothesis(self, level) for level in self.levels or (1.0,))
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A cause at one strength."""
+
+    cause: Cause
+    level: float
+
+    @property
+    def words(self) -> str:
+        """`links between nodes at 50% of their rate`."""
+        return self.cause.what.format(level=self.level)
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """Factors on numbers of the cost core."""
+        return dict.fromkeys(self.cause.factors, self.level)
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """What the level sets: `request` and its field, `transport` and its, `links`."""
+        where, _, name = self.cause.sets.partition(".")
+        return where, name
+
+
+@cache
+def causes(direction: Direction) -> tuple[Cause, ...]:
+    """The causes of a step that is slower or faster than predicted, or of another peak."""
+    rows = shipped_toml("planner.predict.diagnosis", "hypotheses.toml")[direction]
+    listed = ("levels", "factors")
+    return tuple(Cause(**row | {name: tuple(row.get(name, ())) for name in listed}) for row in rows)
+
+
+def nothing_overlapped(profile: FrameworkProfile) -> FrameworkProfile:
+    """The profile with every collective exposed."""
+    shares = {name: 0.0 for name in Overlap.model_fields if "contention" not in name}
+    return with_tables(profile, {"overlap": shares})
+
+
+def predicted_under(setup: Setup, hypotheses: Sequence[Hypothesis]) -> Plan | None:
+    """The configuration with all these things changed; None where one does not apply."""
+    try:
+        return _plan(setup, hypotheses)
+    except (UsageError, HardwareError, ConstraintError):
+        return None
+
+
+def _plan(setup: Setup, hypotheses: Sequence[Hypothesis]) -> Plan:
+    request, degrees, factors = setup.request, setup.degrees, dict[str, float]()
+    recompute, recomputed, blocks = setup.recompute, setup.recomputed, setup.block_layers
+    for one in hypotheses:
+        cause = one.cause
+        asked = dict(cause.request)
+        if one.target[0] == "request":
+            asked[one.target[1]] = one.level
+        request = request.model_copy(update=asked)
+        moved = dict(cause.degrees) | ({} if cause.zero is None else {"zero": cause.zero})
+        degrees = degrees.model_copy(update=moved)
+        blocks = None if "vpp" in moved and setup.degrees.vpp > 1 else blocks
+        if cause.recompute is not None:
+            recompute, recomputed = cause.recompute, None
+        factors |= one.factors
+    job = request.resolve()
+    for one in hypotheses:
+        job = _changed_job(job, one)
+    layers = blocks, recomputed, setup.mtp_standalone
+    return evaluate_job(job, degrees, recompute, *layers, factors=factors)
+
+
+def _changed_job(job: Job, hypothesis: Hypothesis) -> Job:
+    """The job with what a hypothesis changes of its framework and its cluster."""
+    cause, profile = hypothesis.cause, job.framework
+    if cause.exposed:
+        profile = nothing_overlapped(profile)
+    cluster = _changed_cluster(job.cluster, hypothesis)
+    return replace(job, framework=with_tables(profile, cause.tables), cluster=cluster)
+
+
+def _changed_cluster(cluster: Cluster, hypothesis: Hypothesis) -> Cluster:
+    where, name = hypothesis.target
+    level = hypothesis.level
+    match where:
+        case "links":
+            return cluster.model_copy(update={_RATE: getattr(cluster, _RATE) * level})
+        case "sockets":
+            return over_sockets(cluster, level * _BYTES_PER_GBIT)
+        case "transport":
+            value = int(level) if name == "nics" else bool(level)
+            return TransportSettings(**{name: value}).applied(cluster)
+    return cluster

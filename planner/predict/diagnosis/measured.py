@@ -1,0 +1,155 @@
+"""What was measured of a run, beside its prediction; and what a stated MFU means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.quantities import share
+from planner.predict.plan import Interval, Plan
+
+GIB = 2.0**30
+
+# A stated MFU and a step time agree on a convention within this share.
+SAME_MFU = 0.03
+# Sparse peaks of datasheets: twice the dense ones (2:4 structured sparsity).
+SPARSE_OVER_DENSE = 2.0
+
+Figure = Literal["step time", "peak memory"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the user measured: seconds a step, MFU as a share, peak GiB on the heaviest GPU,
+    tokens/s of the whole job."""
+
+    step_time_s: float | None = None
+    mfu: float | None = None
+    memory_gib: float | None = None
+    tokens_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("step-time", self.step_time_s),
+            ("mfu", self.mfu),
+            ("memory", self.memory_gib),
+            ("tokens-per-s", self.tokens_per_s),
+        ):
+            if value is not None and value <= 0.0:
+                raise UsageError(f"--measured-{name} {value:g}: must be positive")
+        if self.mfu is not None and self.mfu > 1.0:
+            raise UsageError(f"--measured-mfu {self.mfu:g}: a share of 0 to 1, or as 41%")
+        if self.step_time_s is not None and self.tokens_per_s is not None:
+            raise UsageError("give --measured-step-time or --measured-tokens-per-s, not both")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything was measured."""
+        given = (self.step_time_s, self.mfu, self.memory_gib, self.tokens_per_s)
+        return any(item is not None for item in given)
+
+    def seconds(self, plan: Plan) -> float | None:
+        """The measured step time, or what a rate of the plan's batch means; None without."""
+        if self.step_time_s is None and self.tokens_per_s is not None:
+            return plan.gbs_tokens / self.tokens_per_s
+        return self.step_time_s
+
+
+@dataclass(frozen=True)
+class MeasuredComparison:
+    """A measured figure beside its prediction; both in seconds or bytes."""
+
+    figure: Figure
+    measured: float
+    predicted: float
+    interval: Interval
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted."""
+        return self.measured / self.predicted
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it lies in the prediction's 80 % interval."""
+        return self.interval.low <= self.measured <= self.interval.high
+
+
+@dataclass(frozen=True)
+class Convention:
+    """A way to count MFU, and the step time that the stated one then means."""
+
+    name: str
+    step_time_s: float
+    plausible: bool
+
+
+def comparisons(plan: Plan, measured: Measured) -> Iterator[MeasuredComparison]:
+    """Each measurement beside the prediction; an MFU as the step time that it means."""
+    seconds = measured.seconds(plan)
+    if seconds is None and measured.mfu is not None:
+        seconds = plan.step_time_s * plan.mfu / measured.mfu
+    if seconds is not None:
+        yield MeasuredComparison("step time", seconds, plan.step_time_s, plan.step_time)
+    if measured.memory_gib is not None:
+        size = measured.memory_gib * GIB
+        yield MeasuredComparison("peak memory", size, plan.peak_bytes, plan.peak_interval)
+
+
+def conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, ...]:
+    """Step time that the stated MFU means under each way to count it."""
+    if measured.mfu is None:
+        return ()
+    stated, taken_s = measured.mfu, measured.seconds(plan)
+    sparse = 1.0 / SPARSE_OVER_DENSE
+    ways = {
+        "full attention square and dense 16-bit peak": plan.mfu,
+        "causal attention and dense 16-bit peak": plan.mfu_causal,
+        "full attention square and sparse 16-bit peak (2:4)": plan.mfu * sparse,
+        "causal attention and sparse 16-bit peak (2:4)": plan.mfu_causal * sparse,
+        "recomputed FLOP (HFU) and dense 16-bit peak": plan.hfu,
+    }
+    if job.precision not in ("bf16", "fp16"):
+        ways[f"full attention square and dense {job.precision} peak"] = plan.mfu_precision
+        ways[f"full attention square and sparse {job.precision} peak (2:4)"] = (
+            plan.mfu_precision * sparse
+        )
+    found: dict[str, Convention] = {}
+    for name, way in ways.items():
+        seconds = plan.step_time_s * way / stated
+        if any(abs(other.step_time_s / seconds - 1.0) < 1e-3 for other in found.values()):
+            continue
+        if taken_s is not None:
+            plausible = abs(seconds / taken_s - 1.0) <= SAME_MFU
+        else:
+            plausible = plan.step_time.low <= seconds <= plan.step_time.high
+        found[name] = Convention(name, seconds, plausible)
+    return tuple(found.values())
+
+
+def verdicts(plan: Plan, measured: Measured, ways: tuple[Convention, ...]) -> Iterator[str]:
+    """What a stated MFU turns out to be: certain beside a step time, likely without."""
+    if measured.mfu is None:
+        return
+    stated, first = share(measured.mfu), ways[0]
+    fitting = [convention.name for convention in ways if convention.plausible]
+    named = " or ".join(fitting)
+    if (taken_s := measured.seconds(plan)) is not None:
+        value = plan.mfu * plan.step_time_s / taken_s
+        here = f"counted with the {first.name}, the measured step time is {share(value)}"
+        if not fitting:
+            yield f"MFU {stated} follows from the measured step time in no usual way; {here}"
+        elif not first.plausible:
+            yield f"MFU {stated} is counted with the {named}; {here}"
+    elif not fitting:
+        yield f"MFU {stated}: counted in any usual way, the run is not as predicted"
+    elif not first.plausible:
+        ratio = first.step_time_s / plan.step_time_s
+        yield (
+            f"MFU {stated} makes sense of a run as predicted only if counted with the {named}. "
+            f"Counted with the {first.name} it means a step {ratio:.2f} times as long as "
+            "predicted: give --measured-step-time to tell"
+        )

@@ -1,0 +1,281 @@
+"""Every change of one option that a framework offers a configuration: what advice tries.
+
+Each says what it changes of a request, its degrees or its recompute mode, and what of the training
+it touches: changes that leave training as it is come before those that need more GPUs, and those
+before changes after which another model is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from planner.job.errors import UsageError
+from planner.job.frameworks.techniques import Technique
+from planner.job.job import Job, searched_modes
+from planner.job.offload import searched_offloads, spelled
+from planner.job.optimizers import optimizer_names
+from planner.job.recompute import Recomputed
+from planner.job.request import Request
+from planner.job.technique_rules import site_of, technique_refusal
+from planner.predict.configuration import evaluate
+from planner.predict.memory.footprint import configure, footprint_of
+from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
+from planner.predict.plan import Degrees, Plan
+from planner.predict.techniques import works_with
+
+# Degrees are tried at 2, 4, 8 and 16 times their value.
+_FACTORS = (2, 4, 8, 16)
+# Shares of the optimizer that go to the host, by what a framework offloads.
+_SHARES: Mapping[str, tuple[float, ...]] = {"none": (), "share": (0.5, 1.0), "whole": (1.0,)}
+OTHER_STATES = "other optimizer states"
+OTHER_ROUNDING = "other rounding"
+OTHER_BATCH = "a larger batch"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A configuration as it is asked for; arguments of `planner.evaluate`.
+
+    `recomputed` None: all layers in a mode that recomputes.
+    """
+
+    request: Request
+    degrees: Degrees
+    recompute: str = "none"
+    block_layers: tuple[int, ...] | None = None
+    recomputed: Recomputed | None = None
+    mtp_standalone: bool = False
+
+    def plan(self) -> Plan:
+        """Its memory and time. UsageError names every rule that it breaks."""
+        return evaluate(
+            self.request,
+            self.degrees,
+            self.recompute,
+            self.block_layers,
+            self.recomputed,
+            self.mtp_standalone,
+        )
+
+
+@dataclass(frozen=True)
+class OptionChange:
+    """One option with another value. `kind` groups options of which one value holds at a time.
+
+    `learns`: what of the training it changes, so that another model comes out; empty for changes
+    of memory and time alone. `technique`: one of the framework that it switches on.
+    """
+
+    kind: str
+    flags: str
+    request: Mapping[str, Any] = field(default_factory=dict)
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    recompute: str | None = None
+    recomputed: Recomputed | None = None
+    learns: str = ""
+    technique: str = ""
+
+
+class OptionChanges:
+    """The changes that a configuration's framework offers; `base`: its plan."""
+
+    def __init__(self, setup: Setup, job: Job, base: Plan) -> None:
+        self.setup, self.job, self.base = setup, job, base
+
+    def __iter__(self) -> Iterator[OptionChange]:
+        yield from self._zero_stages()
+        yield from self._recompute_modes()
+        yield from self._micro_batches()
+        yield from self._chunks()
+        yield from self._degrees()
+        yield from self._optimizers()
+        yield from self._kernels()
+        yield from self._techniques()
+
+    def _zero_stages(self) -> Iterator[OptionChange]:
+        for stage in sorted(self.job.framework.parallelism.zero_stages):
+            if stage > self.setup.degrees.zero:
+                yield OptionChange("zero", f"--zero {stage}", degrees={"zero": stage})
+
+    def _recompute_modes(self) -> Iterator[OptionChange]:
+        job = self.job
+        for mode in searched_modes(job.model, job.framework):
+            if mode.name != self.setup.recompute and mode.mask:
+                yield OptionChange("recompute", f"--recompute {mode.name}", recompute=mode.name)
+        fewest = self._fewest_recomputed()
+        if fewest is not None:
+            text = ",".join(str(count) for count in fewest)
+            yield OptionChange(
+                "recompute",
+                f"--recompute full --recompute-layers {text}",
+                recompute="full",
+                recomputed=fewest,
+            )
+
+    def _fewest_recomputed(self) -> tuple[int, ...] | None:
+        """Fewest layers of each stage whose full recomputation suffices, by their accounts."""
+        job, setup = self.job, self.setup
+        rule = job.framework.parallelism.recompute_layers
+        modes = [mode.name for mode in job.framework.recompute]
+        fits = self.base.fit_probability >= SAFE_PROBABILITY
+        if fits or rule == "all-or-none" or "full" not in modes or setup.recompute != "none":
+            return None
+        stages = self.base.layout.stage_layers(setup.degrees.pp)
+        most = max(stages)
+        if not self._suffices(job, stages):
+            return None
+
+        def too_few(count: int) -> bool:
+            return not self._suffices(job, _at_most(stages, count))
+
+        fewest = bracket(too_few, most // 2, most)[1]
+        return _at_most(stages, fewest) if fewest < most else None
+
+    def _suffices(self, job: Job, recomputed: tuple[int, ...]) -> bool:
+        setup = self.setup
+        try:
+            placed = configure(
+                job, setup.degrees, "full", setup.block_layers, recomputed, setup.mtp_standalone
+            )
+        except UsageError:
+            return False
+        return footprint_of(placed).fit_probability >= SAFE_PROBABILITY
+
+    def _micro_batches(self) -> Iterator[OptionChange]:
+        mbs = self.setup.degrees.mbs
+        for smaller in range(mbs - 1, 0, -1):
+            if mbs % smaller == 0:
+                yield OptionChange("mbs", f"--mbs {smaller}", degrees={"mbs": smaller})
+
+    def _chunks(self) -> Iterator[OptionChange]:
+        """Interleaving holds more in flight."""
+        vpp = self.setup.degrees.vpp
+        for fewer in range(vpp - 1, 0, -1):
+            if vpp % fewer == 0:
+                yield OptionChange("vpp", f"--vpp {fewer}", degrees={"vpp": fewer})
+
+    def _degrees(self) -> Iterator[OptionChange]:
+        """More of what splits the model; more ranks that share state, if GPUs may be added."""
+        rules, degrees = self.job.framework.parallelism, self.setup.degrees
+        offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
+        if self.job.model.moe is not None:
+            offered["ep"] = rules.expert
+        names = [name for name, has in offered.items() if has]
+        for name in names:
+            for factor in _FACTORS:
+                value = getattr(degrees, name) * factor
+                yield OptionChange(name, f"--{name} {value}", degrees={name: value})
+                yield from self._trades(name, factor, names)
+        yield from self._more_replicas()
+
+    def _more_replicas(self) -> Iterator[OptionChange]:
+        """Data parallelism with ZeRO on more GPUs, with smaller micro-batches where the batch asks
+        for them, or with a larger batch where it is too small for so many."""
+        degrees, offered = self.setup.degrees, self.job.framework.parallelism.zero_stages
+        stage = max(offered[0], degrees.zero)
+        for factor in _FACTORS if stage else ():
+            dp = degrees.dp * factor
+            sizes = range(degrees.mbs, 0, -1)
+            mbs = next((size for size in sizes if degrees.gbs % (size * dp) == 0), degrees.mbs)
+            wanted = {"dp": dp, "zero": stage, "mbs": mbs}
+            given = {name: value for name, value in wanted.items() if name == "dp"
+                     or value != getattr(degrees, name)}  # fmt: skip
+            flags = " ".join(f"--{name} {value}" for name, value in given.items())
+            if degrees.gbs % (mbs * dp) == 0:
+                yield OptionChange("dp", flags, degrees=given)
+                continue
+            batch = {"gbs": degrees.gbs * factor, "gbs_tokens": None, "batch_ramp": None}
+            flags = f"{flags} --gbs {degrees.gbs * factor}"
+            yield OptionChange("dp", flags, request=batch, degrees=given, learns=OTHER_BATCH)
+
+    def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[OptionChange]:
+        """More of one split at the cost of another, on the same GPUs."""
+        present = self.setup.degrees
+        for giver in names:
+            given = getattr(present, giver)
+            if giver not in (name, "ep") and name != "ep" and given % factor == 0:
+                degrees = {name: getattr(present, name) * factor, giver: given // factor}
+                flags = " ".join(f"--{key} {value}" for key, value in degrees.items())
+                yield OptionChange(name, flags, degrees=degrees)
+
+    def _optimizers(self) -> Iterator[OptionChange]:
+        for name in optimizer_names():
+            if name != self.job.optimizer.name:
+                yield OptionChange(
+                    "optimizer",
+                    f"--optimizer {name}",
+                    request={"optimizer": name},
+                    learns=OTHER_STATES,
+                )
+        yield from self._optimizer_offloads()
+        for modules in self._activations():
+            flags = f"--activation-offload {modules}"
+            yield OptionChange("offload", flags, request={"activation_offload": modules})
+
+    def _optimizer_offloads(self) -> Iterator[OptionChange]:
+        """More of the optimizer on the host, with the ZeRO stage that this needs, and with the one
+        from which on gradients leave too."""
+        stages = sorted(self.job.framework.parallelism.zero_stages)
+        for share in _SHARES[self.job.framework.optimizer.offload]:
+            if share <= self.job.optimizer_offload:
+                continue
+            asked = {"optimizer_offload": share}
+            least = replace(self.job, optimizer_offload=share).least_zero
+            wanted = {max(self.setup.degrees.zero, least)}
+            wanted |= {2} if self.job.framework.optimizer.offload_gradients else set()
+            for stage in sorted(stage for stage in wanted if stage in stages and stage >= least):
+                flags, degrees = f"--optimizer-offload {share:g}", dict[str, int]()
+                if stage != self.setup.degrees.zero:
+                    flags, degrees = f"--zero {stage} {flags}", {"zero": stage}
+                yield OptionChange("offload", flags, request=asked, degrees=degrees)
+
+    def _activations(self) -> Iterator[str]:
+        """More modules whose activations go to the host."""
+        profile, one_set = self.job.framework, set(self.job.activation_offload)
+        if not profile.activation_offload.modules:
+            return
+        for modules in searched_offloads(profile, self.job.model):
+            if set(modules) > one_set:
+                yield spelled(modules, profile, self.job.model)
+
+    def _kernels(self) -> Iterator[OptionChange]:
+        """Attention that keeps no scores, weights in 16 bits."""
+        if self.job.attention == "eager":
+            yield OptionChange("attention", "--attention flash", request={"attention": "flash"})
+        if self.job.dtype != "bf16":
+            yield OptionChange(
+                "dtype",
+                "--dtype bf16",
+                request={"dtype": "bf16", "precision": "bf16"},
+                learns="16-bit weights",
+            )
+        split = self.setup.request.with_sequence_parallel()
+        if split is not None:
+            yield OptionChange("sequence", "--sequence-parallel", request=split)
+
+    def _techniques(self) -> Iterator[OptionChange]:
+        """Techniques of the framework that the configuration does without."""
+        for technique in self.job.framework.techniques:
+            if technique.name in self.job.techniques or not self._works(technique):
+                continue
+            changed = self.setup.request.with_technique(technique.name)
+            flags, rounds = (
+                f"--with {technique.name}",
+                OTHER_ROUNDING if technique.effect == "numerics" else "",
+            )
+            yield OptionChange(technique.name, flags, request=changed, learns=rounds)
+
+    def _works(self, technique: Technique) -> bool:
+        job, degrees = self.job, self.setup.degrees
+        inside = degrees.tp <= job.cluster.scale_up_domain_gpus
+        site = site_of(job.framework, job.model, job.cluster, inside=inside)
+        mode = job.framework.recompute_mode(self.setup.recompute)
+        refused = technique_refusal(job.framework, (technique.name,), mode)
+        fits_degrees = bool(works_with(job, degrees, technique.name))
+        return fits_degrees and refused is None and not site.obstacle(technique)
+
+
+def _at_most(stages: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return tuple(min(count, layers) for layers in stages)

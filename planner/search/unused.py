@@ -1,0 +1,159 @@
+"""What a plan would gain by techniques that a search does not take unless somebody asks.
+
+A search takes nothing that changes the numbers that a training computes. Each technique that was
+left out for that, or that is costed only where it is asked for, is costed once on the plan to take,
+so that the user knows what asking for it is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+from constraints.errors import ConstraintError
+from hardware.frozen import Frozen
+from planner.job.errors import UsageError
+from planner.job.frameworks import load_framework
+from planner.job.frameworks.techniques import Technique
+from planner.job.job import Job
+from planner.job.quantities import plural, share
+from planner.job.technique_rules import site_of
+from planner.predict.decided import decided_job
+from planner.predict.plan import Degrees, Plan
+
+GIB = 2.0**30
+# A plan that is less than this share faster is not worth a line.
+LEAST_GAIN = 0.001
+# From this share of the peak on less memory is worth a line too.
+LEAST_SAVING = 0.02
+
+
+class UnusedTechnique(Frozen):
+    """A technique that a plan goes without, and what it would gain.
+
+    `effect`: what it changes, as `planner.job.frameworks.techniques.Technique`; `faster_by`:
+    tokens/s over the plan's, minus one; `saved_bytes`: less at the peak. `degrees`: what else
+    changes, in words; `needs`: packages beyond the framework's.
+    """
+
+    name: str
+    words: str
+    effect: Literal["speed", "numerics"]
+    faster_by: float
+    saved_bytes: float
+    fit_probability: float
+    degrees: str = ""
+    needs: str = ""
+
+
+def unused_techniques(
+    job: Job, plan: Plan, excluded: tuple[str, ...] = ()
+) -> tuple[UnusedTechnique, ...]:
+    """Techniques that the search of a job did not take because nobody asked for them, and that
+    would make its plan faster or lighter, the fastest first. `excluded`: the user wants none of
+    these."""
+    found = [
+        gain
+        for technique in _left_out(job, plan)
+        if technique.name not in excluded
+        for gain in _gain(job, plan, technique)
+    ]
+    return tuple(sorted(found, key=lambda one: -one.faster_by))
+
+
+def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
+    """Techniques that somebody would have to ask for, and that are possible where the job trains.
+    None beside one that takes the framework's place, which has its own."""
+    site = site_of(job.framework, job.model, job.cluster, inside=not job.allow_tp_across_domains)
+    if any(one.profile for one in job.framework.techniques if one.name in plan.techniques):
+        return
+    for technique in job.framework.techniques:
+        asked = technique.use == "asked" and technique.name not in plan.techniques
+        if asked and not site.obstacle(technique):
+            yield technique
+
+
+def _gain(job: Job, plan: Plan, technique: Technique) -> Iterator[UnusedTechnique]:
+    """The gain by a technique at the plan's own degrees and layers; the best where its profile
+    shards otherwise. Nothing where a rule forbids it there, or where it gains nothing."""
+    costed = [other for degrees in _degrees(plan, technique) for other in _plans(
+        job, plan, technique, degrees)]  # fmt: skip
+    if not costed:
+        return
+    best = max(costed, key=lambda other: other.tokens_per_s)
+    faster_by = best.tokens_per_s / plan.tokens_per_s - 1.0
+    saved_bytes = plan.peak_bytes - best.peak_bytes
+    if faster_by >= LEAST_GAIN or (
+        faster_by > -LEAST_GAIN and saved_bytes >= LEAST_SAVING * plan.peak_bytes
+    ):
+        yield UnusedTechnique(
+            name=technique.name,
+            words=technique.words,
+            effect=technique.effect,
+            faster_by=faster_by,
+            saved_bytes=saved_bytes,
+            fit_probability=best.fit_probability,
+            degrees="" if best.degrees == plan.degrees else f"zero {best.degrees.zero}",
+            needs=technique.needs,
+        )
+
+
+def mtp_note(job: Job, plan: Plan) -> tuple[str, ...]:
+    """What the model's own multi-token prediction, which the framework leaves out by default, would
+    cost a plan."""
+    published = job.published_mtp
+    if job.model.mtp_layers or not published:
+        return ()
+    said = (
+        f"no multi-token prediction, which is {job.framework.name}'s default; {job.model.name} was "
+        f"published with {plural(published, 'layer')} of it"
+    )
+    if job.framework.mtp == "never":
+        return (f"{said}, and {job.framework.name} has none",)
+    decided = decided_job(job, plan)
+    changed = replace(decided, model=job.model.with_mtp(published))
+    option = f"--mtp-layers {published}"
+    try:
+        other = _again(changed, plan, plan.degrees)
+    except (UsageError, ConstraintError) as error:
+        why = str(error).rpartition("- ")[2]
+        return (f"{said}. {option} trains it, with other plans than this one: {why}",)
+    slower = plan.tokens_per_s / other.tokens_per_s - 1.0
+    more = (other.peak_bytes - plan.peak_bytes) / GIB
+    return (
+        f"{said}. {option} makes this plan {share(slower)} slower, {more:+.1f} GiB at the peak",
+    )
+
+
+def _degrees(plan: Plan, technique: Technique) -> Iterator[Degrees]:
+    """The plan's degrees, with each stage of sharding that the technique's profile has."""
+    if not technique.profile:
+        yield plan.degrees
+        return
+    for stage in load_framework(technique.profile).parallelism.zero_stages:
+        yield plan.degrees.model_copy(update={"zero": stage, "shard": 0})
+
+
+def _plans(job: Job, plan: Plan, technique: Technique, degrees: Degrees) -> Iterator[Plan]:
+    """The plan with the technique; none where a rule forbids it."""
+    try:
+        changed = decided_job(job, plan).at_choice(
+            plan.optimizer_offload, plan.activation_offload, plan.activation_offload_fraction,
+            (technique.name,),
+        )  # fmt: skip
+        yield _again(changed, plan, degrees)
+    except (UsageError, ConstraintError):
+        return
+
+
+def _again(job: Job, plan: Plan, degrees: Degrees) -> Plan:
+    """A plan's layers and recomputation, for another job or other degrees. UsageError where a rule
+    forbids it."""
+    from planner.predict.configuration import evaluate_job
+
+    layout = plan.layout
+    return evaluate_job(
+        job, degrees, plan.recompute, layout.block_layers, layout.recomputed or None,
+        layout.mtp_standalone,
+    )  # fmt: skip

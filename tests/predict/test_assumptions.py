@@ -1,0 +1,57 @@
+"""What a plan takes for granted never contradicts what was asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.job.frameworks import framework_names, load_framework
+from planner.job.request import Request
+from planner.predict.assumptions import framework_assumptions
+from planner.predict.plan import Degrees
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_no_profile_states_what_an_option_decides(name: str) -> None:
+    """Dropout and the kind of attention are options of a job: a fixed text would be wrong beside
+    one of their values."""
+    for text in load_framework(name).assumptions:
+        assert "dropout" not in text and "flash" not in text.replace("flash-attention", ""), text
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_dropout_is_told_as_it_was_asked(dropout: bool) -> None:
+    for name in ("textbook", "nanogpt", "megatron-core"):
+        request = Request(
+            model="gpt2", gpus="1xA100", gbs=1, framework=name, dropout=dropout, seq=1024
+        )
+        said = [
+            one for one in framework_assumptions(request.resolve(), Degrees()) if "dropout" in one
+        ]
+        assert all(one.startswith("dropout on" if dropout else "dropout off") for one in said), name
+        assert bool(said) == (dropout or name == "textbook")
+
+
+def test_a_note_about_another_precision_is_left_out() -> None:
+    request = Request(model="gpt2", gpus="1xA100", gbs=1, framework="megatron-deepspeed", seq=1024)
+    job = request.resolve()
+    assert any(one.startswith("bf16:") for one in framework_assumptions(job, Degrees()))
+    other = framework_assumptions(replace(job, precision="fp16"), Degrees())
+    assert not any(one.startswith("bf16:") for one in other)
+    assert any(one.startswith("fp16:") for one in other)
+
+
+def test_a_technique_ends_the_assumptions_that_it_makes_wrong() -> None:
+    request = Request(
+        model="8b", gpus="1xH100", gbs=1, framework="hf-transformers", use=("liger-kernels",)
+    )
+    said = framework_assumptions(request.resolve(), Degrees())
+    assert not any("unfused cross-entropy" in one or "RMSNorm in torch" in one for one in said)
+
+
+def test_what_a_technique_ends_stands_in_a_profile() -> None:
+    profiles = [load_framework(name) for name in framework_names()]
+    stated = {text for profile in profiles for text in profile.assumptions}
+    ended = {text for one in profiles for technique in one.techniques for text in technique.ends}
+    assert ended and ended <= stated
