@@ -144,10 +144,15 @@ class Cluster(Named):
             update={"num_gpus": num_gpus, "gpus_per_node": min(self.node_gpus, num_gpus)}
         )
 
+    def connects(self, num_gpus: int) -> bool:
+        """Whether so many GPUs reach each other: over a network, or inside a node or a rack."""
+        inside = max(self.node_gpus, self.scale_up_domain_gpus)
+        return self.nics_per_node > 0 or num_gpus <= inside
+
     def demand_network(self, num_gpus: int) -> None:
         """HardwareError for more GPUs than reach each other without a network."""
         connected = max(self.node_gpus, self.scale_up_domain_gpus)
-        if self.nics_per_node == 0 and num_gpus > connected:
+        if not self.connects(num_gpus):
             raise HardwareError(
                 f"{self.name}: there is no network between nodes, and at most {connected:,} of "
                 f"{num_gpus:,} GPUs reach each other; state a fabric, nics_per_node and nic_rate, "

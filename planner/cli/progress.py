@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from planner.search.limit_results import Until
 
 Progress = Callable[[str, int, int], None]
+# Seconds between two lines where stderr is no terminal.
+LINE_EVERY_S = 4.0
 
 
 def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None:
@@ -25,14 +28,11 @@ def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None
     if not missing():
         return
     deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
-    if quiet or not sys.stderr.isatty():
-        if not quiet:
-            click.echo(
-                "First run after an install: compiling the cost core, once (about half a minute).",
-                err=True,
-            )
-        warm_up(deadline=deadline)
-        return
+    if not quiet and not sys.stderr.isatty():
+        click.echo(
+            "First run after an install: compiling the cost core, once (about half a minute).",
+            err=True,
+        )
     with watched(quiet) as progress:
         warm_up(progress, deadline)
 
@@ -52,11 +52,12 @@ def limited(time_limit_s: float | None) -> Iterator[Until]:
 
 @contextmanager
 def watched(quiet: bool, kept: str = "") -> Iterator[Progress]:
-    """A progress callback: a bar on a terminal's stderr; says on Ctrl-C how far it came, and what
-    is `kept` of it."""
+    """A progress callback: a bar on a terminal's stderr, elsewhere a line every few seconds; says
+    on Ctrl-C how far it came, and what is `kept` of it."""
     state = "starting"
     drawn = not quiet and sys.stderr.isatty()
-    with _bars() if drawn else nullcontext() as bars:
+    lines = nullcontext() if quiet or drawn else _lines(lambda: state)
+    with lines, _bars() if drawn else nullcontext() as bars:
         task = None if bars is None else bars.add_task(state, total=None)
 
         def watch(what: str, done: int, total: int) -> None:
@@ -73,6 +74,24 @@ def watched(quiet: bool, kept: str = "") -> Iterator[Progress]:
                 "found"
             )
             raise KeyboardInterrupt(f"interrupted ({state}); {kept or nothing}") from None
+
+
+@contextmanager
+def _lines(state: Callable[[], str]) -> Iterator[None]:
+    """Print on stderr every few seconds how far something is, whatever it waits for."""
+    started, done = time.perf_counter(), threading.Event()
+
+    def say() -> None:
+        while not done.wait(LINE_EVERY_S):
+            click.echo(f"{time.perf_counter() - started:.0f} s: {state()}", err=True)
+
+    teller = threading.Thread(target=say, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
 
 
 def _bars() -> Bars:

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from planner.cli.comparing import how
 from planner.cli.errors import ExitStatus
 from planner.cli.options import (
     OutputFormat,
@@ -27,15 +26,11 @@ from planner.cli.output import (
     write_result_plot,
 )
 from planner.cli.progress import compile_if_first_run, watched
-from planner.compare.cluster_front import search_clusters, shortened
-from planner.compare.offers import several_clusters
 from planner.job.errors import UsageError
 from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.job.written import write_text
 from planner.launch.plans import find_plans
-from planner.report.cluster_front import cluster_front_report
-from planner.report.fit import nothing_fits_report
 from planner.report.search import search_report
 from planner.report.tables import Report
 from planner.search.fewer_gpus import faster_on_fewer
@@ -72,7 +67,7 @@ def run(**options: Any) -> None:
     request = with_limits(request, options, first_job(request))
     compile_if_first_run(options["quiet"], options["time_limit"])
 
-    started = perf_counter()
+    started, said = perf_counter(), list[WhyNothingFits]()
     try:
         with watched(options["quiet"]) as progress:
             result = find_plans(
@@ -83,9 +78,10 @@ def run(**options: Any) -> None:
                 time_limit_s=options["time_limit"],
                 progress=progress,
                 short=_printed_plans(options, style),
+                verdict=said.append if style != "text" else partial(_say_verdict, said),
             )
     except DoesNotFitError as error:
-        print_failure(error.why, style)
+        print_failure(error.why, style, said=bool(said))
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
     result = _with_fewer_gpus(request, result, options, started)
     write_result(result, output)
@@ -131,8 +127,17 @@ def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
     return options["top"] or MOST_PRINTED
 
 
-def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:
-    """Why nothing fits: a report on stderr, or the data on stdout."""
+def _say_verdict(said: list[WhyNothingFits], why: WhyNothingFits) -> None:
+    """Print that nothing fits before what would is searched."""
+    from planner.report.fit import verdict_report
+
+    print_report(verdict_report(why), sys.stderr)
+    said.append(why)
+
+
+def print_failure(why: WhyNothingFits, style: OutputFormat, *, said: bool) -> None:
+    """Why nothing fits, and what would: a report on stderr, the verdict of which was `said`
+    before, or the data on stdout."""
     match style:
         case "json":
             click.echo(why.model_dump_json(indent=1))
@@ -141,7 +146,9 @@ def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:
 
             click.echo(csv_text(pd.DataFrame(why.rows())), nl=False)
         case "text":
-            print_report(nothing_fits_report(why), sys.stderr)
+            from planner.report.fit import nothing_fits_report, remedies_report
+
+            print_report(remedies_report(why) if said else nothing_fits_report(why), sys.stderr)
 
 
 # Plans in a table, unless --top says otherwise.
@@ -152,6 +159,12 @@ def search_several(
     request: Request, options: dict[str, Any], sort: str, style: OutputFormat, output: Path | None
 ) -> None:
     """Search every cluster that --gpus names, print and write the front over all."""
+    # Comparing clusters takes an eighth of a second to import, which one cluster does without.
+    from planner.cli.comparing import how
+    from planner.compare.cluster_front import search_clusters, shortened
+    from planner.compare.offers import several_clusters
+    from planner.report.cluster_front import cluster_front_report
+
     if options["cluster"] is not None:
         raise UsageError("--cluster describes one cluster; with several --gpus leave it out")
 

@@ -13,8 +13,14 @@ from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMod
 from planner.job.frameworks.profile import OptimizerKernel, check_precision
 from planner.job.frameworks.switches import with_techniques
 from planner.job.frameworks.workspaces import torch_workspaces
-from planner.job.offload import Modules, demand_all_leave, offload_refusal, usable_modes
-from planner.job.optimizers import Optimizer, OptimizerSetting, check_optimizer, optimizer_refusal
+from planner.job.offload import (
+    Modules,
+    demand_all_leave,
+    offload_refusal,
+    read_offload,
+    usable_modes,
+)
+from planner.job.optimizers import Optimizer, OptimizerSetting, check_optimizer
 from planner.job.recompute import has_part
 from planner.job.specs import ModelSpec
 from planner.job.technique_rules import (
@@ -141,6 +147,8 @@ class Job:
             raise UsageError(f"sequence length {self.seq}: must be at least 1 token")
         check_precision(self.framework, self.precision)
         check_optimizer(self.framework, self._optimizer_at(self.optimizer_offload))
+        if self.activation_offload:
+            read_offload(",".join(self.activation_offload), self.framework, self.model)
         for mode in self.recompute:
             if refusal := self._offload_refusal(self.activation_offload, mode):
                 raise UsageError(refusal)
@@ -244,13 +252,16 @@ class Job:
     def _decided_as(
         self, share: float, modules: Modules, techniques: tuple[str, ...]
     ) -> Job | None:
-        """`at_choice`; None where techniques do not go with the optimizer or the offload."""
-        profile = with_techniques(self.framework, techniques)
-        other = profile.name != self.framework.name
-        refused = other and optimizer_refusal(profile, self._optimizer_at(share))
-        if refused or (modules and refuses_offload(self.framework, techniques)):
+        """`at_choice`; None where techniques do not go with the optimizer or the offload: with what
+        was given alone the job itself is refused."""
+        if modules and refuses_offload(self.framework, techniques):
             return None
-        return self.at_choice(share, modules, techniques=techniques)
+        try:
+            return self.at_choice(share, modules, techniques=techniques)
+        except UsageError:
+            if not techniques:
+                raise
+            return None
 
     @property
     def memory_budget(self) -> float | None:

@@ -204,7 +204,7 @@ class Request(Named):
             workspace_bytes(self.cublas_workspace_config)
         dtype = self._dtype(framework)
         profile = framework.in_mode(dtype)
-        model = resolved.spec.with_mtp(self.trained_mtp(resolved.spec, profile))
+        model = self.trained_model(resolved.spec, profile)
         seq = self.seq or model.pretraining_seq
         cluster = self.job_cluster(profile)
         profile = switched(profile, self._switches(), cluster.num_gpus)
@@ -353,6 +353,11 @@ class Request(Named):
         if self.activation_offload == "search":
             return (), searched_offloads(profile, model, precision)
         return read_offload(text, profile, model), ()
+
+    def trained_model(self, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec:
+        """A model as the framework trains it."""
+        chunked = model.with_scan_chunks(profile.scan_chunk)
+        return chunked.with_mtp(self.trained_mtp(model, profile))
 
     def trained_mtp(self, model: ModelSpec, profile: FrameworkProfile) -> int:
         """Layers of multi-token prediction that are trained: as asked, else as the framework does

@@ -300,6 +300,14 @@ class ModelSpec(_Frozen):
         """The model trained with so many layers of multi-token prediction."""
         return self if layers == self.mtp_layers else self.model_copy(update={"mtp_layers": layers})
 
+    def with_scan_chunks(self, tokens: int) -> ModelSpec:
+        """The model whose Mamba-2 scans are in chunks of so many tokens, which changes no result;
+        0: in its own."""
+        space = self.state_space
+        if not tokens or space is None or space.kind != "mamba2" or space.chunk == tokens:
+            return self
+        return self.model_copy(update={"state_space": space.model_copy(update={"chunk": tokens})})
+
     @cached_property
     def kind_sequence(self) -> tuple[LayerKind, ...]:
         """Kind of each of the `layers` layers."""

@@ -116,7 +116,15 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
 @as_report
 def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
     """The rules in conflict, and what would fit."""
-    none_fits = "No configuration fits."
+    yield from verdict_report(why).blocks
+    yield from remedies_report(why).blocks
+
+
+@as_report
+def verdict_report(why: WhyNothingFits) -> Iterator[Block]:
+    """That nothing fits, and the rules in conflict."""
+    surely = " as surely as was asked" if why.riskier else ""
+    none_fits = f"No configuration fits{surely}."
     none = "No configuration was found that fits, but not all were decided."
     if why.proven:
         none = "No configuration that is modelled fits." if why.unmodelled else none_fits
@@ -129,6 +137,11 @@ def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
         yield Facts(layouts, "No other split of its layers fits either")
     if why.riskier:
         yield riskier_table(why.riskier, why.usable_bytes, "These may fit")
+
+
+@as_report
+def remedies_report(why: WhyNothingFits) -> Iterator[Block]:
+    """What would make the job fit, as far as it was tried."""
     if why.relaxations:
         found = [(relaxation.change, relaxation.plan) for relaxation in why.relaxations]
         title = "What would make it fit (searched), easiest first"

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import copysign, inf
-from time import perf_counter
 
 import numpy as np
 
@@ -28,14 +27,17 @@ from planner.search.block_holdings import (
     sequence,
     stage_blocks,
 )
+from planner.search.limit_results import Spent
 from planner.search.terms import ShapeTerms
 
 # Multiple of the mean stage's seconds up to which stages are looked at.
 MOST_OF_MEAN = 2.5
 # Stages at the start of the pipeline of which each may show most traffic at the end of a step.
 SHOWS = 6
-# Starts of unlike runs, over a stage's chunks, with which this bound takes no more than seconds.
+# Starts of unlike runs with which this bound takes no more than seconds, over a stage's chunks, and
+# milliseconds, in a chunk.
 _MOST_STARTS = 64
+_FEW_STARTS = 16
 # Layers of a model with which it takes seconds, however they are mixed.
 _FEW_LAYERS = 64
 # Most places that the layers of all stages may have together.
@@ -45,6 +47,9 @@ _TURNS = 6
 _NEAR = 2e-3
 
 _PASSES = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
+# Seconds of work: for a place of all stages together and an option; for a group of stages, and a
+# holding there and stage; for a sum of runs that was formed, and a call that formed some.
+TOGETHER_S, GROUP_S, HELD_S, SUM_S, CALL_S = 3e-10, 2e-4, 7e-8, 2e-8, 3e-5
 # Rounding of the seconds of a stage that is just quick enough.
 _SAME = 1e-12
 
@@ -57,6 +62,11 @@ def applies(ctx: LayoutContext) -> bool:
     few = ctx.layers <= _FEW_LAYERS or sum(sequence(ctx.kinds).repeats) * ctx.vpp <= _MOST_STARTS
     choice = few if shared else ctx.blocks > 1
     return plain and choice and sequence(ctx.kinds).coded
+
+
+def is_quick(ctx: LayoutContext) -> bool:
+    """Whether kinds of layers repeat enough for this bound to come before any other."""
+    return sum(sequence(ctx.kinds).repeats) <= _FEW_STARTS
 
 
 @dataclass(frozen=True)
@@ -83,25 +93,25 @@ def least_step(
     ctx: LayoutContext,
     enough_s: float,
     each_s: Array | None = None,
-    deadline: float | None = None,
+    spent: Spent | None = None,
 ) -> Bound:
     """No layout of the shape within its memory limit has a shorter step.
 
     At most `enough_s`: more is not asked for. `each_s[n - 1]`: bounds that are known where every
-    block recomputes n layers ("shared" only). `deadline`: of `time.perf_counter`; what is not
-    looked at by then leaves no bound.
+    block recomputes n layers ("shared" only). `spent`: the work is counted there; what is not
+    looked at once it is over leaves no bound.
     """
-    seconds, memory = StageSeconds(terms, ctx), StagesThatHold(ctx)
+    seconds, memory, spent = StageSeconds(terms, ctx), StagesThatHold(ctx), spent or Spent()
     if ctx.recomputation != "shared":
-        return BlockBound(seconds, memory, 0).least_step(enough_s)
+        return BlockBound(seconds, memory, 0, spent).least_step(enough_s)
     # With all layers first: what that takes leaves little to look at with fewer.
-    least = BlockBound(seconds, memory, ctx.layers).least_step(enough_s)
+    least = BlockBound(seconds, memory, ctx.layers, spent).least_step(enough_s)
     for each in range(seconds.longest_block(least.step_s) - 1, 0, -1):
         if each_s is not None and each_s[each - 1] >= least.step_s:
             continue
-        if deadline is not None and perf_counter() >= deadline:
+        if spent.is_over:
             return NO_BOUND
-        fewer = BlockBound(seconds, memory, each).least_step(least.step_s)
+        fewer = BlockBound(seconds, memory, each, spent).least_step(least.step_s)
         if fewer.step_s < least.step_s:
             least = fewer
     return least
@@ -264,6 +274,7 @@ class BlockBound:
     seconds: StageSeconds
     memory: StagesThatHold
     each: int
+    spent: Spent
 
     @property
     def ctx(self) -> LayoutContext:
@@ -355,6 +366,8 @@ class BlockBound:
         self, of_stage: Integers, places: Integers, seconds: Array, largest: bool
     ) -> tuple[float, Integers]:
         """(the least that all stages take together, the option of each stage with which)."""
+        looked_at = (self.end + 1) * int((of_stage[:, 1] - of_stage[:, 0]).sum())
+        self.spent.work_s += TOGETHER_S * looked_at
         together = np.empty((self.ctx.pp + 1, self.end + 1))
         chosen = np.zeros(self.ctx.pp, dtype=np.int64)
         compiled.least_together(of_stage, places, seconds, largest, together, chosen)
@@ -391,6 +404,7 @@ class BlockBound:
         numbers = [0] * self.ctx.pp
         for blocks, stages in self.seconds.groups(self._most_layers(cap_s)):
             held = self._held(blocks, cap_s - float(self.seconds.vocab_s[stages[0]]))
+            self.spent.work_s += GROUP_S + HELD_S * len(held) * (4 + len(stages))
             taken_s = self.seconds.vocab_s[stages[0]] + held @ self.seconds.number_s[stages[0]]
             quick = taken_s <= cap_s * (1.0 + _SAME)
             held, taken_s = held[quick], taken_s[quick]
@@ -424,7 +438,12 @@ class BlockBound:
         """[holding, number] of what a stage's blocks may hold in a time, and more."""
         most_layers = self._most_layers(most_s)
         recompute = Recompute(self.ctx.recomputation, min(self.each, most_layers))
-        return holdings(sequence(self.ctx.kinds), blocks, recompute, most_layers)
+        found = holdings(sequence(self.ctx.kinds), blocks, recompute, most_layers)
+        key = blocks, recompute, most_layers
+        if key not in self.spent.held:  # later ones are found in the cache
+            self.spent.held.add(key)
+            self.spent.work_s += SUM_S * found.sums + CALL_S * found.calls
+        return found.numbers
 
 
 # No options.

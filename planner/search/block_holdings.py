@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.layout_context import LayoutContext
+from planner.cost.tables import Array
 
 Integers = NDArray[np.int64]
 # Codes of holdings have 64 bits.
@@ -122,24 +123,34 @@ def _block(ctx: LayoutContext, block: int, most_layers: int) -> Block:
     return Block("middle", first, 0 if width - most_layers + 1 >= every else width, least, 0)
 
 
+class Holdings(NamedTuple):
+    """[holding, number]: layers of each kind, then those of each kind that recompute. `sums` that
+    were formed to find them, in so many `calls`."""
+
+    numbers: Integers
+    sums: int
+    calls: int
+
+
 @lru_cache(maxsize=1 << 14)
 def holdings(
     model: Sequence, blocks: tuple[Block, ...], recompute: Recompute, most_layers: int
-) -> Integers:
-    """[holding, number]: what a stage of at most `most_layers` layers may hold, and perhaps more:
-    layers of each kind, then those of each kind that recompute."""
+) -> Holdings:
+    """What a stage of at most `most_layers` layers may hold, and perhaps more."""
     limit = (most_layers + 1) * model.weights[-1]
-    found = [np.zeros(0, dtype=np.int64)]
+    found, formed, calls = [np.zeros(0, dtype=np.int64)], 0, 0
     for sizes in _chunk_sizes(blocks, most_layers):
         sums = np.zeros(1, dtype=np.int64)
         for block, choices in zip(blocks, sizes, strict=True):
             runs = {code for size in choices for code in run_codes(model, block, recompute, size)}
             totals = np.add.outer(sums, np.array(sorted(runs), dtype=np.int64))
+            formed, calls = formed + totals.size, calls + 1
             sums = np.unique(totals[totals < limit])
         found.append(sums)
     codes = np.unique(np.concatenate(found))
     base = model.layers + 1
-    return np.stack([codes // weight % base for weight in model.weights[:-1]], axis=1)
+    numbers = np.stack([codes // weight % base for weight in model.weights[:-1]], axis=1)
+    return Holdings(numbers, formed, calls)
 
 
 def _chunk_sizes(blocks: tuple[Block, ...], most_layers: int) -> Iterator[list[range]]:
@@ -205,6 +216,16 @@ class StagesThatHold:
         self._done = np.array([phase.done or none for phase in phases], dtype=np.int64)
         self._two_layers = np.array([phase.two_layers for phase in phases])
         self._ordered = any(phase.ordered for phase in phases)
+
+    @cached_property
+    def shares(self) -> tuple[Array, Array]:
+        """([phase, stage] of what is pinned, [phase, stage, number of a holding] of one more of
+        each) as shares of the limit, without what counts once however many there are; at phases
+        that every stage has."""
+        if self.memory is None:
+            return np.zeros((0, self.pp)), np.zeros((0, self.pp, 2 * self.kinds))
+        always = ~self._two_layers
+        return self._pinned[always] / self.memory.limit, self._each[always] / self.memory.limit
 
     def fits(self, stages: list[int], held: Integers) -> NDArray[np.bool_]:
         """[stage, holding]: whether the memory of each of some stages holds it."""

@@ -5,7 +5,6 @@ Each is tightened only when its shape comes first in a search.
 
 from __future__ import annotations
 
-import time
 from functools import cached_property
 
 import numpy as np
@@ -21,13 +20,17 @@ from planner.predict.layouts import job_placement
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
-from planner.search.block_bound import NO_BOUND, Bound
+from planner.search.block_bound import NO_BOUND, Bound, StageSeconds
+from planner.search.block_holdings import StagesThatHold
+from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.front import Floats
-from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST
+from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST, Spent
 from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms, within
 
 # Shapes whose bounds are worked out between two looks at the clock.
 _CHUNK = 4096
+# Work of a bound besides what its parts count, s.
+BOUND_S = 1e-3
 # How often bounds are tightened: by `planner.cost.tight_bounds`, then by whole blocks.
 TIGHTEST = 2
 
@@ -35,7 +38,7 @@ TIGHTEST = 2
 class BoundedShapes:
     """Costed shapes of one job under a memory limit. `tie`: shares of a time that do not matter.
 
-    `deadline` (`time.perf_counter`, None: none): after it no bound gets tighter than it is.
+    `spent`: the work of bounds is counted there; once it is over, none gets tighter than it is.
     """
 
     def __init__(
@@ -45,18 +48,19 @@ class BoundedShapes:
         columns: Columns,
         limit_bytes: float,
         tie: float,
-        deadline: float | None = None,
+        spent: Spent | None = None,
     ) -> None:
         self.cost_model = cost_model
         self.costed = costed
         self.columns = columns
         self.limit_bytes = limit_bytes
-        self.deadline = deadline
+        self.spent = spent or Spent()
         # Best sample time known of other jobs that are searched with this one.
         self.best_beside = np.inf
         self._tight_bounds: dict[tuple[int, int], Array] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
+        self._prices: dict[object, Prices] = {}
         # Whether bounds by whole blocks pay: not where a rough answer will do.
         self._whole_blocks = tie <= OPTIMAL_WITHIN
         # By shape, within `limit_bytes`.
@@ -160,7 +164,7 @@ class BoundedShapes:
         have them from a higher one on, or where the search is over, keep theirs."""
         positions = positions[self._bounded[positions] > index]
         for start in range(0, len(positions), _CHUNK):
-            if self._over():
+            if self.spent.is_over:
                 break
             part = positions[start : start + _CHUNK]
             gbs = self.columns["gbs"][self.rows[part]]
@@ -187,10 +191,6 @@ class BoundedShapes:
         )  # fmt: skip
         return table
 
-    def _over(self) -> bool:
-        """Whether bounds stay as they are: the deadline has passed."""
-        return self.deadline is not None and time.perf_counter() >= self.deadline
-
     def _tighten(self, position: int, index: int, target: float) -> float:
         """The next tighter bound on the sample time within a limit; it holds within lower ones."""
         self._tightened[position, index] += 1
@@ -204,6 +204,7 @@ class BoundedShapes:
 
     def _tighten_block(self, position: int, index: int, target: float) -> None:
         """Raise a bound to the tightest, and keep what a solve starts from."""
+        self.spent.work_s += BOUND_S
         found = self._block_bound(position, index, target)
         self._hints[position, index] = found.over(self._hints.get((position, index)))
         gbs = float(self.columns["gbs"][self.rows[position]])
@@ -218,13 +219,19 @@ class BoundedShapes:
         Without a plan to beat any layout will do, and that is CP-SAT's to find.
         """
         row = int(self.rows[position])
-        if not self._whole_blocks or target == np.inf:
-            return NO_BOUND
-        terms, ctx = self.linear(row, float(self.limits[index]))
-        if not block_bound.applies(ctx):
-            return NO_BOUND
-        target_s, each_s = target * float(self.columns["gbs"][row]), self._tight_s(position, index)
-        return block_bound.least_step(terms, ctx, target_s, each_s, self.deadline)
+        found = NO_BOUND
+        wanted = self._whole_blocks and target < np.inf
+        if wanted:
+            terms, ctx = self.linear(row, float(self.limits[index]))
+            target_s = target * float(self.columns["gbs"][row])
+            whole = block_bound.applies(ctx)
+            if ctx.placement == "straight" and not (whole and block_bound.is_quick(ctx)):
+                seconds, memory = StageSeconds(terms, ctx), StagesThatHold(ctx)
+                found = Bound(least_step_s(seconds, memory, target_s, self._prices, self.spent))
+            if whole and found.step_s < target_s:
+                each_s = np.maximum(found.step_s, self._tight_s(position, index))
+                found = block_bound.least_step(terms, ctx, target_s, each_s, self.spent).over(found)
+        return found
 
     def linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
         """The linear terms of a shape, and what layout rules read of it under a memory limit."""

@@ -15,9 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from planner.job.job import Resolution
+from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.front import ALIKE, SAVING, thin
 from planner.search.limit_results import SLOWEST, TIE, LimitResult, LimitSearch, Point
 
+# Share of the peak by which plans lie apart that are looked for below one that is not proven.
+COARSE_MEMORY = 0.03
 # No two plans of a complete front are closer than this share of the step time and these bytes, and
 # no plan is missing that lies further from all of them, unless another resolution is asked for.
 USUAL = Resolution()
@@ -50,7 +53,10 @@ def lighter_plans(
     while (point := results[-1].point) is not None and not explorer.stopped:
         if point.peak <= memory_bytes:
             break
-        lighter = explorer.within([point.peak - memory_bytes], [most_s])
+        # What is not proven is no front to the last byte either.
+        proven = results[-1].gap <= OPTIMAL_WITHIN
+        step = memory_bytes if proven else max(memory_bytes, COARSE_MEMORY * point.peak)
+        lighter = explorer.within([point.peak - step], [most_s])
         if _sample_s(lighter[0]) > most_s:
             break
         results += lighter

@@ -8,6 +8,7 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -24,8 +25,18 @@ from planner.predict.layouts import even_layout, plain_context
 from planner.predict.mixture import cost_layout
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
+from planner.search.front import Floats
 from planner.search.layout_model import GAP_LIMIT, LayoutSolution, first_layout, solve_layout
-from planner.search.limit_results import Effort, LimitResult, Point, Spent, Stopped, seconds_left
+from planner.search.limit_results import (
+    Effort,
+    LimitResult,
+    Look,
+    Point,
+    Spent,
+    Stopped,
+    looks,
+    seconds_left,
+)
 from planner.search.result import SolverBound
 
 # Rounding of floats: bounds that differ by less are the same.
@@ -45,7 +56,9 @@ class Explorer(BoundedShapes):
         limit_bytes: float,
         effort: Effort,
     ) -> None:
-        super().__init__(cost_model, costed, columns, limit_bytes, effort.tie, effort.deadline)
+        super().__init__(
+            cost_model, costed, columns, limit_bytes, effort.tie, Spent(effort.deadline)
+        )
         self.effort = effort
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
@@ -53,65 +66,80 @@ class Explorer(BoundedShapes):
         self.solver_bounds: list[SolverBound] = []
         # Rows that may still hold a better plan within some limit.
         self.undecided: set[int] = set()
-        self.spent = Spent()
+        # (position, limit) of shapes that were solved there -> what was to be beaten.
+        self._asked: dict[tuple[int, int], float] = {}
+        # Called now and then while a limit is looked at.
+        self.working: Callable[[], None] = lambda: None
         # Index of this job among those searched with it.
         self.source = 0
+
+    def descend(self, limits: Floats) -> None:
+        super().descend(limits)
+        self._asked = {}
 
     @property
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
         return self.spent.stopped
 
-    def _over(self) -> bool:
-        return bool(self.stopped) or super()._over()
-
     def climb(self, index: int, beside: float = np.inf) -> LimitResult:
         """The fastest plan at one limit.
 
         `beside`: best sample time known elsewhere; layouts that do not beat it are not looked for.
         """
-        limit = float(self.limits[index])
-        best = self.best_known(limit)
+        for look in looks(self.effort, self.spent):
+            self.look(index, look, beside)
+        return self.result(index, beside)
+
+    def look(self, index: int, look: Look, beside: float) -> Point | None:
+        """The fastest plan known at one limit after a look at the shapes that may beat it."""
+        best = self.best_known(float(self.limits[index]))
         known = min(beside, np.inf if best is None else best.sample_s)
-        waiting = [] if self.stopped else self._open(index, known)
+        waiting = [] if self.stopped else self._open(index, known, look.tie)
         heapify(waiting)
-        allowed_s = self._allowed_s(index)
-        asked: dict[int, float] = {}
-        while waiting:
-            exhausted = self._exhausted(allowed_s)
-            if self.stopped:
-                break
+        while waiting and not self.spent.is_over:
             bound, position = heappop(waiting)
             target = beside if best is None else min(beside, best.sample_s)
-            if bound * (1.0 + self.effort.tie) >= target:
+            if bound * (1.0 + look.tie) >= target:
                 break
             if self.effort.any_plan and np.isfinite(target):
                 break
+            self.working()
             if self._bounded[position] > index:
                 for pushed in self._bound_next(waiting, (bound, position), index, target):
                     heappush(waiting, pushed)
                 continue
+            # Out of work: no bound of the others, which are all higher, makes the gap smaller.
+            if self._exhausted(look) and self._tightened[position, index] > 0:
+                break
             if self._tightened[position, index] < TIGHTEST:
                 heappush(waiting, (self._tighten(position, index, target), position))
                 continue
-            # Out of effort: no bound of the others, which are all higher, makes the gap smaller.
-            if exhausted:
-                break
-            point = self._solve(position, index, target)
-            asked[position] = target
-            if point is not None and point.sample_s < target:
-                best = point
-        best = self._ask_again(asked, index, best, beside, allowed_s)
+            if (position, index) in self._asked:
+                continue
+            best = self._better(best, self._solve(position, index, target), target)
+        if look.again:
+            best = self._ask_again(index, best, beside, look)
+        return best
+
+    @staticmethod
+    def _better(best: Point | None, point: Point | None, target: float) -> Point | None:
+        return point if point is not None and point.sample_s < target else best
+
+    def result(self, index: int, beside: float) -> LimitResult:
+        """What is known at a limit once it has been looked at."""
+        limit = float(self.limits[index])
+        best = self.best_known(limit)
         target = beside if best is None else min(beside, best.sample_s)
         bound = self.least_bound(index, target)
         able = self.bounds[:, index] * (1.0 + self.effort.tie) < target * (1.0 - _SAME)
         self.undecided.update(self.rows[able].tolist())
         return LimitResult(limit, best, bound)
 
-    def _open(self, index: int, target: float) -> list[tuple[float, int]]:
+    def _open(self, index: int, target: float, tie: float) -> list[tuple[float, int]]:
         """(bound, position) of the shapes that may have a layout of use at a limit."""
         bound = self.bounds[:, index]
-        beats = bound * (1.0 + self.effort.tie) < target
+        beats = bound * (1.0 + tie) < target
         useful = np.flatnonzero(beats & np.isfinite(bound) & ~self.only_even[self.rows])
         return list(zip(bound[useful].tolist(), useful.tolist(), strict=True))
 
@@ -128,43 +156,25 @@ class Explorer(BoundedShapes):
         bounds = self.bounds[taken, index].tolist()
         return [pair for pair in zip(bounds, taken, strict=True) if pair[0] < np.inf]
 
-    def _ask_again(
-        self,
-        asked: dict[int, float],
-        index: int,
-        best: Point | None,
-        beside: float,
-        allowed_s: float,
-    ) -> Point | None:
-        """Solve once more what was left undecided, where a better plan has been found since.
-
-        `asked`: the target of each shape when it was solved. That there is nothing below a nearer
-        target is easier to prove.
-        """
-        for position, before in asked.items():
+    def _ask_again(self, index: int, best: Point | None, beside: float, look: Look) -> Point | None:
+        """Solve once more what was left undecided, where a better plan has been found since: that
+        there is nothing below a nearer target is easier to prove."""
+        for (position, at), before in list(self._asked.items()):
             target = beside if best is None else min(beside, best.sample_s)
-            undecided = self.bounds[position, index] * (1.0 + self.effort.tie) < target * (
-                1 - _SAME
-            )
-            if not undecided or target >= before or self.effort.any_plan:
+            bound = self.bounds[position, index]
+            undecided = bound * (1.0 + self.effort.tie) < target * (1.0 - _SAME)
+            if at != index or not undecided or target >= before or self.effort.any_plan:
                 continue
-            if self._exhausted(allowed_s):
+            if self.spent.is_over or self._exhausted(look):
                 break
+            self.working()
             self._tighten_block(position, index, target)
-            point = self._solve(position, index, target)
-            if point is not None and point.sample_s < target:
-                best = point
+            best = self._better(best, self._solve(position, index, target), target)
         return best
 
-    def _allowed_s(self, index: int) -> float:
-        """Work that may be spent once this limit is done, deterministic seconds: the first takes at
-        most half of what is left, the others a share that leaves something for all."""
-        most_s, share = self.effort.most_effort_s, 0.5 if index == 0 else 0.2
-        return self.spent.effort_s + share * max(0.0, most_s - self.spent.effort_s)
-
-    def _exhausted(self, allowed_s: float) -> bool:
-        spent, over = self.spent, self.spent.is_over(self.deadline)
-        return over or spent.effort_s >= allowed_s or spent.solves >= self.effort.most_solves
+    def _exhausted(self, look: Look) -> bool:
+        spent, most = self.spent, self.effort.most_solves
+        return spent.work_s >= look.until_s or (most is not None and spent.solves >= most)
 
     def best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
@@ -207,12 +217,12 @@ class Explorer(BoundedShapes):
         What its bound turns out to be holds for lower limits too.
         """
         row, limit = int(self.rows[position]), float(self.limits[index])
+        self._asked[position, index] = target
         gbs = float(self.columns["gbs"][row])
         bound_s = float(self.bounds[position, index]) * gbs
         within_s = bound_s, target / (1.0 + self.effort.tie) * gbs
         solution = self.solution(row, limit, within_s, self._hints[position, index])
-        self.spent.solves += 1
-        self.spent.effort_s += solution.effort_s
+        self.spent.add_solve(solution.effort_s)
         self.solved_rows.add(row)
         self._raise_bound(position, index, solution.bound_s / gbs)
         if solution.bound_s > bound_s:
@@ -246,7 +256,7 @@ class Explorer(BoundedShapes):
         attained = self._attained(row, ctx, within_s, hint)
         if attained is not None:
             return attained
-        options = replace(self.effort.options, wall_s=seconds_left(self.deadline))
+        options = replace(self.effort.options, wall_s=seconds_left(self.spent.deadline))
         return solve_layout(terms, ctx, options, within_s, hint.stage_layers)
 
     def _attained(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from hardware.frozen import Frozen
@@ -14,6 +15,7 @@ from planner.job.request import Request
 from planner.predict.fit_words import FitVerdict, fit_verdict
 from planner.predict.plan import Plan
 from planner.search.frame import plan_row
+from planner.search.limit_results import Until
 
 GIB = 2.0**30
 # Among what was left untried: which of the user's choices take part in the conflict.
@@ -133,6 +135,28 @@ class WhyNothingFits(Frozen):
             one.model_dump(include={"kind", "change", "smallest"}) | plan_row(one.plan)
             for one in self.relaxations
         ]
+
+
+# Is told why nothing fits before what would is searched.
+Verdict = Callable[[WhyNothingFits], None]
+
+
+def silent(_why: WhyNothingFits) -> None:
+    """Tell nobody."""
+
+
+def with_relaxations(
+    why: WhyNothingFits, found: Sequence[Relaxation], in_vain: Sequence[str], until: Until
+) -> WhyNothingFits:
+    """The verdict with what would make the job fit, as far as there was time for it."""
+    return why.model_copy(
+        update={
+            "relaxations": tuple(found),
+            "in_vain": tuple(in_vain),
+            "stopped": until.stopped,
+            "untried": until.untried,
+        }
+    )
 
 
 def relaxation_sentence(relaxation: Relaxation) -> str:

@@ -13,9 +13,12 @@ from planner.search.infeasibility import (
     UNDECIDED_RULES,
     ConflictingRule,
     DoesNotFitError,
+    Verdict,
     WhyNothingFits,
+    silent,
+    with_relaxations,
 )
-from planner.search.limit_results import Progress, Until
+from planner.search.limit_results import Until
 from planner.search.memory_conflict import layout_rules, lightest_plan, memory_rule
 from planner.search.relaxations import Tried, find_relaxations
 from planner.search.shares import CostedShares, SharesExplorer
@@ -31,8 +34,11 @@ def nothing_fits(
     *,
     relaxed: bool = True,
     riskier: tuple[Plan, ...] = (),
+    verdict: Verdict = silent,
 ) -> DoesNotFitError:
     """The error to raise when no plan fits; searches what would, if `relaxed`.
+
+    `verdict` is told that nothing fits, and why, before that search begins.
 
     The explorer's deadline holds for all of it; Ctrl-C ends it with what is known. Where the
     offload was open, the sentences are about its largest share: the lightest. `riskier`: plans that
@@ -40,11 +46,12 @@ def nothing_fits(
     """
     until = Until(explorer.effort.deadline)
     with until.interruptible():
-        why = _explained(request, shares, explorer, explorer.progress, until, relaxed)
-    helping = tuple(
-        change for change in why.relaxations if not _is_there_already(change.plan, riskier)
-    )
-    return DoesNotFitError(why.model_copy(update={"riskier": riskier, "relaxations": helping}))
+        why, at = _explained(request, shares, explorer, until)
+        why = why.model_copy(update={"riskier": riskier})
+        verdict(why)
+        tried = find_relaxations(at, explorer.progress, until) if relaxed else Tried([], [])
+    helping = tuple(change for change in tried.found if not _is_there_already(change.plan, riskier))
+    return DoesNotFitError(with_relaxations(why, helping, tried.in_vain, until))
 
 
 def _is_there_already(plan: Plan, riskier: Sequence[Plan]) -> bool:
@@ -60,11 +67,10 @@ def _explained(
     request: Request,
     shares: CostedShares,
     explorer: SharesExplorer,
-    progress: Progress,
     until: Until,
-    relaxed: bool,
-) -> WhyNothingFits:
-    progress("finding the rules in conflict", 0, 1)
+) -> tuple[WhyNothingFits, Situation]:
+    """(why nothing fits, without what would; the job on the GPUs that are used)."""
+    explorer.progress("finding the rules in conflict", 0, 1)
     if shares.untried:
         until.over("choices of the offload")
     guilty, freed = guilty_choices(
@@ -87,8 +93,7 @@ def _explained(
     )
     job = lightest.cost_model.job
     at = Situation(request, request.resolve(), job.cluster.num_gpus)
-    tried = find_relaxations(at, progress, until) if relaxed else Tried([], [])
-    return WhyNothingFits(
+    why = WhyNothingFits(
         planner_version=__version__,
         request=request,
         legal=sum(len(explorer.peak) for explorer in explorer.explorers),
@@ -99,11 +104,11 @@ def _explained(
         lightest=lightest_plan(lightest),
         unmodelled=unmodelled_savings(lightest_plan(lightest), job),
         layouts=layout_rules(lightest),
-        relaxations=tuple(tried.found),
-        in_vain=tuple(tried.in_vain),
+        relaxations=(),
         stopped=until.stopped,
         untried=until.untried,
     )
+    return why, at
 
 
 def unmodelled_savings(lightest: Plan, job: Job) -> tuple[str, ...]:

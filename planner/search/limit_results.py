@@ -26,12 +26,20 @@ LIMIT_STEP = 0.93
 LIMIT_STEPS = 24
 # Plans slower than this many times the fastest are not looked for.
 SLOWEST = 1.5
-# Work for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
-# many layouts. A limit takes at most half of what is left, so that the lower ones get their part.
-MOST_EFFORT_S = 2.5
-MOST_SOLVES = 300
+# Work for all layouts of one search (`Spent.work_s`); with a time limit, this share of its seconds.
+MOST_WORK_S = 20.0
+WORK_OF_TIME = 0.8
+# Plans that are better by this share are looked for first.
+COARSE = 0.01
+# Shares of the work that is left, at the first limit and at each of the others: for a first word of
+# each choice, for plans that are better by COARSE, and for all others.
+FIRST_SHARES, LATER_SHARES = (0.1, 0.25, 0.2), (0.04, 0.12, 0.07)
+# One more solve: its model is made and read. A deterministic second of CP-SAT.
+SOLVE_S, CP_SAT_S = 0.03, 1.7
 
 Progress = Callable[[str, int, int], None]
+# Seconds between two words of it.
+SAY_EVERY_S = 0.25
 # What ended a search before its limits on work did.
 Stopped = Literal["", "time-limit", "interrupted"]
 
@@ -40,14 +48,14 @@ Stopped = Literal["", "time-limit", "interrupted"]
 class Effort:
     """How long to search. Without `time_limit_s` (wall time) the outcome repeats exactly.
 
-    `started_s`: when that time began, in `time.perf_counter`.
+    `started_s`: when that time began, in `time.perf_counter`. `most_work_s`: of `Spent.work_s`.
     `tie`: a plan is not improved by less than this share. `any_plan`: the first that fits will do.
     """
 
     options: SolverOptions = field(default_factory=SolverOptions)
     time_limit_s: float | None = None
-    most_solves: int = MOST_SOLVES
-    most_effort_s: float = MOST_EFFORT_S
+    most_solves: int | None = None
+    most_work_s: float = MOST_WORK_S
     tie: float = TIE
     any_plan: bool = False
     started_s: float = field(default_factory=time.perf_counter, compare=False)
@@ -100,21 +108,65 @@ def seconds_left(deadline: float | None) -> float | None:
 
 @dataclass
 class Spent:
-    """Work done so far, and what ended it; explorers that are searched as one share it."""
+    """Work done so far, and what ended it; explorers that are searched as one share it.
 
+    `deadline`: of `time.perf_counter`. `work_s`: counted, not measured, so that a search repeats
+    exactly; about seconds of one processor. `limits` looked at.
+    `held`: what stages may hold, as far as it was counted.
+    """
+
+    deadline: float | None = None
     solves: int = 0
-    effort_s: float = 0.0
+    work_s: float = 0.0
+    limits: int = 0
+    held: set[object] = field(default_factory=set)
     stopped: Stopped = ""
 
-    def is_over(self, deadline: float | None) -> bool:
+    @property
+    def is_over(self) -> bool:
         """Whether something ended it; the deadline does once it has passed."""
-        if not self.stopped and deadline is not None and time.perf_counter() >= deadline:
+        late = self.deadline is not None and time.perf_counter() >= self.deadline
+        if late and not self.stopped:
             self.stopped = "time-limit"
         return bool(self.stopped)
+
+    def tired(self, effort: Effort) -> bool:
+        """Whether the work that is allowed is done."""
+        solves = effort.most_solves
+        return self.work_s >= effort.most_work_s or (solves is not None and self.solves >= solves)
+
+    def add_solve(self, deterministic_s: float) -> None:
+        """Count one solve of CP-SAT."""
+        self.solves += 1
+        self.work_s += SOLVE_S + CP_SAT_S * deterministic_s
 
     def interrupt(self) -> None:
         """Solve no more layouts."""
         self.stopped = "interrupted"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the shapes that may beat a plan, by more than `tie`, until so much work is done
+    in all. `again`: what was left undecided is asked again."""
+
+    tie: float
+    until_s: float
+    again: bool = False
+
+    def part(self, spent: Spent, left: int) -> Look:
+        """The look at one of so many jobs that are `left` and share the work."""
+        return replace(self, until_s=spent.work_s + (self.until_s - spent.work_s) / left)
+
+
+def looks(effort: Effort, spent: Spent) -> Iterator[Look]:
+    """The looks at one limit: at what is far better first, so that a good plan is known soon, and
+    at what is hardly better with the share of the work that leaves something for other limits."""
+    quick, coarse, fine = FIRST_SHARES if spent.limits == 0 else LATER_SHARES
+    spent.limits += 1
+    for tie, share in ((COARSE, quick), (COARSE, coarse), (effort.tie, fine)):
+        left_s = max(0.0, effort.most_work_s - spent.work_s)
+        yield Look(max(tie, effort.tie), spent.work_s + share * left_s, share == fine)
 
 
 Enough = Callable[[Sequence[LimitResult]], bool]
@@ -129,11 +181,28 @@ class LimitSearch(ABC):
     def __init__(self, effort: Effort, spent: Spent, progress: Progress | None = None) -> None:
         self.effort, self.spent = effort, spent
         self.progress = progress or (lambda _what, _done, _total: None)
+        self._at = "looking for the fastest plan", 0, 1
+        self._said_s = -np.inf
 
     @property
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
         return self.spent.stopped
+
+    def found(self) -> str:
+        """The best plan so far in words; empty before there is any."""
+        return ""
+
+    def working(self) -> None:
+        """Say how far the search is, now and then."""
+        if time.perf_counter() - self._said_s >= SAY_EVERY_S:
+            self._say()
+
+    def _say(self) -> None:
+        self._said_s = time.perf_counter()
+        what, done, total = self._at
+        best = self.found()
+        self.progress(f"{what}; {best}" if best else what, done, total)
 
     @abstractmethod
     def descend(self, limits: Sequence[float]) -> None:
@@ -160,7 +229,8 @@ class LimitSearch(ABC):
         results: list[LimitResult] = []
         with stopped_by_signal(self.spent.interrupt):
             for index in indices:
-                self.progress("solving layouts", index, len(indices))
+                self._at = "looking for lighter plans", index, len(indices)
+                self._say()
                 result = self.climb(index)
                 if result.point is None or result.point.sample_s > SLOWEST * fastest:
                     return results or [result]

@@ -29,7 +29,7 @@ COUNTS_TRIED = 64
 NODES_BEYOND = 4
 MOST_DOUBLINGS = 10
 # Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
-EFFORT = Effort(most_solves=6, most_effort_s=0.5, tie=0.02)
+EFFORT = Effort(most_solves=6, most_work_s=1.0, tie=0.02)
 # Work to learn whether anything fits at all.
 PROBE = replace(EFFORT, any_plan=True)
 # Kinds whose changes do not build on each other.
@@ -176,9 +176,10 @@ def _gpus(at: Situation, until: Until) -> Changes:
     enough = _enough_doubled(at, until)
     most = max(first + NODES_BEYOND, (enough or 0) * 2 // node)
     counts = [*range(num_gpus + 1, node + 1), *(nodes * node for nodes in range(first, most + 1))]
-    for count in counts[:COUNTS_TRIED]:
+    counts = [count for count in counts[:COUNTS_TRIED] if cluster.connects(count)]
+    for count in counts:
         yield Change(*_with_gpus(at, count))
-    if enough is not None and enough > counts[:COUNTS_TRIED][-1]:
+    if enough is not None and enough > counts[-1]:
         yield Change(*_with_gpus(at, enough), complete=False)
 
 
@@ -186,7 +187,7 @@ def _enough_doubled(at: Situation, until: Until) -> int | None:
     """The first doubling of the GPUs with which something fits."""
     for doubling in range(1, MOST_DOUBLINGS + 1):
         count = at.job.cluster.num_gpus << doubling
-        if until.over("gpus"):
+        if not at.job.cluster.connects(count) or until.over("gpus"):
             break
         change = Change(*_with_gpus(at, count))
         if verify(at, change, until, same_gpus=False, effort=PROBE).plan is not None:

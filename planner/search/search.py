@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,9 +17,17 @@ from planner.predict.plan import Plan
 from planner.predict.threads import OutOfTimeError, until
 from planner.search.costed import CostedJob, cost_job
 from planner.search.exact_front import front, thin_points, undominated
+from planner.search.infeasibility import Verdict, silent
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
-from planner.search.limit_results import TIE, Effort, Point, Progress
+from planner.search.limit_results import (
+    MOST_WORK_S,
+    TIE,
+    WORK_OF_TIME,
+    Effort,
+    Point,
+    Progress,
+)
 from planner.search.outcome import (
     SORT_KEYS,
     best_point,
@@ -37,6 +46,8 @@ from planner.search.unused import mtp_note, unused_techniques
 COSTING_S = 2.0
 # Plans that may fit, less surely than asked, that are shown at most.
 MOST_RISKIER = 5
+# Share of a search's work that they are worth besides.
+RISKIER_WORK = 0.1
 
 
 def find_plans(
@@ -51,6 +62,7 @@ def find_plans(
     short: int | None = None,
     relaxed: bool = True,
     launch: LaunchNotes = SILENT,
+    verdict: Verdict = silent,
 ) -> SearchResult:
     """Pareto front of plans, tokens/s against peak memory of a GPU: complete at the request's
     `resolution`, among plans that fit as surely as it asks.
@@ -65,8 +77,8 @@ def find_plans(
     not searched.
     `short`: look only for plans as fast as the fastest, and for lighter ones until there are so
     many between which people would choose; the recommended plan is the same. `relaxed`: where
-    nothing fits, search what would. `launch`: what launch writers say of the job and its plans,
-    which becomes a note.
+    nothing fits, search what would; `verdict` is told before that. `launch`: what launch writers
+    say of the job and its plans, which becomes a note.
     UsageError if no configuration is legal; NothingFitsError if none fits; CannotTellError if the
     time is over before every configuration is costed.
     """
@@ -74,13 +86,14 @@ def find_plans(
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
     if time_limit_s is not None and not 0 < time_limit_s < float("inf"):
         raise UsageError(f"time_limit_s {time_limit_s:g}: give seconds above 0, or None")
-    effort = Effort(SolverOptions(seed=seed), time_limit_s)
+    work_s = MOST_WORK_S if time_limit_s is None else WORK_OF_TIME * time_limit_s
+    effort = Effort(SolverOptions(seed=seed), time_limit_s, most_work_s=work_s)
     if is_pool(request.gpus):
         from planner.search.pools.search import search_pool
 
         return search_pool(
             request, top=top, sort=sort, effort=effort, progress=progress,
-            fastest_only=fastest_only, short=short, relaxed=relaxed,
+            fastest_only=fastest_only, short=short, relaxed=relaxed, verdict=verdict,
         )  # fmt: skip
     started = time.perf_counter()
     job = request.resolve()
@@ -95,7 +108,9 @@ def find_plans(
     if not points:
         from planner.search.infeasible import nothing_fits
 
-        raise nothing_fits(request, shares, explorer, relaxed=relaxed, riskier=riskier)
+        raise nothing_fits(
+            request, shares, explorer, relaxed=relaxed, riskier=riskier, verdict=verdict
+        )
     found = of_front(
         points, limit_results, shares.plan, sort=sort, top=top, resolution=job.resolution,
         whole=short is None and not fastest_only, stopped=explorer.stopped,
@@ -133,7 +148,8 @@ def _riskier(
     if explorer.stopped:
         return ()
     target = min((point.sample_s for point in points), default=np.inf) / (1.0 + TIE)
-    bold = shares.explorer(explorer.effort, explorer.progress, probability=0.0)
+    effort = replace(explorer.effort, most_work_s=RISKIER_WORK * explorer.effort.most_work_s)
+    bold = shares.explorer(effort, explorer.progress, probability=0.0)
     limits = [limit for limit in bold.limits if limit > explorer.limit_bytes]
     if not limits:
         return ()

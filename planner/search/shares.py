@@ -23,7 +23,7 @@ from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.space import LegalityReport
 from planner.search.costed import CostedJob, cost_candidates, cost_job
 from planner.search.explorer import Explorer
-from planner.search.limit_results import Effort, LimitResult, LimitSearch, Point, Progress
+from planner.search.limit_results import Effort, LimitResult, LimitSearch, Point, Progress, looks
 
 # None: what is costed is beside the point.
 Cost = Callable[[Job], CostedJob | None]
@@ -83,12 +83,8 @@ class CostedShares:
     ) -> SharesExplorer:
         """Search of all layouts at all shares, among plans that fit with at least `probability` (as
         the job asks); `limit_bytes`: a tighter limit on the peak."""
-        count = len(self.jobs)
-        pooled = replace(
-            effort,
-            most_solves=effort.most_solves * count,
-            most_effort_s=effort.most_effort_s * count,
-        )
+        solves = effort.most_solves
+        pooled = replace(effort, most_solves=None if solves is None else solves * len(self.jobs))
         explorers = [job.explorer(pooled, probability) for job in self.jobs]
         if limit_bytes is not None:
             for one_explorer in explorers:
@@ -182,14 +178,14 @@ class SharesExplorer(LimitSearch):
     ) -> None:
         super().__init__(explorers[0].effort, explorers[0].spent, progress)
         self.explorers = tuple(explorers)
-        spent, deadline = self.spent, explorers[0].deadline
+        self._best: Point | None = None
         best = min(explorer.best_even() for explorer in explorers)
         for index, explorer in enumerate(explorers):
             explorer.source, explorer.best_beside = index, best
-            explorer.spent, explorer.deadline = spent, deadline
+            explorer.spent, explorer.working = self.spent, self.working
         self._least_bound = np.inf if complete else 0.0
         if not complete:
-            spent.stopped = "time-limit"
+            self.spent.stopped = "time-limit"
 
     @property
     def limit_bytes(self) -> float:
@@ -201,6 +197,13 @@ class SharesExplorer(LimitSearch):
         """Memory limits of the ladder, from the largest down, bytes."""
         return [float(limit) for limit in self.explorers[0].limits]
 
+    def found(self) -> str:
+        """Tokens/s of the best plan so far at the limit that is looked at."""
+        if self._best is None:
+            return ""
+        tokens_per_s = self.explorers[0].cost_model.job.seq / self._best.sample_s
+        return f"{tokens_per_s:,.0f} tokens/s so far"
+
     def descend(self, limits: Sequence[float]) -> None:
         """Take other memory limits, at all shares."""
         for explorer in self.explorers:
@@ -211,14 +214,16 @@ class SharesExplorer(LimitSearch):
         limit = float(self.explorers[0].limits[index])
         known = [explorer.best_known(limit) for explorer in self.explorers]
         best = _fastest([point for point in known if point is not None])
-        bound = self._least_bound
-        for explorer in self.explorers:
-            limit_result = explorer.climb(
-                index, min(target_sample_s, np.inf if best is None else best.sample_s)
-            )
-            best = _fastest([point for point in (best, limit_result.point) if point is not None])
-            bound = min(bound, limit_result.bound)
-        return LimitResult(limit, best, bound)
+        for look in looks(self.effort, self.spent):
+            for number, explorer in enumerate(self.explorers):
+                self._best = best
+                self.working()
+                part = look.part(self.spent, len(self.explorers) - number)
+                point = explorer.look(index, part, _target(best, target_sample_s))
+                best = _fastest([point for point in (best, point) if point is not None])
+        target = _target(best, target_sample_s)
+        bounds = [explorer.result(index, target).bound for explorer in self.explorers]
+        return LimitResult(limit, best, min(self._least_bound, *bounds))
 
     def as_good(self, result: LimitResult) -> LimitResult:
         """The result with the lightest costed layout that is as good as its plan: undominated among
@@ -235,6 +240,11 @@ class SharesExplorer(LimitSearch):
     def unable_to_improve(self) -> int:
         """Shapes never solved whose bounds show that they cannot improve any plan found."""
         return sum(explorer.unable_to_improve() for explorer in self.explorers)
+
+
+def _target(best: Point | None, target_sample_s: float) -> float:
+    """Sample time that a plan must beat."""
+    return min(target_sample_s, np.inf if best is None else best.sample_s)
 
 
 def _fastest(points: Sequence[Point]) -> Point | None:

@@ -19,7 +19,7 @@ from planner.search.limit_results import Effort, LimitResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Work for one changed job.
-TRIAL_EFFORT = Effort(most_solves=16)
+TRIAL_EFFORT = Effort(most_solves=16, most_work_s=4.0)
 
 
 def cost_altered(job: Job, factors: Factors) -> CostedJob:

@@ -30,7 +30,7 @@ from planner.search.trial import Trial, cost_altered, search_costed
 from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
-EFFORT = Effort(most_solves=16, most_effort_s=0.3)
+EFFORT = Effort(most_solves=16, most_work_s=1.0)
 # A plan this much slower than the fastest was chosen for its memory.
 CHOSEN_FOR_MEMORY = 0.015
 
@@ -113,11 +113,12 @@ class _Solver:
 
     def changes(self) -> Iterator[JobChange]:
         yield from hardware_changes(self.job)
-        yield self.more_nodes()
+        cluster = self.job.cluster
+        if cluster.connects(cluster.num_gpus + cluster.gpus_per_node):
+            yield self.more_nodes()
         for text, request in dropped_choices(self.request).items():
             job = self.placed(request)
             yield JobChange("choice", text, f"without {text}", job)
-        cluster = self.job.cluster
         crosses = cluster.num_gpus > cluster.scale_up_domain_gpus == self.plan.degrees.tp
         if crosses and not self.job.allow_tp_across_domains:
             free = replace(self.job, allow_tp_across_domains=True)

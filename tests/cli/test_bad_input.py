@@ -179,10 +179,10 @@ def test_a_folder_that_takes_no_files(
 ) -> None:
     """As /proc does, which calls itself writable."""
 
-    def refuse(**_options: object) -> None:
+    def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("planner.job.written.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("planner.job.written.os.fsync", refuse)
     path = tmp_path / "plans.json"
     result = run(
         "search", "--model", "gpt2", "--gpus", "1xH100", "--gbs", "8", "-o", str(path)

@@ -58,6 +58,22 @@ def test_experts_are_split_as_the_framework_does(run: Run) -> None:
     assert "tp4 pp1 ep4 dp1" in result.stdout
 
 
+def test_deepspeeds_pipeline_counts_embedding_and_head_as_layers(run: Run, tmp_path: Path) -> None:
+    """BLOOM's and GLM-130B's 70 layers, which no number of their stages divides."""
+    config = {
+        "model_type": "gpt2", "n_layer": 70, "n_embd": 12288, "n_head": 96, "n_positions": 2048,
+        "vocab_size": 150528, "activation_function": "gelu",
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    job = ("evaluate", "--model", str(path), "--gpus", "96xA100", "--framework",
+           "megatron-deepspeed", "--tp", "4", "--gbs", "96", "--precision", "fp16")  # fmt: skip
+    for pp, layers in ((8, "8,9x6,8"), (12, "5,6x10,5")):
+        result = run(*job, "--pp", str(pp), "--layers-per-stage", layers)
+        assert f"pp{pp}" in result.stdout, result.output
+    refused(run(*job, "--pp", "8", "--layers-per-stage", "8,10,9x4,8,8"), "split-expressible")
+
+
 def test_uneven_layers_are_taken(run: Run) -> None:
     result = run(
         "evaluate", *MAIN, "--tp", "4", "--pp", "4", "--cp", "2", "--layers-per-stage", "19,20,21x2"

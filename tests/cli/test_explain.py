@@ -154,7 +154,7 @@ def test_difference_is_taken_at_the_plans_batch() -> None:
     [
         ("nonsense", ("not valid JSON", "planner search")),
         ("[1]", ("not a plan file",)),
-        ('{"version": 99}', ("version 99", "reads versions 1 to 6")),
+        ('{"version": 99}', ("version 99", "reads versions 1 to 7")),
         ('{"version": 1}', ("field", "planner search")),
         ("\xff", ("not valid JSON",)),
     ],

@@ -12,6 +12,7 @@ from hardware.schema import FABRIC_TITLES, Cluster
 from hardware.transport import VARIABLES, TransportSettings, read_transport, transport_changes
 from planner.cost.inputs import LinkInputs
 from planner.predict.links import link_inputs
+from tests.cli.conftest import run_cli
 
 _IB, _EFA, _ONE_NODE, _PCIE = "32xA100-80GB", "32xaws-p5", "8xH100", "8xRTX4090"
 
@@ -136,3 +137,15 @@ def test_nodes_without_a_network_are_refused(tmp_path: Path, none: str) -> None:
     two = _file(tmp_path, f'num_gpus = 64\nlike = "dgx-h100"\n{none}\n')
     with pytest.raises(HardwareError, match="ethernet"):
         load_cluster_file(two)
+
+
+def test_a_node_without_a_network_is_searched_alone(tmp_path: Path) -> None:
+    """What would help, and what if, try no more nodes than there can be."""
+    file = _file(tmp_path, 'num_gpus = 8\nlike = "dgx-h100"\nfabric = "none"\n')
+    plans = tmp_path / "plans.json"
+    job = ("--cluster", str(file), "--gbs", "8", "-q")
+    assert run_cli("search", "--model", "llama-3.2-1b", *job, "-o", str(plans)).exit_code == 0
+    asked = run_cli("explain", str(plans), "1", "--what-if", "--no-neighbours", "-q")
+    assert asked.exit_code == 0, asked.output
+    assert "one more node" not in asked.output
+    assert run_cli("search", "--model", "405b", *job, "--time-limit", "2").exit_code == 1

@@ -14,9 +14,11 @@ from constraints.layout import LAYOUT_RULES
 from constraints.layout_context import Recomputation
 from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout
-from planner.search.block_bound import NO_BOUND, applies, least_step
+from planner.search.block_bound import NO_BOUND, StageSeconds, applies, least_step
 from planner.search.block_holdings import Block, Recompute, StagesThatHold, run_codes, sequence
+from planner.search.fractional_bound import Prices, least_step_s
 from planner.search.layout_model import SolverOptions, chunks, solve_layout
+from planner.search.limit_results import Spent
 from planner.search.terms import memory_numbers
 from tests.search.brute import context, step_time_s
 from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_terms
@@ -26,7 +28,7 @@ from tests.search.test_layout_model import GIB, best_by_exhaustion, synthetic_te
 @given(
     st.integers(0, 10_000),
     st.sampled_from([(2, 1), (2, 2), (3, 1)]),
-    st.sampled_from(["none", "all", "shared"]),
+    st.sampled_from(["none", "all", "shared", "free"]),
     st.lists(st.integers(0, 2), min_size=6, max_size=6),
     st.floats(4.0, 12.0),
     st.sampled_from([0.0, 1.0]),
@@ -53,6 +55,17 @@ def test_no_layout_beats_the_bound(
         head_layers=1 + seed % 3,
     )
     best = best_by_exhaustion(terms, ctx)
+    seconds, memory, prices = StageSeconds(terms, ctx), StagesThatHold(ctx), dict[object, Prices]()
+    by_prices_s = least_step_s(seconds, memory, 1e3, prices, Spent())
+    assert by_prices_s <= min(1e3, best * (1.0 + 1e-9))
+    # Any prices will do: those of a shape with less memory.
+    tight = with_second_layer(memory_numbers(terms, 0.9 * limit_gib * GIB))
+    less = StagesThatHold(replace(ctx, memory=tight))
+    least_step_s(seconds, less, 1e3, prices, Spent())
+    assert least_step_s(seconds, memory, 1e3, prices, Spent()) == pytest.approx(by_prices_s)
+    assert least_step_s(seconds, memory, 0.9 * by_prices_s, prices, Spent()) <= best
+    if recomputation == "free":
+        return
     found = least_step(terms, ctx, np.inf)
     assert found.step_s <= best * (1.0 + 1e-9)
     enough = 0.5 * (found.step_s + 0.01)
@@ -190,4 +203,4 @@ def test_later_starts_of_a_run_repeat_earlier_ones(
 
 def test_a_bound_that_is_out_of_time_says_nothing() -> None:
     terms, ctx = alternating("shared", 60.0)
-    assert least_step(terms, ctx, np.inf, deadline=0.0) == NO_BOUND
+    assert least_step(terms, ctx, np.inf, spent=Spent(deadline=0.0)) == NO_BOUND

@@ -150,7 +150,7 @@ def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
         request = request.model_copy(update={"recompute": ("none", "mlp", "full")})
     job = mixing(request, "any") if framework == "any" else request.resolve()
     costed_job = cost_job(with_layers(job, 6))
-    explorer = costed_job.explorer(Effort(most_effort_s=20.0))
+    explorer = costed_job.explorer(Effort(most_work_s=60.0))
     kept = [limit_result for limit_result in explore(explorer) if limit_result.point is not None]
     assert kept
     assert all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in kept)

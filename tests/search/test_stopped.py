@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None
     assert not cut.proven
     assert cut.gap == 1.0
     assert all(plan.gap == 1.0 and plan.status == "feasible" for plan in cut.plans)
-    assert any("no time was left for 10 of the choices" in note for note in cut.notes)
+    assert any(re.search(r"no time was left for \d+ of the choices", note) for note in cut.notes)
 
 
 def test_a_time_limit_that_ends_costing_leaves_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +140,8 @@ def test_ctrl_c_gives_the_front_so_far(whole: SearchResult) -> None:
 
 def test_a_second_ctrl_c_ends_it() -> None:
     def insist(_what: str, _done: int, _total: int) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         find_plans(REQUEST, progress=insist)
@@ -152,12 +154,14 @@ def test_the_solver_leaves_ctrl_c_to_the_search() -> None:
 COMMAND = """
 import os, signal, sys
 from planner.search.explorer import Explorer
-climb = Explorer.climb
-def interrupted(self, index, beside):
-    if index == 1:
+look_at = Explorer.look
+sent = []
+def interrupted(self, index, look, beside):
+    if index == 1 and not sent:
+        sent.append(index)
         os.kill(os.getpid(), signal.SIGINT)
-    return climb(self, index, beside)
-Explorer.climb = interrupted
+    return look_at(self, index, look, beside)
+Explorer.look = interrupted
 from planner.cli.program import main
 sys.argv = ["planner", "search", "--model", "llama-3.2-1b", "--gpus", "4xL40S", "--gbs", "16",
             "--seq", "4096", "--pp", "2,4", "--cp", "1", "--mbs", "1", "--without", "cuda-graphs",

@@ -205,6 +205,8 @@ class FrameworkProfile(Frozen):
     # Multi-token prediction: only where somebody asks (Megatron's --mtp-num-layers, torchtitan's
     # num_mtp_layers: none by default), as the model has it, or not at all.
     mtp: Literal["asked", "model", "never"] = "asked"
+    # Tokens of a chunk of Mamba-2's scans, where the framework has its own; 0: the model's.
+    scan_chunk: int = 0
     # What fp8 and fp4 change; a precision that is not listed changes no tensor.
     low_precision: tuple[PrecisionMode, ...] = ()
     # The one that people train in unless they say otherwise.

@@ -25,6 +25,7 @@ from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
 from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
+from planner.launch.read.undecided import RULE as BRANCH
 from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees, Plan
@@ -193,12 +194,15 @@ def _hides_prediction(problem: Problem) -> bool:
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
     """Errors first, then what no answer changes; rules that the user ignores become notes."""
     eased = [replace(p, severity="note") if p.rule in ignored else p for p in problems]
-    ranks = {"error": 0, "missing": 2, "warning": 3, "note": 4}
+    ranks = {"error": 0, "missing": 3, "warning": 4, "note": 5}
 
     def rank(problem: Problem) -> int:
-        """What is not modelled stands before what is missing."""
+        """What is not modelled stands before what is missing, and after the branch that decides
+        whether it is asked for."""
+        if problem.rule == BRANCH and problem.severity == "missing":
+            return 1
         not_modelled = problem.rule == "not-predictable" and problem.severity == "warning"
-        return 1 if not_modelled else ranks[problem.severity]
+        return 2 if not_modelled else ranks[problem.severity]
 
     return tuple(sorted(dict.fromkeys(eased), key=rank))
 

@@ -239,7 +239,7 @@ def _differences(here: Setup, there: Setup) -> Iterator[tuple[str, Any, Any]]:
             yield key, one, other
     if isinstance(here.request, LaunchRequest) and here.request.shape is not None:
         spec, profile = there.request.find_model().spec, there.request.find_framework()
-        trained = spec.with_mtp(there.request.trained_mtp(spec, profile))
+        trained = there.request.trained_model(spec, profile)
         yield from _model_differences(here.request.shape, trained)
 
 

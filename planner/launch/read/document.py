@@ -154,7 +154,10 @@ def _marked(
     if len(found) > MOST_SETTINGS:
         raise UsageError(f"{path}: more than {MOST_SETTINGS:,} settings: no launch has as many")
     # `${model.hidden_size}` stands for another setting of the file.
-    told = {key: value for key, value in found if isinstance(value, str | int | float)} | variables
+    told: dict[str, object] = {
+        key: value for key, value in found if isinstance(value, str | int | float)
+    }
+    told |= variables
     settings = {key: _setting(key, value, places.get(key), text, path) for key, value in found}
     return Document(path, {key: _filled(one, told) for key, one in settings.items()})
 

@@ -54,7 +54,7 @@ def own_options(
 ) -> tuple[Problem, ...]:
     """What there is to say of a program's own options. `sharded_by`: a configuration that says how
     it is sharded, whatever own options ask for."""
-    tops = {name.partition(".")[0]: setting for name, setting in reversed(named.items())}
+    tops = {name.partition(".")[0]: setting for name, setting in reversed(list(named.items()))}
     own = {name: tops[name] for name in reversed(tops) if name not in hf_names() | _OTHER_NAMES}
     slips = {name: near for name in own if (near := _slip(name))}
     asked = [name for name in own if is_switched(named, name) and not _NOT_THESE.search(name)]
@@ -73,7 +73,7 @@ def own_options(
 _OTHER_NAMES = frozenset((
     *meanings("trainer-names"), *left_out("trainer"), *left_out("trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
-    "fsdp_config", "optimizer_kernel", "train_mode",
+    "fsdp_config", "optimizer_kernel", "train_mode", "steps",
 ))  # fmt: skip
 
 

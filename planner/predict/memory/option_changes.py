@@ -261,10 +261,8 @@ class OptionChanges:
             if technique.name in self.job.techniques or not self._works(technique):
                 continue
             changed = self.setup.request.with_technique(technique.name)
-            flags, rounds = (
-                f"--with {technique.name}",
-                OTHER_ROUNDING if technique.effect == "numerics" else "",
-            )
+            rounds = OTHER_ROUNDING if technique.effect == "numerics" else ""
+            flags = f"--with {technique.name}"
             yield OptionChange(technique.name, flags, request=changed, learns=rounds)
 
     def _works(self, technique: Technique) -> bool:

@@ -71,7 +71,7 @@ class PoolExplorer(LimitSearch):
         self.pool = pool
         self.model = model
         self.columns = columns
-        super().__init__(effort, Spent(), progress)
+        super().__init__(effort, Spent(effort.deadline), progress)
         self.limits: tuple[float, ...] = ()
         self._ladder: tuple[float, ...] = ()
         self.solved: list[PoolPoint] = []
@@ -177,7 +177,7 @@ class PoolExplorer(LimitSearch):
         """Begin a search under the limits of the parts, bytes."""
         self.limits = tuple(limits)
         self.solved, self.solver_bounds, self._proven = [], [], {}
-        self.spent.solves, self.spent.effort_s = 0, 0.0
+        self.spent.solves, self.spent.work_s = 0, 0.0
 
     @property
     def limit_bytes(self) -> float:
@@ -187,8 +187,7 @@ class PoolExplorer(LimitSearch):
     @property
     def tired(self) -> bool:
         """Whether the work that is allowed is done."""
-        spent, effort = self.spent, self.effort
-        return spent.effort_s >= effort.most_effort_s or spent.solves >= effort.most_solves
+        return self.spent.tired(self.effort)
 
     def descend(self, limits: Sequence[float]) -> None:
         """Take other limits, in bytes of the largest memory."""
@@ -276,7 +275,7 @@ class PoolExplorer(LimitSearch):
         return not broken_but_memory(self.even(row), ctx)
 
     def _is_over(self) -> bool:
-        return self.spent.is_over(self.effort.deadline) or self.tired
+        return self.spent.is_over or self.tired
 
     def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
         """Note the shapes that may still beat `target`."""
@@ -293,8 +292,7 @@ class PoolExplorer(LimitSearch):
         within_s = (bound * gbs, target / (1.0 + TIE) * gbs)
         options = replace(self.effort.options, wall_s=seconds_left(self.effort.deadline))
         solution = solve_layout(terms, ctx, options, within_s)
-        self.spent.solves += 1
-        self.spent.effort_s += solution.effort_s
+        self.spent.add_solve(solution.effort_s)
         self.solved_rows.add(row)
         if solution.layout is None:
             return None, max(solution.bound_s / gbs, bound)

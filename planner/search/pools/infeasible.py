@@ -25,13 +25,21 @@ from planner.search.changes import (
     shorter_sequences,
     smaller_optimizers,
 )
-from planner.search.infeasibility import GIB, ConflictingRule, DoesNotFitError, WhyNothingFits
+from planner.search.infeasibility import (
+    GIB,
+    ConflictingRule,
+    DoesNotFitError,
+    Verdict,
+    WhyNothingFits,
+    silent,
+    with_relaxations,
+)
 from planner.search.limit_results import Effort, LimitResult, Until
 from planner.search.pools.explorer import PoolExplorer
 from planner.search.relaxations import ChangeOutcome, Kinds, Tried, find_relaxations
 
 # Work for one change: enough to find a plan, not to prove it the fastest.
-_EFFORT = Effort(most_solves=10, most_effort_s=0.5)
+_EFFORT = Effort(most_solves=10, most_work_s=1.2)
 # Doublings of the GPUs that are tried.
 _DOUBLINGS = 2
 
@@ -45,6 +53,7 @@ def pool_nothing_fits(
     search: Search,
     *,
     relaxed: bool,
+    verdict: Verdict = silent,
 ) -> DoesNotFitError:
     """The error to raise when no plan fits a pool; `relaxed`: searches what would.
 
@@ -52,11 +61,6 @@ def pool_nothing_fits(
     """
     jobs = explorer.model.jobs
     until = Until(explorer.effort.deadline)
-    at, tried = Situation(request, jobs[0], 0), Tried([], [])
-    if relaxed:
-        with until.interruptible():
-            check = partial(_verify, search)
-            tried = find_relaxations(at, explorer.progress, until, _KINDS, check)
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,
@@ -66,12 +70,15 @@ def pool_nothing_fits(
         proven=not explorer.stopped and bool(np.isinf(limit_results[0].bound)),
         conflict=(_memory(explorer),),
         layouts=(),
-        relaxations=tuple(tried.found),
-        in_vain=tuple(tried.in_vain),
-        stopped=until.stopped,
-        untried=until.untried,
+        relaxations=(),
     )
-    return DoesNotFitError(why)
+    verdict(why)
+    at, tried = Situation(request, jobs[0], 0), Tried([], [])
+    if relaxed:
+        with until.interruptible():
+            check = partial(_verify, search)
+            tried = find_relaxations(at, explorer.progress, until, _KINDS, check)
+    return DoesNotFitError(with_relaxations(why, tried.found, tried.in_vain, until))
 
 
 def _memory(explorer: PoolExplorer) -> ConflictingRule:

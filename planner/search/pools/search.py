@@ -25,6 +25,7 @@ from planner.predict.shapes import no_legal_shape, rule_context
 from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
 from planner.search.exact_front import front
+from planner.search.infeasibility import Verdict, silent
 from planner.search.limit_results import Effort, Progress
 from planner.search.outcome import (
     best_point,
@@ -84,6 +85,7 @@ def search_pool(
     fastest_only: bool = False,
     short: int | None = None,
     relaxed: bool = True,
+    verdict: Verdict = silent,
 ) -> SearchResult:
     """`planner.find_plans` for GPUs of several types; see there."""
     started = time.perf_counter()
@@ -103,7 +105,9 @@ def search_pool(
     if not points:
         from planner.search.pools.infeasible import pool_nothing_fits
 
-        raise pool_nothing_fits(request, explorer, limit_results, _fastest, relaxed=relaxed)
+        raise pool_nothing_fits(
+            request, explorer, limit_results, _fastest, relaxed=relaxed, verdict=verdict
+        )
     found = of_front(
         points, limit_results, plan_of, sort=sort, top=top, resolution=jobs[0].resolution,
         whole=short is None and not (fastest_only or explorer.tired), stopped=explorer.stopped,

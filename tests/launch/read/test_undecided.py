@@ -67,6 +67,8 @@ def test_a_branch_is_named_with_its_line(folder: ReadFolder) -> None:
     programs = folder({"train.sh": _BRANCHES["programs"]})
     said = next(item for item in programs.problems if item.rule == "undecided-branch")
     assert "pretrain_gpt.py" in said.text and "pretrain_t5.py" in said.text
+    # Not what one of the programs trains.
+    assert judged(programs).unpredictable[0].rule == "undecided-branch"
 
 
 @pytest.mark.parametrize(

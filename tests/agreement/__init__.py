@@ -1,0 +1,1 @@
+"""Search, `evaluate`, `launch` and `check` agree about every plan of varied searches."""
