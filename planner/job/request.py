@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from constraints.context_kinds import ContextKind
-from hardware.frozen import Frozen
+from hardware.frozen import Named
 from hardware.load import load_cluster_file
 from hardware.schema import Cluster
 from planner.job.batch_ramp import Batch, read_ramp
@@ -108,7 +108,7 @@ def parse_resolution(text: str) -> Resolution:
     return found
 
 
-class Request(Frozen):
+class Request(Named):
     """A planning request in the user's words; `resolve` turns it into a `Job`.
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a

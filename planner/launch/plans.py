@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from hardware.plain_text import demand_plain
 from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.frameworks import RecomputeMode, load_framework
@@ -239,7 +240,13 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
 def _absolute(given: str) -> str:
     """A path from wherever the plan file will lie; a catalogue name as it is."""
     path = Path(given).expanduser()
-    return str(path.resolve()) if catalog_name(given) is None and path.exists() else given
+    if catalog_name(given) is not None or not path.exists():
+        return given
+    try:
+        demand_plain(whole := str(path.resolve()), "the path")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return whole
 
 
 def _named_schedule(plan: Plan) -> str | None:
