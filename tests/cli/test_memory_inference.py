@@ -151,7 +151,7 @@ def test_what_the_logs_do_not_cover_is_said() -> None:
         (("--model", "8b", "--kv-cache", "fp4"), ("'fp4'", "fp8")),
         (("--model", "8b", "--engine", "trt"), ("'trt'", "vllm-0.19")),
         (("--model", "8b", "--batch", "-3"), ("-3", "1<=x<=1000000")),
-        (("--model", "8b", "--context", "many"), ("'many'", "8Ki")),
+        (("--model", "8b", "--context", "many"), ("'many'", "8K (8,192)")),
         (("--model", "8b", "--context", "1T"), ("--context", "134,217,728")),
         (("--model", "8b", "--max-num-seqs", "0"), ("--max-num-seqs", "0 is not")),
         (("--model", "8b", "--dp", "0"), ("--dp 0",)),
