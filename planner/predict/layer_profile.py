@@ -7,6 +7,7 @@ summed from (`planner.cost.piece_compute.compute_terms`, `piece_traffic.communic
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -124,9 +125,12 @@ class _CoreView:
 
     def __init__(self, cost_model: CostModel, key: Rows, costs: Rows) -> None:
         self.cost_model, self.key, self.costs = cost_model, key, costs
-        inputs = cost_model.inputs
-        self.job, self.framework, self.gpu = (record(one)[()] for one in inputs[:3])
-        self.network = inputs[3]
+        *inputs, self.network = cost_model.inputs
+        # Records stand for the named tuples that the core's signatures name.
+        self.job: Any
+        self.framework: Any
+        self.gpu: Any
+        self.job, self.framework, self.gpu = (record(one)[()] for one in inputs)
         self.ops = rows(cost_model.op_table.ops, f.OP_ROW)
         self.collectives = rows(cost_model.op_table.collectives, f.COMM_ROW)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.job.frameworks.targets import targets_by_profile
+from planner.job.frameworks.names import target_of_profile
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, plural, share
 from planner.job.request import Request
@@ -106,16 +106,11 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
     if answer.result is not None:
         yield error_note(answer.result.plans)
         yield "Largest: all else as asked; sequences at powers of two, models of the catalogue."
-        files = ", and files to launch" if _is_launched(answer.request) else ""
-        yield f"All plans between them{files}:"
+        launches = target_of_profile(answer.result.request.framework) is not None
+        yield f"All plans between them{', and files to launch' if launches else ''}:"
         yield f"    {command}"
     if answer.untried:
         yield f"No time was left for: {', '.join(answer.untried)}."
-
-
-def _is_launched(request: Request) -> bool:
-    """Whether a launch target writes files for the framework."""
-    return request.find_framework().name in targets_by_profile()
 
 
 @as_report

@@ -166,9 +166,13 @@ def _front_text(result: SearchResult, plans: Numbered) -> str:
         return f"{count}{more}; not proven"
     if open_plans:
         faster = f"up to {share(worst)} faster plans"
-        if max(result.plans, key=lambda plan: plan.tokens_per_s).status == "optimal":
+        fastest = max(result.plans, key=lambda plan: plan.tokens_per_s)
+        if fastest.status == "optimal":
             proven = "the fastest is proven optimal, not all lighter ones"
             return f"{count}{more}; {proven}: {faster} as light may exist"
+        if fastest.gap is not None and fastest.gap < worst:
+            near = f"the fastest is at most {share(fastest.gap)} from the best"
+            return f"{count}{more}; not proven: {near}; of lighter ones {faster} may exist"
         return f"{count}{more}; not proven: {faster} may exist"
     return (
         f"{count}{more}. Each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "

@@ -97,13 +97,3 @@ def test_memory_without_degrees_names_a_plan_that_fits(run: Run) -> None:
     assert "--gpus 8xA100 --gbs 48" in " ".join(stated.stdout.split())  # 2 x 3 x dp 8
     chosen = run("memory", "--model", "8b", "--gpus", "8xA100", "--mbs", "1", "--tp", "1")
     assert "as a search found" not in " ".join(chosen.stdout.split())
-
-
-@pytest.mark.parametrize(("framework", "files"), [("torchtune", False), ("deepspeed", True)])
-def test_files_are_offered_where_a_target_writes_them(
-    run: Run, framework: str, files: bool
-) -> None:
-    asked = ("--model", "llama-3.2-1b", "--gpus", "1xH100", "--gbs", "4", "--seq", "2048")
-    result = run("fit", *asked, "--framework", framework)
-    assert "All plans between them" in result.stdout
-    assert ("files to launch" in result.stdout) is files
