@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import tomli as tomllib
 
 from hardware.errors import HardwareError
+from hardware.plain_text import unguarded_cell
 
 # Plan files and lists of prices are the largest that people have.
 MOST_BYTES = 64 * 2**20
@@ -127,7 +128,9 @@ def csv_rows(text: str, origin: str, delimiter: str = ",") -> Iterator[tuple[int
     """(number of its line, cells) of each row of a CSV text that holds any. HardwareError."""
     reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
     try:
-        yield from ((reader.line_num, cells) for cells in reader if any(cells))
+        for cells in reader:
+            if any(cells):
+                yield reader.line_num, [unguarded_cell(cell) for cell in cells]
     except csv.Error as error:
         raise HardwareError(f"{origin}, line {reader.line_num}: is not CSV ({error})") from None
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from hardware.errors import HardwareError, did_you_mean
 from hardware.files import csv_rows, read_text
-from hardware.frozen import Frozen
+from hardware.frozen import Named
 from hardware.load import CATALOG, MOST_GPUS, load_gpu
 from hardware.ranges import LARGEST_PRICE
 
@@ -62,7 +62,7 @@ def _demand_date(text: str) -> str:
 Date = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$"), AfterValidator(_demand_date)]
 
 
-class Price(Frozen):
+class Price(Named):
     """One row of `catalog/prices.csv`: price of a GPU for an hour, its share of the host included.
 
     `gpu` is a catalogue name; `date` is empty if unknown. `instance` of `instance_gpus` GPUs is

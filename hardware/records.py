@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from hardware.frozen import Frozen
+from hardware.frozen import Named
 from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
 from hardware.sharp import generation, leaf_nodes, with_sharp
 from hardware.units import (
@@ -30,7 +30,7 @@ from hardware.units import (
 AS_THE_NICS = "as the NICs"
 
 
-class _Record(Frozen):
+class _Record(Named):
     def quantities(self) -> dict[str, Quantity]:
         """Every number of the record by field name (`peak.bf16` for those in a table)."""
         found: dict[str, Quantity] = {}

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from hardware.calibration import Calibration
 from hardware.errors import HardwareError
-from hardware.frozen import Frozen
+from hardware.frozen import Named
 
 Vendor = Literal["nvidia", "amd"]
 Architecture = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
@@ -36,7 +36,7 @@ FABRIC_TITLES = {
 }
 
 
-class Gpu(Frozen):
+class Gpu(Named):
     """One accelerator as torch sees it: one device, one rank (MI250X: one of its two dies).
 
     `peak_flop_per_s`: dense datasheet peak by dtype; a dtype that is absent is not supported.
@@ -89,7 +89,7 @@ class Gpu(Frozen):
             ) from None
 
 
-class Cluster(Frozen):
+class Cluster(Named):
     """Some GPUs in nodes of one shape.
 
     A node with fewer GPUs than the shape has (`2xH100`) is a partial node: `gpus_per_node` is

@@ -178,6 +178,8 @@ def show_study(
     if style == "json":
         click.echo(study_text(study), nl=False)
     elif style == "csv":
-        click.echo(study.to_frame().to_csv(index=False), nl=False)
+        from planner.search.frame import csv_text
+
+        click.echo(csv_text(study.to_frame()), nl=False)
     else:
         print_report(report(study))

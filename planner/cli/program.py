@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TextIO
 import click
 from click.shell_completion import CompletionItem
 
+from hardware.plain_text import demand_plain
 from planner._version import __version__
 from planner.cli.declared import command, commands
 from planner.cli.errors import DEBUG_VARIABLE, CommandRefusal, ExitStatus, flush_output, refusing
@@ -89,8 +90,8 @@ class LazyGroup(click.Group):
     ) -> click.Context:
         """As click does; what goes wrong is a refusal."""
         with refusing():
-            for text in args:
-                _demand_text(text)
+            for before, text in itertools.pairwise(("", *args)):
+                _demand_text(text, before)
                 if text.startswith("--"):
                     option = text.partition("=")[0]
                     refuse_unmodelled(option, option)
@@ -120,8 +121,18 @@ def _demand_two_dashes(command: click.Command, args: list[str]) -> None:
             raise click.NoSuchOption(name, possibilities=meant)
 
 
-def _demand_text(argument: str) -> None:
-    """Refusal of what no text holds: bytes that are not UTF-8, zero bytes."""
+# Options whose values are text of a script, which may have several lines.
+_SCRIPT_TEXT = ("--env",)
+
+
+def _demand_text(argument: str, before: str) -> None:
+    """Refusal of what no text holds: bytes that are not UTF-8, zero bytes; and of control
+    characters, which no name holds. `before`: the argument before it."""
+    if before not in _SCRIPT_TEXT and not argument.startswith(_SCRIPT_TEXT):
+        try:
+            demand_plain(argument, "the argument")
+        except ValueError as error:
+            raise CommandRefusal(str(error), ExitStatus.WRONG_INPUT) from None
     if "\0" in argument or (
         not argument.isascii() and argument != argument.encode(errors="replace").decode()
     ):

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from planner.cli.comparing import how
 from planner.cli.errors import ExitStatus
 from planner.cli.options import (
     OutputFormat,
@@ -27,15 +26,11 @@ from planner.cli.output import (
     write_result_plot,
 )
 from planner.cli.progress import compile_if_first_run, watched
-from planner.compare.cluster_front import search_clusters, shortened
-from planner.compare.offers import several_clusters
 from planner.job.errors import UsageError
 from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.job.written import write_text
 from planner.launch.plans import find_plans
-from planner.report.cluster_front import cluster_front_report
-from planner.report.fit import nothing_fits_report, remedies_report, verdict_report
 from planner.report.search import search_report
 from planner.report.tables import Report
 from planner.search.fewer_gpus import faster_on_fewer
@@ -134,6 +129,8 @@ def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
 
 def _say_verdict(said: list[WhyNothingFits], why: WhyNothingFits) -> None:
     """Print that nothing fits before what would is searched."""
+    from planner.report.fit import verdict_report
+
     print_report(verdict_report(why), sys.stderr)
     said.append(why)
 
@@ -149,6 +146,8 @@ def print_failure(why: WhyNothingFits, style: OutputFormat, *, said: bool) -> No
 
             click.echo(csv_text(pd.DataFrame(why.rows())), nl=False)
         case "text":
+            from planner.report.fit import nothing_fits_report, remedies_report
+
             print_report(remedies_report(why) if said else nothing_fits_report(why), sys.stderr)
 
 
@@ -160,6 +159,12 @@ def search_several(
     request: Request, options: dict[str, Any], sort: str, style: OutputFormat, output: Path | None
 ) -> None:
     """Search every cluster that --gpus names, print and write the front over all."""
+    # Comparing clusters takes an eighth of a second to import, which one cluster does without.
+    from planner.cli.comparing import how
+    from planner.compare.cluster_front import search_clusters, shortened
+    from planner.compare.offers import several_clusters
+    from planner.report.cluster_front import cluster_front_report
+
     if options["cluster"] is not None:
         raise UsageError("--cluster describes one cluster; with several --gpus leave it out")
 

@@ -30,6 +30,7 @@ OP_ROW = record_of(
     "forward_bytes", "backward_bytes", "forward_kernels", "backward_kernels", "low_precision",
     "pads_vocabulary", "rerun_with", "autocasts", "work_bytes", "issued", "host_waits",
     "forward_launches", "backward_launches", "forward_adds", "backward_adds",
+    "local",
 )  # fmt: skip
 # Of the optimizer: bytes of state beyond those of every parameter; temporaries of the update of one
 # matrix, and FLOP of all of them. `after_core`: 1 behind the core of attention in forward: a

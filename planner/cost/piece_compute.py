@@ -275,6 +275,8 @@ def op_seconds(
     Norms' weight gradients are left with the gradients of their inputs: one kernel makes both.
     """
     kind = int(op.kind)
+    if op.local > 0.0 and key.ep > 1.0:
+        return 0.0, 0.0, 0.0
     if kind == f.KIND_GEMM:
         return gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_GROUPED_GEMM:

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from hardware.files import shipped_toml
-from hardware.frozen import Frozen
+from hardware.frozen import Named
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
 
@@ -41,7 +41,7 @@ ADAMW_STATE_BYTES = 8.0
 Scope = Literal["all", "matrices", "factored"]
 
 
-class Optimizer(Frozen):
+class Optimizer(Named):
     """One optimizer as it is used; see `optimizers.toml`.
 
     `states`: type of each tensor of state; `master`, `gradient`: types of the master weights and

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from constraints.context_kinds import ContextKind
-from hardware.frozen import Frozen
+from hardware.frozen import Named
 from hardware.load import load_cluster_file
 from hardware.schema import Cluster
 from planner.job.batch_ramp import Batch, read_ramp
@@ -24,6 +24,7 @@ from planner.job.frameworks.profile import (
     frameworks_with,
 )
 from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
+from planner.job.frameworks.targets import profile_on
 from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
 from planner.job.job import (
@@ -108,7 +109,7 @@ def parse_resolution(text: str) -> Resolution:
     return found
 
 
-class Request(Frozen):
+class Request(Named):
     """A planning request in the user's words; `resolve` turns it into a `Job`.
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
@@ -315,8 +316,13 @@ class Request(Frozen):
         return found.model_copy(update={"spec": found.spec.without_biases()})
 
     def find_framework(self) -> FrameworkProfile:
-        """The profile that `framework` names."""
-        return load_framework(self.framework)
+        """The profile that `framework` names; on AMD's GPUs that of the framework in its place."""
+        named = load_framework(self.framework)
+        if self.gpus is None and self.cluster is None:
+            return named
+        gpu = self.find_cluster().gpu
+        there = profile_on(named.name, gpu.name, gpu.vendor)
+        return named if there == named.name else load_framework(there)
 
     def _dtype(self, framework: FrameworkProfile) -> DtypeModeName:
         """The dtype mode: fp32 with products in fp32 or TF32, else as asked or usual. UsageError

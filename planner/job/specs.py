@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hardware.frozen import Frozen
+from hardware.frozen import Named
 from planner.job.bounds import MOST_LAYERS, WIDEST
 
 Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
@@ -32,7 +32,7 @@ FfnKind = Literal["dense", "moe", "none"]
 BIASES = ("qkv_bias", "attention_out_bias", "mlp_bias", "head_bias", "norm_bias")
 
 
-class _Frozen(Frozen):
+class _Frozen(Named):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy that derives its cached properties anew; pydantic would copy their values."""
         copied = super().model_copy(update=update, deep=deep)

@@ -13,6 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
+from hardware.plain_text import guarded_cell
 from planner.job.errors import UsageError
 
 
@@ -69,18 +70,29 @@ def _value_at(record: object, path: str) -> Any:
     return value.model_dump() if hasattr(value, "model_dump") else value
 
 
-def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A table with a header; a cell that a row has not is empty."""
+def csv_text(
+    columns: Iterable[str], rows: Iterable[Mapping[str, Any]], *, guarded: bool = True
+) -> str:
+    """A table with a header; a cell that a row has not is empty. `guarded`: texts are no formulas
+    to a spreadsheet."""
     text = io.StringIO()
-    write_csv(text, columns, rows)
+    write_csv(text, columns, rows, guarded=guarded)
     return text.getvalue()
 
 
-def write_csv(file: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
+def write_csv(
+    file: TextIO,
+    columns: Iterable[str],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    guarded: bool = True,
+) -> None:
     """`csv_text` into an open file, row by row."""
     writer = csv.DictWriter(file, list(columns), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        cells = {name: guarded_cell(cell) for name, cell in row.items()} if guarded else row
+        writer.writerow(cells)
 
 
 def write_text(path: Path, text: str, *, force: bool) -> None:

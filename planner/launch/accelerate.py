@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from planner.job.job import Job
 from planner.launch.contract import (
@@ -13,7 +14,6 @@ from planner.launch.contract import (
     Launch,
     Refusal,
     RunCommand,
-    save_steps,
 )
 from planner.launch.hf_files import (
     FILES,
@@ -35,6 +35,7 @@ from planner.launch.settings_text import (
     section_choices,
     yaml_text,
 )
+from planner.launch.time_limit import save_steps
 
 CONFIG = "accelerate.yaml"
 _TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
@@ -73,7 +74,7 @@ def files(launch: Launch) -> Files:
         gpus=degrees.gpus,
         nodes=launch.nodes,
         dp=degrees.dp,
-        sections=yaml_text(sections(launch)),
+        sections=yaml_text(sections(launch)).rstrip("\n"),
     )
     title = f"{model.name} with accelerate and FSDP2."
     return {CONFIG: text, **hf_program(model, "accelerate.py.txt", title)}
@@ -122,8 +123,11 @@ def _mesh(launch: Launch) -> Iterator[WrittenSetting]:
 def command(launch: Launch) -> RunCommand:
     """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
     saving = ("--checkpoints", "${CHECKPOINTS}", "--save-steps", str(save_steps(launch)))
-    starts = {"launcher": "accelerate", "launcher_arguments": ("--config_file", CONFIG)}
-    return hf_command(_arguments(launch), saving, **starts)
+    starts: dict[str, Any] = {
+        "launcher": "accelerate",
+        "launcher_arguments": ("--config_file", CONFIG),
+    }
+    return hf_command(launch, _arguments(launch), saving, **starts)
 
 
 def _arguments(launch: Launch) -> dict[str, object]:
@@ -136,6 +140,8 @@ def _arguments(launch: Launch) -> dict[str, object]:
         "attn-implementation": attention(launch),
         "optim": {"sgd": "sgd", **_TORCHAO}.get(family, "adamw_torch"),
         "steps": "${TRAIN_STEPS}",
+        "learning-rate": "${LEARNING_RATE}",
+        "warmup-steps": "${WARMUP_STEPS}",
     }
     # torchao's optimizers have one way to update the parameters.
     if family not in _TORCHAO:

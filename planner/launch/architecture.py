@@ -17,7 +17,7 @@ from hardware.files import shipped_toml
 from planner.job.quantities import share
 from planner.job.specs import ModelSpec, MoeSpec, RopeScaling, StateSpaceSpec
 from planner.launch.contract import Refusal
-from planner.launch.settings_text import Value
+from planner.launch.quoting import Value
 
 # What names a model, or says how long its pretraining sequences were.
 NO_ARCHITECTURE = ("name", "family", "source", "pretraining_seq")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from planner.job.frameworks.techniques import Technique
@@ -85,11 +85,22 @@ OFFLOADED = "parameters, gradients and optimizer state in host memory"
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A setting that is the user's: a shell variable at the top of the script, from the
-    environment or `default`, which may name variables above it."""
+    environment or `default`, which may name variables above it.
+
+    `needed`: it must be set before the job is submitted; `holds`: a path, in terms of the
+    variable, that must exist then, where no container brings it.
+    """
 
     name: str
     default: str
     meaning: str
+    needed: bool = False
+    holds: str = ""
+
+
+def needed(name: str, meaning: str, holds: str = "") -> Variable:
+    """A variable that the user must set."""
+    return Variable(name, "", meaning, needed=True, holds=holds)
 
 
 FOLDER, RUN = "CHECKPOINTS", "RUN_NAME"
@@ -97,16 +108,26 @@ CHECKPOINTS_AT_HOME = "checkpoints"
 # Steps of a first run: enough to see memory settle and the step time repeat.
 TRIAL_STEPS = 50
 TRAIN_STEPS = Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial")
+PRETRAINED, STOP = "PRETRAINED", "STOP_AFTER_MINUTES"
+WARMUP_STEPS = Variable(
+    "WARMUP_STEPS", "5", "PLACEHOLDER, yours to choose: steps of warm-up, fewer than TRAIN_STEPS"
+)
 
 
-def save_steps(launch: Launch) -> int:
-    """Steps between checkpoints."""
-    # A search asks writers what they could not launch, and needs none of this.
-    from planner.compare.goodput import goodput, run_of
-    from planner.compare.settings import Settings
+def pretrained_variable(form: str, *, local: bool = True) -> Variable:
+    """The weights to start from; `form`: what the framework takes; `local`: only from a disk."""
+    return Variable(
+        PRETRAINED,
+        "",
+        f"weights to start from: {form}; empty: FROM SCRATCH, with random weights",
+        holds=f"${{{PRETRAINED}}}" if local else "",
+    )
 
-    interval_s = goodput(run_of(launch.job), Settings()).interval_s
-    return max(1, round(interval_s / launch.plan.step_time_s))
+
+def rate_variable(default: str, name: str = "LEARNING_RATE", what: str = "peak") -> Variable:
+    """A learning rate: a number that runs, which nobody chose for this job."""
+    meaning = f"PLACEHOLDER, yours to choose: {what} learning rate"
+    return Variable(name, default, meaning)
 
 
 def run_variable(launch: Launch) -> Variable:
@@ -121,9 +142,21 @@ def run_name(launch: Launch) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-")
 
 
+# Where checkpoints outlive the machines: on disks that a launcher's pods or machines mount.
+_CHECKPOINT_ROOTS = {"k8s": "/shared/checkpoints", "skypilot": "/checkpoints"}
+_AT_HOME = f"${{HOME}}/{CHECKPOINTS_AT_HOME}"
+
+
 def checkpoints_of(launch: Launch) -> str:
     """Where the checkpoints of a launch go unless the user says otherwise, as a shell says it."""
-    return f"$HOME/{CHECKPOINTS_AT_HOME}/{run_name(launch)}"
+    root = _CHECKPOINT_ROOTS.get(launch.nodes_as, f"$HOME/{CHECKPOINTS_AT_HOME}")
+    return f"{root}/{run_name(launch)}"
+
+
+def on_disk(entry: Variable, launch: Launch) -> Variable:
+    """A variable whose default lies on the disk that the launcher's machines share."""
+    root = _CHECKPOINT_ROOTS.get(launch.nodes_as, _AT_HOME)
+    return replace(entry, default=entry.default.replace(_AT_HOME, root))
 
 
 def folder_variable(data: str) -> Variable:
@@ -133,7 +166,7 @@ def folder_variable(data: str) -> Variable:
     """
     return Variable(
         FOLDER,
-        f"${{{data}:+${{HOME}}/{CHECKPOINTS_AT_HOME}/${{{RUN}}}}}",
+        f"${{{data}:+{_AT_HOME}/${{{RUN}}}}}",
         "folder of checkpoints on a disk of all nodes; a job that is started again goes on from "
         "the last; empty: none",
     )
@@ -157,8 +190,8 @@ class RunCommand:
     `environment`: variables with the reason for each. `launcher_arguments`: options
     of the process launcher itself, before the program (`--config_file accelerate.yaml`).
     `comments`: index in `argv` -> the comment line above that argument. A word of `argv` may name
-    a shell variable, as `${MEGATRON_LM}`; `demands` holds the variables that the user must set,
-    with what each is. `variables` and `branches`: what is the user's, with safe defaults.
+    a shell variable, as `${MEGATRON_LM}`. `variables` and `branches`: what is the user's, with safe
+    defaults but for what is `needed`.
     """
 
     argv: tuple[str, ...]
@@ -166,9 +199,13 @@ class RunCommand:
     environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     launcher_arguments: tuple[str, ...] = ()
     comments: Mapping[int, str] = field(default_factory=dict)
-    demands: Mapping[str, str] = field(default_factory=dict)
     variables: tuple[Variable, ...] = ()
     branches: tuple[Branch, ...] = ()
+
+    @property
+    def needed(self) -> tuple[Variable, ...]:
+        """Variables that the user must set."""
+        return tuple(entry for entry in self.variables if entry.needed)
 
 
 @dataclass(frozen=True, slots=True)

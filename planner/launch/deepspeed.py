@@ -14,7 +14,6 @@ from planner.launch.contract import (
     Launch,
     Refusal,
     RunCommand,
-    save_steps,
 )
 from planner.launch.hf_files import (
     FILES,
@@ -27,6 +26,8 @@ from planner.launch.hf_files import (
     hf_refusals,
 )
 from planner.launch.options import DEEPSPEED, last
+from planner.launch.quoting import Code
+from planner.launch.time_limit import save_steps
 from planner.predict.ops import pieces
 from planner.predict.ops.context import OpContext
 
@@ -35,7 +36,7 @@ CONFIG = "ds_config.json"
 BUCKET_ELEMENTS = 500_000_000
 # Optimizers of DeepSpeed's own, with what they need beside lr and weight decay.
 _CONFIG_OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
-_LEARNING_RATE, _WEIGHT_DECAY = 3e-4, 0.1
+_WEIGHT_DECAY = 0.1
 _BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
 
 
@@ -79,7 +80,7 @@ def files(launch: Launch) -> Files:
     title = f"{model.name} with DeepSpeed ZeRO-{launch.plan.degrees.zero} under the Trainer."
     dtype = {"fp16": "float16"}.get(launch.job.precision, "bfloat16")
     text = json.dumps(ds_config(launch), indent=2) + "\n"
-    return {CONFIG: text, **hf_program(model, "hf_trainer.py.txt", title, dtype=dtype)}
+    return {CONFIG: text, **hf_program(model, "hf_trainer.py.txt", title, dtype=Code(dtype))}
 
 
 def ds_config(launch: Launch) -> dict[str, object]:
@@ -153,9 +154,9 @@ def _offload(launch: Launch) -> dict[str, object]:
 
 
 def _config_optimizer(launch: Launch) -> dict[str, object]:
-    """An optimizer that DeepSpeed makes; learning rate and decay are placeholders."""
+    """An optimizer that DeepSpeed makes; its learning rate is the Trainer's argument."""
     optimizer = launch.job.optimizer
-    values: dict[str, object] = {"lr": _LEARNING_RATE, "weight_decay": _WEIGHT_DECAY}
+    values: dict[str, object] = {"lr": "auto", "weight_decay": _WEIGHT_DECAY}
     if optimizer.family == "sgd":
         values["momentum"] = 0.0 if dict(optimizer.states).get("momentum") == "none" else 0.9
     else:
@@ -167,7 +168,9 @@ def command(launch: Launch) -> RunCommand:
     """train.py with the Trainer's arguments."""
     every = f"--save_strategy steps --save_steps {save_steps(launch)} --output_dir ${{CHECKPOINTS}}"
     none = "--save_strategy no --output_dir outputs"
-    return hf_command(_arguments(launch), every.split(), none.split())
+    return hf_command(
+        launch, _arguments(launch), every.split(), none.split(), stop="stop_after_minutes"
+    )
 
 
 def _arguments(launch: Launch) -> dict[str, object]:
@@ -184,7 +187,8 @@ def _arguments(launch: Launch) -> dict[str, object]:
         "report_to": "none",
         "max_grad_norm": "1.0",
         launch.job.precision: "true",
-        "learning_rate": str(_LEARNING_RATE),
+        "learning_rate": "${LEARNING_RATE}",
+        "warmup_steps": "${WARMUP_STEPS}",
         "weight_decay": str(_WEIGHT_DECAY),
         **_optimizer_arguments(launch),
     }

@@ -4,19 +4,22 @@ versions."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hardware.files import shipped_toml
 from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.written_folder import Replaced, write_folder
 from planner.launch.architecture import departures
-from planner.launch.contract import Files, Launch, RunCommand, run_variable
+from planner.launch.contract import Files, Launch, RunCommand, on_disk, run_variable
 from planner.launch.dialects import DIALECTS
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
+from planner.launch.megatron_run import LOCAL_PROFILE
 from planner.launch.plans import one_plan, writer_of
+from planner.launch.quoting import python_value
 from planner.launch.readme import (
     MEASURED_FILE,
     PLAN_FILE,
@@ -48,7 +51,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
     writer = writer_of(TARGETS[launch.target])
     command = _on_machine(writer.command(launch), launch)
     requirements = writer.requirements(launch)
-    preflight = preflight_script(launch, start_script(launch), requirements)
+    preflight = preflight_script(launch, start_script(launch))
     configuration = {**writer.files(launch), PREFLIGHT: preflight}
     expected, job = expectations(launch), launch.job.on_gpus(launch.plan.degrees.gpus)
     files = {
@@ -65,6 +68,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
         tuple(writer.choices(launch)),
         requirements,
         {**files, README: ""},
+        command.variables,
     )
     return LaunchFolder(files, expected, departing)
 
@@ -79,7 +83,8 @@ def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
     config = launch.request.cublas_workspace_config
     if config is not None:
         found[CUBLAS_WORKSPACE_CONFIG] = config, "workspaces of cuBLAS, pairs of KiB and count"
-    variables = (run_variable(launch), *command.variables)
+    found_variables = (run_variable(launch), *command.variables)
+    variables = tuple(on_disk(entry, launch) for entry in found_variables)
     return replace(command, environment=found, variables=variables)
 
 
@@ -126,17 +131,34 @@ def machine_environment(launch: Launch) -> Environment:
     return found
 
 
-def preflight_script(launch: Launch, script: str, requirements: Sequence[str]) -> str:
-    """The script. `script`: the launcher's file; `requirements`: the README's."""
+def preflight_script(launch: Launch, script: str) -> str:
+    """The script. `script`: the launcher's file."""
     gpu = launch.job.cluster.gpu.name
-    # `name>=1.2`, `name==1.2`; what else is asked is for people.
-    versions = (re.match(r"([A-Za-z0-9_.-]+) ?[>=]= ?(\d[\w.]*)", need) for need in requirements)
     return filled(
         "preflight.py.txt",
         script=script,
         ranks=launch.plan.degrees.gpus,
         local=launch.gpus_per_node,
         gpu=re.split(r"[-_ ]", gpu)[0],
-        memory=f"{launch.plan.peak_bytes / 2**30:.1f}",
-        versions={version[1]: version[2] for version in versions if version},
+        memory=round(launch.plan.peak_bytes / 2**30, 1),
+        versions=[
+            f"{python_value(name)}: ({python_value(wanted)}, {python_value(path)}),"
+            for name, (wanted, path) in _versions(launch).items()
+        ],
     )
+
+
+def _versions(launch: Launch) -> dict[str, tuple[str, str]]:
+    """Modules that the files are written for: the version, and the variable of the folder that a
+    module is imported from, where it is no installed package."""
+    tables = shipped_toml("planner.launch", "templates/preflight.toml")
+    found = dict(tables[launch.target])
+    if launch.job.framework.name == LOCAL_PROFILE:
+        del found["transformer_engine"]
+    for name in (launch.job.precision, launch.job.optimizer.family):
+        found |= tables[launch.target].get(f"with-{name}", {})
+    return {
+        name: (value, "") if isinstance(value, str) else (value[0], value[1])
+        for name, value in found.items()
+        if not isinstance(value, dict)
+    }

@@ -37,7 +37,10 @@ from planner.launch.architecture import (
     value_of,
 )
 from planner.launch.contract import (
+    PRETRAINED,
+    STOP,
     TRAIN_STEPS,
+    WARMUP_STEPS,
     Branch,
     ExplainedSetting,
     Files,
@@ -47,9 +50,13 @@ from planner.launch.contract import (
     Variable,
     folder_variable,
     length_refusals,
+    pretrained_variable,
     ramp_refusals,
+    rate_variable,
 )
-from planner.launch.settings_text import Value, filled
+from planner.launch.quoting import Value
+from planner.launch.settings_text import filled
+from planner.launch.time_limit import stop_variable
 
 _TABLE = shipped_toml("planner.launch", "hf_table.toml")
 _LAYER_TYPES = {
@@ -293,8 +300,18 @@ _DEPARTS = ("moe.bias_update_rate", "moe.aux_loss", "moe.aux_loss_over")
 MODEL_FOLDER, SCRIPT = "model", "train.py"
 
 VARIABLES = (
-    Variable("DATASET", "", "folder of datasets.save_to_disk (input_ids); empty: random tokens"),
+    pretrained_variable(
+        "a Hugging Face model's folder or name, of the shape in model/config.json", local=False
+    ),
+    Variable(
+        "DATASET",
+        "",
+        "folder of datasets.save_to_disk (input_ids); empty: random tokens",
+        holds="${DATASET}",
+    ),
     TRAIN_STEPS,
+    WARMUP_STEPS,
+    rate_variable("3e-4"),
     folder_variable("DATASET"),
 )
 
@@ -315,7 +332,7 @@ def attention(launch: Launch) -> str:
     return "eager" if launch.job.attention == "eager" else "sdpa"
 
 
-def hf_program(model: ModelSpec, template: str, title: str, **more: object) -> Files:
+def hf_program(model: ModelSpec, template: str, title: str, **more: Value) -> Files:
     """train.py, whose every value of the plan is an argument that the launcher gives, and the
     model's config.json."""
     return {
@@ -325,19 +342,24 @@ def hf_program(model: ModelSpec, template: str, title: str, **more: object) -> F
 
 
 def hf_command(
+    launch: Launch,
     arguments: Mapping[str, object],
     saving: Sequence[str],
     otherwise: Sequence[str] = (),
+    stop: str = "stop-after-minutes",
     **more: Any,
 ) -> RunCommand:
-    """train.py with its arguments; those that save checkpoints, where the user wants any."""
+    """train.py with its arguments; those that save checkpoints, where the user wants any. `stop`:
+    its argument for when to end."""
     words = (word for name, value in arguments.items() for word in (f"--{name}", str(value)))
     return RunCommand(
         argv=(SCRIPT, *words),
-        variables=VARIABLES,
+        variables=(*VARIABLES, stop_variable(launch)),
         branches=(
             Branch("DATASET", ("--dataset", "${DATASET}")),
+            Branch(PRETRAINED, ("--pretrained", "${PRETRAINED}")),
             Branch("CHECKPOINTS", tuple(saving), tuple(otherwise)),
+            Branch(STOP, (f"--{stop}", "${STOP_AFTER_MINUTES}")),
         ),
         environment=ENVIRONMENT,
         **more,

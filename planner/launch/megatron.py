@@ -12,14 +12,16 @@ from collections.abc import Iterator, Mapping
 from planner.job.job import Job
 from planner.job.quantities import seconds, share
 from planner.launch.contract import (
+    PRETRAINED,
+    STOP,
     Branch,
     ExplainedSetting,
     Files,
     Launch,
     Refusal,
     RunCommand,
-    Variable,
-    save_steps,
+    needed,
+    pretrained_variable,
 )
 from planner.launch.megatron_flags import Flag, FlagGroup, as_argv, flag, from_text
 from planner.launch.megatron_run import (
@@ -42,6 +44,7 @@ from planner.launch.megatron_run import (
 )
 from planner.launch.megatron_states import is_hybrid
 from planner.launch.options import MEGATRON, MEGATRON_PRECISIONS
+from planner.launch.time_limit import save_steps, stop_variable
 from planner.predict.plan_text import fraction_text
 
 plan_refusals = run_refusals
@@ -66,14 +69,21 @@ def command(launch: Launch) -> RunCommand:
     return RunCommand(
         argv=(HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM, *words),
         variables=(
+            needed(
+                "MEGATRON_LM",
+                "folder of a Megatron-LM checkout of core 0.19",
+                holds=HYBRID_PROGRAM if is_hybrid(launch.job.model) else PROGRAM,
+            ),
+            pretrained_variable(
+                "a checkpoint of Megatron's in its distributed format (README.md says how to make "
+                "one)"
+            ),
             *VARIABLES,
-            Variable("LEARNING_RATE", "1e-4", "PLACEHOLDER: yours"),
-            Variable("MIN_LEARNING_RATE", "1e-5", "PLACEHOLDER: yours"),
+            stop_variable(launch),
         ),
         branches=_branches(launch),
         environment=environment(launch),
         comments={index + 1: title for index, title in comments.items()},
-        demands={"MEGATRON_LM": "folder of a Megatron-LM checkout of core 0.19"},
     )
 
 
@@ -114,6 +124,8 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
         Branch("DATA_PATH", ("--data-path", "${DATA_PATH}", "--split", "99,1,0"), ("--mock-data",)),
         Branch("TOKENIZER", tokenizer, (kind, "NullTokenizer")),
         Branch("CHECKPOINTS", (*checkpoints, *form)),
+        Branch(PRETRAINED, ("--pretrained-checkpoint", "${PRETRAINED}")),
+        Branch(STOP, ("--exit-duration-in-mins", "${STOP_AFTER_MINUTES}")),
         Branch("TENSORBOARD", ("--tensorboard-dir", "${TENSORBOARD}")),
     )
 
@@ -124,6 +136,7 @@ def _placeholders() -> tuple[Flag, ...]:
         flag("--train-iters", "${TRAIN_STEPS}"),
         flag("--lr", "${LEARNING_RATE}"),
         flag("--min-lr", "${MIN_LEARNING_RATE}"),
+        flag("--lr-warmup-iters", "${WARMUP_STEPS}"),
         flag("--lr-decay-style", "cosine"),
         flag("--weight-decay", 0.1),
         flag("--adam-beta2", 0.95),

@@ -16,15 +16,18 @@ from hardware.files import shipped_toml
 from planner.job.job import Job
 from planner.launch import megatron
 from planner.launch.contract import (
+    PRETRAINED,
+    STOP,
     Branch,
     Files,
     Launch,
     Refusal,
     RunCommand,
+    pretrained_variable,
     ramp_refusals,
-    save_steps,
 )
 from planner.launch.megatron_flags import Flag, from_text, layout_text
+from planner.launch.megatron_positions import rotates_plainly
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
     NO_MASK,
@@ -44,11 +47,13 @@ from planner.launch.megatron_run import (
 )
 from planner.launch.megatron_table import linear_bias
 from planner.launch.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
+from planner.launch.quoting import Code
 from planner.launch.settings_text import filled
+from planner.launch.time_limit import save_steps, stop_variable
 
 _KINDS = {
     "int": r"\d+|\$\{[A-Z_]+\}",
-    "number": r"\d+(\.\d+)?(e-?\d+)?",
+    "number": r"\d+(\.\d+)?(e-?\d+)?|\$\{[A-Z_]+\}",
     "bool": r"true|false",
     "list": r"\[[\w,]+\]",
     "layout": r'"[Etm*()|\dL]+"',
@@ -127,8 +132,8 @@ def files(launch: Launch) -> Files:
     """The start script."""
     provider = "MLAModelProvider" if launch.job.model.mla else "GPTModelProvider"
     module = "mla_provider" if launch.job.model.mla else "gpt_provider"
-    values = {"module": module, "provider": provider, "precision": RECIPES[launch.job.precision]}
-    return {SCRIPT: filled(f"{SCRIPT}.txt", script=SCRIPT, **values)}
+    names = {"module": Code(module), "provider": Code(provider)}
+    return {SCRIPT: filled(f"{SCRIPT}.txt", precision=RECIPES[launch.job.precision], **names)}
 
 
 def command(launch: Launch) -> RunCommand:
@@ -144,7 +149,13 @@ def command(launch: Launch) -> RunCommand:
         words += [f"{key}={value}" for key, value in overrides.items()]
     return RunCommand(
         argv=(SCRIPT, *words),
-        variables=VARIABLES,
+        variables=(
+            pretrained_variable(
+                "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
+            ),
+            *VARIABLES,
+            stop_variable(launch),
+        ),
         branches=_branches(launch),
         environment=megatron.environment(launch),
         comments=comments,
@@ -173,6 +184,8 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
             ("checkpoint.save=null",),
         ),
         Branch("TENSORBOARD", ("logger.tensorboard_dir=${TENSORBOARD}",)),
+        Branch(PRETRAINED, ("checkpoint.pretrained_checkpoint=${PRETRAINED}",)),
+        Branch(STOP, ("train.exit_duration_in_mins=${STOP_AFTER_MINUTES}",)),
     )
 
 
@@ -247,6 +260,7 @@ def _model(launch: Launch) -> Overrides:
         "model.bias_activation_fusion": _yes(fused),
         "model.bias_dropout_fusion": _yes(not (model.moe and linear_bias(model))),
         "model.should_pad_vocab": "true",
+        **({"model.apply_rope_fusion": "false"} if rotates_plainly(model) else {}),
         "model.hidden_dropout": dropout,
         "model.attention_dropout": dropout,
         # As the plan is costed: the fused loss makes its fp32 tensors anew.
@@ -341,7 +355,7 @@ def _placeholders(launch: Launch) -> Overrides:
         "tokenizer.vocab_size": str(launch.job.model.vocab),
         "train.train_iters": "${TRAIN_STEPS}",
         "validation.eval_iters": "0",
-        "scheduler.lr_warmup_iters": "5",
-        "optimizer.lr": "0.0001",
-        "optimizer.min_lr": "0.00001",
+        "scheduler.lr_warmup_iters": "${WARMUP_STEPS}",
+        "optimizer.lr": "${LEARNING_RATE}",
+        "optimizer.min_lr": "${MIN_LEARNING_RATE}",
     }

@@ -14,7 +14,7 @@ from planner.launch.architecture import (
     stretched,
 )
 from planner.launch.megatron_row import MegatronRow, row, switch, unless, without, yes
-from planner.launch.settings_text import Value
+from planner.launch.quoting import Value
 
 # Attention in chunks, layers without positions: the catalogue costs them as a sliding window.
 _CHUNKED_FAMILY = "llama4_text"
@@ -38,6 +38,12 @@ def _yarn_alone(model: ModelSpec) -> bool:
 
 def _latent_rope(model: ModelSpec) -> bool:
     return has_mla(model) and has_rope(model)
+
+
+def rotates_plainly(model: ModelSpec) -> bool:
+    """Latent attention with rotary positions that nothing stretches: Megatron's fused kernel of
+    latent attention takes yarn's alone (transformer_config.py, MLATransformerConfig)."""
+    return _latent_rope(model) and scaling_kind(model) != "yarn"
 
 
 def _latent_yarn(model: ModelSpec) -> bool:
@@ -124,7 +130,11 @@ LINEAR_STRETCH = row("rope.scaling.factor", "--rotary-seq-len-interpolation-fact
     "seq_len_interpolation_factor", lambda m: _whole(scaling(m).factor),
     when=stretched("linear"))  # fmt: skip
 LATENT_STRETCH = row(
-    "rope.scaling.kind", "--rope-type", "rope_type", lambda _: "yarn", when=_latent_rope
+    "rope.scaling.kind",
+    "--rope-type",
+    "rope_type",
+    lambda m: "yarn" if scaling_kind(m) == "yarn" else "rope",
+    when=_latent_rope,
 )
 POSITIONS: tuple[MegatronRow, ...] = (
     row("position rope.scaling.kind", "--position-embedding-type", "position_embedding_type",
@@ -160,16 +170,15 @@ POSITIONS: tuple[MegatronRow, ...] = (
         bridge=as_it_is("rope.scaling.truncate"), when=_yarn_alone),
     LATENT_STRETCH,
     row("rope.scaling.factor", "--rotary-scaling-factor", "rotary_scaling_factor",
-        # A factor of one is the plain rotation.
-        lambda m: scaling(m).factor if m.rope.scaling else 1.0, when=_latent_rope),
+        when=_latent_yarn),
     row("rope.scaling.original_positions", "", "original_max_position_embeddings",
         when=_latent_yarn, no_flag=_no_yarn_flag),
     row("rope.scaling.beta_fast", "", "beta_fast", when=_latent_yarn),
     row("rope.scaling.beta_slow", "", "beta_slow", when=_latent_yarn),
     row("rope.scaling.mscale", "--mscale", "mscale", _latent_mscale("mscale", 1.0),
-        when=_latent_rope),
+        when=_latent_yarn),
     row("rope.scaling.mscale_all_dim", "--mscale-all-dim", "mscale_all_dim",
-        _latent_mscale("mscale_all_dim", 0.0), when=_latent_rope),
+        _latent_mscale("mscale_all_dim", 0.0), when=_latent_yarn),
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import ArchitectureRow, as_it_is, has_table_of, nothing
 from planner.launch.architecture import without as absent
-from planner.launch.settings_text import Value
+from planner.launch.quoting import Value
 
 
 @dataclass(frozen=True, slots=True)

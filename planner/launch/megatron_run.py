@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import refusals, settings
-from planner.launch.contract import TRAIN_STEPS, Launch, Refusal, Variable, folder_variable
+from planner.launch.contract import (
+    TRAIN_STEPS,
+    WARMUP_STEPS,
+    Launch,
+    Refusal,
+    Variable,
+    folder_variable,
+    rate_variable,
+)
 from planner.launch.megatron_flags import (
     Flag,
     FlagGroup,
@@ -20,11 +28,12 @@ from planner.launch.megatron_flags import (
     schedule_flag,
     switches,
 )
+from planner.launch.megatron_positions import rotates_plainly
 from planner.launch.megatron_states import hybrid_flags, is_hybrid
 from planner.launch.megatron_table import GROUPS, linear_bias, option
 from planner.launch.megatron_table import MEGATRON as ROWS
 from planner.launch.options import MEGATRON
-from planner.launch.settings_text import Value, yaml_value
+from planner.launch.quoting import Value, yaml_value
 from planner.predict.sharp import sharp_use
 
 _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
@@ -122,11 +131,19 @@ _WEIGHTS_SHARDED = 3
 _SIXTEEN_BITS = 2.0
 TECHNIQUES = "techniques"
 VARIABLES = (
-    Variable("DATA_PATH", "", "prefix of your tokenized data (.bin and .idx); empty: mock data"),
+    Variable(
+        "DATA_PATH",
+        "",
+        "prefix of your tokenized data (.bin and .idx); empty: mock data",
+        holds="${DATA_PATH}.bin",
+    ),
     Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
     folder_variable("DATA_PATH"),
     Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
     TRAIN_STEPS,
+    WARMUP_STEPS,
+    rate_variable("1e-4"),
+    rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
 )
 
 
@@ -252,6 +269,8 @@ def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     eager = launch.job.attention == "eager"
     local = profile.name == LOCAL_PROFILE
     flags = [_option("kernels", "local" if local else "transformer_engine")]
+    if rotates_plainly(launch.job.model) and not local:
+        flags.append(Flag("--no-rope-fusion"))
     if eager and not local:
         flags.append(_option("attention", "eager"))
     if local:

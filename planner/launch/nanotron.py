@@ -13,6 +13,7 @@ from planner.launch.contract import (
     FOLDER,
     TRAIN_STEPS,
     TRIAL_STEPS,
+    WARMUP_STEPS,
     ExplainedSetting,
     Files,
     Launch,
@@ -20,29 +21,44 @@ from planner.launch.contract import (
     RunCommand,
     Variable,
     folder_variable,
+    needed,
+    pretrained_variable,
     ramp_refusals,
-    save_steps,
+    rate_variable,
 )
 from planner.launch.options import NANOTRON as OPTIONS
 from planner.launch.options import last
+from planner.launch.quoting import Value
 from planner.launch.settings_text import (
     SettingsSection,
-    Value,
     WrittenSetting,
     filled,
     section_choices,
     yaml_text,
 )
+from planner.launch.time_limit import save_steps
 from planner.predict.layouts import model_costs
 
 PROGRAM = "train.py"
 VARIABLES = (
-    Variable("DATASET", "", "folder of tokens as nanotron reads them (Nanoset); empty: made up"),
+    needed(
+        "NANOTRON",
+        "folder of a nanotron checkout (2026-04)",
+        holds="${NANOTRON}/run_train.py",
+    ),
+    pretrained_variable("a checkpoint of nanotron's (README.md says how to make one)"),
+    Variable(
+        "DATASET",
+        "",
+        "folder of tokens as nanotron reads them (Nanoset); empty: made up",
+        holds="${DATASET}",
+    ),
     Variable("TOKENIZER", "", "folder or name of their Hugging Face tokenizer; empty: none"),
     folder_variable("DATASET"),
     TRAIN_STEPS,
-    Variable("LEARNING_RATE", "3e-4", "PLACEHOLDER: yours"),
-    Variable("MIN_LEARNING_RATE", "3e-5", "PLACEHOLDER: yours"),
+    WARMUP_STEPS,
+    rate_variable("3e-4"),
+    rate_variable("3e-5", "MIN_LEARNING_RATE", "last"),
 )
 
 
@@ -97,8 +113,9 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """The YAML file, and the program that puts the user's variables into it."""
-    written = {"model": launch.job.model.name, "gpus": launch.plan.degrees.gpus}
-    config = filled(f"{CONFIG}.txt", **written, sections=yaml_text(sections(launch)))
+    gpus = launch.plan.degrees.gpus
+    written: dict[str, Value] = {"model": launch.job.model.name, "gpus": gpus}
+    config = filled(f"{CONFIG}.txt", **written, sections=yaml_text(sections(launch)).rstrip("\n"))
     program = filled("nanotron.py.txt", save_steps=save_steps(launch), folder=FOLDER)
     return {CONFIG: config, PROGRAM: program}
 
@@ -236,7 +253,6 @@ def command(launch: Launch) -> RunCommand:  # noqa: ARG001 (the writers' contrac
                 "kernels start in the order of issue, on which nanotron's overlap relies",
             )
         },
-        demands={"NANOTRON": "folder of a nanotron checkout (2026-04)"},
         variables=VARIABLES,
     )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from hardware.plain_text import demand_plain
 from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.frameworks import RecomputeMode, load_framework
@@ -59,7 +60,7 @@ def job_launch_note(job: Job) -> str | None:
     A profile without a writer (`nanogpt`) is for its figures alone: nothing is said. Figures of
     such a job are worth having (people run forks that have the model), so it is searched.
     """
-    target = target_of_profile(job.framework.name)
+    target = target_of_profile(job.framework.name) or _in_whose_place(job.framework.name)
     refusals = [] if target is None else list(job_refusals(target, job))
     if target is None or not refusals:
         return None
@@ -67,6 +68,11 @@ def job_launch_note(job: Job) -> str | None:
     able = dict.fromkeys(target.profile for target in TARGETS.values() if _launches(target, job))
     others = f". Frameworks that launch it: {', '.join(able)}" if able else ""
     return f"planner launch writes none of these plans for {target.name}: {reasons}{others}"
+
+
+def _in_whose_place(profile: str) -> Target | None:
+    """The target of the framework that a profile stands for on AMD's GPUs."""
+    return next((target for target in TARGETS.values() if target.on_amd == profile), None)
 
 
 def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:
@@ -239,7 +245,13 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
 def _absolute(given: str) -> str:
     """A path from wherever the plan file will lie; a catalogue name as it is."""
     path = Path(given).expanduser()
-    return str(path.resolve()) if catalog_name(given) is None and path.exists() else given
+    if catalog_name(given) is not None or not path.exists():
+        return given
+    try:
+        demand_plain(whole := str(path.resolve()), "the path")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return whole
 
 
 def _named_schedule(plan: Plan) -> str | None:

@@ -19,10 +19,13 @@ from planner.job.frameworks import load_framework
 from planner.job.markdown import markdown_table
 from planner.job.quantities import gib, percent_sure, seconds, share
 from planner.job.written import csv_text, picked
-from planner.launch.contract import ExplainedSetting, Files, Launch, checkpoints_of
+from planner.launch.contract import STOP, ExplainedSetting, Files, Launch, Variable, checkpoints_of
 from planner.launch.launchers import how_to_start, start_script
+from planner.launch.launchers.kubernetes import SUBMIT
 from planner.launch.launchers.shell import PREFLIGHT
+from planner.launch.quoting import Code, Value, markdown_prose, markdown_text
 from planner.launch.settings_text import filled
+from planner.launch.time_limit import SIGNAL_S, limit_text, save_steps, stop_minutes
 from planner.predict.plan import Plan, StageMemory
 from planner.search.explanation import time_terms
 
@@ -146,17 +149,21 @@ def readme(
     choices: Sequence[ExplainedSetting],
     requirements: Sequence[str],
     written: Files,
+    variables: Sequence[Variable],
 ) -> str:
     """The Markdown text."""
     text = filled(
         "readme.md.txt",
         needs=[f"* {need}" for need in requirements],
         files=_files(written),
+        variables=_variables(variables),
+        weights=_paragraph("weights", launch.target),
+        time_limit=_time_limit(launch),
         choices=markdown_table(
             ("choice", "purpose"), [(choice.setting, choice.purpose) for choice in choices]
         ).splitlines(),
         departures=_departures(launch, departures),
-        assumptions=[f"* {note}" for note in launch.plan.assumptions],
+        assumptions=[f"* {markdown_prose(note)}" for note in launch.plan.assumptions],
         **_of_the_plan(launch),
         **_memory(launch, expected),
         **_time(launch, expected),
@@ -177,7 +184,7 @@ def _wrapped(line: str) -> str:
     )
 
 
-def _of_the_plan(launch: Launch) -> dict[str, object]:
+def _of_the_plan(launch: Launch) -> dict[str, Value]:
     """What is said of job, machine and folder."""
     job, plan = launch.job, launch.plan
     alone = _words()["alone"].get(launch.target, "")
@@ -193,11 +200,11 @@ def _of_the_plan(launch: Launch) -> dict[str, object]:
         "seq": f"{plan.seq:,}",
         "tokens": f"{plan.gbs_tokens:,}",
         "precision": job.precision,
-        "how": how_to_start(launch),
-        "rounding": _rounding(launch),
+        "how": Code(how_to_start(launch)),
+        "rounding": Code(_rounding(launch)),
         "script": start_script(launch),
         "checkpoints": checkpoints_of(launch),
-        "modes": _modes(launch),
+        "modes": Code(_modes(launch)),
         "measured": MEASURED_FILE,
         "plan": PLAN_FILE,
         "from_plan": " and the model" if launch.target == "torchtitan" else "",
@@ -218,12 +225,12 @@ def _rounding(launch: Launch) -> str:
 
 def _modes(launch: Launch) -> str:
     """How to look before the job starts."""
-    check = "checks nodes, GPUs, versions and one all-reduce on all nodes"
+    check = "checks nodes, GPUs, the framework and its version, and one all-reduce on all nodes"
+    dry = "prints the command and needs nothing"
     if launch.nodes_as in ("k8s", "skypilot"):
-        return f"MODE=--dry-run in the environment prints the command; MODE=--preflight {check}."
-    start = "sbatch" if launch.nodes_as == "slurm" else "bash"
+        return f"MODE=--dry-run in the environment {dry}; MODE=--preflight {check}."
     script = start_script(launch)
-    return f"`bash {script} --dry-run` prints the command; `{start} {script} --preflight` {check}."
+    return f"`bash {script} --dry-run` {dry}; `bash {script} --preflight` {check}."
 
 
 def _files(written: Files) -> list[str]:
@@ -234,7 +241,9 @@ def _files(written: Files) -> list[str]:
         MEASURED_FILE: "where your measurement goes, for `planner validate` and `calibrate`",
     }
     for name in written:
-        if name.startswith(("launch.", "sky.", "jobset.", "trainjob.")):
+        if name == SUBMIT:
+            known[name] = "refuses placeholders, then submits"
+        elif name.startswith(("launch.", "sky.", "jobset.", "trainjob.")):
             known[name] = "starts the job"
         elif name.endswith(".jsonl"):
             known[name] = "made-up texts for a trial"
@@ -243,16 +252,58 @@ def _files(written: Files) -> list[str]:
     return markdown_table(("file", "what it is"), rows).splitlines()
 
 
+def _variables(variables: Sequence[Variable]) -> list[str]:
+    """The user's variables, what must be set first."""
+    ordered = sorted(variables, key=lambda entry: not entry.needed)
+    rows = [
+        (
+            f"`{entry.name}`",
+            "**must be set**" if entry.needed else f"`{entry.default}`" if entry.default else "",
+            entry.meaning,
+        )
+        for entry in ordered
+    ]
+    return markdown_table(("variable", "default", "meaning"), rows).splitlines()
+
+
+def _time_limit(launch: Launch) -> list[str]:
+    """What becomes of the run at the time limit."""
+    if launch.nodes_as != "slurm":
+        return _paragraph("goes-on", launch.nodes_as)
+    ends = (
+        f"{launch.target} cannot be told when to end: what was trained since the last checkpoint "
+        "is trained again. "
+        if launch.target in _words()["stop"]["never"].split()
+        else f"The run saves and ends after `{STOP}` minutes ({stop_minutes(launch)}), and the "
+        "script puts the job back in the queue; change `--time` and this variable together. "
+    )
+    return [
+        f"The job asks for {limit_text(launch)} hours and saves every {save_steps(launch)} steps, "
+        f"{seconds(save_steps(launch) * launch.plan.step_time_s)} as predicted. {ends}"
+        f"{SIGNAL_S} s before the limit Slurm sends the script a signal, on which it calls "
+        "`scontrol requeue` if this job has saved a checkpoint; the next start goes on from it. "
+        "With `CONTAINER=IMAGE` srun starts the nodes inside of an image (pyxis), which sees this "
+        "folder and what the variables name.",
+        "",
+    ]
+
+
+def _paragraph(table: str, name: str) -> list[str]:
+    """A paragraph of readme.toml, for a target or a launcher."""
+    return [_words()[table][name], ""]
+
+
 def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
     """What the framework cannot train as the model was trained."""
     if not departures:
         return []
-    text = f"{launch.target} has not all that {launch.job.model.name} is trained with:"
-    items = [f"* {sentence[0].upper()}{sentence[1:]}." for sentence in departures]
+    name = markdown_text(launch.job.model.name)
+    text = f"{launch.target} has not all that {name} is trained with:"
+    items = [f"* {markdown_prose(sentence[0].upper() + sentence[1:])}." for sentence in departures]
     return ["## Not as the model says", "", text, "", *items, ""]
 
 
-def _memory(launch: Launch, expected: Expectations) -> dict[str, object]:
+def _memory(launch: Launch, expected: Expectations) -> dict[str, Value]:
     rows = []
     # Consecutive stages whose figures print alike.
     for shown, group in groupby(expected.stages, _shown):
@@ -266,12 +317,12 @@ def _memory(launch: Launch, expected: Expectations) -> dict[str, object]:
     held_bytes = heaviest.reserved_bytes if held == "reserved" else heaviest.allocated_bytes
     return {
         "memory": markdown_table((*titles, "80 % interval of it"), rows).splitlines(),
-        "unfit": "" if expected.fits else "**This plan does not fit its memory limit.** ",
+        "unfit": Code("" if expected.fits else "**This plan does not fit its memory limit.** "),
         "usable": gib(expected.usable_bytes),
         "heaviest": heaviest.stage,
         "fits": percent_sure(expected.fit_probability),
         "memory_family": expected.memory_family,
-        "memory_line": reports["memory"],
+        "memory_line": Code(reports["memory"]),
         "held": held,
         "expected_held": gib(held_bytes),
         "held_high": gib(held_bytes * heaviest.total_high_bytes / heaviest.total_bytes),
@@ -284,7 +335,7 @@ def _shown(stage: StageExpectation) -> tuple[str, ...]:
     return str(stage.layers), *(gib(value) for value in figures)
 
 
-def _time(launch: Launch, expected: Expectations) -> dict[str, object]:
+def _time(launch: Launch, expected: Expectations) -> dict[str, Value]:
     rows = [
         (term.label, seconds(term.amount), share(term.share))
         for term in sorted(time_terms(launch.plan), key=lambda time_term: -time_term.amount)
@@ -299,7 +350,7 @@ def _time(launch: Launch, expected: Expectations) -> dict[str, object]:
         "rate": f"{expected.tokens_per_s_per_gpu:,.0f}",
         "rate_low": f"{expected.tokens_per_s_per_gpu_low:,.0f}",
         "mfu": share(expected.mfu),
-        "time_line": _reports(launch)["time"],
+        "time_line": Code(_reports(launch)["time"]),
         "loss": f"{math.log(launch.job.model.vocab):.1f}",
     }
 

@@ -4,25 +4,27 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, TypeGuard
+from pathlib import PurePath
 
 from hardware.files import shipped_text
 from planner.launch.contract import ExplainedSetting
-
-if TYPE_CHECKING:
-    from yaml import SafeDumper
-
+from planner.launch.quoting import (
+    LANGUAGES,
+    Code,
+    Value,
+    comment_text,
+    is_list,
+    markdown_text,
+    python_value,
+    yaml_dumped,
+)
 
 LINE_WIDTH = 88
-
-
-Value = str | int | float | bool | None | Sequence["Value"] | Mapping[str, "Value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,11 @@ def comment(text: str, indent: int = 0) -> list[str]:
     """Comment lines no wider than `LINE_WIDTH`."""
     pad = " " * indent + "# "
     return textwrap.wrap(
-        text, LINE_WIDTH, initial_indent=pad, subsequent_indent=pad, break_on_hyphens=False
+        comment_text(text),
+        LINE_WIDTH,
+        initial_indent=pad,
+        subsequent_indent=pad,
+        break_on_hyphens=False,
     )
 
 
@@ -76,7 +82,7 @@ def python_arguments(settings: Sequence[WrittenSetting], indent: int) -> list[st
 def _python_argument(setting: WrittenSetting, indent: int) -> list[str]:
     pad = " " * indent
     line = f"{pad}{setting.key}={python_value(setting.value)},"
-    if len(line) <= LINE_WIDTH or not _is_list(setting.value):
+    if len(line) <= LINE_WIDTH or not is_list(setting.value):
         return [line]
     inside = [f"{pad}    {python_value(item)}," for item in setting.value]
     wrapped = [part for item in inside for part in _wrap_list(item, indent + 4)]
@@ -95,19 +101,6 @@ def _wrap_list(line: str, indent: int) -> list[str]:
     )
 
 
-def python_value(value: Value) -> str:
-    """A Python literal; double quotes."""
-    if isinstance(value, str):
-        return json.dumps(value)
-    if _is_list(value):
-        return "[" + ", ".join(python_value(item) for item in value) + "]"
-    return repr(value)
-
-
-def _is_list(value: Value) -> TypeGuard[Sequence[Value]]:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
 # --- YAML -----------------------------------------------------------------------------------
 
 
@@ -123,42 +116,11 @@ def _yaml_section(section: SettingsSection) -> Iterator[str]:
         indent = 2
     for setting in section.settings:
         yield from comment(setting.why, indent) if setting.why else []
-        yield textwrap.indent(_dumped({setting.key: setting.value}), " " * indent)
-
-
-def yaml_value(value: Value) -> str:
-    """A YAML scalar, or a flow list of them."""
-    return _dumped([value])[1:-1]
-
-
-@cache
-def _dumper() -> type[SafeDumper]:
-    """Lists of scalars in a line, everything else in lines of its own."""
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        """YAML's, with representers of its own."""
-
-    def in_a_line(dumper: SafeDumper, data: Sequence[Value]) -> yaml.Node:
-        flow = not any(isinstance(item, Mapping) for item in data)
-        return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
-
-    for kind in (list, tuple):
-        Dumper.add_representer(kind, in_a_line)
-    return Dumper
-
-
-def _dumped(value: Value) -> str:
-    import yaml
-
-    text: str = yaml.dump(
-        value, Dumper=_dumper(), sort_keys=False, width=math.inf, allow_unicode=True
-    )
-    return text.rstrip()
+        yield textwrap.indent(yaml_dumped({setting.key: setting.value}), " " * indent)
 
 
 # A line that holds one name alone, or a name in a line; the shell's own names are capitals.
-_NAME = re.compile(r"(?m)^( *)\$\{([a-z_]+)\}\n|\$\{([a-z_]+)\}")
+_NAME = re.compile(r"(?m)^(?P<indent> *)\$\{(?P<lines>[a-z_]+)\}\n|\$\{(?P<name>[a-z_]+)\}")
 
 
 @cache
@@ -166,18 +128,28 @@ def _text(name: str) -> str:
     return shipped_text("planner.launch", f"templates/{name}")
 
 
-def filled(name: str, /, **values: object) -> str:
-    """A template with each `${value}` filled in.
+def filled(name: str, /, **values: Value) -> str:
+    """A template with each `${value}` filled in, quoted for the template's language.
 
-    A line of one name alone becomes the value's lines, indented as the line is, and goes where the
-    value has none. KeyError for a name without a value.
+    A line of one name alone becomes the value's lines, which are code, indented as the line is,
+    and goes where the value has none. In a comment, which begins its line, a value is text; in
+    Python, YAML or shell it is a literal or a word, unless it is `Code`. KeyError for a name
+    without a value.
     """
+    template = _text(name)
+    literal = LANGUAGES[PurePath(name.removesuffix(".txt")).suffix]
 
     def fill(match: re.Match[str]) -> str:
-        if match[3]:
-            return str(values[match[3]])
-        value = values[match[2]]
-        lines = value if isinstance(value, list | tuple) else str(value).splitlines()
-        return "".join(f"{match[1]}{line}\n" if line else "\n" for line in lines)
+        if match["name"]:
+            start = template.rfind("\n", 0, match.start()) + 1
+            before = template[start : match.start()].lstrip()
+            value = values[match["name"]]
+            if before.startswith("#") and literal is not markdown_text:
+                return comment_text(value)
+            return value if isinstance(value, Code) else literal(value)
+        value = values[match["lines"]]
+        lines = value if is_list(value) else str(value).split("\n")
+        texts = [] if not value else [str(line) for line in lines]
+        return "".join(f"{match['indent']}{line}\n" if line else "\n" for line in texts)
 
-    return _NAME.sub(fill, _text(name))
+    return _NAME.sub(fill, template)

@@ -18,12 +18,15 @@ from planner.launch.contract import (
     RESHARDING,
     TRAIN_STEPS,
     TRIAL_STEPS,
+    WARMUP_STEPS,
     Files,
     Launch,
     Refusal,
     Variable,
     folder_variable,
+    needed,
     ramp_refusals,
+    rate_variable,
 )
 from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN, last
 from planner.launch.settings_text import SettingsSection, WrittenSetting
@@ -247,9 +250,21 @@ def _optimizer(launch: Launch) -> SettingsSection:
 
 SAMPLES = "sample_data"
 VARIABLES = (
-    Variable("DATASET", "", "folder of your texts, JSON lines with a field text; empty: samples"),
+    needed(
+        "HF_ASSETS",
+        "folder with the model's tokenizer files",
+        holds="${HF_ASSETS}/tokenizer.json",
+    ),
+    Variable(
+        "DATASET",
+        "",
+        "folder of your texts, JSON lines with a field text; empty: samples",
+        holds="${DATASET}",
+    ),
     folder_variable("DATASET"),
     TRAIN_STEPS,
+    WARMUP_STEPS,
+    rate_variable("3e-4"),
 )
 ENVIRONMENT = {
     "PYTORCH_CUDA_ALLOC_CONF": (
@@ -257,7 +272,6 @@ ENVIRONMENT = {
         "less fragmentation, as torchtitan's own run_train.sh sets it",
     )
 }
-DEMANDS = {"HF_ASSETS": "folder with the model's tokenizer files (tokenizer.json)"}
 _LINES, _WORDS = 64, 512
 
 

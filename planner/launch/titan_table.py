@@ -24,7 +24,7 @@ from planner.launch.architecture import (
     scaling_kind,
     stretched,
 )
-from planner.launch.settings_text import Value
+from planner.launch.quoting import Value
 
 
 @dataclass(frozen=True, slots=True)

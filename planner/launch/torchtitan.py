@@ -22,21 +22,20 @@ from planner.launch.contract import (
     Refusal,
     RunCommand,
     length_refusals,
-    save_steps,
+    pretrained_variable,
 )
+from planner.launch.quoting import Code, Value, python_value
 from planner.launch.settings_text import (
     SettingsSection,
-    Value,
     WrittenSetting,
     comment,
     filled,
     python_arguments,
-    python_value,
     section_choices,
 )
+from planner.launch.time_limit import save_steps
 from planner.launch.titan_plan import (
     BF16_STATES,
-    DEMANDS,
     ENVIRONMENT,
     SAMPLES,
     VARIABLES,
@@ -62,11 +61,17 @@ def model_text(launch: Launch) -> str:
     """Definition of `model_spec()`, and of the layers where the size is no registered one."""
     size, model = registry_size(launch), launch.job.model
     if size:
-        return (
-            "\n\ndef model_spec():\n"
-            f'    """{model.name}: size {size.name} of torchtitan\'s registry."""\n'
-            f'    return model_registry("{size.name}", attn_backend="flex", '
-            "converters=CONVERTERS)\n"
+        about = comment(f"{model.name}: a size of torchtitan's registry.")
+        return "\n".join(
+            (
+                "",
+                "",
+                *about,
+                "def model_spec():",
+                f'    return model_registry({python_value(size.name)}, attn_backend="flex", '
+                "converters=CONVERTERS)",
+                "",
+            )
         )
     layers = _latent(launch) if model.mla else _grouped(launch)
     values = _values(model)
@@ -95,19 +100,19 @@ def _grouped(launch: Launch) -> str:
         kv_heads=model.kv_heads,
         head_dim=model.head_dim,
         constants=[*([f"FFN = {model.ffn}"] if model.ffn else []), *_expert_constants(model)],
-        qk_norm="_norm(HEAD_DIM)" if model.qk_norm == "head" else "None",
+        qk_norm=Code("_norm(HEAD_DIM)" if model.qk_norm == "head" else "None"),
         # ComplexRoPE is the one that stretches as Llama 3 does.
-        rope="ComplexRoPE" if lengths else "CosSinRoPE",
+        rope=Code("ComplexRoPE" if lengths else "CosSinRoPE"),
         max_seq_len=values["max_seq_len"],
         scaling=[*scaling, *(f"{name}={values[name]}," for name in lengths)],
         bias="attention.qkv_linear.wqkv.bias = True" if model.qkv_bias else "",
         feed_forward=_feed_forward(model),
-        ffn_argument=_ffn_argument(model),
+        ffn_argument=Code(_ffn_argument(model)),
         experts=_experts(model) if model.moe else "",
     )
 
 
-def _sizes(model: ModelSpec) -> dict[str, object]:
+def _sizes(model: ModelSpec) -> dict[str, Value]:
     inits = filled("titan_inits.py.txt", init_std=model.init_std)
     return {"layers": model.layers, "hidden": model.hidden, "vocab": model.vocab, "inits": inits}
 
@@ -212,15 +217,15 @@ def _spec(model: ModelSpec) -> str:
         "titan_spec.py.txt",
         model=model.name,
         layer_count=model.layers,
-        kind="DeepSeekV3Model" if latent else "Qwen3Model",
-        layers="_layers()" if latent else "[_layer(index) for index in range(LAYERS)]",
+        kind=Code("DeepSeekV3Model" if latent else "Qwen3Model"),
+        layers=Code("_layers()" if latent else "[_layer(index) for index in range(LAYERS)]"),
         tied="enable_weight_tying=True," if tied else "",
         # A tied embedding is initialised as the output projection.
-        embedding_init='{"weight": skip_param_init}' if tied else "_normal()",
+        embedding_init=Code('{"weight": skip_param_init}' if tied else "_normal()"),
         mtp=mtp if model.mtp_layers else "",
         name=name,
-        module=name.replace("_", ""),
-        hook="register_moe_load_balancing_hook" if model.moe else "None",
+        module=Code(name.replace("_", "")),
+        hook=Code("register_moe_load_balancing_hook" if model.moe else "None"),
     )
 
 
@@ -265,7 +270,7 @@ def files(launch: Launch) -> Files:
     return {f"{MODULE}.py": _module(launch), **sample_files()}
 
 
-def command(launch: Launch) -> RunCommand:  # noqa: ARG001 (the writers' contract)
+def command(launch: Launch) -> RunCommand:
     """torchtitan's trainer with the module."""
     return RunCommand(
         argv=(
@@ -273,8 +278,14 @@ def command(launch: Launch) -> RunCommand:  # noqa: ARG001 (the writers' contrac
             *("--training.steps", "${TRAIN_STEPS}"),
         ),
         environment=ENVIRONMENT,
-        variables=VARIABLES,
-        demands=DEMANDS,
+        variables=(
+            pretrained_variable(
+                "a Hugging Face model's folder (safetensors), or a checkpoint of torchtitan's"
+                if registry_size(launch)
+                else "a checkpoint of torchtitan's own format"
+            ),
+            *VARIABLES,
+        ),
     )
 
 
@@ -334,14 +345,14 @@ def _module(launch: Launch) -> str:
         model=launch.job.model.name,
         gpus=launch.plan.degrees.gpus,
         gpu=launch.job.cluster.gpu.name,
-        module=MODULE,
-        function=FUNCTION,
+        function=Code(FUNCTION),
         imports=_imports(launch),
         converters=_converters(launch),
         model_lines=model_text(launch),
         optimizer=python_assignments(parts["optimizer"]),
         recompute=[*comment(recompute_why, 8), f"        activation_checkpoint={recompute},"],
-        loss=f"{loss}.Config(global_vocab_size={launch.job.model.vocab})",
+        loss=Code(f"{loss}.Config(global_vocab_size={launch.job.model.vocab})"),
+        in_hf=registry_size(launch) is not None,
         samples=SAMPLES,
         save_steps=save_steps(launch),
         **tables,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from constraints.context_kinds import ContextKind
-from hardware.frozen import Frozen
+from hardware.frozen import Frozen, Named
 from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
 from planner.job.job import Resolution
 from planner.job.quantities import share
@@ -215,7 +215,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 OPTIMAL_WITHIN = Resolution().time
 
 
-class Plan(Frozen):
+class Plan(Named):
     """One configuration and what it costs. Times in seconds, memory in bytes.
 
     `mfu`: model FLOP with the full attention square over dense 16-bit peak; `mfu_causal` counts

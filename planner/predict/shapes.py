@@ -180,14 +180,8 @@ def given_columns(degrees: Degrees) -> dict[str, IntArray]:
 
 
 def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
-    """Rules that a configuration violates, by name, and what each demands.
-
-    Who gives a ZeRO stage has named it, as in a limit of a search: where nothing is replicated any
-    stage that the framework has is as good as another.
-    """
+    """Rules that a configuration violates, by name, and what each demands."""
     ctx = replace(rule_context(job), given=True)
-    if degrees.zero in ctx.framework.zero_stages and degrees.zero >= ctx.least_zero:
-        ctx = replace(ctx, limits={"zero": degree_limit([degrees.zero])} | ctx.limits)
     columns = given_columns(degrees)
     return {
         rule.name: f"{rule.why(columns, ctx)}  [{rule.name}]"

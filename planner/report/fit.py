@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planner.job.frameworks.names import target_of_profile
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, plural, share
 from planner.job.request import Request
@@ -105,7 +106,8 @@ def _notes(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Iterato
     if answer.result is not None:
         yield error_note(answer.result.plans)
         yield "Largest: all else as asked; sequences at powers of two, models of the catalogue."
-        yield "All plans between them, and files to launch:"
+        launches = target_of_profile(answer.result.request.framework) is not None
+        yield f"All plans between them{', and files to launch' if launches else ''}:"
         yield f"    {command}"
     if answer.untried:
         yield f"No time was left for: {', '.join(answer.untried)}."

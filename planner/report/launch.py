@@ -48,6 +48,10 @@ def launch_report(
     lines = [] if plan.fits else ["This plan DOES NOT FIT its memory limit: see README.md."]
     lines += [f"NOT AS THE MODEL SAYS: {sentence}." for sentence in folder.departures]
     lines += _replaced_lines(replaced)
+    lines += [
+        "The run starts FROM SCRATCH, with random weights, unless PRETRAINED in the script names "
+        "weights; learning rate and warm-up are placeholders that are yours to choose."
+    ]
     lines += [f"{how_to_start(launch)}. README.md says what to check in the first ten steps."]
     yield Notes(tuple(lines))
 

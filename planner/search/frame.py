@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hardware.plain_text import guarded_cell
 from planner.predict.plan import Plan, TimeTerms
 
 if TYPE_CHECKING:
@@ -101,5 +102,7 @@ def plan_row(plan: Plan) -> dict[str, Any]:
 
 def csv_text(frame: pd.DataFrame) -> str:
     """A frame as CSV, lists as `8/9/10`."""
-    joined = frame.map(lambda cell: "/".join(map(str, cell)) if isinstance(cell, list) else cell)
+    joined = frame.map(
+        lambda cell: guarded_cell("/".join(map(str, cell)) if isinstance(cell, list) else cell)
+    )
     return str(joined.to_csv(index=False))

@@ -18,6 +18,8 @@ SAMPLE: tuple[Request, ...] = (
     Request(model="llama-3-8b", gpus="8xH100", gbs=64, seq=4096, limits={"mbs": (1,), "pp": (2,)}),
     Request(model="llama-3-8b", gpus="4xA100", gbs=8, seq=2048, limits={"mbs": (1,)},
             framework="torchtitan"),
+    Request(model="qwen2.5-7b", gpus="4xH100", gbs=8, seq=2048, limits={"mbs": (1,), "pp": (2,)},
+            framework="torchtitan", precision="fp8", fit_probability=0.1),
     Request(model="llama-3-8b", gpus="8xA100", gbs=16, seq=2048, limits={"mbs": (1,)},
             framework="nanotron", fit_probability=0.5),
     Request(model="qwen2.5-7b", gpus="8xH100", gbs=16, seq=2048, limits={"mbs": (1,)},

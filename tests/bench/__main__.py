@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench import calculon, measure
+from tests.bench import calculon, measure, ratios
 from tests.bench.measure import COMMANDS, KERNEL_JOBS, LARGE, MAIN, Figures
 from tests.bench.process import HERE, Checkout
 from tests.bench.report import Metric, Row, section, table
@@ -40,6 +40,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace, after: Checkout, before: Checkout | None):
         self.options, self.after, self.before = options, after, before
         self.repeats = 1 if options.quick else options.repeats
+        self.slips: list[str] = []
 
     def row(self, name: str, figures: Callable[[Checkout], Figures]) -> Row:
         """Figures of the sources here and of those before."""
@@ -96,6 +97,7 @@ class Bench:
             rows.append(
                 self.row(name, lambda item, text=arguments: self._warm(item, text, bare))  # type: ignore[misc]
             )
+        self.slips = self._compared(ratios.ratios_of(rows))
         metrics = [
             _CPU, Metric("ratio", "CPU / bare imports"), _WALL, Metric("peak_mib", "peak MiB", 0),
             Metric("imports", "imports", compared=True),
@@ -107,7 +109,16 @@ class Bench:
             f'`python -c "{measure.IMPORTS}"`.',
             table("command", metrics, rows),
             "\n".join(lines),
+            "\n".join(f"* SLOWER: {text}" for text in self.slips)
+            or "No command is slower, in multiples of the bare imports, by a tenth than when its "
+            "ratio was last accepted (`ratios.json`).",
         )
+
+    def _compared(self, now: dict[str, float]) -> list[str]:
+        """What has slipped; the ratios are recorded."""
+        found = list(ratios.slips(ratios.read(), now))
+        ratios.record(now, accept=self.options.accept_slower)
+        return [] if self.options.accept_slower else found
 
     def _warm(self, checkout: Checkout, arguments: str, bare: Row) -> Figures:
         imports = bare.after if checkout is self.after else bare.before
@@ -260,6 +271,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="runs of each warm command")
     parser.add_argument("--quick", action="store_true", help="one run of each, no large jobs")
     parser.add_argument("--only", default="", help=f"of {', '.join(SECTIONS)}: those with commas")
+    parser.add_argument(
+        "--accept-slower", action="store_true", help="record the ratios of slower commands"
+    )
     parser.add_argument("--output", type=Path, default=REPORT)
     return parser.parse_args()
 
@@ -279,6 +293,8 @@ def main() -> None:
             whole = "\n\n".join([heading(bench, began, load_before), *texts])
             options.output.write_text(whole + "\n", encoding="utf-8")
     print(options.output)
+    if bench.slips:
+        raise SystemExit("\n".join(f"slower: {text}" for text in bench.slips))
 
 
 if __name__ == "__main__":

@@ -213,6 +213,7 @@ def test_the_readme_says_what_to_expect_and_when_to_worry(folder: LaunchFolder) 
     text, plan = folder.files["README.md"], megatron("uneven").plan
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert titles == [
+        "Yours to set",
         "Files",
         "What each choice is for",
         "Memory to expect",

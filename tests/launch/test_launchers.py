@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from planner.launch.contract import Launch, NodesAs, RunCommand
+from planner.launch.contract import Launch, NodesAs, RunCommand, needed
 from planner.launch.launchers import launcher_files
 from planner.launch.megatron import command
 from tests.launch.plans import bridge, megatron
@@ -129,7 +129,8 @@ def test_train_job() -> None:
     assert set(container) == {"name", "volumeMounts"}
     names = {mount["name"] for mount in container["volumeMounts"]}
     assert names == {volume["name"] for volume in pod["volumes"]}
-    items = pod["volumes"][1]["configMap"]["items"]
+    (configured,) = (volume for volume in pod["volumes"] if volume["name"] == "configuration")
+    items = configured["configMap"]["items"]
     assert {item["key"]: item["path"] for item in items} == {
         "a.py": "a.py", "model.config.json": "model/config.json",
     }  # fmt: skip
@@ -149,7 +150,9 @@ def test_both_kubernetes_jobs_run_the_same(name: str) -> None:
 def test_keys_of_a_config_map() -> None:
     """Kubernetes takes letters, digits, dots, dashes and underscores."""
     launch = replace(megatron("dense"), nodes_as="k8s")
-    for text in launcher_files(launch, command(launch), {"model/config.json": "{}\n"}).values():
+    files = launcher_files(launch, command(launch), {"model/config.json": "{}\n"})
+    for name in ("jobset.yaml", "trainjob.yaml"):
+        text = files[name]
         configuration, _ = yaml.safe_load_all(text)
         assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in configuration["data"])
 
@@ -157,18 +160,23 @@ def test_keys_of_a_config_map() -> None:
 def test_skypilot_task() -> None:
     launch = replace(megatron("experts"), nodes_as="skypilot")
     task = yaml.safe_load(launcher_files(launch, command(launch), {})["sky.yaml"])
-    assert set(task) == {"name", "num_nodes", "resources", "workdir", "envs", "run"}
+    assert set(task) == {
+        "name", "num_nodes", "resources", "workdir", "envs", "file_mounts", "run",
+    }  # fmt: skip
+    # SkyPilot refuses a task until what is null is given.
+    assert task["envs"] == {"BUCKET": None, "MEGATRON_LM": None}
     assert task["num_nodes"] == 8
     assert task["resources"]["accelerators"] == "H100:8"
 
 
 def test_a_variable_that_is_not_set_is_asked_for() -> None:
-    found = RunCommand(argv=("-m", "x"), demands={"DATA": "where the user's data lie"})
+    asked = needed("DATA", "where the user's data lie")
+    found = RunCommand(argv=("-m", "x"), variables=(asked,))
     text = script(megatron("dense"), "torchrun", found)
     run = subprocess.run(
         ["bash"], input=text, capture_output=True, text=True, check=False, env={"PATH": "/bin"}
     )
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "set DATA: where the user's data lie" in run.stderr
 
 

@@ -22,7 +22,7 @@ SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 def scripts(target: str, nodes_as: NodesAs) -> Iterator[str]:
     """Shell scripts of a folder, those inside jobs too."""
     for name, text in launch_folder(replace(example(target), nodes_as=nodes_as)).files.items():
-        if name.endswith((".sh", ".sbatch")):
+        if name == "submit" or name.endswith((".sh", ".sbatch")):
             yield text
         elif name == "sky.yaml":
             yield "#!/bin/bash\n" + yaml.safe_load(text)["run"]
@@ -39,7 +39,7 @@ def scripts(target: str, nodes_as: NodesAs) -> Iterator[str]:
 @pytest.mark.parametrize("target", EXAMPLES)
 def test_bash_and_shellcheck_find_nothing(target: str, nodes_as: NodesAs, tmp_path: Path) -> None:
     found = list(scripts(target, nodes_as))
-    assert len(found) == (2 if nodes_as == "k8s" else 1)
+    assert len(found) == (3 if nodes_as == "k8s" else 1)
     path = tmp_path / "script.sh"
     for text in found:
         path.write_text(text, encoding="utf-8")

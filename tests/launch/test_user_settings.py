@@ -31,8 +31,11 @@ STUBS = {
     "scontrol": "for i in $(seq 1 100000); do echo node$i; done",
 }
 SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "node[1-9]"}
-ALWAYS = {"MEGATRON_LM": "/m", "HF_ASSETS": "/a", "NANOTRON": "/n", "NODE_RANK": "0",
-          "MASTER_ADDR": "first"}  # fmt: skip
+NODE = {"NODE_RANK": "0", "MASTER_ADDR": "first"}
+# Variables that must be set -> a file that is there where they are right.
+NEEDED = {
+    "MEGATRON_LM": "pretrain_gpt.py", "HF_ASSETS": "tokenizer.json", "NANOTRON": "run_train.py",
+}  # fmt: skip
 SCRIPTS: Mapping[NodesAs, str] = {"slurm": "launch.sbatch", "torchrun": "launch.sh"}
 
 Start = Callable[..., str]
@@ -47,6 +50,11 @@ def start(tmp_path: Path) -> Start:
         stub.write_text(f"#!/usr/bin/env bash\n{body}\n")
         stub.chmod(0o755)
 
+    for variable, name in NEEDED.items():
+        (tmp_path / variable).mkdir()
+        (tmp_path / variable / name).touch()
+    always = {variable: str(tmp_path / variable) for variable in NEEDED} | NODE
+
     def run(target: str, nodes_as: NodesAs, *words: str, **given: str) -> str:
         folder = tmp_path / "run"
         launch = replace(example(target), nodes_as=nodes_as)
@@ -54,7 +62,7 @@ def start(tmp_path: Path) -> Start:
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", SCRIPTS[nodes_as], *words], cwd=folder, capture_output=True, text=True,
-            env={**ALWAYS, "PATH": path, **given}, check=False,
+            env={**always, "PATH": path, **given}, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -84,18 +92,26 @@ def test_the_preflight_takes_the_program_s_place(target: str, start: Start) -> N
     assert nodes == str(example(target).nodes)
 
 
-def test_megatron_s_variables(start: Start) -> None:
+def test_megatron_s_variables(start: Start, tmp_path: Path) -> None:
+    data, weights = tmp_path / "d", tmp_path / "weights"
+    data.with_suffix(".bin").touch()
+    weights.mkdir()
     trial = start("megatron-core", "torchrun")
     assert "--mock-data" in trial
     assert "--save" not in trial
-    real = start("megatron-core", "torchrun", DATA_PATH="/d", TOKENIZER="/t", TRAIN_STEPS="9",
-                 HOME="/home/me")  # fmt: skip
+    real = start("megatron-core", "torchrun", DATA_PATH=str(data), TOKENIZER="/t", TRAIN_STEPS="9",
+                 HOME="/home/me", PRETRAINED=str(weights), WARMUP_STEPS="3",
+                 STOP_AFTER_MINUTES="60")  # fmt: skip
     saved = f"/home/me/checkpoints/{run_name(example('megatron-core'))}"
-    for words in ("--data-path /d", "--tokenizer-model /t", "--train-iters 9", f"--save {saved}",
+    for words in (f"--pretrained-checkpoint {weights}", "--lr-warmup-iters 3",
+                  "--exit-duration-in-mins 60", f"--data-path {data}", "--tokenizer-model /t",
+                  "--train-iters 9", f"--save {saved}",
                   f"--load {saved}", "--ckpt-format torch_dist"):  # fmt: skip
         assert words in real
     assert "--mock-data" not in real
-    assert "--save" not in start("megatron-core", "torchrun", DATA_PATH="/d", CHECKPOINTS="")
+    assert "--save" not in start("megatron-core", "torchrun", DATA_PATH=str(data), CHECKPOINTS="")
+    assert "--pretrained-checkpoint" not in trial
+    assert "--exit-duration-in-mins" not in trial
 
 
 def test_nanotron_s_variables(tmp_path: Path) -> None:
@@ -126,6 +142,10 @@ def test_nanotron_s_variables(tmp_path: Path) -> None:
     assert real["data_stages"][0]["data"]["dataset"] == {"dataset_folder": "/d"}
     assert real["tokenizer"]["tokenizer_name_or_path"] == "/t"
     assert real["tokens"]["train_steps"] == 5
+    assert "std" in real["model"]["init_method"]
+    weighted = config(PRETRAINED="/w", WARMUP_STEPS="7", TRAIN_STEPS="50")
+    assert weighted["model"]["init_method"] == {"path": "/w"}
+    assert weighted["optimizer"]["learning_rate_scheduler"]["lr_warmup_steps"] == 7
     assert real["optimizer"]["learning_rate_scheduler"]["learning_rate"] == 1e-3
     assert real["optimizer"]["learning_rate_scheduler"]["lr_warmup_steps"] < 5
     assert real["checkpoints"]["checkpoints_path"] == str(folder)

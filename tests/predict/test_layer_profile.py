@@ -77,3 +77,18 @@ def test_volumes_of_a_layers_collectives_are_those_of_the_formula() -> None:
 def test_one_rank_sends_nothing() -> None:
     _, profile = profiled("launches")
     assert not any(layer.collectives for layer in profile.layers)
+
+
+def test_a_fused_dispatcher_changes_nothing_where_nothing_is_exchanged() -> None:
+    """With one rank for all experts its plans are those without it, to the last digit."""
+    plans = {}
+    for without in ((), ("fused-dispatch",)):
+        for ep in (1, 8):
+            request = Request(
+                model="mixtral-8x7b", gpus="16xH100", gbs=64, seq=4096, without=without
+            )
+            degrees = Degrees(ep=ep, etp=1, dp=16, mbs=1, grad_acc=4, zero=1)
+            plan = evaluate_job(request.resolve(), degrees)
+            plans[bool(without), ep] = (plan.step_time_s, plan.peak_bytes)
+    assert plans[False, 1] == plans[True, 1]
+    assert plans[False, 8] != plans[True, 8]

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from hardware.errors import HardwareError
 from hardware.files import demand_file, number_error
 from planner.job.errors import UsageError
 
@@ -61,7 +62,7 @@ class EventStream:
             raise UsageError(
                 f"{self.path} is no text in UTF-8 ({error.reason}); {_EXPECTED}"
             ) from None
-        except UsageError:
+        except (UsageError, HardwareError):
             raise
         except ValueError as error:
             raise UsageError(f"{self.path}: {number_error(error)}; {_EXPECTED}") from None

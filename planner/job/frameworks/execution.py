@@ -86,6 +86,8 @@ class Kernels(Frozen):
     dispatch_passes: NonNegative = 2.0
     """Passes over the routed copies around the dispatch: permute before the exchange and sort by
     expert after it, or one where the exchange itself writes them in order."""
+    local_dispatch_passes: NonNegative = 0.0
+    """The same where a rank holds all experts and nothing is exchanged; 0: as `dispatch_passes`."""
     fused_permutation: bool = True
     """Routed copies are put in order and added up by kernels that write each token once; otherwise
     torch's scatter_add adds up each copy in forward, and index_select's backward in backward.

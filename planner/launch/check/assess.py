@@ -153,6 +153,7 @@ def assess(
                 problems.append(_from_error(str(error)))
             else:
                 problems += _left_out(found, plan)
+                problems += _unsaved(found, plan)
                 network = network_cost(found, setup, plan)
     problems += network_problems(found, setup, network)
     return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored), network)
@@ -168,6 +169,20 @@ def _of_its_config(model: ResolvedModel) -> Iterator[str]:
     """What reading a config.json assumed, but for the length of sequences, which `--seq` says."""
     if model.asked.endswith(".json"):
         yield from (f"of {model.asked}: {note}" for note in model.notes if "--seq" not in note)
+
+
+def _unsaved(found: Found, plan: Plan) -> Iterator[Problem]:
+    """A time limit that ends the run before it saves."""
+    saving = found.saving
+    if saving is None or not (why := saving.loss_at_limit(plan.step_time_s)):
+        return
+    yield Problem(
+        "unsaved-at-limit",
+        f"the limit of {saving.limit} ends the run, and what it trained is lost: {why}",
+        "warning",
+        (saving.place,),
+        fix="save more often, or end in time: --exit-duration-in-mins in Megatron",
+    )
 
 
 def _no_machine(number: int | None) -> Problem:

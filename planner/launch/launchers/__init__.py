@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
-from planner.launch.contract import Files, Launch, NodesAs, RunCommand
+from planner.launch.contract import STOP, Files, Launch, NodesAs, RunCommand
 from planner.launch.launchers.kubernetes import SCRIPT as JOB_SET
-from planner.launch.launchers.kubernetes import kubernetes_files
+from planner.launch.launchers.kubernetes import SUBMIT, kubernetes_files
 from planner.launch.launchers.shell import (
     ALONE,
     PORT,
     Rendezvous,
     headline,
     job_name,
+    looking_lines,
     program_lines,
+    setting_tests,
+    start_notes,
+    unset_lines,
     variable_lines,
 )
-from planner.launch.settings_text import filled
+from planner.launch.quoting import Code, Value
+from planner.launch.settings_text import comment, filled
+from planner.launch.time_limit import SIGNAL_S, limit_text
 
 _SCRIPTS: Mapping[NodesAs, str] = {
     "slurm": "launch.sbatch", "torchrun": "launch.sh", "k8s": JOB_SET, "skypilot": "sky.yaml",
@@ -34,6 +39,7 @@ _MEETINGS: Mapping[NodesAs, Rendezvous] = {
 _SKYPILOT_NAMES = {
     "A100-SXM4-80GB": "A100-80GB", "A100-PCIe-80GB": "A100-80GB", "A100-SXM4-40GB": "A100",
     "H100-SXM5-80GB": "H100", "H200-SXM-141GB": "H200", "B200-SXM-180GB": "B200",
+    "MI300X-192GB": "MI300X",
     "V100-SXM2-32GB": "V100-32GB", "V100-SXM2-16GB": "V100",
 }  # fmt: skip
 
@@ -48,10 +54,10 @@ def how_to_start(launch: Launch) -> str:
     script = start_script(launch)
     several = f"On each of {launch.nodes} nodes: NODE_RANK=n MASTER_ADDR=node0 bash {script}"
     return {
-        "slurm": f"Run in this folder: sbatch {script}",
+        "slurm": f"Run in this folder: bash {script} (it tests the settings, then calls sbatch)",
         "torchrun": several if launch.nodes > 1 else f"Run: bash {script}",
-        "k8s": f"Run: kubectl apply -f {script} (needs JobSet, sigs.k8s.io/jobset)",
-        "skypilot": f"Run in this folder: sky launch -c {job_name(launch)} {script}",
+        "k8s": f"Run: bash {SUBMIT} {script} (needs JobSet, sigs.k8s.io/jobset)",
+        "skypilot": f"Run in this folder: sky jobs launch --env BUCKET=s3://NAME {script}",
     }[launch.nodes_as]
 
 
@@ -61,19 +67,55 @@ def launcher_files(launch: Launch, command: RunCommand, configuration: Files) ->
         return kubernetes_files(launch, command, configuration, how_to_start(launch))
     script, many = start_script(launch), launch.nodes > 1
     meeting = _MEETINGS[launch.nodes_as] if many else ALONE
+    more: Mapping[str, Value] = {}
+    if launch.nodes_as == "slurm":
+        more = _slurm(launch, command)
+    elif launch.nodes_as == "skypilot":
+        more = _skypilot(launch, command)
     text = filled(
         f"{script}.txt",
         headline=headline(launch),
         start=how_to_start(launch),
-        job=job_name(launch),
-        nodes=launch.nodes,
-        local=launch.gpus_per_node,
         several=_several(launch) if many else (),
         variables=variable_lines(command),
+        settings=looking_lines(command, _FIRST_NODE if many else ()),
+        said=start_notes(command),
         program=program_lines(launch, command, meeting),
-        **(_skypilot(launch, command) if launch.nodes_as == "skypilot" else {}),
+        **more,
     )
     return {script: text}
+
+
+def _slurm(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
+    """What a batch job asks for, its time limit and the folders that a container sees."""
+    paths = [entry.name for entry in command.variables if entry.name in _PATHS]
+    return {
+        "job": job_name(launch),
+        "nodes": launch.nodes,
+        "local": launch.gpus_per_node,
+        "unset": unset_lines(command),
+        "tests": setting_tests(command, container=True),
+        "time": limit_text(launch),
+        "signal": SIGNAL_S,
+        "again": _AGAIN if any(entry.name == STOP for entry in command.variables) else (),
+        "paths": Code(" ".join(f'"${{{name}}}"' for name in paths)),
+    }
+
+
+# A run that ended because its time was over has steps left.
+_AGAIN = (
+    f'[[ "${{STATUS}}" != 0 || -n "${{MODE}}" || -z "${{{STOP}}}" ]] ||',
+    f"    ((SECONDS < 60 * {STOP})) || requeue",
+)
+# Variables that name a file or a folder.
+_PATHS = (
+    "MEGATRON_LM", "NANOTRON", "HF_ASSETS", "DATA_PATH", "DATASET", "TOKENIZER", "PRETRAINED",
+    "CHECKPOINTS", "TENSORBOARD",
+)  # fmt: skip
+
+
+# What a dry run says where no node is.
+_FIRST_NODE = ('export NODE_RANK="${NODE_RANK:-0}" MASTER_ADDR="${MASTER_ADDR:-FIRST_NODE}"',)
 
 
 def _several(launch: Launch) -> list[str]:
@@ -86,7 +128,6 @@ def _several(launch: Launch) -> list[str]:
             # Jobs that share a node's address must not share its port.
             f"MASTER_PORT=$(({PORT} + SLURM_JOB_ID % 1000))",
             "export MASTER_ADDR MASTER_PORT",
-            "",
         ],
         "torchrun": [
             f': "${{NODE_RANK:?number of this node, 0 to {launch.nodes - 1}}}"',
@@ -96,17 +137,20 @@ def _several(launch: Launch) -> list[str]:
     }[launch.nodes_as]
 
 
-def _skypilot(launch: Launch, command: RunCommand) -> dict[str, object]:
+def _skypilot(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
     """What a SkyPilot task asks a cloud for: `H100:8`, the network, the user's variables."""
     gpu = launch.job.cluster.gpu.name
     wants = "# The step time counts on the full network between nodes.", "network_tier: best"
+    # A value of null must be given when the task is submitted: --env NAME=VALUE.
     environment = [
         line
-        for name, what in command.demands.items()
-        for line in (f"  # {what}", f"  {name}: {json.dumps('')}")
+        for entry in command.needed
+        for line in (*comment(entry.meaning), f"{entry.name}: null")
     ]
     return {
+        "job": job_name(launch),
+        "nodes": launch.nodes,
         "accelerators": f"{_SKYPILOT_NAMES.get(gpu, gpu)}:{launch.gpus_per_node}",
         "network": wants if launch.nodes > 1 else "",
-        "environment": ["envs:", *environment] if environment else "",
+        "environment": environment,
     }

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import json
-
 from planner.launch.contract import Files, Launch, RunCommand
 from planner.launch.launchers.shell import (
     ALONE,
     PORT,
+    UNSET,
     Rendezvous,
     headline,
     job_name,
+    looking_lines,
     program_lines,
+    start_notes,
     variable_lines,
 )
-from planner.launch.settings_text import filled
+from planner.launch.quoting import kubernetes_script, yaml_value
+from planner.launch.settings_text import comment, filled
 
-SCRIPT, TRAIN_JOB = "jobset.yaml", "trainjob.yaml"
+SCRIPT, TRAIN_JOB, SUBMIT = "jobset.yaml", "trainjob.yaml", "submit"
 _MOUNT = "/launch"
 _WORK = "/tmp/launch"
 # Name of the replicated job and of its container: Kubeflow's runtimes have the same. What its
 # plugin sets in each pod: pkg/constants/constants.go. Patches of pods: Trainer 2.2 and newer.
 _GROUP = "node"
-_IMAGE = "registry.example.com/train:latest"
+_IMAGE, _CLAIM = "registry.example.com/train:latest", "set-me-claim"
+# A disk of all nodes, for what outlives a pod: data and checkpoints.
+_SHARED = "/shared"
 # What pods on several nodes want beside GPUs, by a name that only the cluster knows.
 _NETWORK = "# Add your cluster's RDMA devices (such as rdma/ib: 8): the step time counts on them."
 _MEMORY_MOUNT = ("- name: shared-memory", "  mountPath: /dev/shm")
+_SHARED_MOUNT = ("- name: shared-disk", f"  mountPath: {_SHARED}")
 _CONFIGURATION_MOUNT = ("- name: configuration", f"  mountPath: {_MOUNT}")
 _KUBEFLOW = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MASTER_PORT}"')
 
@@ -37,7 +42,7 @@ def kubernetes_files(
     person starts the first."""
     name = job_name(launch)
     first = f"{name}-{_GROUP}-0-0.{name}"
-    kubeflow = f"Run: kubectl apply -f {TRAIN_JOB} (needs Kubeflow Trainer 2.2 or newer)"
+    kubeflow = f"Run: bash {SUBMIT} {TRAIN_JOB} (needs Kubeflow Trainer 2.2 or newer)"
     jobs = {
         SCRIPT: (start, Rendezvous('"${JOB_COMPLETION_INDEX}"', first)),
         TRAIN_JOB: (kubeflow, _KUBEFLOW),
@@ -47,12 +52,12 @@ def kubernetes_files(
         lines = [
             f"# {headline(launch)}.",
             f"# Written by planner launch; README.md says what to expect. {run}",
-            "# PLACEHOLDERS: the image, and the values of env.",
+            "# PLACEHOLDERS: the image, the claim of the shared disk, and the values of env.",
             *(_config_map(name, configuration) if configuration else []),
         ]
         job = _job(f"{file}.txt", launch, command, meeting, configuration)
         files[file] = "\n".join(lines) + "\n" + job
-    return files
+    return files | {SUBMIT: filled(f"{SUBMIT}.txt", image=_IMAGE, claim=_CLAIM)}
 
 
 def _job(
@@ -72,7 +77,7 @@ def _job(
         environment=_environment(command),
         bash=_bash(launch, command, meeting, bool(configuration)),
         network=_NETWORK if launch.nodes > 1 else "",
-        mounts=[*_MEMORY_MOUNT, *(_CONFIGURATION_MOUNT if configuration else [])],
+        mounts=[*_MEMORY_MOUNT, *_SHARED_MOUNT, *(_CONFIGURATION_MOUNT if configuration else [])],
         volumes=_volumes(launch, configuration),
     )
 
@@ -86,7 +91,8 @@ def _config_map(name: str, configuration: Files) -> list[str]:
     lines = ["apiVersion: v1", "kind: ConfigMap", "metadata:", f"  name: {name}", "data:"]
     for file, text in configuration.items():
         # Indentation and last lines as they are.
-        lines += [f"  {json.dumps(_key(file))}: |2+", *_block(text.splitlines(), 4)]
+        content = _block(text.removesuffix("\n").split("\n"), 4)
+        lines += [f"  {yaml_value(_key(file))}: |2+", *content]
     return [*lines, "---"]
 
 
@@ -101,13 +107,16 @@ def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: boo
         # A ConfigMap cannot be written to; frameworks write beside their configuration.
         script.append(f"mkdir -p {_WORK} && cp -rL {_MOUNT}/* {_WORK} && cd {_WORK}")
     script += ["", *variable_lines(command)]
+    script += [*looking_lines(command), *start_notes(command)]
     script += program_lines(launch, command, meeting)
-    return ['command: ["bash", "-c"]', "args:", "  - |", *_block(script, 4)]
+    lines = [kubernetes_script(line) for line in script]
+    return ['command: ["bash", "-c"]', "args:", "  - |", *_block(lines, 4)]
 
 
 def _volumes(launch: Launch, configuration: Files) -> list[str]:
     """Shared memory for NCCL and data loaders; the configuration, with its folders."""
     volumes = ["- name: shared-memory", "  emptyDir:", "    medium: Memory"]
+    volumes += ["- name: shared-disk", "  persistentVolumeClaim:", f"    claimName: {_CLAIM}"]
     if not configuration:
         return volumes
     volumes += ["- name: configuration", "  configMap:", f"    name: {job_name(launch)}"]
@@ -120,9 +129,8 @@ def _volumes(launch: Launch, configuration: Files) -> list[str]:
 
 def _environment(command: RunCommand) -> list[str]:
     """Variables that the user must set."""
-    if not command.demands:
-        return []
-    lines = ["env:"]
-    for name, what in command.demands.items():
-        lines += [f"  # {what}", f"  - name: {name}", f"    value: {json.dumps('/set/me')}"]
+    lines = ["env:"] if command.needed else []
+    for entry in command.needed:
+        lines += [*comment(entry.meaning, 2), f"  - name: {entry.name}"]
+        lines.append(f"    value: {yaml_value(f'{UNSET}{entry.name}')}")
     return lines

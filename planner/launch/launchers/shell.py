@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.launch.contract import Launch, RunCommand
+from planner.launch.contract import PRETRAINED, Launch, RunCommand, Variable
+from planner.launch.quoting import comment_text, shell_word
 from planner.launch.settings_text import comment
 
 PORT = 29500
 PREFLIGHT = "preflight.py"
-_VARIABLE = re.compile(r"\$\{?[A-Z_]+\}?")
 _WIDTH = 88
 
 
@@ -28,30 +28,83 @@ class Rendezvous:
 ALONE = Rendezvous("0", "127.0.0.1")
 
 
-def quoted(word: str) -> str:
-    """A word for bash; variables in it stay variables."""
-    if _VARIABLE.search(word):
-        return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return shlex.quote(word)
-
-
-def demand_lines(command: RunCommand) -> Iterator[str]:
-    """A sentence and exit 1 for each variable that the user must set."""
-    for name, what in command.demands.items():
-        sentence = shlex.quote(f"set {name}: {what}")
-        yield f'if [[ -z "${{{name}:-}}" ]]; then'
-        yield from (f"    echo {sentence} >&2", "    exit 1", "fi")
+# `--dry-run` puts this before the name of a variable that must be set and is not.
+UNSET = "/set/"
 
 
 def variable_lines(command: RunCommand) -> list[str]:
-    """What is the user's, each under its meaning; exported for what the script starts."""
-    lines = ["# Yours: set them here or in the environment."] if command.variables else []
-    for entry in command.variables:
-        # A default that names variables takes an empty value of the environment as set.
-        dash = "-" if "$" in entry.default else ":-"
-        lines += comment(entry.meaning)
-        lines.append(f'export {entry.name}="${{{entry.name}{dash}{entry.default}}}"')
+    """What is the user's, each under its meaning, what must be set first; exported for what the
+    script starts."""
+    lines = ["# You must set these, here or in the environment."] if command.needed else []
+    for entry in command.needed:
+        lines += _variable(entry)
+    others = [entry for entry in command.variables if not entry.needed]
+    lines += ["# Yours to change, here or in the environment."] if others else []
+    for entry in others:
+        lines += _variable(entry)
     return [*lines, ""] if lines else []
+
+
+def _variable(entry: Variable) -> list[str]:
+    # An empty value of the environment is one where it means something.
+    dash = "-" if "$" in entry.default or "empty:" in entry.meaning else ":-"
+    value = f"${{{entry.name}{dash}{entry.default}}}"
+    return [*comment(entry.meaning), f'export {entry.name}="{value}"']
+
+
+def unset_lines(command: RunCommand) -> list[str]:
+    """Names in place of what a dry run needs and nobody has set."""
+    return [
+        f'export {entry.name}="${{{entry.name}:-{UNSET}{entry.name}}}"' for entry in command.needed
+    ]
+
+
+def looking_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
+    """Where MODE asks for a dry run, `unset_lines` and some more; elsewhere `setting_tests`."""
+    unset = [f"    {line}" for line in (*unset_lines(command), *more)] or ["    :"]
+    tests = [f"    {line}" for line in setting_tests(command)]
+    about = "    # Prints the command, with names in place of what is not set."
+    return [
+        'if [[ "${MODE:-}" == --dry-run ]]; then',
+        about,
+        *unset,
+        *(["else", *tests] if tests else []),
+        "fi",
+    ]
+
+
+def setting_tests(command: RunCommand, *, container: bool = False) -> list[str]:
+    """A sentence and exit 2 for each variable that must be set and is not, or whose files are not
+    there. `container`: files may be inside of one."""
+    lines: list[str] = []
+    outside = '-z "${CONTAINER}" && ' if container else ""
+    for entry in command.variables:
+        if entry.needed:
+            sentence = f"set {entry.name}: {entry.meaning}"
+            lines += _refused(f'[[ -z "${{{entry.name}}}" ]]', shlex.quote(sentence))
+        if entry.holds:
+            given = "" if entry.needed else f'-n "${{{entry.name}}}" && '
+            missing = f'"{entry.name}: {entry.holds} is not there"'
+            lines += _refused(f'[[ {outside}{given}! -e "{entry.holds}" ]]', missing)
+    warms_up = {entry.name for entry in command.variables} >= {"WARMUP_STEPS", "TRAIN_STEPS"}
+    sentence = "'WARMUP_STEPS must be below TRAIN_STEPS'"
+    return [*lines, *(_refused("((WARMUP_STEPS >= TRAIN_STEPS))", sentence) if warms_up else ())]
+
+
+def _refused(condition: str, sentence: str) -> list[str]:
+    return [f"if {condition}; then", f"    echo {sentence} >&2", "    exit 2", "fi"]
+
+
+def start_notes(command: RunCommand) -> list[str]:
+    """What the run starts from, said aloud."""
+    if not any(entry.name == PRETRAINED for entry in command.variables):
+        return []
+    return [
+        f'if [[ -z "${{{PRETRAINED}}}" ]]; then',
+        "    echo 'FROM SCRATCH: random weights, unless CHECKPOINTS holds a checkpoint;"
+        f" {PRETRAINED} names weights to start from.' >&2",
+        "fi",
+    ]
 
 
 def branch_lines(command: RunCommand) -> Iterator[str]:
@@ -66,7 +119,8 @@ def branch_lines(command: RunCommand) -> Iterator[str]:
 def _added(words: Sequence[str]) -> str:
     # Commas look like those of another language: bash lists have none.
     listed = (
-        f"'{word}'" if "," in word and quoted(word) == word else quoted(word) for word in words
+        f"'{word}'" if "," in word and shell_word(word) == word else shell_word(word)
+        for word in words
     )
     return f"ARGUMENTS+=({' '.join(listed)})"
 
@@ -103,14 +157,14 @@ def argument_lines(command: RunCommand) -> list[str]:
     if len(command.argv) == first:
         return ["ARGUMENTS=()"]
     for index, word in enumerate(command.argv[first:], start=first):
-        comment = command.comments.get(index)
-        starts = word.startswith("--") or comment is not None or "=" in word
+        title = command.comments.get(index)
+        starts = word.startswith("--") or title is not None or "=" in word
         if current and (starts or len(current) + len(word) > _WIDTH):
             lines.append(current)
             current = ""
-        if comment is not None:
-            lines.append(f"    # {comment}")
-        current = f"{current} {quoted(word)}" if current else f"    {quoted(word)}"
+        if title is not None:
+            lines.append(f"    # {comment_text(title)}")
+        current = f"{current} {shell_word(word)}" if current else f"    {shell_word(word)}"
     return [*lines, *([current] if current else []), ")"]
 
 
@@ -119,10 +173,10 @@ def start_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> lis
     lines = {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
     for number, word in enumerate(command.launcher_arguments):
         if word.startswith("-") or not number:
-            lines.append(f"    {quoted(word)}")
+            lines.append(f"    {shell_word(word)}")
         else:
-            lines[-1] += f" {quoted(word)}"
-    program = " ".join(quoted(word) for word in program_words(command))
+            lines[-1] += f" {shell_word(word)}"
+    program = " ".join(shell_word(word) for word in program_words(command))
     return [*(f"{line} \\" for line in (*lines, f"    {program}")), '    "${ARGUMENTS[@]}"']
 
 
@@ -149,7 +203,6 @@ def _accelerate(launch: Launch, meeting: Rendezvous) -> list[str]:
 def program_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
     """Everything that runs on one node."""
     parts = (
-        [*demand_lines(command)],
         [*environment_lines(command)],
         [*argument_lines(command), *branch_lines(command)],
         mode_lines(launch, command, meeting),
@@ -161,7 +214,7 @@ def program_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> l
 def headline(launch: Launch) -> str:
     """What a script starts, in a line."""
     degrees, job = launch.plan.degrees, launch.job
-    return (
+    return comment_text(
         f"{job.model.name} with {launch.target} on {degrees.gpus} x {job.cluster.gpu.name}, "
         f"{launch.plan.gbs} sequences of {launch.plan.seq} tokens a step"
     )

@@ -214,6 +214,35 @@ class Count:
     eased: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """When a run saves, beside its time limit; None: not said.
+
+    `limit_s`: seconds of the limit, `place` of its directive; `every`: steps between checkpoints;
+    `stop_s`: seconds after which the run saves and ends; `steps`: of the whole run.
+    """
+
+    limit_s: float
+    limit: str
+    place: str
+    every: int | None
+    stop_s: float | None
+    steps: int | None
+
+    def loss_at_limit(self, step_time_s: float) -> str:
+        """Why the limit ends the run before it saves; empty where it does not, or none can tell."""
+        whole_s = None if self.steps is None else self.steps * step_time_s
+        ends = whole_s is not None and whole_s < self.limit_s
+        if ends or (self.stop_s is not None and self.stop_s < self.limit_s):
+            return ""
+        if self.every is None:
+            return "" if whole_s is None else "it saves no checkpoint before that"
+        if self.every * step_time_s < self.limit_s:
+            return ""
+        hours = self.every * step_time_s / 3600
+        return f"a checkpoint every {self.every:,} steps is one every {hours:.1f} h as predicted"
+
+
 # Fields of `Found` that a request has under the same names and with the same meanings.
 ASKED = (
     "seq", "framework", "precision", "dtype", "optimizer", "attention", "schedule", "dropout",
@@ -304,6 +333,8 @@ class Found:
     unseen: str = ""
     # Every number of nodes, GPUs and processes that the files state.
     counts: tuple[Count, ...] = ()
+    # The job's time limit and when the run saves, where both can be told.
+    saving: Saving | None = None
 
     def asked(self) -> dict[str, Any]:
         """What is asked of the job, by field of `Request`."""

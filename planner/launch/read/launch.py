@@ -38,6 +38,7 @@ from planner.launch.read.megatron_attributes import is_swift_megatron, read_swif
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.megatron_dialects import other_model
 from planner.launch.read.options_file import with_options_files
+from planner.launch.read.saving import stated_saving
 from planner.launch.read.shell import read_script
 from planner.launch.read.shell_calls import script_call
 from planner.launch.read.shell_state import Command, Shell, Site, Undecided
@@ -97,14 +98,20 @@ def _found_in(read: Opened, hints: Hints) -> Found:
         plain = tuple(replace(problem, edits=()) for problem in found.problems)
         return replace(found, problems=(*read.problems, *plain))
     problems = (*read.problems, *as_unread_may_set(found.problems, read.launch, read.problems))
-    return replace(found, problems=problems, counts=_counts(read, found))
+    saving = stated_saving(_scripts(read), read.launch, found)
+    return replace(found, problems=problems, counts=_counts(read, found), saving=saving)
+
+
+def _scripts(read: Opened) -> list[Text]:
+    """Texts of the scripts, as they are submitted."""
+    submitted = {place.file.path: text for text in read.submitted if (place := text.first())}
+    others = (read.texts[path] for path in read.of_kind("shell") if path not in submitted)
+    return [*submitted.values(), *others]
 
 
 def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
     """What the files state of nodes, GPUs and processes."""
-    submitted = {place.file.path: text for text in read.submitted if (place := text.first())}
-    scripts = [*submitted.values()]
-    scripts += [read.texts[path] for path in read.of_kind("shell") if path not in submitted]
+    scripts = _scripts(read)
     jobs = [read.texts[path] for path in read.of_kind("job")]
     counts = stated_counts(scripts, jobs, read.launch)
     return (*counts, *accelerate_counts(found, counts))

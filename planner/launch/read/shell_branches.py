@@ -22,6 +22,10 @@ _COMPARED = r"\$\{?%s\b[^\s=!]*\s*(?:==?|=~|!=|-eq|-ne|-ge|-gt|-le|-lt)\s*[\"'*^
 _LONGEST_SHOWN, _MOST_ADVISED = 60, 3
 
 
+# What a test of settings does where they are wrong.
+_SAYS, _ENDS = re.compile(r"(echo|printf)\b(?!.*[|`]|.*\$\()"), re.compile(r"exit\s+[1-9]\d{0,2}")
+
+
 class Branches(Tests, ABC):
     """`if`, `case`, and the branches of them that are read."""
 
@@ -63,7 +67,10 @@ class Branches(Tests, ABC):
         self._run_all(doubted[taken - 1].body if taken else otherwise)
 
     def _choose(self, node: Node, branches: Sequence[Branch], *, hopeful: bool) -> int:
-        """Which branch is read where reading cannot decide, counted from 1; 0 for none."""
+        """Which branch is read where reading cannot decide, counted from 1; 0 for none. A script
+        that runs has passed the tests that only end it."""
+        if all(self._is_guard(branch) for branch in branches):
+            return 0
         taken = self.shell.chosen.get(self._site(node), int(hopeful))
         how = "met" if taken else "not met"
         self._note(node, f"a test that reading cannot decide; taken as {how}")
@@ -71,6 +78,15 @@ class Branches(Tests, ABC):
         why = self.variable(unknown).unknown if unknown else f"`{self._shown(node)}`"
         self._remember(node, taken, why, [self._advice(node, one, unknown) for one in branches])
         return taken
+
+    def _is_guard(self, branch: Branch) -> bool:
+        """Whether a branch does no more than say something and end the script with a failure."""
+        body = [one for one in branch.body if one.type != "comment"]
+        said = [self.piece(one).value.strip() for one in body]
+        return bool(said) and all(
+            _SAYS.match(one) if at < len(said) - 1 else _ENDS.fullmatch(one)
+            for at, one in enumerate(said)
+        )
 
     def _site(self, node: Node) -> Site:
         place = self.piece(node).first()

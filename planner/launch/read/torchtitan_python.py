@@ -187,13 +187,14 @@ class _Settings:
             self.visit(item)
         for name, item in value.fields.items():
             self.visit(item, name)
-        *_, owner, name = ("", *dotted_name(value).split("."))
+        *_, owner, name = words = ("", *dotted_name(value).split("."))
         if name == "model_registry" and value.given:
             module, call = value.at
             self._add("model.flavor", value.given[0], (module, call.args[0]))
             self._state("model.name", _model_package(module))
-        if owner in _CONVERTERS:
-            self._state("model.converters", [_CONVERTERS[owner]])
+        # Its configuration, or what is called on it: `Float8LinearConverter.Config().build()`.
+        for converter in _CONVERTERS.keys() & set(words):
+            self._state("model.converters", [_CONVERTERS[converter]])
         mode = _CHECKPOINTING.get(owner) or _CHECKPOINTING.get(name)
         if mode is not None:
             self._state(_MODE.key, mode)

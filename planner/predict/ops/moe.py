@@ -34,6 +34,7 @@ def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     hidden, latent = float(context.model.hidden), float(moe.latent or 0)
     routed = (
         *_dispatch(context, moe),
+        *_local_dispatch(context, moe),
         *_experts(context, moe),
         *_combine(context, moe),
         *(latent_rows(context, "moe/latent_up", latent, hidden) if latent else ()),
@@ -116,6 +117,30 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
                     "moe/dispatch/etp_gather", CollectiveKind.ALL_GATHER, hidden, copies
                 ),
             ),
+            rerun_with=WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _local_dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Passes over the routed copies that a fused dispatcher saves, and that a rank which holds all
+    experts makes all the same: those of dispatch and of combine."""
+    kernels = context.profile.kernels
+    further = kernels.local_dispatch_passes - kernels.dispatch_passes
+    if kernels.local_dispatch_passes == 0.0 or further <= 0.0:
+        return ()
+    copied = 2 * further * context.saved.activation_bytes
+    copied *= expert_hidden(context, moe) * copies_of(context, moe)
+    return (
+        Op(
+            name="moe/local_permutation",
+            kind=OpKind.MEMORY,
+            tokens=Shard.SEQUENCE,
+            forward_bytes=2 * copied,
+            backward_bytes=2 * copied,
+            forward_kernels=0,
+            backward_kernels=0,
+            local=True,
             rerun_with=WHOLE_LAYER | Module.MOE,
         ),
     )

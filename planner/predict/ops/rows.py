@@ -168,6 +168,7 @@ class Op:
     forward_adds: float = 0.0
     backward_adds: float = 0.0
     host_waits: float = 0.0  # times that the CPU reads a result in forward before it issues more
+    local: bool = False  # runs only where a rank holds all experts (ep 1)
     captured: bool = True  # CUDA graphs may hold it: its shapes are known before the step
     torch_operators: bool = False  # its kernels are torch's, not modules' (`issue_factor`)
     autocasts: bool = True  # autocast multiplies 16-bit copies of the weights

@@ -41,7 +41,8 @@ def table(rows: Iterable[Row]) -> Any:
     cells = ({name: _cell(value) for name, value in row.items()} for row in records)
     parse = {name: _type(records[0][name]) for name in titles} if records else {}
     return alt.InlineData(
-        values=csv_text(titles, cells), format=alt.CsvDataFormat(type="csv", parse=parse)
+        values=csv_text(titles, cells, guarded=False),
+        format=alt.CsvDataFormat(type="csv", parse=parse),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import run_cli
@@ -77,3 +79,11 @@ def test_the_missing_value_supplied(write: Write) -> None:
         known = ("--model", "llama-3.2-1b", "--seq", "2048", "--mbs", "1")
         result = run_cli("check", "-q", str(write(file, text)), *GPUS, *known)
         assert result.exit_code == 0, result.output
+
+
+def test_a_change_does_not_mend_the_other_errors() -> None:
+    """One change makes the example run only beside the mending of its two other errors."""
+    example = Path(__file__).parents[3] / "examples" / "05_check_a_script" / "pretrain_moe.sh"
+    result = run_cli("check", str(example), "--gpus", "32xH100")
+    assert "WILL NOT RUN: 3 errors" in result.stdout
+    assert "Single changes that would run once the other errors are mended" in result.stdout

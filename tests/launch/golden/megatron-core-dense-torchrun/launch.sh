@@ -5,28 +5,62 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 MODE="${1:-${MODE:-}}"
 
-# Yours: set them here or in the environment.
+# You must set these, here or in the environment.
+# folder of a Megatron-LM checkout of core 0.19
+export MEGATRON_LM="${MEGATRON_LM:-}"
+# Yours to change, here or in the environment.
 # name of this run; every experiment needs its own
 export RUN_NAME="${RUN_NAME:-llama-3-8b-megatron-core-gbs16-seq4096}"
+# weights to start from: a checkpoint of Megatron's in its distributed format (README.md
+# says how to make one); empty: FROM SCRATCH, with random weights
+export PRETRAINED="${PRETRAINED-}"
 # prefix of your tokenized data (.bin and .idx); empty: mock data
-export DATA_PATH="${DATA_PATH:-}"
+export DATA_PATH="${DATA_PATH-}"
 # folder or name of its Hugging Face tokenizer; empty: none
-export TOKENIZER="${TOKENIZER:-}"
+export TOKENIZER="${TOKENIZER-}"
 # folder of checkpoints on a disk of all nodes; a job that is started again goes on from
 # the last; empty: none
 export CHECKPOINTS="${CHECKPOINTS-${DATA_PATH:+${HOME}/checkpoints/${RUN_NAME}}}"
 # folder of TensorBoard's logs; empty: none
-export TENSORBOARD="${TENSORBOARD:-}"
+export TENSORBOARD="${TENSORBOARD-}"
 # steps of the run; the default is a trial
 export TRAIN_STEPS="${TRAIN_STEPS:-50}"
-# PLACEHOLDER: yours
+# PLACEHOLDER, yours to choose: steps of warm-up, fewer than TRAIN_STEPS
+export WARMUP_STEPS="${WARMUP_STEPS:-5}"
+# PLACEHOLDER, yours to choose: peak learning rate
 export LEARNING_RATE="${LEARNING_RATE:-1e-4}"
-# PLACEHOLDER: yours
+# PLACEHOLDER, yours to choose: last learning rate
 export MIN_LEARNING_RATE="${MIN_LEARNING_RATE:-1e-5}"
+# minutes after which the run saves and ends; empty: never
+export STOP_AFTER_MINUTES="${STOP_AFTER_MINUTES-}"
 
-if [[ -z "${MEGATRON_LM:-}" ]]; then
-    echo 'set MEGATRON_LM: folder of a Megatron-LM checkout of core 0.19' >&2
-    exit 1
+if [[ "${MODE:-}" == --dry-run ]]; then
+    # Prints the command, with names in place of what is not set.
+    export MEGATRON_LM="${MEGATRON_LM:-/set/MEGATRON_LM}"
+else
+    if [[ -z "${MEGATRON_LM}" ]]; then
+        echo 'set MEGATRON_LM: folder of a Megatron-LM checkout of core 0.19' >&2
+        exit 2
+    fi
+    if [[ ! -e "${MEGATRON_LM}/pretrain_gpt.py" ]]; then
+        echo "MEGATRON_LM: ${MEGATRON_LM}/pretrain_gpt.py is not there" >&2
+        exit 2
+    fi
+    if [[ -n "${PRETRAINED}" && ! -e "${PRETRAINED}" ]]; then
+        echo "PRETRAINED: ${PRETRAINED} is not there" >&2
+        exit 2
+    fi
+    if [[ -n "${DATA_PATH}" && ! -e "${DATA_PATH}.bin" ]]; then
+        echo "DATA_PATH: ${DATA_PATH}.bin is not there" >&2
+        exit 2
+    fi
+    if ((WARMUP_STEPS >= TRAIN_STEPS)); then
+        echo 'WARMUP_STEPS must be below TRAIN_STEPS' >&2
+        exit 2
+    fi
+fi
+if [[ -z "${PRETRAINED}" ]]; then
+    echo 'FROM SCRATCH: random weights, unless CHECKPOINTS holds a checkpoint; PRETRAINED names weights to start from.' >&2
 fi
 
 # one queue: collectives start before the products that hide them (Megatron demands it)
@@ -75,7 +109,6 @@ ARGUMENTS=(
     --transformer-impl transformer_engine
     # techniques
     --tp-comm-overlap
-    --grad-reduce-in-bf16
     # what to see of the first steps
     --log-interval 1
     --log-throughput
@@ -84,6 +117,7 @@ ARGUMENTS=(
     --train-iters "${TRAIN_STEPS}"
     --lr "${LEARNING_RATE}"
     --min-lr "${MIN_LEARNING_RATE}"
+    --lr-warmup-iters "${WARMUP_STEPS}"
     --lr-decay-style cosine
     --weight-decay 0.1
     --adam-beta2 0.95
@@ -101,6 +135,12 @@ else
 fi
 if [[ -n "${CHECKPOINTS}" ]]; then
     ARGUMENTS+=(--save "${CHECKPOINTS}" --load "${CHECKPOINTS}" --save-interval ... --ckpt-format torch_dist)
+fi
+if [[ -n "${PRETRAINED}" ]]; then
+    ARGUMENTS+=(--pretrained-checkpoint "${PRETRAINED}")
+fi
+if [[ -n "${STOP_AFTER_MINUTES}" ]]; then
+    ARGUMENTS+=(--exit-duration-in-mins "${STOP_AFTER_MINUTES}")
 fi
 if [[ -n "${TENSORBOARD}" ]]; then
     ARGUMENTS+=(--tensorboard-dir "${TENSORBOARD}")

@@ -1,0 +1,75 @@
+"""The time limit of a batch job: when a run saves and ends, so that the limit costs nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from planner.launch.contract import STOP, Launch, Variable
+
+if TYPE_CHECKING:
+    from planner.compare.goodput import Goodput
+
+# What many clusters allow everybody; the user changes it with the script's first lines.
+_USUAL_LIMIT_S = 4 * 3600
+# How long before the limit Slurm sends the script its signal.
+SIGNAL_S = 300
+_LEAST_MARGIN_S = 600
+# Saves within a limit, so that a run which cannot be told to stop loses a quarter of it at most.
+_SAVES = 4
+# A job that holds fewer steps is not worth its start.
+_LEAST_STEPS = 10
+
+
+def is_limited(launch: Launch) -> bool:
+    """Whether the launcher asks for a time limit."""
+    return launch.nodes_as == "slurm"
+
+
+def limit_minutes(launch: Launch) -> int:
+    """Minutes that the job asks for: enough for ten steps even where they are slow."""
+    least_s = _LEAST_STEPS * launch.plan.step_time.high + SIGNAL_S + _margin_s(launch)
+    return math.ceil(max(_USUAL_LIMIT_S, least_s) / 60)
+
+
+def limit_text(launch: Launch) -> str:
+    """`04:00:00`, as Slurm writes it."""
+    hours, minutes = divmod(limit_minutes(launch), 60)
+    return f"{hours:02d}:{minutes:02d}:00"
+
+
+def stop_minutes(launch: Launch) -> int:
+    """Minutes after which a run saves and ends: before the signal, with time for the step that
+    runs, the next one, and two saves."""
+    left_s = 60 * limit_minutes(launch) - SIGNAL_S - _margin_s(launch)
+    return math.floor(left_s / 60)
+
+
+def stop_variable(launch: Launch) -> Variable:
+    """When a run saves and ends by itself."""
+    limited = is_limited(launch)
+    minutes = str(stop_minutes(launch)) if limited else ""
+    because = ", before the limit of #SBATCH --time" if limited else ""
+    return Variable(STOP, minutes, f"minutes after which the run saves and ends{because}; "
+                    "empty: never")  # fmt: skip
+
+
+def _margin_s(launch: Launch) -> float:
+    return max(_LEAST_MARGIN_S, 2 * launch.plan.step_time.high + 2 * _goodput(launch).write_s)
+
+
+def save_steps(launch: Launch) -> int:
+    """Steps between checkpoints: what costs least where nodes fail, and several within a limit."""
+    plan = launch.plan
+    steps = _goodput(launch).interval_s / plan.step_time_s
+    if is_limited(launch):
+        steps = min(steps, 60 * stop_minutes(launch) / _SAVES / plan.step_time.high)
+    return max(1, math.floor(steps))
+
+
+def _goodput(launch: Launch) -> Goodput:
+    # A search asks writers what they could not launch, and needs none of this.
+    from planner.compare.goodput import goodput, run_of
+    from planner.compare.settings import Settings
+
+    return goodput(run_of(launch.job), Settings())
