@@ -231,10 +231,31 @@ class StagesThatHold:
         """[stage, holding]: whether the memory of each of some stages holds it."""
         if self.memory is None:
             return np.ones((len(stages), len(held)), dtype=np.bool_)
+        sizes = self._each[:, stages] @ held.T + self._pinned[:, stages, None]
+        sizes += self._once(held)[:, None]
+        spared = self._spared(held)
+        return np.asarray((spared[:, None] | (sizes <= self.memory.limit)).all(axis=0))
+
+    def peaks(self, held: Integers) -> Array:
+        """[layout, stage] shares of the limit; `held`: [layout, stage, number of a holding]."""
+        if self.memory is None:
+            return np.zeros(held.shape[:2])
+        flat, phases = held.reshape(-1, held.shape[2]), (-1, *held.shape[:2])
+        sizes = np.einsum("psk,nsk->pns", self._each, held) + self._pinned[:, None]
+        sizes += self._once(flat).reshape(phases)
+        sizes[self._spared(flat).reshape(phases)] = 0
+        return np.asarray(sizes.max(axis=0) / max(1, self.memory.limit))
+
+    def _spared(self, held: Integers) -> NDArray[np.bool_]:
+        """[phase, holding]: those that it does not have."""
+        few = held[:, : self.kinds].sum(axis=1) < 2
+        return np.asarray(self._two_layers[:, None] & few)
+
+    def _once(self, held: Integers) -> Integers:
+        """[phase, holding] of what counts once, however many layers there are."""
         there = held > 0
         working = np.where(there, self._working[:, None], 0).max(axis=2)
         gather = np.where(there[:, : self.kinds], self._gather[:, None], 0).max(axis=2)
-        sizes = self._each[:, stages] @ held.T + self._pinned[:, stages, None]
         plain = held[:, : self.kinds] > held[:, self.kinds :]
         if self._ordered:
             # Of the last kind present alone.
@@ -242,6 +263,4 @@ class StagesThatHold:
             plain, there = plain & ~later, there & ~np.tile(later, 2)
         left = np.concatenate([plain, there[:, self.kinds :] & ~plain], axis=1)
         done = np.where(left, self._done.reshape(len(self._done), 1, -1), 0).max(axis=2)
-        sizes += (working + gather + done)[:, None]
-        spared = self._two_layers[:, None] & (held[:, : self.kinds].sum(axis=1) < 2)
-        return np.asarray((spared[:, None] | (sizes <= self.memory.limit)).all(axis=0))
+        return np.asarray(working + gather + done)

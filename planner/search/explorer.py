@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from constraints.layout_context import LayoutContext
+from constraints.layout_context import LayoutContext, shared_count
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -24,10 +24,17 @@ from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.costed_plan import row_degrees
 from planner.predict.layouts import even_layout, plain_context
 from planner.predict.mixture import cost_layout
+from planner.search import walk
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.front import Floats
-from planner.search.layout_model import GAP_LIMIT, LayoutSolution, first_layout, solve_layout
+from planner.search.layout_model import (
+    GAP_LIMIT,
+    LayoutSolution,
+    first_blocks,
+    first_layout,
+    solve_layout,
+)
 from planner.search.limit_results import (
     Effort,
     LimitResult,
@@ -71,6 +78,10 @@ class Explorer(BoundedShapes):
         self.undecided: set[int] = set()
         # (position, limit) of shapes that were solved there -> what was to be beaten.
         self._asked: dict[tuple[int, int], float] = {}
+        # (position, limit, whether a long one) of walks; by row, the blocks and the recomputed
+        # layers of the last layout that one found.
+        self._walked: set[tuple[int, int, bool]] = set()
+        self._starts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         # Solves of a row that decided nothing.
         self._in_vain: Counter[int] = Counter()
         # Called now and then while a limit is looked at.
@@ -80,7 +91,7 @@ class Explorer(BoundedShapes):
 
     def descend(self, limits: Floats) -> None:
         super().descend(limits)
-        self._asked = {}
+        self._asked, self._walked = {}, set()
 
     @property
     def stopped(self) -> Stopped:
@@ -120,17 +131,27 @@ class Explorer(BoundedShapes):
             if self._tightened[position, index] < TIGHTEST:
                 heappush(waiting, (self._tighten(position, index, target), position))
                 continue
-            if (position, index) in self._asked or self._hopeless(position, look):
+            if (position, index) in self._asked:
+                continue
+            walks = self._walks(position, index)
+            if walks:
+                best = self._better(best, self._walk(position, index, target, look), target)
+                target = beside if best is None else min(beside, best.sample_s)
+            # CP-SAT, which may prove more, takes far longer than a walk.
+            later = walks and not look.again and np.isfinite(target)
+            beaten = bound * (1.0 + look.tie) >= target
+            if later or beaten or self._hopeless(position, look, walks):
                 continue
             best = self._better(best, self._solve(position, index, target), target)
         if look.again:
             best = self._ask_again(index, best, beside, look)
         return best
 
-    def _hopeless(self, position: int, look: Look) -> bool:
+    def _hopeless(self, position: int, look: Look, walks: bool) -> bool:
         """Whether so many solves of a shape within other limits decided nothing that others come
         first: its bound stays as it is."""
-        return self._in_vain[int(self.rows[position])] >= IN_VAIN[look.again]
+        most = 1 if walks else IN_VAIN[look.again]
+        return self._in_vain[int(self.rows[position])] >= most
 
     @staticmethod
     def _better(best: Point | None, point: Point | None, target: float) -> Point | None:
@@ -220,6 +241,35 @@ class Explorer(BoundedShapes):
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
         layout = even_layout(self.cost_model.job, pp, vpp, self.mode(row))
         return Point(row, layout, float(self.sample_s[row]), float(self.peak[row]), self.source)
+
+    def _walks(self, position: int, index: int) -> bool:
+        """Whether a walk may find a layout of a shape."""
+        return walk.applies(self.linear(int(self.rows[position]), float(self.limits[index]))[1])
+
+    def _walk(self, position: int, index: int, target: float, look: Look) -> Point | None:
+        """A layout of a shape that beats `target` at a limit, found by a walk; a short one, then a
+        long one from there."""
+        row, key = int(self.rows[position]), (position, index, look.again)
+        if key in self._walked:
+            return None
+        self._walked.add(key)
+        limit, gbs = float(self.limits[index]), float(self.columns["gbs"][row])
+        terms, ctx = self.linear(row, limit)
+        within_s = float(self.bounds[position, index]) * gbs, target * gbs
+        blocks, again = self._starts.get(row) or first_blocks(
+            ctx, self._hints[position, index].stage_layers
+        )
+        steps = walk.MOST_STEPS if look.again else walk.STEPS
+        found = None
+        one_walk = walk.Walk(terms, ctx, self.spent)
+        for layout in one_walk.layouts(blocks, max(again, default=0), within_s, steps):
+            point = self.cost(row, layout)
+            if point.peak <= limit and point.sample_s < target:
+                found, target = point, point.sample_s
+                self._starts[row] = layout.block_layers, (shared_count(layout) or 0,)
+        if found is not None:
+            self.solved.append(found)
+        return found
 
     def _solve(self, position: int, index: int, target: float) -> Point | None:
         """Solve one shape at one limit for a layout that beats `target` by more than a tie.
