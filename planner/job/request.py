@@ -254,6 +254,7 @@ class Request(Named):
             context_kinds=self._context_kinds(profile, model, seq),
             context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
             published_mtp=resolved.spec.mtp_layers,
+            beside=resolved.beside,
             cublas_workspace_config=self.cublas_workspace_config,
         )
 

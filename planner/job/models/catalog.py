@@ -33,7 +33,9 @@ class ResolvedModel(Frozen):
 
     `alias_of` is the catalogue name when something else was typed. `exact_parameters` is counted
     by the reference implementation, without multi-token-prediction layers; None when unknown.
-    `left_out`: modules of the whole model that the shape does not count, as a vision tower.
+    `left_out`: modules of the whole model that the shape does not count, as a vision tower, where
+    the file describes the whole model; `beside`: those of the published checkpoint, where the file
+    describes the language model.
     """
 
     spec: ModelSpec
@@ -45,6 +47,7 @@ class ResolvedModel(Frozen):
     source: str = ""
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def model_names() -> tuple[str, ...]:
@@ -169,6 +172,7 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
 
     shipped = path.parent == _FOLDER
     file, spec = read_model_toml(path, None if shipped else family_style)
+    beside = tuple(module.words for module in file.beside)
     return ResolvedModel(
         spec=spec,
         name=spec.name,
@@ -177,8 +181,17 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
         exact_parameters=file.exact_parameters,
         hf_name=file.hf_name or (_repository_of(spec.name) if shipped else ""),
         source=file.source,
-        notes=file.notes,
+        notes=(*file.notes, *beside_notes(beside)),
+        beside=beside,
     )
+
+
+def beside_notes(beside: tuple[str, ...]) -> tuple[str, ...]:
+    """That a published checkpoint has more than the language model, which alone is counted."""
+    if not beside:
+        return ()
+    more = " and a ".join(beside)
+    return (f"the published checkpoint also has a {more}, which is not counted",)
 
 
 def _existing_path(asked: str) -> Path | None:

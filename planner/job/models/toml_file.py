@@ -5,6 +5,8 @@ exact_parameters = 1234    # without multi-token-prediction layers
 source = "…"               # where the shape comes from; a file of yours needs none
 notes = ["…"]
 [shape]                    # fields of ModelSpec, with [shape.moe] and [shape.mla]
+[[beside]]                 # a module of the published checkpoint that [shape] does not describe
+what = "vision tower"      # with parameters and source
 [layers]                   # only where layers differ
 first_k_dense = 3          # leading layers without experts
 moe_every = 2              # the last of every two layers has experts
@@ -48,6 +50,19 @@ class LayersTable(Frozen):
     pattern: str = ""
 
 
+class BesideModule(Frozen):
+    """A module that a published checkpoint has beside its language model."""
+
+    what: Annotated[str, Field(min_length=1)]
+    parameters: Annotated[int, Field(gt=0)]
+    source: Annotated[str, Field(min_length=1)]
+
+    @property
+    def words(self) -> str:
+        """`vision tower with its projector (0.42 B parameters)`."""
+        return f"{self.what} ({self.parameters / 1e9:.2f} B parameters)"
+
+
 class ModelFile(Frozen):
     """The whole file, before the shape becomes a ModelSpec."""
 
@@ -55,6 +70,7 @@ class ModelFile(Frozen):
     exact_parameters: Annotated[int, Field(gt=0)] | None = None
     source: str = ""
     notes: tuple[str, ...] = ()
+    beside: tuple[BesideModule, ...] = ()
     shape: dict[str, Any]
     layers: LayersTable = LayersTable()
 
