@@ -23,9 +23,10 @@ from planner.launch.check.network import (
     network_problems,
 )
 from planner.launch.check.request import as_request
+from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
-from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
+from planner.launch.read.document_reader import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
 from planner.predict.fit_words import fit_verdict
@@ -47,6 +48,9 @@ _NAMED_BY_READERS = {
     "moe-tensor-needs-sequence", "interleaving-microbatches", "layers-split", "chunks-have-layers",
 }  # fmt: skip
 
+
+# Errors of the number of processes, which say what the degrees would say again.
+_OF_PROCESSES = {WORLD_SIZE, "launched-processes"}
 
 Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"]
 
@@ -144,7 +148,12 @@ def assess(
             if not _is_said_by_reader(item, problems)
         ]
         named = {problem.rule for problem in problems} & _NAMED_BY_READERS
-        problems += [item for item in broken if item.rule not in named]
+        counted = {one.rule for one in problems if one.severity == "error"} & _OF_PROCESSES
+        problems += [
+            item
+            for item in broken
+            if item.rule not in named and not (counted and item.rule == WORLD_SIZE)
+        ]
         problems += _sharp_problem(found, setup, job)
         if not broken and not any(_hides_prediction(problem) for problem in problems):
             try:

@@ -12,7 +12,8 @@ from typing import Any
 
 from planner.launch.options import DEEPSPEED
 from planner.launch.read.deepspeed_types import SWITCHES, as_flag, as_whole, type_problems
-from planner.launch.read.document import Document, ScriptedReader, unknown_key
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Problem, nearest
 from planner.launch.read.hf_values import is_switched, value_of
 from planner.launch.read.names import is_known, known_names, left_out
