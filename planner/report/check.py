@@ -132,7 +132,7 @@ def _reasons(problems: Sequence[Problem]) -> Iterator[str]:
         several = tuple(group)
         for problem in several:
             where = f"{_short(problem.places[0])}: " if problem.places else ""
-            text = problem.text if where or problem.text[:1] in "-$" else _capital(problem.text)
+            text = problem.text if where else _capital(problem.text)
             yield f"{where}{text}."
         if advice := _advice(several[-1]):
             yield f"{advice}."
@@ -152,7 +152,9 @@ def _advice(problem: Problem) -> str:
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """A sentence, unless it begins with a name: of an option, a setting or a file."""
+    first = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if first.isalpha() else text
 
 
 def _head_facts(

@@ -15,6 +15,7 @@ from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel
+from planner.job.quantities import plural
 from planner.job.request import Request
 from planner.job.unmodelled import modules_not_modelled
 from planner.launch.check.network import (
@@ -256,8 +257,14 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
             + (f"; {unread} may say otherwise" * unsure),
             severity=("missing" if unsure else "error") if modelled else "warning",
             places=tuple(dict.fromkeys(places)),
+            fix=_for_degrees(degrees) if rule.name == WORLD_SIZE and not unsure else "",
             late="run time" in rule.source,
         )
+
+
+def _for_degrees(degrees: Degrees) -> str:
+    """The GPUs on which the degrees run."""
+    return f"--gpus with {plural(degrees.gpus, 'GPU')}, or other degrees"
 
 
 def _hidden(found: Found) -> dict[str, str]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from hardware.schema import Cluster
 from planner.job.quantities import plural
+from planner.launch.read.command import IN_ENVIRONMENT
 from planner.launch.read.found import READ_ONLY, Count, CountKind, Edit, Found, Problem, Severity
 from planner.launch.read.world import ALONE
 
@@ -219,7 +220,7 @@ def _machine(
         return
     if world is None or (world == gpus and not use):
         return
-    place = found.where.get("world")
+    place = found.where.get("world") or found.where.get("dp")
     stated = _counting(counts)
     # torchrun takes a number of nodes that is not given from the environment (PET_NNODES).
     sure = processes(counts) is not None and not any(count.eased for count in stated)
@@ -230,7 +231,7 @@ def _machine(
         edits = _to(counts, nodes, "nodes") + a_node
     text = f"the files start {plural(world, 'process')}; this is checked for {gpus:,} GPUs"
     if use:
-        text = _part_words(use, cluster)
+        text = _part_words(use, cluster, by_degrees=not counts)
     yield Problem(
         "launched-processes",
         text,
@@ -243,11 +244,13 @@ def _machine(
     )
 
 
-def _part_words(use: Started, cluster: Cluster) -> str:
-    """How many GPUs of the machine stay idle, or that other nodes are used than it has."""
+def _part_words(use: Started, cluster: Cluster, *, by_degrees: bool) -> str:
+    """How many GPUs of the machine stay idle, or that other nodes are used than it has.
+    `by_degrees`: only the degrees say how many processes there are."""
     idle, there = cluster.num_gpus - use.processes, f"{cluster.num_gpus:,} GPUs"
     where = f" ({use.per_node:,} on each of {use.nodes:,} nodes)" if use.nodes > 1 else ""
-    text = f"the files start {plural(use.processes, 'process')}{where} on a machine of {there}"
+    does = "the degrees in the file are for" if by_degrees else "the files start"
+    text = f"{does} {plural(use.processes, 'process')}{where} on a machine of {there}"
     are = "is" if use.processes == 1 else "are"
     if use.nodes > cluster.num_nodes:
         nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes:,} nodes"
@@ -262,7 +265,7 @@ def _machine_fix(edits: Sequence[Edit], world: int, use: Started | None, gpus: i
         return _fix(edits) or f"--gpus with {plural(world, 'GPU')}"
     if world == gpus:
         return f"--gpus {use.nodes}x{use.per_node}xNAME, with the name of the GPU"
-    more = _fix(edits) or f"{gpus:,} processes"
+    more = _fix(edits) or f"degrees for {plural(gpus, 'process')}"
     alone = f"--gpus with {plural(world, 'GPU')} for these alone"
     return f"{more} to use every GPU, or {alone}"
 
@@ -286,7 +289,10 @@ def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, 
 
 
 def _fix(edits: Sequence[Edit]) -> str:
-    return ", ".join(f"{edit.key} {edit.value}" for edit in edits)
+    """Options and variables with what they should say."""
+    return ", ".join(
+        f"{edit.key}{'=' if edit.key in IN_ENVIRONMENT else ' '}{edit.value}" for edit in edits
+    )
 
 
 def _problem(text: str, counts: Sequence[Count], edits: tuple[Edit, ...] = ()) -> Problem:

@@ -231,7 +231,7 @@ class DeepspeedReader(ScriptedReader):
         if device in _OFF:
             return
         if stage == 3:
-            self._unmodelled("offloaded parameters", key)
+            self._unmodelled("an offload of parameters", key)
             return
         text = (
             f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
@@ -241,7 +241,7 @@ class DeepspeedReader(ScriptedReader):
         self.refuse("offload-param-stage", text, key, severity="warning", fix=fix, late=True)
 
     def _unmodelled(self, what: str, *keys: str) -> None:
-        text = f"{what} is not modelled: no prediction"
+        text = f"{what} is not modelled"
         self.unpredictable(text, *keys)
 
 

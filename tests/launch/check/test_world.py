@@ -402,4 +402,8 @@ def test_degrees_that_a_file_states_are_the_processes_that_start(read: Read) -> 
     found = read(nanotron(), "n.yaml")
     problems = world_problems(found, parse_gpus("16xH100"))
     assert [problem.severity for problem in problems] == ["warning"]
-    assert "start 8 processes on a machine of 16 GPUs: 8 GPUs would stay idle" in problems[0].text
+    assert (
+        "degrees in the file are for 8 processes on a machine of 16 GPUs: 8 GPUs would stay"
+        in problems[0].text
+    )
+    assert problems[0].places[0].endswith("n.yaml:22")
