@@ -96,12 +96,15 @@ def read_model_toml(
 def _with_style(file: ModelFile, usual: Callable[[str], Mapping[str, Any]]) -> ModelFile:
     """The file with the fields of `STYLE` that it leaves out, and a note that lists them."""
     family = str(file.shape.get("family", "custom"))
-    defaults = {name: ModelSpec.model_fields[name].default for name in STYLE} | dict(usual(family))
+    known = dict(usual(family))
+    defaults = {name: ModelSpec.model_fields[name].default for name in STYLE} | known
     assumed = {name: value for name, value in defaults.items() if name not in file.shape}
     if not assumed:
         return file
     listed = ", ".join(f"{name} = {_toml_value(value)}" for name, value in assumed.items())
-    like = "the defaults" if family == "custom" else f"most catalogue models of family {family}"
+    like = f"most catalogue models of family {family}" if known else "the defaults"
+    if not known and family != "custom":
+        like += f", for no catalogue model is of family {family}"
     note = f"[shape] does not state these, which are taken from {like}: {listed}"
     changed = {"shape": file.shape | assumed, "notes": (*file.notes, note)}
     return file.model_copy(update=changed)
