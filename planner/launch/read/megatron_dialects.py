@@ -54,6 +54,9 @@ _OF_2022 = (
     "scaled-upper-triang-masked-softmax-fusion",
 )  # fmt: skip
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
+# Its engine starts with --deepspeed alone (megatron/training.py): without it, or in a fork that
+# has only some of its options, Megatron's own optimizer steps.
+_WITHOUT_DEEPSPEED = replace(_DIALECTS["deepspeed"], framework=_2022.framework)
 _PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py")
 # Choices that a fork's parser takes from a field's type stand here.
 _FIELDS = ("megatron/core/transformer/transformer_config.py",)
@@ -87,7 +90,8 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     ):
         kinds.add("fork")
     if "deepspeed" in kinds or launch.launcher == "deepspeed":
-        return _DIALECTS["deepspeed"]
+        on = "deepspeed" in arguments.given
+        return _DIALECTS["deepspeed"] if on else _WITHOUT_DEEPSPEED
     if any(name in arguments.given for name in _OF_2022):
         return replace(_2022, name="fork") if "fork" in kinds else _2022
     for name in ("pai", "fork", "older", "program"):
@@ -131,7 +135,10 @@ def other_model(launch: LaunchCommand) -> str:
     neither does."""
     if any(word.text.value == "--mm-model" for word in launch.arguments):
         return "--mm-model names a multimodal model, described in a file of its own"
-    program = "/".join(PurePosixPath(launch.program).parts[-2:])
+    path = launch.program
+    if "/" not in path and not path.endswith(".py"):  # a module: python -m package.dpo_model
+        path = path.replace(".", "/")
+    program = "/".join(PurePosixPath(path).parts[-2:])
     if _OTHER_MODELS.search(program):
         name = PurePosixPath(program).name
         return f"{name} trains no decoder of text alone, or not by next-token prediction"

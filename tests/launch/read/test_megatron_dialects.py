@@ -125,3 +125,21 @@ def test_unknown_options_by_the_thousand_are_named_once(folder: ReadFolder) -> N
     more = " ".join(f"--micro-batch-size-of-{number:04} 1" for number in range(2_000))
     found = folder(script(f"{SMALL} {more} {more}"))
     assert sum(problem.rule == "unknown-option" for problem in found.problems) == 50
+
+
+@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun --nproc_per_node 8"])
+@pytest.mark.parametrize(
+    ("options", "zero", "framework"),
+    [
+        ("--deepspeed --zero-stage 1", 1, "megatron-deepspeed"),
+        ("--deepspeed --zero-stage 0", 1, "megatron-deepspeed"),  # bf16's optimizer shares
+        ("--zero-stage 1", 0, "megatron-lm-2022"),
+        ("--valid-weighted-split-paths-path x", 0, "megatron-lm-2022"),
+        ("--valid-weighted-split-paths-path x --use-distributed-optimizer", 1, "megatron-lm-2022"),
+    ],
+)
+def test_without_its_switch_deepspeed_shares_nothing_out(
+    folder: ReadFolder, launcher: str, options: str, zero: int, framework: str
+) -> None:
+    found = folder({"a.sh": f"{launcher} pretrain_gpt.py {SMALL} {options}"}, gpus=8)
+    assert (found.zero, found.framework) == (zero, framework)
