@@ -60,6 +60,8 @@ _WITHOUT_DEEPSPEED = replace(_DIALECTS["deepspeed"], framework=_2022.framework)
 _PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py")
 # Choices that a fork's parser takes from a field's type stand here.
 _FIELDS = ("megatron/core/transformer/transformer_config.py",)
+# Values of forks that are read. A tokenizer changes the vocabulary alone, which is asked for.
+_READ_VALUES = (("position-embedding-type", "alibi"),)
 _SAVING = re.compile(r"^--.*(zero|shard|offload|distributed[-_]opt|fsdp|recomput|memory)")
 # Programs whose options are pretrain_gpt.py's and no others.
 _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
@@ -113,8 +115,12 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
         if _quotes(source, str(arguments.given[name].value))
     }
     for name, problem in problems.items():
-        words = f"--{name} {arguments.given[name].value}: a value of that fork, not modelled"
+        value = str(arguments.given[name].value)
+        words = f"--{name} {value}: a value of that fork, not modelled"
         at = arguments.problems.index(problem)
+        if name == "tokenizer-type" or (name, value) in _READ_VALUES:
+            del arguments.problems[at]
+            continue
         arguments.problems[at] = arguments.unpredictable(words, name)
     return bool(problems)
 

@@ -143,3 +143,23 @@ def test_without_its_switch_deepspeed_shares_nothing_out(
 ) -> None:
     found = folder({"a.sh": f"{launcher} pretrain_gpt.py {SMALL} {options}"}, gpus=8)
     assert (found.zero, found.framework) == (zero, framework)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--position-embedding-type alibi", ""),
+        ("--tokenizer-type OwnTokenizer", ""),
+        ("--position-embedding-type own", "own: a value of that fork, not modelled"),
+    ],
+)
+def test_values_of_a_fork_that_are_read_keep_no_prediction_back(
+    folder: ReadFolder, options: str, says: str
+) -> None:
+    """A fork's parser around the script has all three; what the first two change is counted."""
+    parser = 'choices=["alibi", "OwnTokenizer", "own"]\n'
+    words = SMALL.replace("--position-embedding-type rope", "")
+    command = f"torchrun --nproc_per_node 8 pretrain_gpt.py {words} {options}"
+    found = folder({"a.sh": command, "megatron/training/arguments.py": parser}, gpus=8)
+    assert says in refusals(found)
+    assert bool(refusals(found)) is bool(says)
