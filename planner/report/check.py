@@ -205,7 +205,8 @@ def _changes(assessment: Assessment, changes: Sequence[LaunchChange]) -> Block:
 
 def _change_title(assessment: Assessment, changes: Sequence[LaunchChange]) -> str:
     if assessment.plan is None:
-        return "Single changes that would run"
+        others = " once the other errors are mended" if len(assessment.errors) > 1 else ""
+        return f"Single changes that would run{others}"
     if assessment.plan.fits and changes[0].sufficient:
         return "Best single changes"
     if not changes[0].sufficient:

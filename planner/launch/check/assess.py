@@ -10,10 +10,12 @@ from typing import Literal
 from constraints.errors import ConstraintError
 from constraints.registry import RULES
 from hardware.errors import HardwareError
+from hardware.schema import Cluster
 from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel
+from planner.job.request import Request
 from planner.job.unmodelled import modules_not_modelled
 from planner.launch.check.network import (
     NetworkCost,
@@ -125,7 +127,7 @@ def assess(
     if model.left_out:
         why = modules_not_modelled(found.model or model.asked, model.left_out)
         problems.append(Problem("not-predictable", why, "warning"))
-    problems += world_problems(found, setup.request.find_cluster())
+    problems += world_problems(found, _machine(setup.request))
     job: Job | None = None
     try:
         job = None if model.left_out else setup.request.resolve()
@@ -157,6 +159,12 @@ def assess(
                 network = network_cost(found, setup, plan)
     problems += network_problems(found, setup, network)
     return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored), network)
+
+
+def _machine(request: Request) -> Cluster:
+    """The machine that is given, whether or not the files use all of it."""
+    whole = request.model_copy(update={"started": None})
+    return whole.find_cluster()
 
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:

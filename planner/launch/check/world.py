@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from hardware.schema import Cluster
@@ -27,7 +28,10 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
     problems = [*_disagreements(counts, nodes), *_products(counts), *_indivisible(found, counts)]
     # With a disagreement there is no one number of processes, but that GPUs stay idle.
     if cluster is not None and all(_IDLE in problem.text for problem in problems):
-        problems += _machine(found, counts, cluster, nodes)
+        of_machine = list(_machine(found, counts, cluster, nodes))
+        # What stays idle of the machine is said once.
+        problems = of_machine if any(_IDLE in one.text for one in of_machine) else problems
+        problems = list(dict.fromkeys((*problems, *of_machine)))
     return problems
 
 
@@ -38,6 +42,52 @@ def stated_gpus(found: Found) -> int | None:
     if stated is None:
         stated = _in_all(counts, ("gpus",), ("processes a node", "gpus a node"))
     return found.world if stated is None else stated
+
+
+@dataclass(frozen=True)
+class Started:
+    """Processes that a launch starts, one a GPU, on a part of the machine that it is given."""
+
+    nodes: int
+    per_node: int
+
+    @property
+    def processes(self) -> int:
+        """On all nodes together."""
+        return self.nodes * self.per_node
+
+    def part_of(self, cluster: Cluster) -> Cluster:
+        """The GPUs that the processes use. Each keeps its share of its node's network."""
+        return cluster.with_nodes(self.nodes, self.per_node)
+
+
+def started(found: Found, cluster: Cluster) -> Started | None:
+    """What is started where that is less than the machine, or is spread over more of its nodes;
+    None where it is all of it, or more, or where the files do not say for sure. A number of nodes
+    that only the environment tells is the machine's."""
+    use = _stated_start(found, cluster)
+    if use is None or min(use.nodes, use.per_node) < 1 or use.per_node > cluster.gpus_per_node:
+        return None
+    spread = use.nodes > cluster.num_nodes
+    if use.processes > cluster.num_gpus or (spread and cluster.nics_per_node == 0):
+        return None
+    return use if spread or use.processes < cluster.num_gpus else None
+
+
+def _stated_start(found: Found, cluster: Cluster) -> Started | None:
+    """Nodes and the processes of each, as far as the files say them for sure."""
+    sure = [count for count in _as_nodes_and_processes(found.counts) if not count.eased]
+    nodes, total = _first(sure, "nodes"), _first(sure, "processes")
+    per_node = _first(sure, "processes a node")
+    if per_node is not None:
+        use = Started(nodes.number if nodes else cluster.num_nodes, per_node.number)
+    elif total is not None:
+        # Without a word on nodes, the first ones are filled.
+        number = max(1, nodes.number if nodes else -(-total.number // cluster.gpus_per_node))
+        use = Started(number, total.number // number)
+    else:
+        return None
+    return use if total is None or total.number == use.processes else None
 
 
 def processes(counts: Sequence[Count]) -> int | None:
@@ -142,9 +192,15 @@ def _indivisible(found: Found, counts: Sequence[Count]) -> Iterator[Problem]:
 def _machine(
     found: Found, counts: Sequence[Count], cluster: Cluster, nodes: int | None
 ) -> Iterator[Problem]:
-    """Another number of processes than the machine has GPUs."""
-    world, gpus = processes(counts) or found.world, cluster.num_gpus
-    if world is None or world == gpus:
+    """Another number of processes than the machine has GPUs: fewer leave GPUs idle."""
+    use = started(found, cluster)
+    world, gpus = use.processes if use else processes(counts) or found.world, cluster.num_gpus
+    crowded = _first([count for count in counts if not count.eased], "processes a node")
+    if crowded and crowded.number > cluster.gpus_per_node and (world or 0) <= gpus:
+        text = f"{_words(crowded)} is more than the {cluster.gpus_per_node:,} GPUs of a node"
+        yield _problem(f"{text}: a GPU takes one process", (crowded,))
+        return
+    if world is None or (world == gpus and not use):
         return
     place = found.where.get("world")
     stated = _counting(counts)
@@ -155,15 +211,41 @@ def _machine(
     if nodes and total is None:
         a_node = _to(counts, gpus // nodes, "processes a node", "gpus a node")
         edits = _to(counts, nodes, "nodes") + a_node
+    text = f"the files start {world:,} processes; this is checked for {gpus:,} GPUs"
+    if use:
+        text = _part_words(use, cluster)
     yield Problem(
         "launched-processes",
-        f"the files start {world:,} processes; this is checked for {gpus:,} GPUs",
-        "error" if sure else "warning",
+        text,
+        "error" if sure and not use else "warning",
         tuple(dict.fromkeys(count.setting.place for count in stated))
         or ((place.place,) if place else ()),
-        fix=_fix(edits) or f"--gpus with {world:,} GPUs",
-        edits=edits,
+        fix=_machine_fix(edits, world, use, gpus),
+        # With more processes the global batch of many programs is another: that is not --fix's.
+        edits=() if use else edits,
     )
+
+
+def _part_words(use: Started, cluster: Cluster) -> str:
+    """How many GPUs of the machine stay idle, or that other nodes are used than it has."""
+    idle, there = cluster.num_gpus - use.processes, f"{cluster.num_gpus:,} GPUs"
+    where = f" ({use.per_node:,} on each of {use.nodes:,} nodes)" if use.nodes > 1 else ""
+    text = f"the files start {use.processes:,} processes{where} on a machine of {there}"
+    if use.nodes > cluster.num_nodes:
+        nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes:,} nodes"
+        return f"{text}, which is {nodes}: the prediction is for the nodes that the files ask for"
+    used = f"the prediction is for the {use.processes:,} that are used"
+    return f"{text}: {idle:,} {_IDLE}, and {used}"
+
+
+def _machine_fix(edits: Sequence[Edit], world: int, use: Started | None, gpus: int) -> str:
+    """What to write so that as many processes start as there are GPUs, or which GPUs to give."""
+    if use is None:
+        return _fix(edits) or f"--gpus with {world:,} GPUs"
+    if world == gpus:
+        return f"--gpus {use.nodes}x{use.per_node}xNAME, with the name of the GPU"
+    more = _fix(edits) or f"{gpus:,} processes"
+    return f"{more} to use every GPU, or --gpus with {world:,} GPUs for these alone"
 
 
 def _counting(counts: Sequence[Count]) -> tuple[Count, ...]:

@@ -92,7 +92,7 @@ def _cuts_cross_entropy(given: Mapping[str, Setting]) -> bool:
 def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> HfArguments:
     """What named settings of a Trainer say, wherever they stand; `folder`: of the file."""
     values: dict[str, object] = {}
-    unknown_model, assumed = "", []
+    unknown_model, assumed, towers = "", [], list[Problem]()
     for name, setting in given.items():
         field_name = _NAMES.get(name)
         if field_name is None or setting.unknown or setting.value is None:
@@ -106,6 +106,7 @@ def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> Hf
         found = _model(name, text, folder)
         if found is not None:
             values.setdefault("model", found)
+            towers += [] if hints.model else _beside(setting, found)
             if catalog_name(text) is None and found != text and not found.endswith(".json"):
                 assumed.append(f"the shape of {found} for {text}")
         elif not name.startswith("model_folder"):
@@ -126,6 +127,7 @@ def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> Hf
         tuple(assumed) if not hints.model else (),
         (
             *_no_counts(given),
+            *towers,
             *(
                 unresolved(setting)
                 for name, setting in given.items()
@@ -133,6 +135,19 @@ def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> Hf
             ),
         ),
     )
+
+
+def _beside(setting: Setting, model: str) -> Iterator[Problem]:
+    """A published checkpoint that holds more than its language model: the class that a program
+    loads it with, which is not read, decides whether the rest is loaded, and trained or frozen."""
+    resolved = load_model(model)
+    if resolved.beside:
+        text = (
+            f"{setting.value} also has a {' and a '.join(resolved.beside)}; whether the program "
+            "loads it, and trains or freezes it, is not known"
+        )
+        fix = f"--model {resolved.name}, if the language model alone is loaded"
+        yield Problem("checkpoint-tower", text, "missing", (setting.place,), fix)
 
 
 def _decides(name: str, known: Mapping[str, object]) -> bool:

@@ -25,15 +25,8 @@ from planner.launch.read.found import (
 from planner.launch.read.hf_arguments import LIGER_LOSS, LIGER_SWITCHES, optim_of
 from planner.launch.read.hf_values import Named, Program, is_on, is_switched
 from planner.launch.read.names import hf_names, left_out, meanings
+from planner.launch.read.own_effects import effect_of
 
-# What own options do by their names: shard or offload; train a part of the weights, or other ones.
-_SHARDS = re.compile(r"deepspeed|(^|_)(zero|fsdp|shard|sharded|sharding|offload)(_|\d|$)")
-_OTHERWISE = re.compile(
-    r"(^|_)(q?lora|peft|adapters?|quantize|quantized|quantization|[48]bit|int[48]|freeze|frozen|"
-    r"unfreeze|trainable|distill|distillation|teacher|reward|dpo|grpo|ppo|tensor_parallel|tp_size|"
-    r"pipeline_parallel|pp_size|context_parallel|sequence_parallel|recompute|checkpointing)(_|$)"
-)
-_NOT_THESE = re.compile(r"(^|_)(path|dir|name|rank|alpha|dropout|port|host|dataset)(_|$)")
 _PIECES = re.compile(r"cut_cross_entropy|LigerFusedLinear\w*|liger_fused_linear\w*|apply_liger\w*")
 _MOST_NAMED = 12
 _SHORT = len("max_lengths")
@@ -73,9 +66,9 @@ def own_options(
     tops = {name.partition(".")[0]: setting for name, setting in reversed(list(named.items()))}
     own = {name: tops[name] for name in reversed(tops) if name not in hf_names() | _OTHER_NAMES}
     slips = {name: near for name in own if (near := _slip(name))}
-    asked = [name for name in own if is_switched(named, name) and not _NOT_THESE.search(name)]
-    shard = [] if sharded_by else [name for name in asked if _SHARDS.search(name)]
-    other = [name for name in asked if _OTHERWISE.search(name) and name not in shard]
+    effects = {name: effect_of(name) for name in own if is_switched(named, name)}
+    shard = [] if sharded_by else [name for name, does in effects.items() if does == "shards"]
+    other = [name for name, does in effects.items() if does not in ("", "shards")]
     rest = [name for name in own if name not in (*slips, *shard, *other)]
     whose = source.launch.name if source.launch is not None and source.launch.name else ""
     return (

@@ -32,6 +32,7 @@ from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
+from planner.launch.read.machine import machine_variables
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_attributes import is_swift_megatron, read_swift_megatron
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
@@ -467,6 +468,7 @@ def _shell_of(paths: Sequence[str], read: Opened, hints: Hints, *, hopeful: bool
         read.files, hints.environment, open_file=read.open_beside,
         has_file=lambda name, script: beside(name, Path(script).parent) is not None,
         hopeful=hopeful, chosen=read.chosen,
+        machine=machine_variables(hints.nodes, hints.gpus_per_node),
     )  # fmt: skip
     for path in paths:
         with shell.process():

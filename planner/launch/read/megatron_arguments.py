@@ -24,6 +24,7 @@ from planner.launch.read.found import (
     nearest,
     telling,
 )
+from planner.launch.read.own_effects import effect_of
 from planner.launch.read.shell_state import MOST_NOTES
 from planner.launch.read.text import HOLE, Span, Text, Word
 
@@ -355,8 +356,8 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
         severity: Severity = "error"
         if parser != RELEASE:
             text = f"{setting.key}: no option that is known of {parser}"
-            if f"--{close}" in _of_the_model():
-                severity, text = "missing", f"{text}: what it does to the model is not known"
+            if hidden := _hidden_by(setting, close):
+                severity, text = "missing", f"{text}: {hidden} is not known"
         if not setting.key.startswith("--"):
             text = f"{setting.key!r} stands where an option should"
             close = ""
@@ -369,6 +370,17 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
             fix=f"--{close}" if close else "",
             edits=(Edit(setting.key, None, f"--{close}"),) if sure else (),
         )
+
+
+def _hidden_by(setting: Setting, close: str) -> str:
+    """What a fork's option decides, by the name of core's nearest or by its own; empty for one that
+    decides nothing, or that is off."""
+    if f"--{close}" in _of_the_model():
+        return "what it does to the model"
+    if str(setting.value).lower() in ("0", "1", "false", "none"):
+        return ""
+    decides = {"trains": "what is trained", "parallel": "how the model is divided"}
+    return decides.get(effect_of(setting.key), "")
 
 
 def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:

@@ -20,6 +20,7 @@ from planner.launch.read.found import Problem, Setting
 from planner.launch.read.megatron_arguments import RELEASE, Arguments, slip_of
 from planner.launch.read.megatron_rules import CONNECTIONS, refused_everywhere
 from planner.launch.read.names import left_out, meanings
+from planner.launch.read.own_effects import effect_of
 from planner.launch.read.shell_state import MOST_NOTES
 
 _EXPERTS = option("moe.experts")
@@ -62,7 +63,6 @@ _PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py")
 _FIELDS = ("megatron/core/transformer/transformer_config.py",)
 # Values of forks that are read. A tokenizer changes the vocabulary alone, which is asked for.
 _READ_VALUES = (("position-embedding-type", "alibi"),)
-_SAVING = re.compile(r"^--.*(zero|shard|offload|distributed[-_]opt|fsdp|recomput|memory)")
 # Programs whose options are pretrain_gpt.py's and no others.
 _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
 # Parts of a program's name that say that it trains no decoder of text.
@@ -171,8 +171,10 @@ def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
     """Others' options that save memory, and those that no parser known here has and that may, by
     their names."""
     why = "an option of that fork: perhaps less memory than predicted"
-    known = [(arguments.setting(name), why) for name, why in left_out("megatron-others").items()]
-    unknown = [(item, why) for item in arguments.unknown if _SAVING.search(item.key)]
+    effects = left_out("megatron-others").items()
+    known = [(arguments.setting(name), effect) for name, effect in effects]
+    saving = [item for item in arguments.unknown if effect_of(item.key) in ("shards", "saves")]
+    unknown = [(item, why) for item in saving]
     return tuple((item, why) for item, why in (*known, *unknown) if item is not None)
 
 

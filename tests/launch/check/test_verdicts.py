@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from planner.launch.check.assess import assess
@@ -103,3 +105,11 @@ def test_torch_runs_bf16_where_a_gpu_has_no_arithmetic_for_it(
 ) -> None:
     result = assess(read(text, name), gpus)
     assert result.verdict == verdict, [problem.text for problem in result.problems]
+
+
+def test_a_change_does_not_mend_the_other_errors() -> None:
+    """One change makes the example run only beside the mending of its two other errors."""
+    example = Path(__file__).parents[3] / "examples" / "05_check_a_script" / "pretrain_moe.sh"
+    result = run_cli("check", str(example), "--gpus", "32xH100")
+    assert "WILL NOT RUN: 3 errors" in result.stdout
+    assert "Single changes that would run once the other errors are mended" in result.stdout

@@ -186,6 +186,35 @@ def test_a_trainer_script_and_its_deepspeed_file(folder: ReadFolder) -> None:
     assert "train_dpo.py is a program for dpo" in refusals(other)
 
 
+_OPEN = {"enabled": "auto"}
+_AUTO = {"bf16": _OPEN, "fp16": _OPEN}
+
+
+@pytest.mark.parametrize(
+    ("switch", "tables", "precision"),
+    [("fp16", _AUTO, "fp16"), ("bf16", _AUTO, "bf16"), ("fp16", {"fp16": _OPEN}, "fp16"),
+     ("fp16", {}, "fp16"), ("bf16", {}, "bf16"), ("fp16", {"fp16": {"enabled": True}}, "fp16"),
+     ("bf16", {"bf16": {"enabled": True}, "fp16": {"enabled": False}}, "bf16")],
+)  # fmt: skip
+def test_a_switch_of_the_trainer_fills_the_type_that_deepspeed_leaves_open(
+    folder: ReadFolder, switch: str, tables: dict[str, object], precision: str
+) -> None:
+    """Wherever the switch stands: in a command, a recipe, or as accelerate's own option."""
+    zero = json.dumps({"zero_optimization": {"stage": 2}, **tables})
+    given = "--model_name_or_path gpt2 --per_device_train_batch_size 1 --output_dir out"
+    start = f"deepspeed --num_gpus=8 train.py {given} --deepspeed ds_z3.json"
+    recipe = FACTORY.replace("bf16: true", f"{switch}: true").replace("examples/deepspeed/", "")
+    for name, text in (
+        ("a.sh", f"{start} --{switch}\n"),
+        ("b.sh", f"{start} --{switch} True\n"),
+        ("c.yaml", recipe),
+        ("d.sh", f"accelerate launch --num_processes 8 --use_deepspeed --mixed_precision {switch} "
+                 f"--deepspeed_config_file ds_z3.json train.py {given}\n"),
+    ):  # fmt: skip
+        found = folder({name: text, "ds_z3.json": zero})
+        assert (found.framework, found.zero, found.precision) == ("deepspeed", 2, precision), name
+
+
 def test_accelerate_with_deepspeed_and_a_recipe(folder: ReadFolder) -> None:
     found = folder(
         {
