@@ -42,6 +42,8 @@ _NO_CONNECTION_RULE = ("blackwell",)
 _SPOKEN = re.compile(r"\b(tp|pp|vpp|cp|ep|etp|dp|zero|mbs|grad_acc|gbs|shard)\b")
 # Settings that save memory and are not modelled.
 _LEFT_OUT, _SAVES = "memory-left-out", "less memory than predicted"
+# Arithmetic that torch runs on every GPU, however slowly; of fp8 Transformer Engine refuses that.
+_EMULATED = re.compile(r"has no (bf16|tf32) matrix arithmetic")
 # Rules that the framework does not have: what breaks them runs, and is not modelled.
 _NOT_MODELLED = {"greedy-stages-filled"}
 # Rules whose breach a reader names by itself, from the settings.
@@ -320,6 +322,9 @@ def _from_error(text: str, *, of_profile: bool = False) -> Problem:
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
     if match is None and of_profile:
         return Problem("not-predictable", text.strip(), "warning")
+    if match is None and _EMULATED.search(text):
+        words = f"{text.strip()}; torch computes it there without tensor cores: not modelled"
+        return Problem("not-predictable", words, "warning")
     if match is None:
         return Problem("configuration", text.strip())
     options = r"--optimizer-offload|--activation-offload|--optimizer|--recompute"

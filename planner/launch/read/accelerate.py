@@ -160,7 +160,8 @@ class AccelerateReader(ScriptedReader):
             self.problems.append(self.document.wrong(text, "mixed_precision"))
             return "bf16", None
         if framework == "hf-transformers":
-            mixed = "bf16" if precision == "bf16" and self.script.bf16_weights else "amp"
+            half = precision in ("bf16", "fp16") and precision == self.script.half_weights
+            mixed = "bf16" if half else "amp"
             return precision, "fp32" if precision == "fp32" else mixed
         if precision == "fp32":
             text = "mixed_precision no: sharded training in fp32 is not modelled"

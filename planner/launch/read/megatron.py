@@ -69,6 +69,8 @@ _OF_EXPERTS = {
 _NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
 _FSDP = MEGATRON["fsdp"].name
 _GATHER_EXPOSED = "parameter-gather-exposed"
+# The profile of launches that DeepSpeed's engine steps.
+_ENGINE = "megatron-deepspeed"
 _GRADIENTS_SHARDED = 2
 _DEGREES = {
     name: MEGATRON[name].name for name in ("tp", "pp", "cp", "ep", "etp", "mbs", "gbs", "seq")
@@ -299,11 +301,14 @@ class MegatronReader:
 
     def _zero(self) -> int:
         # BF16_Optimizer shares its states out whatever the stage (runtime/bf16_optimizer.py).
-        divided = self.dialect.name == "deepspeed" and self.arguments.has("bf16")
+        divided = self.dialect.framework == _ENGINE and self.arguments.has("bf16")
         return self._stage() or int(divided)
 
     def _stage(self) -> int:
         arguments = self.arguments
+        if self.dialect.name == "deepspeed" and self.dialect.framework != _ENGINE:
+            arguments.has("zero-stage")  # said to an engine that is off
+            return int(arguments.has(MEGATRON["zero"].name))
         if arguments.has("zero-stage"):
             return arguments.number("zero-stage") or 0
         if self.dialect.name == "deepspeed" and (setting := arguments.setting("deepspeed_config")):
