@@ -75,12 +75,18 @@ def ramp_columns(columns: Columns, ctx: RuleContext, goal: BatchGoal) -> Columns
     return {**columns, "grad_acc": count, "gbs": columns["mbs"] * columns["dp"] * count}
 
 
+def _divisor(ctx: RuleContext) -> str:
+    """What dp·mbs must divide for every exact batch of a ramp."""
+    goals = [goal.sequences for goal in (*ctx.ramp, ctx.batch)]
+    return f"; dp·mbs must divide {math.gcd(*goals):,}" if ctx.batch.exact else ""
+
+
 def _ramp_wording(ctx: RuleContext) -> str:
     if not ctx.ramp:
         return "a batch ramp's batches must be multiples of dp·mbs"
     goals = [goal.sequences for goal in (*ctx.ramp, ctx.batch)]
     near = "" if ctx.batch.exact else f" within {ctx.batch.tolerance * 100:.1f} %"
-    fix = f"; dp·mbs must divide {math.gcd(*goals):,}" if ctx.batch.exact else ""
+    fix = _divisor(ctx)
     return (
         f"every batch of the ramp ({goals[0]:,} to {goals[-1]:,} sequences) must be a multiple of "
         f"dp·mbs{near}, with as many micro-batches as the schedule needs{fix}, or give another "
@@ -95,9 +101,10 @@ def _ramp_breach(columns: Columns, ctx: RuleContext) -> str:
         for rule in _OF_EACH_STEP:
             if not rule.mask(there, at)[0]:
                 count = int(there["grad_acc"][0])
+                fix = _divisor(ctx) if rule is batch_size else ""
                 return (
                     f"the ramp's batch of {goal.sequences:,} sequences, {count:,} micro-batches at "
-                    f"dp·mbs {int(there['dp'][0] * there['mbs'][0]):,}: {rule.explain(at)}"
+                    f"dp·mbs {int(there['dp'][0] * there['mbs'][0]):,}: {rule.explain(at)}{fix}"
                 )
     return _ramp_wording(ctx)
 

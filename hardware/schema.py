@@ -144,6 +144,22 @@ class Cluster(Named):
             update={"num_gpus": num_gpus, "gpus_per_node": min(self.node_gpus, num_gpus)}
         )
 
+    def with_nodes(self, nodes: int, per_node: int) -> Cluster:
+        """So many of the nodes, and so many GPUs of each; a domain that spans nodes has as many
+        fewer. Each GPU keeps its share of its node's NICs."""
+        domain = self.scale_up_domain_gpus
+        if domain > self.gpus_per_node:
+            domain = max(1, domain // self.gpus_per_node) * per_node
+        elif nodes > 1:
+            domain = min(domain, per_node)
+        return self.model_copy(
+            update={
+                "num_gpus": nodes * per_node,
+                "gpus_per_node": per_node,
+                "scale_up_domain_gpus": domain,
+            }
+        )
+
     def connects(self, num_gpus: int) -> bool:
         """Whether so many GPUs reach each other: over a network, or inside a node or a rack."""
         inside = max(self.node_gpus, self.scale_up_domain_gpus)

@@ -52,6 +52,12 @@ _SHARED = (
     "model", "gpus", "tp", "pp", "dp", "ep", "solve", "advise", "as_json", "quiet",
 )  # fmt: skip
 
+# What serving has in place of an option of training.
+_OF_SERVING = {
+    "seq": "--context", "mbs": "--batch", "gbs": "--batch", "precision": "--weights",
+    "framework": "--engine",
+}  # fmt: skip
+
 
 def run(**options: Any) -> None:
     ctx = click.get_current_context()
@@ -99,7 +105,7 @@ def _train(options: dict[str, Any]) -> int:
         more = [*(solution_blocks(solution) if solution else ())]
         more += advice_blocks(advice) if advice else ()
         tensors = peak_tensors(footprint, stages[0]) if options["tensors"] else ()
-        instead = "" if footprint.fits else _instead(options)
+        instead = "" if footprint.fits else _instead(options, footprint)
         print_report(
             memory_report(
                 footprint, stages, tensors=tensors, worst=worst, notes=notes, more=more,
@@ -120,7 +126,11 @@ def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, A
     given = {name for name in options if _is_given(ctx, name)}
     strange = sorted(given - of_serving - set(_SHARED))
     if strange:
-        raise UsageError(f"--inference does not go with {_spelled(strange)}: these are of training")
+        instead = (f"{there} for {_spelled([name])}" for name, there in _OF_SERVING.items()
+                   if name in strange)  # fmt: skip
+        hint = ", ".join(instead)
+        text = f"--inference does not go with {_spelled(strange)}, which training alone has"
+        raise UsageError(f"{text}; give {hint}" if hint else text)
     if options["solve"] in SOLVE_TRAINING:
         others = ", ".join(SOLVE_CHOICES)
         raise UsageError(f"--solve {options['solve']} is of training; with --inference: {others}")
@@ -207,13 +217,16 @@ def _draw(plot: Path, figure: MemoryFigure) -> None:
     write_plot(plot, lambda: memory_chart(figure), lambda: memory_page(figure))
 
 
-def _instead(options: dict[str, Any]) -> str:
-    """A plan that a search finds on the same GPUs, where the user left the degrees open."""
+def _instead(options: dict[str, Any], footprint: Footprint) -> str:
+    """A plan that a search finds on the same GPUs for the same batch, where the user left the
+    degrees open."""
     ctx = click.get_current_context()
     if any(_is_given(ctx, name) for name in _CHOICES) or not _is_given(ctx, "gpus"):
         return ""
-    of_batch = ("gbs", "gbs_tokens")
-    batch = {name: options[name] if _is_given(ctx, name) else None for name in of_batch}
+    stated = any(_is_given(ctx, name) for name in ("gbs", "gbs_tokens", "grad_acc"))
+    degrees = footprint.configuration.degrees
+    sequences = degrees.mbs * degrees.grad_acc * degrees.dp
+    batch = {"gbs": sequences if stated else None, "gbs_tokens": None}
     free = dict.fromkeys((*LIMITS, "recompute")) | _NO_CONDITIONS
     request, _ = fit_request(options | batch | free)
     plan = fitting_plan(request, _SECONDS_INSTEAD)

@@ -8,6 +8,7 @@ as_json and as_csv. Missing keys count as None.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +21,13 @@ from planner.job.pool import parse_one_type
 from planner.predict.memory.inference import inference_memory
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import batch_defaults, find_engine
-from planner.predict.memory.serving.formats import PUBLISHED_FORMATS, kv_format, weight_format
+from planner.predict.memory.serving.formats import (
+    PUBLISHED_FORMATS,
+    PUBLISHED_WIDER,
+    kv_format,
+    weight_format,
+)
+from planner.predict.memory.serving.published import published_format
 from planner.predict.memory.serving.solve import (
     changes,
     solve,
@@ -46,7 +53,8 @@ def serving_memory(options: dict[str, Any]) -> int:
     """
 
     model = load_model(options["model"])
-    deployment = given_deployment(options, model)
+    stated = _stated_format(options)
+    deployment = given_deployment({**options, "weights": options.get("weights") or stated}, model)
     result = inference_memory(deployment)
     solved = None
     if options.get("solve"):
@@ -62,7 +70,7 @@ def serving_memory(options: dict[str, Any]) -> int:
     if options.get("as_json"):
         click.echo(json.dumps(inference_document(result, solved, advice, tuning), indent=2))
     else:
-        warnings = _warnings(deployment)
+        warnings = (*_warnings(deployment), *_of_checkpoint(options, stated))
         print_report(inference_report(result, model, solved, advice, warnings, tuning))
     return 0 if result.fits else 1
 
@@ -109,6 +117,29 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
     )
 
 
+def _configuration(options: dict[str, Any]) -> dict[str, Any]:
+    """The config.json that --model names, which is known to be one; empty for a catalogue name."""
+    path = Path(options["model"])
+    return json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else {}
+
+
+def _stated_format(options: dict[str, Any]) -> str | None:
+    """The format that the checkpoint's own configuration states; None where it states none."""
+    return published_format(_configuration(options))
+
+
+def _of_checkpoint(options: dict[str, Any], stated: str | None) -> tuple[str, ...]:
+    """What the configuration says of its weights, and what was made of it."""
+    if "quantization_config" not in _configuration(options):
+        return ()
+    if stated is None:
+        return ("Its quantization_config states a format that is not known: give --weights.",)
+    given = options.get("weights")
+    if given is not None and given != stated:
+        return (f"Its quantization_config says --weights {stated}, not {given}.",)
+    return (f"--weights {stated} is read from its quantization_config.",)
+
+
 def _cluster(options: dict[str, Any], gpus: int) -> Cluster:
     return parse_one_type(options.get("gpus") or f"{gpus}x{DEFAULT_GPU}")
 
@@ -124,6 +155,9 @@ def _warnings(deployment: Deployment) -> tuple[str, ...]:
     published = PUBLISHED_FORMATS.get(model.family)
     if published is not None and deployment.weights.name != published:
         found.append(f"{model.name} is published in {published}: --weights {published}.")
+    wider = PUBLISHED_WIDER.get((model.name, deployment.weights.name))
+    if wider is not None:
+        found.append(f"The published checkpoint leaves attention at 16 bits: --weights {wider}.")
     if model.mtp_layers:
         found.append("Multi-token-prediction layers are not loaded.")
     return tuple(found)

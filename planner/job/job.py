@@ -139,6 +139,8 @@ class Job:
     ramp: tuple[RampBatch, ...] = ()
     # Layers of multi-token prediction that the model has, of which `model` may train none.
     published_mtp: int = 0
+    # Modules of the published checkpoint beside the language model, which are not counted.
+    beside: tuple[str, ...] = ()
     # CUBLAS_WORKSPACE_CONFIG; None: what the framework, else torch, has on the GPU.
     cublas_workspace_config: str | None = None
 

@@ -24,6 +24,7 @@ from planner.job.frameworks.profile import (
     frameworks_with,
 )
 from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
+from planner.job.frameworks.targets import profile_on
 from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
 from planner.job.job import (
@@ -253,6 +254,7 @@ class Request(Named):
             context_kinds=self._context_kinds(profile, model, seq),
             context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
             published_mtp=resolved.spec.mtp_layers,
+            beside=resolved.beside,
             cublas_workspace_config=self.cublas_workspace_config,
         )
 
@@ -314,8 +316,13 @@ class Request(Named):
         return found.model_copy(update={"spec": found.spec.without_biases()})
 
     def find_framework(self) -> FrameworkProfile:
-        """The profile that `framework` names."""
-        return load_framework(self.framework)
+        """The profile that `framework` names; on AMD's GPUs that of the framework in its place."""
+        named = load_framework(self.framework)
+        if self.gpus is None and self.cluster is None:
+            return named
+        gpu = self.find_cluster().gpu
+        there = profile_on(named.name, gpu.name, gpu.vendor)
+        return named if there == named.name else load_framework(there)
 
     def _dtype(self, framework: FrameworkProfile) -> DtypeModeName:
         """The dtype mode: fp32 with products in fp32 or TF32, else as asked or usual. UsageError

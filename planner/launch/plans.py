@@ -60,7 +60,7 @@ def job_launch_note(job: Job) -> str | None:
     A profile without a writer (`nanogpt`) is for its figures alone: nothing is said. Figures of
     such a job are worth having (people run forks that have the model), so it is searched.
     """
-    target = target_of_profile(job.framework.name)
+    target = target_of_profile(job.framework.name) or _in_whose_place(job.framework.name)
     refusals = [] if target is None else list(job_refusals(target, job))
     if target is None or not refusals:
         return None
@@ -68,6 +68,11 @@ def job_launch_note(job: Job) -> str | None:
     able = dict.fromkeys(target.profile for target in TARGETS.values() if _launches(target, job))
     others = f". Frameworks that launch it: {', '.join(able)}" if able else ""
     return f"planner launch writes none of these plans for {target.name}: {reasons}{others}"
+
+
+def _in_whose_place(profile: str) -> Target | None:
+    """The target of the framework that a profile stands for on AMD's GPUs."""
+    return next((target for target in TARGETS.values() if target.on_amd == profile), None)
 
 
 def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from constraints.rule import Layout
 from hardware.curves import host_curves
 from planner.job.job import Job
+from planner.job.models.catalog import beside_notes
 from planner.job.models.hf_config import supported_model_types
 from planner.job.schedules import schedule_named
 from planner.predict.links import link_inputs
@@ -175,6 +176,7 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
 def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """What the prediction takes for granted."""
     notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job), *mtp_notes(job)]
+    notes += beside_notes(job.beside)
     if job.model.moe is not None:
         load = "the mean load"
         if job.expert_imbalance != 1.0:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from planner.job.quantities import (
     gib,
-    number_ranges,
     percent_sure,
     plural,
     rate,
@@ -32,6 +30,7 @@ from planner.report.full_memory import full_memory_note
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.study_words import search_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
+from planner.report.wider import Numbered, beyond_text, numbered_plans
 from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import Counts, JobSummary, SearchResult
@@ -39,7 +38,6 @@ from planner.search.unused import LEAST_GAIN, UnusedTechnique
 
 KEEP = "Next: add -o plans.json to this command to keep the plans, then"
 # A plan and its number, from 1, in the whole front: in the table as in the file.
-Numbered = Sequence[tuple[int, Plan]]
 
 
 @as_report
@@ -168,9 +166,13 @@ def _front_text(result: SearchResult, plans: Numbered) -> str:
         return f"{count}{more}; not proven"
     if open_plans:
         faster = f"up to {share(worst)} faster plans"
-        if max(result.plans, key=lambda plan: plan.tokens_per_s).status == "optimal":
+        fastest = max(result.plans, key=lambda plan: plan.tokens_per_s)
+        if fastest.status == "optimal":
             proven = "the fastest is proven optimal, not all lighter ones"
             return f"{count}{more}; {proven}: {faster} as light may exist"
+        if fastest.gap is not None and fastest.gap < worst:
+            near = f"the fastest is at most {share(fastest.gap)} from the best"
+            return f"{count}{more}; not proven: {near}; of lighter ones {faster} may exist"
         return f"{count}{more}; not proven: {faster} may exist"
     return (
         f"{count}{more}. Each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "
@@ -333,29 +335,8 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
     families = dict.fromkeys(plan.step_time.family for plan in plans)
     both = any("/" in error_text(plan.step_time_s, plan.step_time) for plan in plans)
     shown = "-below/+above" if both else "its larger side"
-    beyond = _beyond_text(numbered or [(0, plan) for plan in plans], bool(numbered))
+    beyond = beyond_text(numbered or [(0, plan) for plan in plans], bool(numbered))
     return f"±: 80 % interval ({shown}), from {'; '.join(families)}.{beyond}"
-
-
-def _beyond_text(plans: Numbered, numbered: bool) -> str:
-    """What the error bars are wider for, with the plans that it holds for unless all."""
-    holders: dict[str, list[int]] = defaultdict(list)
-    for number, plan in plans:
-        for text in plan.step_time.beyond:
-            holders[text].append(number)
-    texts = [
-        text
-        if len(numbers) == len(plans)
-        else f"{text} ({numbered_plans(numbers) if numbered else 'some plans'})"
-        for text, numbers in holders.items()
-    ]
-    said = f" Wider because nothing like it was measured: {'; '.join(texts)}."
-    return said if texts else ""
-
-
-def numbered_plans(numbers: Sequence[int]) -> str:
-    """`plan 3`, `plans 1-4`."""
-    return ("plan " if len(numbers) == 1 else "plans ") + number_ranges(numbers)
 
 
 def ties(plans: Numbered) -> list[int]:

@@ -8,6 +8,7 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -41,6 +42,8 @@ from planner.search.result import SolverBound
 
 # Rounding of floats: bounds that differ by less are the same.
 _SAME = 1e-12
+# Solves that decided nothing, after which a shape is not looked at first, and not at all.
+IN_VAIN = (2, 4)
 # Shapes that get the bounds of the cost core together.
 _BOUNDED_AT_ONCE = 1024
 
@@ -68,6 +71,8 @@ class Explorer(BoundedShapes):
         self.undecided: set[int] = set()
         # (position, limit) of shapes that were solved there -> what was to be beaten.
         self._asked: dict[tuple[int, int], float] = {}
+        # Solves of a row that decided nothing.
+        self._in_vain: Counter[int] = Counter()
         # Called now and then while a limit is looked at.
         self.working: Callable[[], None] = lambda: None
         # Index of this job among those searched with it.
@@ -115,12 +120,17 @@ class Explorer(BoundedShapes):
             if self._tightened[position, index] < TIGHTEST:
                 heappush(waiting, (self._tighten(position, index, target), position))
                 continue
-            if (position, index) in self._asked:
+            if (position, index) in self._asked or self._hopeless(position, look):
                 continue
             best = self._better(best, self._solve(position, index, target), target)
         if look.again:
             best = self._ask_again(index, best, beside, look)
         return best
+
+    def _hopeless(self, position: int, look: Look) -> bool:
+        """Whether so many solves of a shape within other limits decided nothing that others come
+        first: its bound stays as it is."""
+        return self._in_vain[int(self.rows[position])] >= IN_VAIN[look.again]
 
     @staticmethod
     def _better(best: Point | None, point: Point | None, target: float) -> Point | None:
@@ -236,6 +246,7 @@ class Explorer(BoundedShapes):
                 )
             )
         if solution.layout is None:
+            self._in_vain[row] += solution.status == "unknown"
             return None
         point = self.cost(row, solution.layout)
         self.solved.append(point)

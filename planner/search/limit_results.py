@@ -27,15 +27,15 @@ LIMIT_STEPS = 24
 # Plans slower than this many times the fastest are not looked for.
 SLOWEST = 1.5
 # Work for all layouts of one search (`Spent.work_s`); with a time limit, this share of its seconds.
-MOST_WORK_S = 20.0
+MOST_WORK_S = 24.0
 WORK_OF_TIME = 0.8
 # Plans that are better by this share are looked for first.
 COARSE = 0.01
 # Shares of the work that is left, at the first limit and at each of the others: for a first word of
 # each choice, for plans that are better by COARSE, and for all others.
-FIRST_SHARES, LATER_SHARES = (0.1, 0.25, 0.2), (0.04, 0.12, 0.07)
+FIRST_SHARES, LATER_SHARES = (0.1, 0.25, 0.2), (0.04, 0.15, 0.15)
 # One more solve: its model is made and read. A deterministic second of CP-SAT.
-SOLVE_S, CP_SAT_S = 0.03, 1.7
+SOLVE_S, CP_SAT_S = 0.03, 1.5
 
 Progress = Callable[[str, int, int], None]
 # Seconds between two words of it.
@@ -164,9 +164,11 @@ def looks(effort: Effort, spent: Spent) -> Iterator[Look]:
     at what is hardly better with the share of the work that leaves something for other limits."""
     quick, coarse, fine = FIRST_SHARES if spent.limits == 0 else LATER_SHARES
     spent.limits += 1
-    for tie, share in ((COARSE, quick), (COARSE, coarse), (effort.tie, fine)):
+    for tie, share, again in (
+        (COARSE, quick, False), (COARSE, coarse, False), (effort.tie, fine, True)
+    ):  # fmt: skip
         left_s = max(0.0, effort.most_work_s - spent.work_s)
-        yield Look(max(tie, effort.tie), spent.work_s + share * left_s, share == fine)
+        yield Look(max(tie, effort.tie), spent.work_s + share * left_s, again)
 
 
 Enough = Callable[[Sequence[LimitResult]], bool]

@@ -11,6 +11,7 @@ from typing import Any
 from hardware.schema import Cluster
 from planner._version import __version__
 from planner.job.job import Job, Resolution
+from planner.job.models.catalog import beside_notes
 from planner.predict.assumed_hardware import assumption_lines
 from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
@@ -129,6 +130,7 @@ def job_summary(jobs: Sequence[Job], num_gpus: int, parts: Sequence[Cluster] = (
         optimizer=job.optimizer.name,
         seq=job.seq,
         batch_target_sequences=job.batch.sequences,
+        notes=tuple(f"{note[0].upper()}{note[1:]}." for note in beside_notes(job.beside)),
         assumed=assumption_lines(tuple(jobs)),
     )
 

@@ -93,5 +93,7 @@ def test_memory_without_degrees_names_a_plan_that_fits(run: Run) -> None:
     assert open_degrees.exit_code == 1
     assert "DOES NOT FIT" in open_degrees.stdout
     assert "as a search found: planner search --model 8b" in " ".join(open_degrees.stdout.split())
+    stated = run("memory", "--model", "8b", "--gpus", "8xA100", "--mbs", "2", "--grad-acc", "3")
+    assert "--gpus 8xA100 --gbs 48" in " ".join(stated.stdout.split())  # 2 x 3 x dp 8
     chosen = run("memory", "--model", "8b", "--gpus", "8xA100", "--mbs", "1", "--tp", "1")
     assert "as a search found" not in " ".join(chosen.stdout.split())

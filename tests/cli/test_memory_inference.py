@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +15,8 @@ from planner.cli.declared import options_of
 from planner.cli.errors import refusal
 from planner.cli.memory_inference import SOLVE_CHOICES, serving_memory
 from tests.cli.conftest import Run, lines_are_short
+
+CONFIG = Path(__file__).parents[1] / "job" / "models" / "configs" / "llama-3.1-8b.json"
 
 
 @click.command("memory")
@@ -151,7 +155,7 @@ def test_what_the_logs_do_not_cover_is_said() -> None:
         (("--model", "8b", "--kv-cache", "fp4"), ("'fp4'", "fp8")),
         (("--model", "8b", "--engine", "trt"), ("'trt'", "vllm-0.19")),
         (("--model", "8b", "--batch", "-3"), ("-3", "1<=x<=1000000")),
-        (("--model", "8b", "--context", "many"), ("'many'", "8Ki")),
+        (("--model", "8b", "--context", "many"), ("'many'", "8K (8,192)")),
         (("--model", "8b", "--context", "1T"), ("--context", "134,217,728")),
         (("--model", "8b", "--max-num-seqs", "0"), ("--max-num-seqs", "0 is not")),
         (("--model", "8b", "--dp", "0"), ("--dp 0",)),
@@ -185,3 +189,47 @@ def test_advice_of_serving(run: Run) -> None:
     assert document["grouped_queries"]["missing_bytes"] < document["missing_bytes"]
     both = run(*words, "--solve", "batch")
     assert both.exit_code == 2 and "not both" in both.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "instead"),
+    [("--seq", "4096", "--context"), ("--mbs", "2", "--batch"), ("--gbs", "8", "--batch"),
+     ("--precision", "fp8", "--weights"), ("--framework", "deepspeed", "--engine"),
+     ("--zero", "1", "")],
+)  # fmt: skip
+def test_an_option_of_training_names_what_serving_has(
+    run: Run, option: str, value: str, instead: str
+) -> None:
+    result = run("memory", "--inference", "--model", "8b", option, value)
+    assert result.exit_code == 2
+    assert f"--inference does not go with {option}" in result.stderr
+    assert result.stderr.rstrip().endswith(f"give {instead} for {option}" if instead else "has")
+
+
+def test_a_checkpoint_states_its_own_format(tmp_path: Path) -> None:
+    """The config.json of a quantised checkpoint counts, unless --weights says otherwise."""
+    config = json.loads(CONFIG.read_text(encoding="utf-8"))
+    config["quantization_config"] = {"quant_method": "fbgemm_fp8", "modules_to_not_convert":
+                                     ["model.layers.0.self_attn.q_proj"]}  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    own, whole, half = (
+        memory("--model", str(path), *more)
+        for more in ((), ("--weights", "fp8"), ("--weights", "bf16"))
+    )
+    assert "--weights fp8-ffn is read from its quantization_config." in own.stdout
+    assert "says --weights fp8-ffn, not bf16" in half.stdout
+    held = [_weights_gib(result.stdout) for result in (whole, own, half)]
+    assert held == sorted(held)
+    assert len(set(held)) == 3
+
+
+def _weights_gib(report: str) -> float:
+    return sum(float(gib) for gib in re.findall(r"^weights.*? (\d+\.\d\d) ", report, re.M))
+
+
+def test_a_checkpoint_that_is_wider_than_its_name() -> None:
+    """57.75 GiB a GPU of Llama 3.1 405B FP8 on eight H100: vllm-project/vllm, issue 6746."""
+    asked = ("--model", "llama-3.1-405b", "--gpus", "8xH100", "--tp", "8", "--weights")
+    assert "--weights fp8-ffn" in memory(*asked, "fp8").stdout
+    assert _weights_gib(memory(*asked, "fp8-ffn").stdout) == pytest.approx(57.75, rel=0.04)

@@ -122,6 +122,22 @@ def test_what_was_never_measured_is_named_with_the_plans_it_is_true_of() -> None
     assert error_note(plans[:1]).endswith(f"{wider}.")
 
 
+def test_a_reason_that_differs_in_its_share_alone_is_said_once() -> None:
+    plans = [
+        plan(step_time=Interval(low=53.1, high=64.9, family="62 runs", beyond=beyond))
+        for beyond in (
+            *((f"exposed communication {share} % of the step (measured: up to 22 %)",)
+              for share in (29, 25, 27)),
+            (),
+        )
+    ]  # fmt: skip
+    said = "exposed communication 25 to 29 % of the step (measured: up to 22 %)"
+    assert f": {said} (some plans)." in error_note(plans)
+    assert f": {said} (plans 4-6)." in error_note(plans, list(enumerate(plans, 4)))
+    assert error_note(plans[:1]).endswith(": exposed communication 29 % of the step "
+                                          "(measured: up to 22 %).")  # fmt: skip
+
+
 def test_a_search_counts_what_was_assumed() -> None:
     found = result(plan(assumptions=("a", "b")))
     job = found.job.model_copy(update={"assumed": ("H100: a number nobody published",)})

@@ -31,24 +31,42 @@ def on_amd(launch: Launch) -> Launch:
     return replace(launch, request=request, job=request.resolve(), nodes_as="slurm")
 
 
+def runs_on_amd(framework: str) -> bool:
+    """Whether the framework, or another in its place, has a release for AMD's GPUs."""
+    target = next(
+        (one for one in TARGETS.values() if framework in (one.profile, *one.variants)), None
+    )
+    return target is None or not target.cuda or bool(target.on_amd)
+
+
 @pytest.mark.parametrize("framework", framework_names())
 def test_no_technique_that_needs_cuda_is_considered_on_amd(framework: str) -> None:
     offered = load_framework(framework).techniques
     cuda = {one.name for one in offered if one.cuda or one.linked}
     for gpu in AMD if cuda else ():
         request = Request(model="mixtral-8x7b", gpus=f"64x{gpu}", gbs=64, framework=framework)
+        if not runs_on_amd(framework):
+            with pytest.raises(UsageError, match=r"does not start on .* give --framework primus"):
+                request.resolve()
+            continue
         job = request.resolve()
+        assert job.framework.name != "megatron-core"
         assert not cuda & {
             *job.techniques,
             *(name for item in job.technique_choices for name in item),
         }
         for name in cuda:
-            with pytest.raises(UsageError, match=f"--with {name}: .*(CUDA|NVLink)"):
+            said = f"--with {name}: .*(CUDA|NVLink)|unknown technique for --with '{name}'"
+            with pytest.raises(UsageError, match=said):
                 request.model_copy(update={"use": (name,)}).resolve()
 
 
 @pytest.mark.parametrize("target", EXAMPLES)
 def test_a_target_runs_on_amd_or_says_why_not(target: str) -> None:
+    if not runs_on_amd(TARGETS[target].profile):
+        with pytest.raises(UsageError, match="does not start on MI300X"):
+            on_amd(example(target))
+        return
     launch = on_amd(example(target))
     refused = [refusal.reason for refusal in refusals_of(launch)]
     assert bool(TARGETS[target].cuda) == any("does not start on MI300X" in one for one in refused)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from planner.job.request import Request
+from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search import search
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.limit_results import Effort, Look, Spent, looks
@@ -28,10 +29,12 @@ def test_little_work_gives_plans_with_a_gap(model: str, monkeypatch: pytest.Monk
     result = find_plans(request, short=4, progress=lambda what, *_: said.append(what))
     assert result.plans
     assert not result.stopped
-    assert result.proven == (result.gap <= 1e-3)
+    assert result.gap is not None
+    assert result.proven == (result.gap <= OPTIMAL_WITHIN)
     for plan in result.plans:
         assert plan.fits
-        assert (plan.status == "optimal") == (plan.gap <= 1e-3)
+        assert plan.gap is not None
+        assert (plan.status == "optimal") == (plan.gap <= OPTIMAL_WITHIN)
     assert any("tokens/s so far" in text for text in said)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.job.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -11,6 +13,7 @@ class Target:
 
     `variants`: other profiles of the same framework whose plans it writes as they are. `cuda`: why
     the release that it writes for starts on NVIDIA's GPUs alone; empty where it runs on AMD's too.
+    `on_amd`: the profile of the framework that takes its place there.
     """
 
     name: str
@@ -19,6 +22,7 @@ class Target:
     summary: str
     variants: tuple[str, ...] = ()
     cuda: str = ""
+    on_amd: str = ""
 
     @property
     def family(self) -> str:
@@ -39,7 +43,7 @@ TARGETS = {
         Target(
             "megatron-core", "megatron", "megatron-core", "Megatron-LM of core 0.19, flags",
             ("megatron-core-no-overlap", "megatron-local", "megatron-fsdp"),
-            _MEGATRON_ON_AMD,
+            _MEGATRON_ON_AMD, "primus",
         ),
         Target(
             "megatron-bridge", "megatron_bridge", "megatron-bridge",
@@ -63,3 +67,19 @@ def targets_by_profile() -> dict[str, list[str]]:
         for profile in (target.profile, *target.variants):
             found.setdefault(profile, []).append(target.name)
     return found
+
+
+def profile_on(profile: str, gpu: str, vendor: str) -> str:
+    """The profile that a job of one takes on a vendor's GPUs: itself, or that of the framework in
+    its place. UsageError where the framework has no release for them."""
+    target = next(
+        (one for one in TARGETS.values() if profile in (one.profile, *one.variants)), None
+    )
+    if target is None or not target.cuda or vendor != "amd":
+        return profile
+    if target.on_amd:
+        return target.on_amd
+    raise UsageError(
+        f"--framework {profile} does not start on {gpu}: {target.cuda}; give --framework primus, "
+        "torchtitan, deepspeed or accelerate  [framework-vendor]"
+    )

@@ -33,7 +33,9 @@ class ResolvedModel(Frozen):
 
     `alias_of` is the catalogue name when something else was typed. `exact_parameters` is counted
     by the reference implementation, without multi-token-prediction layers; None when unknown.
-    `left_out`: modules of the whole model that the shape does not count, as a vision tower.
+    `left_out`: modules of the whole model that the shape does not count, as a vision tower, where
+    the file describes the whole model; `beside`: those of the published checkpoint, where the file
+    describes the language model.
     """
 
     spec: ModelSpec
@@ -45,6 +47,7 @@ class ResolvedModel(Frozen):
     source: str = ""
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def model_names() -> tuple[str, ...]:
@@ -142,25 +145,15 @@ def _shipped(name: str, asked: str) -> ResolvedModel:
 
 
 def family_style(family: str) -> dict[str, Any]:
-    """The style that most catalogue models of a family have; empty for `custom`.
-
-    ModelError if the catalogue has no model of that family.
-    """
+    """The style that most catalogue models of a family have; empty where there is none of it."""
     from planner.job.models.toml_file import STYLE
 
-    if family == "custom":
-        return {}
-    specs = [load_model(name).spec for name in model_names()]
+    specs = [load_model(name).spec for name in model_names()] if family != "custom" else []
     members = [spec for spec in specs if spec.family == family]
-    if not members:
-        known = sorted({spec.family for spec in specs})
-        raise ModelError(
-            f"family {family!r} is none of the catalogue's ({', '.join(known)}); leave it out and "
-            f"state {', '.join(STYLE)} in [shape] where they differ from the defaults"
-        )
     return {
         name: Counter(getattr(spec, name) for spec in members).most_common(1)[0][0]
         for name in STYLE
+        if members
     }
 
 
@@ -169,6 +162,7 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
 
     shipped = path.parent == _FOLDER
     file, spec = read_model_toml(path, None if shipped else family_style)
+    beside = tuple(module.words for module in file.beside)
     return ResolvedModel(
         spec=spec,
         name=spec.name,
@@ -177,8 +171,17 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
         exact_parameters=file.exact_parameters,
         hf_name=file.hf_name or (_repository_of(spec.name) if shipped else ""),
         source=file.source,
-        notes=file.notes,
+        notes=(*file.notes, *beside_notes(beside)),
+        beside=beside,
     )
+
+
+def beside_notes(beside: tuple[str, ...]) -> tuple[str, ...]:
+    """That a published checkpoint has more than the language model, which alone is counted."""
+    if not beside:
+        return ()
+    more = " and a ".join(beside)
+    return (f"the published checkpoint also has a {more}, which is not counted",)
 
 
 def _existing_path(asked: str) -> Path | None:

@@ -5,6 +5,8 @@ exact_parameters = 1234    # without multi-token-prediction layers
 source = "…"               # where the shape comes from; a file of yours needs none
 notes = ["…"]
 [shape]                    # fields of ModelSpec, with [shape.moe] and [shape.mla]
+[[beside]]                 # a module of the published checkpoint that [shape] does not describe
+what = "vision tower"      # with parameters and source
 [layers]                   # only where layers differ
 first_k_dense = 3          # leading layers without experts
 moe_every = 2              # the last of every two layers has experts
@@ -48,6 +50,19 @@ class LayersTable(Frozen):
     pattern: str = ""
 
 
+class BesideModule(Frozen):
+    """A module that a published checkpoint has beside its language model."""
+
+    what: Annotated[str, Field(min_length=1)]
+    parameters: Annotated[int, Field(gt=0)]
+    source: Annotated[str, Field(min_length=1)]
+
+    @property
+    def words(self) -> str:
+        """`vision tower with its projector (0.42 B parameters)`."""
+        return f"{self.what} ({self.parameters / 1e9:.2f} B parameters)"
+
+
 class ModelFile(Frozen):
     """The whole file, before the shape becomes a ModelSpec."""
 
@@ -55,6 +70,7 @@ class ModelFile(Frozen):
     exact_parameters: Annotated[int, Field(gt=0)] | None = None
     source: str = ""
     notes: tuple[str, ...] = ()
+    beside: tuple[BesideModule, ...] = ()
     shape: dict[str, Any]
     layers: LayersTable = LayersTable()
 
@@ -80,12 +96,15 @@ def read_model_toml(
 def _with_style(file: ModelFile, usual: Callable[[str], Mapping[str, Any]]) -> ModelFile:
     """The file with the fields of `STYLE` that it leaves out, and a note that lists them."""
     family = str(file.shape.get("family", "custom"))
-    defaults = {name: ModelSpec.model_fields[name].default for name in STYLE} | dict(usual(family))
+    known = dict(usual(family))
+    defaults = {name: ModelSpec.model_fields[name].default for name in STYLE} | known
     assumed = {name: value for name, value in defaults.items() if name not in file.shape}
     if not assumed:
         return file
     listed = ", ".join(f"{name} = {_toml_value(value)}" for name, value in assumed.items())
-    like = "the defaults" if family == "custom" else f"most catalogue models of family {family}"
+    like = f"most catalogue models of family {family}" if known else "the defaults"
+    if not known and family != "custom":
+        like += f", for no catalogue model is of family {family}"
     note = f"[shape] does not state these, which are taken from {like}: {listed}"
     changed = {"shape": file.shape | assumed, "notes": (*file.notes, note)}
     return file.model_copy(update=changed)

@@ -10,18 +10,21 @@ from typing import Any
 
 from hardware.errors import HardwareError
 from hardware.files import read_text
+from hardware.schema import Cluster
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks.switches import with_techniques
 from planner.job.pool import parse_one_type
 from planner.job.specs import ModelSpec
 from planner.launch.check.request import LaunchRequest, as_request
+from planner.launch.check.world import started
 from planner.launch.read.configured import CONFIGURATIONS
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import leaves
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Found, Hints, Problem
-from planner.launch.read.launch import is_one_launch, read_launch, starting_scripts
+from planner.launch.read.launch import is_one_launch, read_launch
 from planner.launch.read.limits import MOST_BYTES
+from planner.launch.read.scripts import starting_scripts
 from planner.launch.read.text import SourceFile
 from planner.predict.memory.option_changes import Setup
 from planner.search.plan_file import read_plan_file
@@ -151,12 +154,21 @@ def read_given(
         request = read_plan_file(files.plan).request
         gpus, cluster = request.gpus, request.cluster
         taken = (f"GPUs {gpus or cluster}",)
-    hints = replace(hints, gpus=_world(gpus, cluster))
+    machine = _machine(gpus, cluster)
+    nodes, per_node = (machine.num_nodes, machine.gpus_per_node) if machine else (None, None)
+
+    def read_for(world: int | None, contents: Contents) -> Found:
+        known = replace(hints, gpus=world, nodes=nodes, gpus_per_node=per_node)
+        if files.plan is None:
+            return read_launch(names, known, plan, contents)
+        return _with_plan(names, files.plan, known, contents, taken)
 
     def read(contents: Contents) -> Found:
-        if files.plan is None:
-            return read_launch(names, hints, plan, contents)
-        return _with_plan(names, files.plan, hints, contents, taken)
+        """Degrees follow from the number of processes that the files start, where that is less
+        than the machine has GPUs."""
+        found = read_for(machine.num_gpus if machine else None, contents)
+        use = started(found, machine) if machine else None
+        return read_for(use.processes, contents) if use else found
 
     return Given(read(contents or {}), names, gpus, cluster, read)
 
@@ -182,13 +194,13 @@ def _with_plan(
     return replace(found, assumed=(*found.assumed, *notes), problems=(*found.problems, *differing))
 
 
-def _world(gpus: str | None, cluster: str | None) -> int | None:
-    """Number of GPUs, as the rules that need only that take it."""
+def _machine(gpus: str | None, cluster: str | None) -> Cluster | None:
+    """The machine that is given; None where none is."""
     from hardware.load import load_cluster_file
 
     if cluster:
-        return load_cluster_file(Path(cluster)).num_gpus
-    return parse_one_type(gpus).num_gpus if gpus else None
+        return load_cluster_file(Path(cluster))
+    return parse_one_type(gpus) if gpus else None
 
 
 RULE = "differs-from-plan"

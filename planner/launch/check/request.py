@@ -24,6 +24,7 @@ from planner.job.offload import has_module
 from planner.job.recompute import MODULES
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
+from planner.launch.check.world import Started, started
 from planner.launch.read.found import Found
 from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import Degrees
@@ -37,12 +38,19 @@ class LaunchRequest(Request):
     """A request whose model may be described by the files and whose profile by their settings.
 
     `shape`: the model, None where `model` names it; `variations`: of `variations.toml`;
-    `transport`: what NCCL's variables make of the links.
+    `transport`: what NCCL's variables make of the links; `started`: the processes that the files
+    start, where they leave GPUs of the machine idle.
     """
 
     shape: ModelSpec | None = None
     variations: tuple[str, ...] = ()
     transport: TransportSettings = TransportSettings()
+    started: Started | None = None
+
+    def find_cluster(self) -> Cluster:
+        """The GPUs of the machine that the files start processes on."""
+        machine = super().find_cluster()
+        return machine if self.started is None else self.started.part_of(machine)
 
     def find_model(self) -> ResolvedModel:
         """The shape of the files, else the model by name."""
@@ -134,12 +142,14 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
     if model is None:
         raise CannotTellError("the files do not describe the model: give --model")
     draft = _request(found, model, gpus, cluster, gbs=1)
+    use = started(found, draft.find_cluster())
+    draft = draft.model_copy(update={"started": use})
     world = draft.find_cluster().num_gpus
     degrees = _degrees(found, draft, world)
     gbs = found.gbs or degrees.gbs
     return Setup(
         _request(found, model, gpus, cluster, gbs).model_copy(
-            update={"batch_ramp": found.batch_ramp}
+            update={"batch_ramp": found.batch_ramp, "started": use}
         ),
         degrees,
         canonical_mode(found),

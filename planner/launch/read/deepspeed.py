@@ -11,9 +11,11 @@ from functools import partial
 from typing import Any
 
 from planner.launch.options import DEEPSPEED
-from planner.launch.read.deepspeed_types import as_flag, as_whole, type_problems
-from planner.launch.read.document import Document, ScriptedReader, unknown_key
+from planner.launch.read.deepspeed_types import SWITCHES, as_flag, as_whole, type_problems
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Problem, nearest
+from planner.launch.read.hf_values import is_switched, value_of
 from planner.launch.read.names import is_known, known_names, left_out
 
 TOP_KEYS = known_names("deepspeed")
@@ -74,7 +76,7 @@ class DeepspeedReader(ScriptedReader):
             optimizer=self._optimizer(),
             optimizer_kernel=None if self._config_optimizer() else self.script.kernel,
             optimizer_offload=self._offload(),
-            precision="fp16" if self._on("fp16.enabled") else "bf16",
+            precision=self._precision(),
             unmodelled=tuple(
                 (self.document.settings[at], why)
                 for key, why in left_out("deepspeed").items()
@@ -92,7 +94,7 @@ class DeepspeedReader(ScriptedReader):
         if below:
             return next(filter(self._on, switches), None) if switches else below[0]
         value = self.document.get(key)
-        names = _PRECISION_NAMES["fp16" if self._on("fp16.enabled") else "bf16"]
+        names = _PRECISION_NAMES[self._precision()]
         same = key in _SAME_TYPE and str(value).lower() in names
         return None if key not in settings or value in _OFF or same else key
 
@@ -100,6 +102,15 @@ class DeepspeedReader(ScriptedReader):
 
     def _on(self, key: str) -> bool:
         return as_flag(self.document.get(key)) is True
+
+    def _precision(self) -> str:
+        """The type of the products: the file's, else the Trainer's switch, which fills in `auto`
+        and a table that is left out (accelerate: DeepSpeedPlugin.set_mixed_precision)."""
+        if any(map(self._on, SWITCHES)):
+            return "fp16" if self._on("fp16.enabled") else "bf16"
+        asked = value_of(self.script.given, "mixed_precision") == "fp16"
+        asked = asked or is_switched(self.script.given, "fp16")
+        return "fp16" if asked and not is_switched(self.script.given, "bf16") else "bf16"
 
     def _stage(self) -> int:
         key = DEEPSPEED["zero"].key
@@ -220,7 +231,7 @@ class DeepspeedReader(ScriptedReader):
         if device in _OFF:
             return
         if stage == 3:
-            self._unmodelled("offloaded parameters", key)
+            self._unmodelled("an offload of parameters", key)
             return
         text = (
             f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
@@ -230,7 +241,7 @@ class DeepspeedReader(ScriptedReader):
         self.refuse("offload-param-stage", text, key, severity="warning", fix=fix, late=True)
 
     def _unmodelled(self, what: str, *keys: str) -> None:
-        text = f"{what} is not modelled: no prediction"
+        text = f"{what} is not modelled"
         self.unpredictable(text, *keys)
 
 

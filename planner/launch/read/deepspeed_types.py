@@ -20,7 +20,7 @@ _FALSE = ("0", "off", "f", "false", "n", "no")
 _DEVICES = ("none", "cpu", "nvme")
 # Left to a Trainer, which fills it in; DeepSpeed alone takes the default.
 _AUTO = "auto"
-_SWITCHES = ("bf16.enabled", "fp16.enabled")
+SWITCHES = ("bf16.enabled", "fp16.enabled")
 # Tables of the file that are no pydantic classes, and fail where they are no tables.
 _TABLES = ("optimizer", "scheduler", "activation_checkpointing")
 
@@ -49,7 +49,7 @@ def type_problems(document: Document) -> Iterator[Problem]:
     for kind, wanted in (("bool", "true or false"), ("int", "a whole number of at least 0"),
                          ("device", ", ".join(_DEVICES))):  # fmt: skip
         names = [f"{_Z}.{name}" for name in str(meanings("deepspeed-types")[kind]).split()]
-        for key in (*names, *(_SWITCHES if kind == "bool" else ())):
+        for key in (*names, *(SWITCHES if kind == "bool" else ())):
             setting = document.settings.get(key)
             if setting is None or setting.unknown or setting.value in (None, _AUTO):
                 continue

@@ -13,6 +13,7 @@ from constraints.context_kinds import ContextKind
 from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec
+from planner.launch.read.machine import OF_THE_MACHINE
 from planner.launch.read.text import SourceFile, Span, Text
 
 # Likeness from which an unknown name is taken for a misspelt one.
@@ -148,6 +149,8 @@ def telling(unknown: str) -> str:
     if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
         named = re.match(r"\$(\w+)", unknown)
         return f"--env {named[1] if named else 'NAME'}=VALUE, or {unread[1]} too"
+    if unknown.endswith(OF_THE_MACHINE):
+        return "--gpus, which says it"
     named = re.match(r"\$(\w+|@)\b|\$(@)", unknown)
     return f"--env {named[1] or named[2]}=VALUE" if named else "--env NAME=VALUE sets a variable"
 
@@ -177,7 +180,8 @@ class Hints:
     """What the caller knows beside the files; it wins over what they say.
 
     `environment`: values of shell variables; `model`: a catalogue
-    name or path; lengths in tokens, batches in sequences; `gpus`: world size.
+    name or path; lengths in tokens, batches in sequences; `gpus`: world size; `nodes` and
+    `gpus_per_node`: of the machine, of which a launch may use a part.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -189,6 +193,8 @@ class Hints:
     grad_acc: int | None = None
     recompute: str | None = None
     gpus: int | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
 
 
 # `tasks`: what srun starts, a process a GPU or, around torchrun, a node's launcher.

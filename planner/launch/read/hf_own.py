@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from planner.launch.read.beside import text_beside
+from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source
 from planner.launch.read.found import (
     SURELY_MEANT,
@@ -20,18 +22,12 @@ from planner.launch.read.found import (
     is_slip,
     nearest,
 )
-from planner.launch.read.hf_arguments import optim_of
+from planner.launch.read.hf_arguments import LIGER_LOSS, LIGER_SWITCHES, optim_of
 from planner.launch.read.hf_values import Named, Program, is_on, is_switched
 from planner.launch.read.names import hf_names, left_out, meanings
+from planner.launch.read.own_effects import effect_of
 
-# What own options do by their names: shard or offload; train a part of the weights, or other ones.
-_SHARDS = re.compile(r"deepspeed|(^|_)(zero|fsdp|shard|sharded|sharding|offload)(_|\d|$)")
-_OTHERWISE = re.compile(
-    r"(^|_)(q?lora|peft|adapters?|quantize|quantized|quantization|[48]bit|int[48]|freeze|frozen|"
-    r"unfreeze|trainable|distill|distillation|teacher|reward|dpo|grpo|ppo|tensor_parallel|tp_size|"
-    r"pipeline_parallel|pp_size|context_parallel|sequence_parallel|recompute|checkpointing)(_|$)"
-)
-_NOT_THESE = re.compile(r"(^|_)(path|dir|name|rank|alpha|dropout|port|host|dataset)(_|$)")
+_PIECES = re.compile(r"cut_cross_entropy|LigerFusedLinear\w*|liger_fused_linear\w*|apply_liger\w*")
 _MOST_NAMED = 12
 _SHORT = len("max_lengths")
 
@@ -49,6 +45,19 @@ def effects_of(named: Named) -> Iterator[tuple[Setting, str]]:
         yield setting, "checkpoints on the host: less memory than predicted"
 
 
+def own_loss(named: Named, launch: LaunchCommand | None) -> Iterator[tuple[Setting, str]]:
+    """A kernel that computes head and loss in pieces, where the source of the program that is
+    started stands there and names one, and no setting does."""
+    if launch is None or any(is_on(named, name) for name in (*LIGER_SWITCHES, LIGER_LOSS)):
+        return
+    path = launch.program
+    if "/" not in path and not path.endswith(".py"):  # a module
+        path = path.replace(".", "/") + ".py"
+    if match := _PIECES.search(text_beside(path, launch.folder)):
+        why = f"named in {launch.name}, loss in pieces: less memory than predicted"
+        yield Setting(match[0], None), why
+
+
 def own_options(
     named: Named, source: Source, program: Program, sharded_by: str = ""
 ) -> tuple[Problem, ...]:
@@ -57,9 +66,9 @@ def own_options(
     tops = {name.partition(".")[0]: setting for name, setting in reversed(list(named.items()))}
     own = {name: tops[name] for name in reversed(tops) if name not in hf_names() | _OTHER_NAMES}
     slips = {name: near for name in own if (near := _slip(name))}
-    asked = [name for name in own if is_switched(named, name) and not _NOT_THESE.search(name)]
-    shard = [] if sharded_by else [name for name in asked if _SHARDS.search(name)]
-    other = [name for name in asked if _OTHERWISE.search(name) and name not in shard]
+    effects = {name: effect_of(name) for name in own if is_switched(named, name)}
+    shard = [] if sharded_by else [name for name, does in effects.items() if does == "shards"]
+    other = [name for name, does in effects.items() if does not in ("", "shards")]
     rest = [name for name in own if name not in (*slips, *shard, *other)]
     whose = source.launch.name if source.launch is not None and source.launch.name else ""
     return (
@@ -73,7 +82,7 @@ def own_options(
 _OTHER_NAMES = frozenset((
     *meanings("trainer-names"), *left_out("trainer"), *left_out("trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
-    "fsdp_config", "optimizer_kernel", "train_mode", "steps",
+    "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
 ))  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from planner.launch.options import MEGATRON, MEGATRON_LAYOUT
 from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
 from planner.launch.read.megatron_details import read_blocks
+from planner.launch.read.own_effects import effect_of
 from planner.launch.read.text import digits
 
 _NAMES = {name: option.name for name, option in MEGATRON_LAYOUT.items()}
@@ -23,8 +24,6 @@ _FIRST, _LAST = _NAMES["first-layers"], _NAMES["last-layers"]
 _EMBEDDING, _LOSS = _NAMES["counts-embedding"], _NAMES["counts-loss"]
 _PREDICTORS, _LAYERS, _PP = option("mtp_layers"), option("layers"), MEGATRON["pp"].name
 _MOST_BLOCKS = 4096
-# A fork's own option for it.
-_OTHER_SPLIT = re.compile(r"--pipeline\S*(block|split|layer|stage|partition)")
 
 
 @dataclass
@@ -227,10 +226,11 @@ def unusual_splits(
     arguments: Arguments, split: Split, layers: int, pp: int, dialect: str
 ) -> list[Problem]:
     """Splits that run and are not modelled, by the rules that would call them broken."""
-    forks = [item.key for item in arguments.unknown if _OTHER_SPLIT.match(item.key)]
-    if (dialect == "deepspeed" or forks) and layers % pp:
+    forks = [item.key for item in arguments.unknown if effect_of(item.key) == "splits"]
+    uneven = dialect == "deepspeed" and layers % pp
+    if uneven or (forks and pp > 1):
         text = "uneven stages of DeepSpeed's pipeline are not modelled"
-        if dialect != "deepspeed":
+        if forks:
             text = f"{forks[0]}: a split of the layers that is not read"
         return [Problem(rule, text, "missing") for rule in ("layers-split", "chunks-have-layers")]
     counted = arguments.has(_EMBEDDING) or arguments.has(_LOSS)

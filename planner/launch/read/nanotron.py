@@ -13,7 +13,8 @@ from planner.job.specs import ModelSpec
 from planner.launch.nanotron import NANOTRON as MODEL
 from planner.launch.options import NANOTRON
 from planner.launch.read.beside import text_beside
-from planner.launch.read.document import Document, DocumentReader, unknown_key
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import (
     SURELY_MEANT,
     Found,
@@ -23,6 +24,7 @@ from planner.launch.read.found import (
     nearest,
 )
 from planner.launch.read.names import is_known, known_names
+from planner.launch.read.own_effects import effect_of
 
 _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
     table: known_names(f"nanotron-{table}")
@@ -196,7 +198,8 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
                 says = "a key of the checkout around the file; what it does is not read"
             elif other:
                 says += " (another release may have it)"
-            severity = ("missing" if _OF_THE_MODEL.search(key) else "warning") if other else "error"
+            decides = _OF_THE_MODEL.search(key) or effect_of(key)
+            severity = ("missing" if decides else "warning") if other else "error"
             yield unknown_key(document, name, says, nearest(key, known), severity=severity)
 
 

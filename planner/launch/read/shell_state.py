@@ -112,6 +112,8 @@ class Shell:
     ends_on_failure: bool = False
     # A sourced file that was not there: it may have set any variable.
     missed: str = ""
+    # What a scheduler would say of the machine, where the files do not say it.
+    machine: Mapping[str, str] = field(default_factory=dict)
     # The text of a file that a script names, by that name and the script's own path.
     open_file: Callable[[str, str], Text | None] = lambda _name, _script: None
     # Whether it is there.
@@ -133,6 +135,8 @@ class Shell:
         if name in self.given:
             return self._given(name)
         value = self.variables.get(name)
+        if value is None and name in self.machine:
+            return Text.made(self.machine[name])
         return Text.made(f"${name}") if value is None and name in _ALWAYS_SET else value
 
     def _given(self, name: str) -> Value:

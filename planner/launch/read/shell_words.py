@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from planner.launch.read.machine import OF_THE_MACHINE, counted_by
 from planner.launch.read.shell_expansions import edited, evaluate_arithmetic, formatted
 from planner.launch.read.shell_state import (
     NO_ARGUMENT,
@@ -272,16 +273,6 @@ _BLANKS = re.compile(
 _FIELDS = re.compile(r"awk\s+-F\s*(['\"]?)(.)\1\s+'\{\s*print NF\s*\}'")
 _PARTS = re.compile(r"tr\s+(['\"]?)([,;: ])\1\s+(['\"]?)(\\n| )\3")
 _COUNTS = re.compile(r"wc\s+-[lw]|grep\s+-c\s+(['\"]?)\.?\1")
-_COUNTS_LINES = re.compile(r"\bwc\s+(-l|--lines)\b")
-# What a script counts, and the variables that the scheduler's directives set to the same.
-# PBS_NODEFILE names a node once for each of its processes.
-_COUNTED = (
-    (re.compile(r"(?=.*\b(uniq|sort -u)\b).*\bPBS_NODEFILE\b"), ("PBS_NUM_NODES",)),
-    (re.compile(r"\bPBS_NODEFILE\b"), ("PBS_NP",)),
-    (re.compile(r"\bscontrol show hostnames?\b"), ("SLURM_NNODES",)),
-    (re.compile(r"\bnvidia-smi (-L|--list-gpus|--query-gpu=name --format=csv,noheader)\s*\|"),
-     ("SLURM_GPUS_PER_NODE", "PBS_NGPUS")),
-)  # fmt: skip
 _CALCULATOR = re.compile(r"bc(\s+-l)?")
 
 
@@ -289,11 +280,10 @@ def output_of(node: Node, words: Words) -> Text:
     """What `$(...)` stands for; not known where only running it could tell."""
     written = words.piece(node).value
     unknown = Text.not_known(f"output of {written}")
-    if _COUNTS_LINES.search(written):
-        wanted = next((names for what, names in _COUNTED if what.search(written)), ())
-        lines = [words.calculated(name) for name in wanted]
-        if wanted:
-            return next((text for text in lines if not text.unknown), unknown)
+    if wanted := counted_by(written):
+        counts = (words.calculated(name) for name in wanted)
+        unknown = Text.not_known(f"output of {written}, {OF_THE_MACHINE}")
+        return next((text for text in counts if not text.unknown), unknown)
     inside = [child for child in node.named_children if child.type != "comment"]
     if len(inside) != 1:
         return unknown

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from planner.launch.read.beside import beside, text_of
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Problem, is_slip, nearest
 from planner.launch.read.names import known_names
+from planner.launch.read.own_effects import effect_of
 from planner.launch.read.python_records import Record, are_plain, assigned, python_module
 from planner.launch.read.python_values import Function, Reader, call_function
 from planner.launch.read.text import Text
@@ -96,6 +97,17 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             f"{', '.join(others[:_MOST_NAMED])}{more}"
         )
         yield document.problem("dialect", text, others[0], severity="warning")
+        yield from _deciding(document, others)
+
+
+def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
+    """Those of a fork's keys that are switched on and whose names say that they decide."""
+    for key in others:
+        asked = document.settings.get(key)
+        name = re.sub(r"\.enabled?$", "", key)
+        if asked is not None and asked.value and not _new_name(key) and effect_of(name):
+            text = f"{key}: not of torchtitan 0.2; what it does to memory and training is not known"
+            yield document.problem("own-option", text, key, severity="missing")
 
 
 def _is_misspelt(key: str, close: str) -> bool:

@@ -42,6 +42,7 @@ def test_older_keys_of_torchtitan_are_read(read: Read) -> None:
     [
         (f"torchrun tasks/msdp/main.py {SMALL}", "main.py trains no decoder"),
         (f"torchrun tools/text_generation_ptq.py {SMALL}", "trains no decoder"),
+        (f"torchrun -m package.examples.dpo_model {SMALL}", "dpo_model trains no decoder"),
         (f"deepspeed pretrain_gpt.py {SMALL} --kd", "a teacher beside the model"),
         (f"torchrun train.py {SMALL} --rollout-batch-size 8", "reinforcement learning"),
         (f"torchrun pretrain_gpt.py {SMALL} --DDP-impl local --moe-num-experts 8",
@@ -88,6 +89,9 @@ def test_yaml_of_other_trainers_is_named_as_such(read: Read, text: str) -> None:
 
 def test_one_node_that_starts_fewer_processes(read: Read) -> None:
     text = f"torchrun --standalone --nproc-per-node 4 pretrain_gpt.py {SMALL}"
-    problems = assess(read(text, "a.sh"), "8xH100").errors
-    fixes = [problem.fix for problem in problems if problem.rule == "launched-processes"]
-    assert fixes == ["torchrun --nproc-per-node 8"]
+    assessment = assess(read(text, "a.sh"), "8xH100")
+    fixes = [one.fix for one in assessment.problems if one.rule == "launched-processes"]
+    assert fixes == [
+        "torchrun --nproc-per-node 8 to use every GPU, or --gpus with 4 GPUs for these alone"
+    ]
+    assert not assessment.errors

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hardware.load import parse_gpus
 from planner.job.written_folder import write_folder
 from planner.launch.check.assess import assess
+from planner.launch.check.world import started, world_problems
 from planner.launch.contract import NodesAs
 from planner.launch.folder import launch_folder
+from planner.launch.read.found import Problem
 from tests.cli.conftest import run_cli
-from tests.launch.check.conftest import SMALL, Read
+from tests.launch.check.conftest import SMALL, Read, Write
+from tests.launch.check.test_configurations import nanotron
 from tests.launch.plans import megatron
 from tests.launch.test_round_trip import EXAMPLES, example
 
@@ -146,13 +151,106 @@ def test_places_are_file_and_line(read: Read) -> None:
     ],
 )
 def test_idle_gpus_are_warned_of(read: Read, command: str) -> None:
-    """It runs, on fewer GPUs than it is given, and is costed on those."""
+    """It runs, on fewer GPUs than it is given, and is costed on those: four of each node."""
     found = read(slurm(command))
-    (warning,) = [item for item in assess(found, "8xH100").problems if item.rule == "world-size"]
-    assert (warning.severity, " GPUs would stay idle" in warning.text) == ("warning", True)
-    assert not assess(found, "8xH100").errors
-    (error,) = assess(found, "16xH100").errors
-    assert "the files start 8 processes; this is checked for 16 GPUs" in error.text
+    counted = assess(found, "8xH100")
+    (idle,) = [item for item in counted.problems if item.rule == "world-size"]
+    assert (idle.severity, " GPUs would stay idle" in idle.text) == ("warning", True)
+    assert not counted.errors
+    launched = assess(found, "16xH100")
+    assert (launched.verdict, launched.setup and launched.setup.degrees.dp) == ("runs and fits", 8)
+    (warning,) = [item for item in launched.problems if item.severity == "warning"]
+    assert "8 processes (4 on each of 2 nodes) on a machine of 16 GPUs: 8 GPUs would stay idle" in (
+        warning.text
+    )
+    assert "--gpus with 8 GPUs" in warning.fix
+    assert not warning.edits
+
+
+ONE_NODE = [
+    "torchrun --standalone --nproc-per-node {} pretrain_gpt.py",
+    "torchrun --nnodes 1 --nproc_per_node={} pretrain_gpt.py",
+    "python -m torch.distributed.launch --nnodes 1 --nproc_per_node {} pretrain_gpt.py",
+    "srun -N 1 -n {} python pretrain_gpt.py",
+    "srun -N 1 --ntasks-per-node {} python pretrain_gpt.py",
+    "mpirun -np {} python pretrain_gpt.py",
+    "deepspeed --num_nodes 1 --num_gpus {} pretrain_gpt.py",
+    "accelerate launch --num_machines 1 --num_processes {} pretrain_gpt.py",
+]
+
+
+@pytest.mark.parametrize("command", ONE_NODE)
+def test_fewer_processes_than_gpus_run_and_more_do_not(read: Read, command: str) -> None:
+    few = found_problems(read, command.format(4))
+    assert [problem.severity for problem in few] == ["warning"]
+    assert "start 4 processes on a machine of 8 GPUs: 4 GPUs would stay idle" in few[0].text
+    (more,) = found_problems(read, command.format(16))
+    assert (more.severity, "16 processes" in more.text) == ("error", True)
+
+
+def found_problems(read: Read, command: str) -> list[Problem]:
+    """Of the counts of one node of eight GPUs."""
+    found = read(slurm(command, ""))
+    return world_problems(found, parse_gpus("8xH100"))
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus", "part"),
+    [
+        (ONE_NODE[0].format(4), "8xH100", (4, 4, 8)),
+        ("torchrun --nnodes 2 --nproc-per-node 4 pretrain_gpt.py", "2x8xH100", (8, 4, 4)),
+        ("torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py", "64xH100", (16, 8, 8)),
+        ("torchrun --nproc-per-node 4 pretrain_gpt.py", "2x8xH100", (8, 4, 4)),
+        ("mpirun -np 4 python pretrain_gpt.py", "2x8xH100", (4, 4, 8)),
+        ("torchrun --nnodes 2 --nproc-per-node 2 pretrain_gpt.py", "8xGB200", (4, 2, 36)),
+    ],
+)
+def test_a_part_of_the_machine(
+    read: Read, command: str, gpus: str, part: tuple[int, int, int]
+) -> None:
+    """GPUs in all, GPUs of a node, and GPUs that reach each other without the network."""
+    machine = parse_gpus(gpus)
+    use = started(read(slurm(command, "")), machine)
+    assert use is not None
+    cluster = use.part_of(machine)
+    assert (
+        cluster.num_gpus, cluster.gpus_per_node, cluster.scale_up_domain_gpus
+    ) == part  # fmt: skip
+
+
+def test_more_processes_a_node_than_it_has_gpus(read: Read) -> None:
+    """As many processes as GPUs in all, and too many of them on one node."""
+    found = read(slurm("torchrun --nnodes 1 --nproc-per-node 16 pretrain_gpt.py", ""))
+    (problem,) = world_problems(found, parse_gpus("2x8xH100"))
+    assert problem.severity == "error"
+    assert "--nproc-per-node 16 is more than the 8 GPUs of a node" in problem.text
+
+
+def test_more_nodes_than_the_machine_was_said_to_have(read: Read) -> None:
+    """Whoever counts GPUs (8xH100) may have them in other nodes: those of the files count."""
+    found = read(slurm("torchrun --nnodes 4 --nproc-per-node 4 pretrain_gpt.py", ""))
+    (problem,) = world_problems(found, parse_gpus("16xH100"))
+    assert problem.severity == "warning"
+    assert "16 GPUs, which is 2 nodes: the prediction is for the nodes that" in problem.text
+    assert problem.fix.startswith("--gpus 4x4xNAME")
+
+
+def test_the_command_reads_degrees_for_what_is_started(tmp_path: Path) -> None:
+    """HSDP of torchtitan divides the processes that start, not the GPUs that are given."""
+    config = tmp_path / "t.toml"
+    config.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n'
+        "seq_len = 2048\n[parallelism]\ndata_parallel_replicate_degree = 2\n"
+    )
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --standalone --nproc_per_node 4 -m torchtitan.train --job.config_file t.toml\n"
+    )
+    result = run_cli("check", str(script), "--gpus", "8xH100", "-q", "--json")
+    document = json.loads(result.stdout)
+    degrees = document["configuration"]["degrees"]
+    assert (degrees["dp"], degrees["shard"]) == (4, 2)
+    assert document["runs"]
 
 
 @pytest.mark.parametrize(
@@ -177,8 +275,9 @@ def test_a_node_starts_at_least_one_process(tmp_path: Path) -> None:
 
 
 def test_another_number_than_the_machine_has(read: Read) -> None:
-    assert found_errors(read, slurm(directives=""), "64xH100") == [
-        "launched-processes: the files start 16 processes; this is checked for 64 GPUs"
+    assert found_errors(read, slurm(directives=""), "64xH100") == []
+    assert found_errors(read, slurm(directives=""), "8xH100") == [
+        "launched-processes: the files start 16 processes; this is checked for 8 GPUs"
     ]
 
 
@@ -227,7 +326,9 @@ def test_a_folder_with_fewer_processes_a_node(tmp_path: Path, nodes_as: NodesAs)
         tmp_path, "megatron-core", nodes_as, (r"--nproc-per-node \d+", "--nproc-per-node 4")
     )
     result = run_cli("check", "-q", str(path))
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == 0, result.output
+    assert "32 GPUs would stay idle" in " ".join(result.stdout.split())
+    assert "dp is" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -262,3 +363,47 @@ def test_the_script_wins_and_what_differs_is_said(tmp_path: Path) -> None:
     assert "mbs is 2 in the files, 1 in plan.json: the files count" in said
     assert "model's rope.theta is 77000.0 in the files" in said
     assert re.search(r"\[differs-from-plan\] launch.sh:\d+", said)
+
+
+TRAINER = (
+    "--model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --learning_rate 1e-5 "
+    "--max_seq_length 1024 --bf16 --output_dir o --deepspeed z3.json"
+)
+ZERO3 = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
+SWIFT = (
+    "swift sft --model Qwen/Qwen2.5-7B --train_type full --learning_rate 1e-5 --deepspeed zero3 "
+    "--per_device_train_batch_size 1 --max_length 1024 --output_dir o"
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"torchrun --standalone --nproc-per-node 4 sft.py {TRAINER}",
+        f"accelerate launch --num_machines 1 --num_processes 4 sft.py {TRAINER}",
+        f"deepspeed --num_nodes 1 --num_gpus 4 sft.py {TRAINER}",
+        f"deepspeed --include localhost:0,1,2,3 sft.py {TRAINER}",
+        f"NNODES=1 NPROC_PER_NODE=4 {SWIFT}",
+        f"NPROC_PER_NODE=4 {SWIFT}",
+    ],
+)
+def test_fine_tuning_on_fewer_gpus(read: Read, write: Write, command: str) -> None:
+    """The states are sharded over the four that start, whatever the machine has."""
+    write("z3.json", ZERO3)
+    found = read(f"{command}\n", "run.sh", gpus=4)
+    launched = assess(found, "8xH100")
+    assert (launched.errors, launched.setup and launched.setup.degrees.dp) == ((), 4)
+    (idle,) = [one for one in launched.problems if one.rule == "launched-processes"]
+    assert (idle.severity, "4 GPUs would stay idle" in idle.text) == ("warning", True)
+
+
+def test_degrees_that_a_file_states_are_the_processes_that_start(read: Read) -> None:
+    """nanotron's YAML says its data parallelism; whoever starts it starts as many."""
+    found = read(nanotron(), "n.yaml")
+    problems = world_problems(found, parse_gpus("16xH100"))
+    assert [problem.severity for problem in problems] == ["warning"]
+    assert (
+        "degrees in the file are for 8 processes on a machine of 16 GPUs: 8 GPUs would stay"
+        in problems[0].text
+    )
+    assert problems[0].places[0].endswith("n.yaml:22")

@@ -20,8 +20,8 @@ class WeightFormat:
 
     One scale of `scale_bytes` (with its zero point, if any) covers a tile of `tile_out` outputs
     by `tile_in` inputs; 0 stands for the whole dimension, `scale_bytes` 0 for no scales.
-    `scope`: `experts` leaves attention alone in models that have experts. `padded_experts`: the
-    engine's kernels for it pad the experts' matrices.
+    `scope`: `experts` leaves attention alone in models that have experts, `feed-forward` in every
+    model. `padded_experts`: the engine's kernels for it pad the experts' matrices.
     """
 
     name: str
@@ -30,7 +30,7 @@ class WeightFormat:
     scale_bytes: float = 0.0
     tile_out: int = 0
     tile_in: int = 0
-    scope: Literal["linear", "experts"] = "linear"
+    scope: Literal["linear", "experts", "feed-forward"] = "linear"
     padded_experts: bool = False
 
     @property
@@ -68,6 +68,18 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("fp16", KEPT_BYTES, "fp16"),
         # compressed-tensors and vLLM --quantization fp8: one fp32 scale a tensor.
         WeightFormat("fp8", 1.0, "fp8, one scale a tensor", 4.0),
+        # Meta's FP8 checkpoint of Llama 3.1 405B quantises the feed-forward layers alone (arXiv
+        # 2407.21783, section 6.2): 57.75 GiB a GPU at tp8 in vLLM issue 6746, which this comes to
+        # within 4 %: its first and last layer stay at 16 bits, too.
+        WeightFormat(
+            "fp8-ffn",
+            1.0,
+            "fp8, attention at 16 bits",
+            4.0,
+            1,
+            0,
+            "feed-forward",
+        ),
         # DeepSeek-V3, arXiv 2412.19437, section 3.3.2: tiles of 128x128, fp32 scales.
         WeightFormat("fp8-block", 1.0, "fp8, a scale for each 128×128", 4.0, 128, 128),
         # SmoothQuant-style W8A8, arXiv 2211.10438: a scale for each output channel.
@@ -85,6 +97,9 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
 # Families whose checkpoints are quantised from the start: gpt-oss model card (arXiv 2508.10925,
 # section 2.1), DeepSeek-V3 (arXiv 2412.19437, section 3.3).
 PUBLISHED_FORMATS: Mapping[str, str] = {"gpt_oss": "mxfp4", "deepseek_v3": "fp8-block"}
+
+# Checkpoints whose publisher left more at 16 bits than the format of the name says.
+PUBLISHED_WIDER: Mapping[tuple[str, str], str] = {("llama-3.1-405b", "fp8"): "fp8-ffn"}
 
 _WEIGHT_ALIASES = {"awq": "int4", "gptq": "int4", "w4a16": "int4", "w8a8": "int8", "w8a16": "int8"}
 

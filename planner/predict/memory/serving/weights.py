@@ -125,6 +125,8 @@ def _takes_format(deployment: Deployment, op: Op) -> bool:
     fmt = deployment.weights
     if not fmt.quantised or not op.low_precision:
         return False
+    if fmt.scope == "feed-forward" and op.name.startswith("attention/"):
+        return False
     if fmt.scope == "experts" and deployment.model.moe:
         return op.kind is OpKind.GROUPED_GEMM
     return op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)

@@ -1,0 +1,77 @@
+"""Published checkpoints that hold more than their language model, in every kind of file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.job.models.catalog import load_model, model_names
+from planner.job.request import Request
+from planner.launch.check.assess import assess
+from planner.launch.read.found import Hints
+from planner.launch.read.hf_arguments import known_model
+from planner.launch.read.launch import read_launch
+from planner.predict.assumptions import plan_assumptions
+from planner.predict.plan import Degrees
+
+TOWERS = tuple(name for name in model_names() if load_model(name).beside)
+# A repository of each, whose name a fine-tuning file may hold.
+REPOSITORIES = {
+    "gemma-3-4b": "google/gemma-3-4b-it",
+    "gemma-3-12b": "google/gemma-3-12b-it",
+    "gemma-3-27b": "unsloth/gemma-3-27b-it-bnb-4bit",
+    "llama-4-scout": "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+    "llama-4-maverick": "unsloth/Llama-4-Maverick-17B-128E-Instruct",
+}
+# How each program is told of its model; `{}`: the model.
+FILES = {
+    "trainer.sh": "torchrun --nproc_per_node 8 run_clm.py --model_name_or_path {} --bf16 "
+    "--per_device_train_batch_size 1 --learning_rate 1e-5 --output_dir x\n",
+    "accelerate.sh": "accelerate launch --num_machines 1 --num_processes 8 sft.py "
+    "--model_name_or_path {} --per_device_train_batch_size 1 --learning_rate 1e-5 --output_dir x\n",
+    "trl.sh": "trl sft --model_name_or_path {} --learning_rate 1e-5 "
+    "--per_device_train_batch_size 1 --output_dir x\n",
+    "swift.sh": "NPROC_PER_NODE=8 swift sft --model {} --train_type full "
+    "--learning_rate 1e-5 --per_device_train_batch_size 1 --output_dir x\n",
+    "llamafactory.yaml": "stage: sft\nfinetuning_type: full\nmodel_name_or_path: {}\n"
+    "per_device_train_batch_size: 1\ntemplate: gemma3\ncutoff_len: 2048\n",
+    "axolotl.yml": "base_model: {}\nsequence_len: 2048\nmicro_batch_size: 1\n"
+    "gradient_accumulation_steps: 1\ndatasets: []\noutput_dir: x\n",
+}
+
+
+def test_the_catalogue_says_which_checkpoints_hold_more() -> None:
+    assert set(TOWERS) == set(REPOSITORIES)
+    known = [known_model(repository) or "" for repository in REPOSITORIES.values()]
+    assert {load_model(name).name for name in known} == set(REPOSITORIES)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("model", TOWERS)
+def test_a_checkpoint_with_a_tower_is_not_predicted(tmp_path: Path, name: str, model: str) -> None:
+    path = tmp_path / name
+    path.write_text(FILES[name].format(REPOSITORIES[model]))
+    found = read_launch([path])
+    (tower,) = [problem for problem in found.problems if problem.rule == "checkpoint-tower"]
+    assert "vision tower" in tower.text
+    assert tower.severity == "missing"
+    assert tower.places[0].startswith(str(path))
+    assert tower.fix.startswith(f"--model {model}")
+    advised = read_launch([path], Hints(model=model))
+    assert "checkpoint-tower" not in {problem.rule for problem in advised.problems}
+
+
+def test_the_verdict_is_that_nobody_can_tell(tmp_path: Path) -> None:
+    path = tmp_path / "trainer.sh"
+    path.write_text(FILES["trainer.sh"].format("google/gemma-3-4b-it"))
+    assert assess(read_launch([path]), "8xH100").verdict == "cannot tell"
+
+
+@pytest.mark.parametrize("model", TOWERS)
+def test_by_catalogue_name_the_language_model_is_planned_and_the_rest_said(model: str) -> None:
+    job = Request(model=model, gpus="64xH100", gbs=64).resolve()
+    degrees = Degrees(dp=64, zero=1, mbs=1, grad_acc=1)
+    said = [line for line in plan_assumptions(job, degrees) if "vision tower" in line]
+    assert said == [note for note in load_model(model).notes if "vision tower" in note]
+    assert len(said) == 1
