@@ -76,8 +76,9 @@ def number_ranges(numbers: Sequence[int]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 plan`, `1,234 plans`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """`1 plan`, `1,234 plans`, `4 processes`."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
 
 
 def percent_sure(probability: float) -> str:

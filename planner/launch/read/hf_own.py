@@ -82,7 +82,7 @@ def own_options(
 _OTHER_NAMES = frozenset((
     *meanings("trainer-names"), *left_out("trainer"), *left_out("trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
-    "fsdp_config", "optimizer_kernel", "train_mode", "steps",
+    "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
 ))  # fmt: skip
 
 

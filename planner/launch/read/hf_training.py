@@ -122,8 +122,8 @@ def _settled(
         if item is not None and item.unknown:
             yield unresolved(item)
     if setting is not None and document is None and missing not in ("", "None", "True"):
-        text = f"the DeepSpeed configuration {missing} is not beside the file: give it too"
-        yield Problem("deepspeed-config", text, "missing", (setting.place,), "give it")
+        text = f"the DeepSpeed configuration {missing} is not beside the file"
+        yield Problem("deepspeed-config", text, "missing", (setting.place,), "give it too")
 
 
 def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Problem, ...]:

@@ -17,8 +17,9 @@ from planner.launch.options import MEGATRON_RECOMPUTE
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
-from planner.launch.read.megatron_arguments import RELEASE, Arguments, slip_of
+from planner.launch.read.megatron_arguments import RELEASE, Arguments
 from planner.launch.read.megatron_rules import CONNECTIONS, refused_everywhere
+from planner.launch.read.megatron_unknown import slip_of
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.own_effects import effect_of
 from planner.launch.read.shell_state import MOST_NOTES
