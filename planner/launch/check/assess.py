@@ -14,7 +14,7 @@ from hardware.schema import Cluster
 from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.models.catalog import ResolvedModel
+from planner.job.models.catalog import ResolvedModel, beside_notes
 from planner.job.quantities import plural
 from planner.job.request import Request
 from planner.job.unmodelled import modules_not_modelled
@@ -128,7 +128,9 @@ def assess(
         return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
     setup = as_request(found, gpus, cluster)
     model = setup.request.find_model()
-    found = replace(found, assumed=(*found.assumed, *_of_its_config(model)))
+    found = replace(
+        found, assumed=(*found.assumed, *_of_its_config(model), *beside_notes(model.beside))
+    )
     if model.left_out:
         why = modules_not_modelled(found.model or model.asked, model.left_out)
         problems.append(Problem("not-predictable", why, "warning"))

@@ -238,7 +238,7 @@ def _machine(
         "error" if sure and not use else "warning",
         tuple(dict.fromkeys(count.setting.place for count in stated))
         or ((place.place,) if place else ()),
-        fix=_machine_fix(edits, world, use, gpus),
+        fix=_machine_fix(edits or _to(counts, gpus, "processes"), world, use, gpus),
         # With more processes the global batch of many programs is another: that is not --fix's.
         edits=() if use else edits,
     )
