@@ -28,7 +28,7 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
     plan, request, gpus = pick_plan(result, number), result.request, result.job.used_gpus
     target = named or target_named(request.framework)
     compile_if_first_run(options["quiet"])
-    nodes_as, ramp = options["nodes_as"], options["batch_ramp"]
+    nodes_as, ramp = options["nodes_as"].replace("kubernetes", "k8s"), options["batch_ramp"]
     launch = launch_of(plan, request, target, nodes_as, gpus, ramp)
     folder = launch_folder(launch)
     replaced = write_launch(path, folder, force)

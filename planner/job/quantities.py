@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 from planner.job.errors import UsageError
 
 GIB = 2**30
 _SHORT_SCALE = ((1e12, " T"), (1e9, " B"), (1e6, " M"))
+
+
+Value = TypeVar("Value")
+
+
+def stated(value: Value | None, otherwise: Value) -> Value:
+    """The value; the other one only where there is none, for 0 is a value."""
+    return otherwise if value is None else value
 
 
 def gib(size_bytes: float, digits: int = 1) -> str:

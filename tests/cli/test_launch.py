@@ -86,3 +86,9 @@ def test_what_cannot_be_expressed_is_not_written(run: Run, tmp_path: Path) -> No
 
 def test_a_folder_is_demanded(run: Run, plan_file: str) -> None:
     refused(run("launch", plan_file), "--output")
+
+
+def test_kubernetes_may_be_written_out(run: Run, plan_file: str, tmp_path: Path) -> None:
+    for word in ("k8s", "kubernetes"):
+        result = run("launch", plan_file, "-o", str(tmp_path / word), "--nodes-as", word, "--json")
+        assert json.loads(result.stdout)["nodes_as"] == "k8s"

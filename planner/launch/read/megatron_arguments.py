@@ -117,12 +117,16 @@ class Arguments(Placed):
 
     def real(self, name: str) -> float:
         """Value of an option as a number; 0 for none."""
+        return self.stated_real(name) or 0.0
+
+    def stated_real(self, name: str) -> float | None:
+        """Value of an option as a number; None for none, which 0 is not."""
         text = self.text(name)
         try:
-            return float(text or 0.0)
+            return float(text) if text else None
         except ValueError:
             self.not_a_number(name, text or "", "a number")
-            return 0.0
+            return None
 
     def many(self, name: str) -> tuple[str, ...]:
         """Values of an option that takes several."""

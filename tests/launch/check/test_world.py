@@ -12,10 +12,11 @@ import pytest
 from hardware.load import parse_gpus
 from planner.job.written_folder import write_folder
 from planner.launch.check.assess import assess
+from planner.launch.check.given import read_given
 from planner.launch.check.world import started, world_problems
 from planner.launch.contract import NodesAs
 from planner.launch.folder import launch_folder
-from planner.launch.read.found import Problem
+from planner.launch.read.found import Hints, Problem
 from tests.cli.conftest import run_cli
 from tests.launch.check.conftest import SMALL, Read, Write
 from tests.launch.check.test_configurations import nanotron
@@ -325,10 +326,12 @@ def test_a_folder_with_fewer_processes_a_node(tmp_path: Path, nodes_as: NodesAs)
     path = folder(
         tmp_path, "megatron-core", nodes_as, (r"--nproc-per-node \d+", "--nproc-per-node 4")
     )
-    result = run_cli("check", "-q", str(path))
-    assert result.exit_code == 0, result.output
-    assert "32 GPUs would stay idle" in " ".join(result.stdout.split())
-    assert "dp is" in result.stdout
+    given = read_given([str(path)], Hints(), 1, None, None)
+    launched = assess(given.found, given.gpus, given.cluster)
+    assert not launched.errors
+    said = " ".join(problem.text for problem in launched.problems)
+    assert "32 GPUs would stay idle" in said
+    assert "dp is" in said
 
 
 @pytest.mark.parametrize(
