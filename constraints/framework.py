@@ -111,6 +111,24 @@ def zero_with_pipeline(columns: Columns, ctx: RuleContext) -> Mask:
     return ~(refused & (columns["pp"] > 1))
 
 
+@shape_rule(
+    "zero-with-tensor",
+    "DeepSpeed trains with AutoTP under ZeRO 0 to 2 alone: what it splits among tensor ranks it "
+    "cannot split again among replicas",
+    source="DeepSpeed 0.19, runtime/engine.py, _configure_tensor_parallel_states (refuses ZeRO-3 "
+    "where there is an optimizer; deepspeedai/DeepSpeed, issue 7389 and pull request 8167)",
+    wording=lambda ctx: (
+        f"{ctx.framework_name}: every zero goes with tp > 1"
+        if ctx.framework.zero3_with_tensor
+        else f"{ctx.framework_name}: zero 3 only with tp = 1"
+    ),
+)
+def zero_with_tensor(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.zero3_with_tensor:
+        return True
+    return (columns["zero"] < 3) | equals(columns["tp"], 1)
+
+
 def _plain_stages(ctx: RuleContext) -> list[int]:
     """The stages that stand for all where nothing is replicated: the lowest that the user allows,
     and the lowest under which gradients leave for the host."""

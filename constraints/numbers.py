@@ -113,6 +113,8 @@ class Capabilities(Frozen):
     zero2_with_pipeline: bool = False
     """ZeRO-2 works with pipeline parallelism: gradients sharded at every micro-batch cannot be
     accumulated by a pipeline schedule."""
+    zero3_with_tensor: bool = True
+    """ZeRO-3 works with tensor parallelism."""
     sequence_parallel: Literal["with-tp", "never"] = "with-tp"
     """Whether tensor parallelism splits norms and dropout along the sequence."""
     kv_heads_rule: Literal["multiple-or-divisor", "tp-divides", "none"] = "multiple-or-divisor"

@@ -49,6 +49,7 @@ RULES: tuple[ShapeRule, ...] = (
     framework.moe_tensor_needs_sequence,
     framework.zero_stage_offered,
     framework.zero_with_pipeline,
+    framework.zero_with_tensor,
     framework.zero_has_replicas,
     framework.hybrid_sharding_supported,
     framework.shard_divides_replicas,

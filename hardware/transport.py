@@ -42,13 +42,15 @@ class TransportSettings(Frozen):
     """Values of the variables, as NCCL understands them; the defaults are those without any.
 
     `interface`: names of `NCCL_SOCKET_IFNAME`; `nics`: how many NICs `NCCL_IB_HCA` names, 0 where
-    it leaves the choice to NCCL; `network`: of `NCCL_NET`; `algorithm`: whether `NCCL_ALGO` still
-    allows reductions in the NVLink switches.
+    it leaves the choice to NCCL; `network`: of `NCCL_NET`; `libfabric`: whether NCCL reaches the
+    NICs through libfabric's plugin (EFA, Slingshot), whatever the fabric is called; `algorithm`:
+    whether `NCCL_ALGO` still allows reductions in the NVLink switches.
     """
 
     verbs: bool = True
     network: str = ""
     plugin: bool = True
+    libfabric: bool = False
     libfabric_tcp: bool = False
     interface: str = ""
     nics: int = 0
@@ -83,8 +85,10 @@ VARIABLES = (
     "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "FI_PROVIDER", "NCCL_SOCKET_IFNAME",
     "NCCL_IB_HCA", "NCCL_NET_GDR_DISABLE", "NCCL_NET_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT",
     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO",
-    "NCCL_PROTO",
+    "NCCL_PROTO", "FI_EFA_USE_DEVICE_RDMA", "FI_EFA_FORK_SAFE", "FI_EFA_SET_CUDA_SYNC_MEMOPS",
 )  # fmt: skip
+# Variables that only a machine with EFA has a use for.
+_OF_EFA = tuple(name for name in VARIABLES if name.startswith("FI_EFA_"))
 _INTEGER = re.compile(r"\s*([+-]?(?:0[xX][0-9a-fA-F]{1,8}|[0-9]{1,18}))")
 
 
@@ -105,11 +109,13 @@ def read_transport(values: Mapping[str, str]) -> TransportSettings:
 
     levels = {word("NCCL_NET_GDR_LEVEL").upper()}
     algorithms = _choices(word("NCCL_ALGO"))
+    providers = set(word("FI_PROVIDER").lower().split(","))
     return TransportSettings(
         verbs=whole("NCCL_IB_DISABLE", 0) == 0,
         network=word("NCCL_NET").lower(),
         plugin=word("NCCL_NET_PLUGIN").lower() != "none",
-        libfabric_tcp=bool({"tcp", "sockets"} & set(word("FI_PROVIDER").lower().split(","))),
+        libfabric=bool({"efa", "cxi"} & providers) or any(word(name) for name in _OF_EFA),
+        libfabric_tcp=bool({"tcp", "sockets"} & providers),
         interface=word("NCCL_SOCKET_IFNAME"),
         nics=_named_nics(word("NCCL_IB_HCA")),
         gpu_direct=whole("NCCL_NET_GDR_DISABLE", 0) == 0
@@ -224,7 +230,8 @@ def _sockets(settings: TransportSettings, cluster: Cluster) -> tuple[str, ...]:
     """The variables that send what leaves a node over TCP sockets; none where nothing does."""
     fabric = cluster.fabric
     causes = {
-        "NCCL_IB_DISABLE": not settings.verbs and fabric in _VERBS,
+        # NCCL's own verbs carry nothing where libfabric's plugin does.
+        "NCCL_IB_DISABLE": not settings.verbs and fabric in _VERBS and not settings.libfabric,
         "NCCL_NET": settings.network == "socket" and fabric != "ethernet",
         "NCCL_NET_PLUGIN": not settings.plugin and fabric.startswith(_PLUGIN),
         "FI_PROVIDER": settings.libfabric_tcp and fabric.startswith(_LIBFABRIC),

@@ -75,6 +75,7 @@ def _parameter(
     complete: str = "",
     degree: str = "",
     figure: str = "",
+    names_in: str = "",
     **more: Any,
 ) -> click.Parameter:
     if takes:
@@ -85,6 +86,8 @@ def _parameter(
         more["shell_complete"] = getattr(completions, complete)
     if degree:
         more |= {"type": types.degree_limit(degree), "metavar": "VALUES"}
+    if names_in:
+        more["help"] = more["help"].format(names=", ".join(shipped_toml(*names_in.split())))
     if figure:
         from hardware.economics import load_economics
 

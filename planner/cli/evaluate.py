@@ -85,7 +85,7 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
     batch = {"gbs": step * grad_acc} if by_accumulation else {}
     zero, shard = options["zero"], options.get("shard_size", 0)
     if zero is None:
-        zero = _usual_zero(job, dp * given["cp"])
+        zero = _usual_zero(job, dp * given["cp"], given["tp"])
     degrees = Degrees(**given, dp=dp, zero=zero, grad_acc=grad_acc, shard=shard)
     return build_request(options | batch), degrees
 
@@ -106,9 +106,10 @@ def _data_parallel(options: dict[str, Any], job: Job) -> int:
     return int(gpus // replica)
 
 
-def _usual_zero(job: Job, replicas: int) -> int:
-    """The framework's first ZeRO stage, or 0 where there is nothing to shard over."""
-    stages = job.framework.parallelism.zero_stages
+def _usual_zero(job: Job, replicas: int, tp: int) -> int:
+    """The framework's first ZeRO stage that goes with tp, or 0 where nothing can be sharded."""
+    has = job.framework.parallelism
+    stages = [stage for stage in has.zero_stages if stage < 3 or tp == 1 or has.zero3_with_tensor]
     if replicas == 1 and 0 in stages and not job.least_zero:
         return 0
     return max(stages[0], job.least_zero)

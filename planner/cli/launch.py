@@ -14,6 +14,7 @@ from planner.launch.contract import checkpoints_of
 from planner.launch.folder import launch_folder, write_launch
 from planner.launch.plans import launch_of
 from planner.report.launch import launch_report
+from planner.report.tables import Report
 from planner.search.explanation import pick_plan
 from planner.search.plan_file import read_plan
 
@@ -27,7 +28,7 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
     plan, request, gpus = pick_plan(result, number), result.request, result.job.used_gpus
     target = named or target_named(request.framework)
     compile_if_first_run(options["quiet"])
-    nodes_as, ramp = options["nodes_as"], options["batch_ramp"]
+    nodes_as, ramp = options["nodes_as"].replace("kubernetes", "k8s"), options["batch_ramp"]
     launch = launch_of(plan, request, target, nodes_as, gpus, ramp)
     folder = launch_folder(launch)
     replaced = write_launch(path, folder, force)
@@ -40,6 +41,9 @@ def run(plan_file: str, number: int | None, **options: Any) -> None:
         **picked(folder, "departures expectations=expected"),
     }
 
-    show(
-        options["as_json"], lambda: document, lambda: launch_report(path, launch, folder, replaced)
-    )
+    which = f"{number} of {len(result.plans)}"
+
+    def report() -> Report:
+        return launch_report(path, launch, folder, replaced, which)
+
+    show(options["as_json"], lambda: document, report)

@@ -2,12 +2,14 @@
 
 Machine code that is loaded runs with all rights of the user. So a folder for it must be the user's
 own, and nobody else may write on any level of its path: who can write to a folder can rename what
-is in it and put something else in its place. The sticky bit (as on /tmp) forbids just that.
+is in it and put something else in its place. The sticky bit (as on /tmp) forbids just that. A path
+through links is resolved once, and the folder is then used by the path that was checked.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import shutil
 import stat
@@ -56,7 +58,7 @@ def private_folder(inside: Path) -> Path:
         why = why_not_private(root, inside)
         if why is None:
             refused.clear()
-            return root / inside
+            return _resolved(root) / inside
         refused.append(why)
     fresh = Path(tempfile.mkdtemp(prefix="trainplan-"))
     made_by = os.getpid()
@@ -79,6 +81,9 @@ def why_not_private(root: Path, inside: Path) -> str | None:
         root.parent.mkdir(parents=True, exist_ok=True)
         if why := _why_not_trusted(root.parent):
             return why
+        root = _resolved(root)
+        if why := _why_not_trusted(root.parent):
+            return why
         for folder in _levels(root, inside):
             folder.mkdir(mode=0o700, exist_ok=True)
             if why := _why_not_mine(folder):
@@ -89,17 +94,21 @@ def why_not_private(root: Path, inside: Path) -> str | None:
         return f"{error.filename or root}: {error.strerror}"
 
 
+def _resolved(root: Path) -> Path:
+    """A root below its parent's real path, in which no link can be turned elsewhere later on."""
+    return Path(os.path.realpath(root.parent)) / root.name
+
+
 def _levels(root: Path, inside: Path) -> list[Path]:
     return [root / each for each in (*reversed(inside.parents), inside)]
 
 
 def _why_not_trusted(folder: Path) -> str | None:
-    """Why others could exchange a folder: every level of its path, links and where they lead."""
+    """Why others could exchange a folder or a link on the way to it: every level of its path."""
     number = user()
     if number is None:
         return None
-    real = Path(os.path.realpath(folder))
-    for each in sorted({*folder.parents, folder, *real.parents, real}):
+    for each in (*reversed(folder.parents), folder):
         found = each.lstat()
         if found.st_uid not in (0, number):
             return f"{each} belongs to user {found.st_uid}"
@@ -125,19 +134,42 @@ def _why_not_mine(folder: Path) -> str | None:
     return None
 
 
-_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_READ = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC")
+)
 
 
 def read_mine(path: Path) -> bytes | None:
-    """The content of a file that only this user can have written; None where there is none."""
+    """The content of a file that only this user can have written; None where there is none.
+
+    What is checked is what was opened, the folder first and the file in it, whatever the path leads
+    to by then. A second name of the file (a hard link) may lie where others reach it.
+    """
     try:
-        handle = os.open(path, _READ)
+        handle = _opened(path)
     except OSError:
         return None
     with os.fdopen(handle, "rb") as stream:
         found = os.fstat(handle)
-        mine = user() is None or (found.st_uid == user() and not found.st_mode & _OTHERS_WRITE)
-        return stream.read() if mine and stat.S_ISREG(found.st_mode) else None
+        alone = stat.S_ISREG(found.st_mode) and (user() is None or found.st_nlink == 1)
+        return stream.read() if alone and _is_mine(found) else None
+
+
+def _opened(path: Path) -> int:
+    """A handle of a file in a folder that is this user's alone. OSError."""
+    if os.open not in os.supports_dir_fd:
+        return os.open(path, _READ)
+    folder = os.open(path.parent, _READ | os.O_DIRECTORY)
+    try:
+        if not _is_mine(os.fstat(folder)):
+            raise PermissionError(errno.EPERM, "others may write here", str(path.parent))
+        return os.open(path.name, _READ, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _is_mine(found: os.stat_result) -> bool:
+    return user() is None or (found.st_uid == user() and not found.st_mode & _OTHERS_WRITE)
 
 
 def write_mine(path: Path, content: bytes) -> None:

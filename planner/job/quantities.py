@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 from planner.job.errors import UsageError
 
 GIB = 2**30
 _SHORT_SCALE = ((1e12, " T"), (1e9, " B"), (1e6, " M"))
+
+
+Value = TypeVar("Value")
+
+
+def stated(value: Value | None, otherwise: Value) -> Value:
+    """The value; the other one only where there is none, for 0 is a value."""
+    return otherwise if value is None else value
 
 
 def gib(size_bytes: float, digits: int = 1) -> str:
@@ -76,8 +85,9 @@ def number_ranges(numbers: Sequence[int]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 plan`, `1,234 plans`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """`1 plan`, `1,234 plans`, `4 processes`."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
 
 
 def percent_sure(probability: float) -> str:

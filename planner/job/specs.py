@@ -18,6 +18,7 @@ from planner.job.bounds import MOST_LAYERS, WIDEST
 Positive = Annotated[int, Field(gt=0, strict=True, le=WIDEST)]
 NonNegative = Annotated[int, Field(ge=0, strict=True, le=WIDEST)]
 PositiveNumber = Annotated[float, Field(gt=0.0, strict=True, allow_inf_nan=False)]
+NonNegativeNumber = Annotated[float, Field(ge=0.0, strict=True, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Constant = bool | int | Finite | tuple[Finite, ...]
@@ -226,15 +227,15 @@ class ModelSpec(_Frozen):
     position: Literal["rope", "learned", "alibi", "none"] = "rope"
     rope: RopeSpec = RopeSpec()
     # Part of each head that rotates.
-    rotary_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    rotary_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     qkv_bias: bool = False
     attention_out_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
     norm_bias: bool = False
-    norm_eps: PositiveNumber = 1e-5
+    norm_eps: NonNegativeNumber = 1e-5
     # Standard deviation of initial weights.
-    init_std: PositiveNumber = 0.02
+    init_std: NonNegativeNumber = 0.02
     # False: the norms have no learned scale (OLMo 1, arXiv 2402.00838, section 2.1).
     norm_weight: bool = True
     # `head` = a norm over each head's width, shared by heads (Qwen3, Gemma 3); `full` = over the

@@ -278,7 +278,7 @@ def _time_limit(launch: Launch) -> list[str]:
         "script puts the job back in the queue; change `--time` and this variable together. "
     )
     return [
-        f"The job asks for {limit_text(launch)} hours and saves every {save_steps(launch)} steps, "
+        f"The job's time limit is {limit_text(launch)}. It saves every {save_steps(launch)} steps, "
         f"{seconds(save_steps(launch) * launch.plan.step_time_s)} as predicted. {ends}"
         f"{SIGNAL_S} s before the limit Slurm sends the script a signal, on which it calls "
         "`scontrol requeue` if this job has saved a checkpoint; the next start goes on from it. "

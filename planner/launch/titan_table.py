@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.job.quantities import stated
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import (
     ArchitectureRow,
@@ -183,7 +184,7 @@ def _no_mscale(model: ModelSpec) -> str | None:
     stretch = scaling(model)
     if stretch.attention_factor is not None:
         return "yarn with an attention factor of its own"
-    if (stretch.mscale or 1.0) != stretch.mscale_all_dim:
+    if stated(stretch.mscale, 1.0) != stretch.mscale_all_dim:
         return "yarn that scales the rotation (mscale other than mscale_all_dim)"
     if stretch.original_positions is None:
         return "yarn without the length that it starts from"

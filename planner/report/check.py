@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -99,10 +100,11 @@ def verdict(assessment: Assessment) -> str:
         fits = ""
         if plan is not None:
             fits = ", and would not fit" if not plan.fits else "; mended, it would fit"
-        return f"WILL NOT RUN: {plural(len(errors), 'error')}{fits}"
+        first = f", the first at {_short(errors[0].places[0])}" if errors[0].places else ""
+        return f"WILL NOT RUN: {plural(len(errors), 'error')}{first}{fits}"
     if plan is None:
-        reasons = "; ".join(_reasons(assessment.unpredictable))
-        return f"CANNOT TELL: no error found, and no prediction: {reasons}"
+        reasons = " ".join(_reasons(assessment.unpredictable))
+        return f"CANNOT TELL: no error was found, and there is no prediction. {reasons}"
     sure = percent_sure(plan.fit_probability)
     if assessment.leaves_out_memory:
         return (
@@ -124,10 +126,35 @@ def verdict(assessment: Assessment) -> str:
 
 
 def _reasons(problems: Sequence[Problem]) -> Iterator[str]:
-    """Why there is no prediction; what would mend several in a row stands once, after them."""
-    for fix, group in groupby(problems, key=lambda problem: problem.fix):
-        given = f" (give {fix})" if fix.startswith("--") else ""
-        yield "; ".join(problem.text for problem in group) + given
+    """Why there is no prediction, a sentence each, the deciding line first; what would mend several
+    in a row stands once, after them."""
+    for _, group in groupby(problems, key=lambda problem: problem.fix):
+        several = tuple(group)
+        for problem in several:
+            where = f"{_short(problem.places[0])}: " if problem.places else ""
+            text = problem.text if where else _capital(problem.text)
+            yield f"{where}{text}."
+        if advice := _advice(several[-1]):
+            yield f"{advice}."
+
+
+# Options of this command, which are given; others are written in the files.
+_GIVEN = re.compile(r"--(env|vocab|model|gpus|cluster|seq|mbs|gbs|grad-acc|recompute)\b")
+
+
+def _advice(problem: Problem) -> str:
+    """What to give or to write, as a sentence without its full stop."""
+    fix = problem.fix
+    if not fix or fix.startswith("give "):
+        return _capital(fix)
+    is_given = _GIVEN.match(fix) and problem.severity != "error"
+    return f"{'Give' if is_given else 'Write'}: {fix}"
+
+
+def _capital(text: str) -> str:
+    """A sentence, unless it begins with a name: of an option, a setting or a file."""
+    first = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if first.isalpha() else text
 
 
 def _head_facts(
@@ -173,8 +200,7 @@ def problem_text(problem: Problem) -> str:
     """Sentence, fix, rule and places of a problem."""
     said = any(words in problem.text for words in ("run time", "found out", "without a word"))
     late = " (not found before run time)" if problem.late and not said else ""
-    verb = "Give" if problem.fix.startswith(("--env", "--vocab")) else "Write"
-    fix = f". {verb}: {problem.fix}" if problem.fix else ""
+    fix = f". {advice}" if (advice := _advice(problem)) else ""
     where = f"  {_places(problem)}" if problem.places else ""
     return f"{problem.text}{late}{fix}  [{problem.rule}]{where}"
 

@@ -13,6 +13,7 @@ from planner.job.quantities import (
     seconds,
     share,
     signed_share,
+    stated,
 )
 from planner.predict.diagnosis.findings import Findings
 from planner.predict.link_account import LAUNCHES, LinkShare
@@ -271,7 +272,7 @@ def _comparison(near: NeighbourReport) -> str:
 
 def _uneven(near: NeighbourReport) -> str:
     """Why more compute is exposed, where stages differ: whole layers, or layers moved to fit."""
-    ratio = near.slowest_stage or 1.0
+    ratio = stated(near.slowest_stage, 1.0)
     if near.reason != "compute_s" or (near.reason_s or 0.0) < 0.0 or ratio < _UNEVEN:
         return ""
     return f": its slowest stage takes {ratio:.1f} times the mean"

@@ -10,19 +10,21 @@ from planner.job.written_folder import Replaced
 from planner.launch.contract import FOLDER, Launch, checkpoints_of
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
+from planner.predict.plan_text import configuration_text
 from planner.report.tables import Block, Facts, Notes, as_report, table
 
 
 @as_report
 def launch_report(
-    path: Path, launch: Launch, folder: LaunchFolder, replaced: Replaced
+    path: Path, launch: Launch, folder: LaunchFolder, replaced: Replaced, which: str
 ) -> Iterator[Block]:
-    """The folder, what it starts, what to expect of it."""
+    """The folder, what it starts, what to expect of it; `which`: the plan's number of how many."""
     job, plan, expected = launch.job, launch.plan, folder.expected
     framework, heaviest = job.framework.name, expected.heaviest
     costed = "" if framework == launch.target else f", plan costed as {framework}"
     yield Facts((
         ("written", f"{path}/ with {len(folder.files)} files"),
+        ("plan", f"{which}: {configuration_text(plan)}"),
         ("starts", f"{job.model.name} on {job.cluster.describe()}"),
         ("with", f"{launch.target}, {job.precision}{costed}"),
         (

@@ -78,7 +78,7 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
             alone = decision.alone.get(name)
             yield f"{_LIMIT_NAMES[name]} needed", _least_text(name, value, alone, currency)
         return
-    sure = f"each figure with {share(decision.limits.certainty, 0)} certainty"
+    sure = f"if each figure is taken where it is {share(decision.limits.certainty, 0)} certain"
     yield "take", verdict_text(best)
     for cluster, basis, provider in dict.fromkeys(
         (one.cluster, one.basis, one.provider) for one in best.choices if one.cost is not None

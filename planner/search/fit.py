@@ -191,7 +191,7 @@ def _largest(
 
     def fits(index: int) -> bool:
         if index not in found:
-            tell(f"does {names[index]} fit", len(found), len(found) + 1)
+            tell(f"trying whether {names[index]} fits", len(found), len(found) + 1)
             found[index] = tried(index, Effort(any_plan=True))
         return found[index][0] is not None
 

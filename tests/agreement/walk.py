@@ -19,7 +19,7 @@ from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.plans import CannotExpressError, find_plans, launch_of
-from planner.launch.read.launch import Hints
+from planner.launch.read.found import Hints
 from planner.predict.command_line import evaluate_command
 from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request

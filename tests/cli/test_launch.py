@@ -23,7 +23,8 @@ def test_writes_a_folder_and_says_what_to_expect(run: Run, plan_file: str, tmp_p
     path = tmp_path / "run"
     result = run("launch", plan_file, "1", "--nodes-as", "slurm", "-o", str(path))
     assert result.exit_code == 0, result.output
-    for text in ("launch.sbatch", "README.md", "sbatch", "80 % probability", "GiB"):
+    for text in ("launch.sbatch", "README.md", "sbatch", "80 % probability", "GiB",
+                 "plan         1 of "):  # fmt: skip
         assert text in result.stdout
     assert lines_are_short(result.stdout.replace(str(path), "run"))
     assert (path / "launch.sbatch").is_file()
@@ -85,3 +86,9 @@ def test_what_cannot_be_expressed_is_not_written(run: Run, tmp_path: Path) -> No
 
 def test_a_folder_is_demanded(run: Run, plan_file: str) -> None:
     refused(run("launch", plan_file), "--output")
+
+
+def test_kubernetes_may_be_written_out(run: Run, plan_file: str, tmp_path: Path) -> None:
+    for word in ("k8s", "kubernetes"):
+        result = run("launch", plan_file, "-o", str(tmp_path / word), "--nodes-as", word, "--json")
+        assert json.loads(result.stdout)["nodes_as"] == "k8s"

@@ -141,7 +141,7 @@ def test_what_the_logs_do_not_cover_is_said() -> None:
     result = memory("--model", "mixtral-8x7b", "--gpus", "2xMI300X", "--ep", "2")
     text = " ".join(result.stdout.split())
     assert "the whole range of" in text
-    assert "cdna3 GPUs" in text
+    assert "CDNA3 GPUs" in text
     assert "expert parallelism" in text
 
 

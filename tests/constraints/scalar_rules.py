@@ -144,6 +144,8 @@ def _zero(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
             return False
         if zero == 3 and not framework.zero3_with_pipeline:
             return False
+    if zero == 3 and s["tp"] > 1 and not framework.zero3_with_tensor:
+        return False
     expert_replicas = stage // (s["ep"] * s["etp"]) if ctx.model.experts else 1
     if s["dp"] * s["cp"] > 1 or expert_replicas > 1:
         return True

@@ -94,6 +94,12 @@ CASES = [
     Case(
         "zero-with-pipeline", {"zero": 3}, {"zero": 3, "pp": 2}, context(zero3_with_pipeline=False)
     ),
+    Case(
+        "zero-with-tensor",
+        {"zero": 2, "tp": 2},
+        {"zero": 3, "tp": 2},
+        context(zero3_with_tensor=False),
+    ),
     Case("zero-has-replicas", {"zero": 0}, {"zero": 1}, context()),
     Case("zero-has-replicas", {"zero": 2}, {"zero": 0}, context(limits={"zero": "2,3"})),
     # Offload moves gradients from ZeRO-2 on: 1 and 2 differ with one rank too, 2 and 3 do not.

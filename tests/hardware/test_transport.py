@@ -30,6 +30,11 @@ CASES = [
     ({"NCCL_NET_PLUGIN": "none"}, _IB, ""),
     ({"FI_PROVIDER": "tcp"}, _EFA, "scale_out_bytes_per_s"),
     ({"FI_PROVIDER": "efa"}, _EFA, ""),
+    # Set on every machine with EFA, where libfabric's plugin carries what verbs do not.
+    ({"FI_PROVIDER": "efa", "NCCL_IB_DISABLE": "1"}, _IB, ""),
+    ({"FI_EFA_USE_DEVICE_RDMA": "1", "NCCL_IB_DISABLE": "1"}, _IB, ""),
+    ({"FI_EFA_FORK_SAFE": "1", "NCCL_IB_DISABLE": "1"}, _IB, ""),
+    ({"FI_EFA_SET_CUDA_SYNC_MEMOPS": "0", "NCCL_IB_DISABLE": "1"}, _IB, ""),
     ({"FI_PROVIDER": "tcp"}, _IB, ""),
     ({"NCCL_SOCKET_IFNAME": "eth0"}, _IB, ""),  # bootstrap alone
     ({"NCCL_IB_HCA": "mlx5_0"}, _IB, "scale_out_bytes_per_s"),

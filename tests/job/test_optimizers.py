@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import click
 import pytest
 
+from planner.cli import declared
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
 from planner.job.optimizers import (
@@ -189,3 +193,28 @@ def test_flags_of_types_and_offload_share_their_switch() -> None:
     offload = OptimizerSetting(load_optimizer("adamw"), "fused", 1.0)
     assert optimizer_flags(profile, offload).startswith("--use-precision-aware-optimizer --opt")
     assert optimizer_flags(profile, OptimizerSetting(load_optimizer("adamw"), "fused")) == ""
+
+
+def test_help_lists_the_optimizers_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a new one appears in it, as in the error for an unknown one."""
+    text = optimizer_help()
+    assert all(f"{name}," in text or f"{name};" in text for name in optimizer_names())
+    real = declared.shipped_toml
+
+    def with_another(package: str, name: str) -> dict[str, Any]:
+        more = {"toy": {}} if name == "optimizers.toml" else {}
+        return real(package, name) | more
+
+    monkeypatch.setattr(declared, "shipped_toml", with_another)
+    assert "toy; types as" in optimizer_help()
+    with pytest.raises(UsageError) as told:
+        load_optimizer("none-such")
+    assert all(name in str(told.value) for name in optimizer_names())
+
+
+def optimizer_help() -> str:
+    """The option's help, made now."""
+    rows = next(rows for rows in declared.option_rows().values() if "optimizer" in rows)
+    option = declared.parameter("optimizer", **rows["optimizer"])
+    assert isinstance(option, click.Option) and option.help
+    return option.help

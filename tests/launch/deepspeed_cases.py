@@ -12,7 +12,7 @@ MATRIX: tuple[Case, ...] = (
     case("zero1", LLAMA, "16xH100", zero=1, grad_acc=4, recompute="full"),
     case("zero0", "llama-3.2-1b", "8xH100", zero=0, recompute="full"),
     case("zero2-tp", LLAMA, "16xH100", zero=2, tp=4, recompute="full"),
-    case("zero3-tp", LLAMA, "16xH100", zero=3, tp=2),
+    case("zero1-tp", LLAMA, "16xH100", zero=1, tp=2),
     case("fp16", LLAMA, "8xH100", zero=2, more={"precision": "fp16"}),
     case("offload", LLAMA, "8xH100", zero=2, more={"optimizer_offload": 1.0}),
     case("offload-part", LLAMA, "8xH100", zero=3, more={"optimizer_offload": 0.3}),

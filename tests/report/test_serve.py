@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from http.client import HTTPConnection
-from socket import create_connection, socket
+from socket import SO_RCVBUF, SOL_SOCKET, create_connection, socket
 from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -201,6 +202,7 @@ def test_the_plan_file_is_the_one_of_the_command_line(client: TestClient) -> Non
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The server as the command starts it, which waits half a second for slow senders."""
     monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    monkeypatch.setattr(connections, "READ_S", 0.5)
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 16)
     monkeypatch.setattr(app, "MOST_BODY_S", 0.5)
     servers: list[uvicorn.Server] = []
@@ -247,6 +249,72 @@ def test_half_a_body_ends(port: int) -> None:
         slow.putheader("Content-Length", "400")
         slow.endheaders(b"{")
         assert slow.getresponse().status == 408
+
+
+def test_answers_that_nobody_reads_end(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep nobody out meanwhile, and their connections are closed."""
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
+    lazy = [socket() for _ in range(6)]
+    for each in lazy:
+        each.setsockopt(SOL_SOCKET, SO_RCVBUF, 2048)
+        each.settimeout(30)
+        each.connect(("127.0.0.1", port))
+        each.sendall(WHOLE.replace(b"page.css", b"charts.js") * 8)
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as page:
+        page.request("GET", "/charts.js")
+        answer = page.getresponse()
+        assert answer.status == 200
+        size = len(answer.read())
+    sleep(1.5)
+    for each in lazy:
+        with closing(each):
+            assert _received(each) < 8 * size
+
+
+def _received(connection: socket) -> int:
+    """Bytes until the connection ends."""
+    count = 0
+    with suppress(ConnectionResetError):
+        while got := len(connection.recv(1 << 20)):
+            count += got
+    return count
+
+
+# What stands in the head of a request -> its status.
+HEADS = {
+    b"GET / HTTP/1.1": 400,
+    b"GET / HTTP/1.1\r\nHost: evil.example": 400,
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example": 400,
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1:80@evil.example": 400,
+    b"GET / HTTP/1.0": 400,
+    b"PUT / HTTP/1.1\r\nHost: 127.0.0.1": 405,
+    b"TRACE / HTTP/1.1\r\nHost: 127.0.0.1": 405,
+    b"GET /../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1": 404,
+    b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: 127.0.0.1": 404,
+    b"GET http://evil.example/ HTTP/1.1\r\nHost: 127.0.0.1": 404,
+    b"GET /plans/" + b"9" * 5000 + b" HTTP/1.1\r\nHost: 127.0.0.1": 200,
+    b"GET /plans/-1 HTTP/1.1\r\nHost: 127.0.0.1": 200,
+    b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: -2": 400,
+    b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 9": 400,
+    b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n"
+    b"Content-Type: application/json\r\n\r\n" + b" " * 9000: 413,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: head[:50])
+def test_odd_requests_are_answered(port: int, head: bytes) -> None:
+    """DNS that is rebound, paths out of the folder, methods and lengths that nothing has."""
+    with closing(create_connection(("127.0.0.1", port), timeout=30)) as odd:
+        odd.sendall(head + b"\r\nConnection: close\r\n\r\n")
+        assert odd.recv(12) == b"HTTP/1.1 %d" % HEADS[head]
+
+
+def test_requests_in_one_breath_are_answered_in_turn(port: int) -> None:
+    with closing(create_connection(("127.0.0.1", port), timeout=30)) as pipe:
+        last = WHOLE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        pipe.sendall(WHOLE * 20 + last)
+        answers = b"".join(iter(lambda: pipe.recv(1 << 16), b""))
+    assert answers.count(b"HTTP/1.1 200 OK") == 21
 
 
 def test_many_slow_connections_keep_nobody_out(port: int) -> None:

@@ -115,7 +115,9 @@ def fit_figure(
     factors = explain(found.slopes, found.residuals, prior, like)
     # Benchmarks are no steps: what they teach of steps, runs alone can tell.
     share = trust(before, posterior.left_out[: len(runs)])
-    posterior = posterior.shrunk(share or 1.0, np.concatenate([before, more.residuals]))
+    # What is refused is shown, and taken where the user insists, as a whole.
+    taken = 1.0 if share == 0.0 else share
+    posterior = posterior.shrunk(taken, np.concatenate([before, more.residuals]))
     after = measured - predicted_logs(runs, figure, _factors(found, posterior), LearningModel)
     after -= (like @ posterior.pull)[: len(runs)]
     rest = posterior.left_out[: len(runs)] if len(found.residuals) > 1 else np.zeros(0)

@@ -6,6 +6,7 @@ import re
 
 from planner.evidence.runs.rows import MeasuredRow, named, words_of, yes_or_no
 from planner.job.models.layout import hybrid_kinds
+from planner.job.quantities import stated
 from planner.job.specs import FfnKind, LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
 
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
@@ -49,7 +50,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     plain = "relu2" if re.search(r"squared|relu\W?2", activation) else plain
     # Unstated: 4h, or Llama's 8h/3 rounded up to 256.
     usual = -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
-    ffn, position = row.integer("ffn") or usual, row.fact("position")
+    ffn, position = stated(row.integer("ffn"), usual), row.fact("position")
     if position not in ("rope", "learned", "alibi", "none"):
         position = "rope" if gated else "learned"
     moe = _moe(row, ffn)
@@ -161,7 +162,7 @@ def _mla(text: str) -> MlaSpec | None:
     if not re.search("MLA|kv_lora", text):
         return None
     return MlaSpec(
-        q_lora_rank=None if "no q_lora" in text else _number("q_lora", text) or 1536,
+        q_lora_rank=None if "no q_lora" in text else stated(_number("q_lora", text), 1536) or None,
         kv_lora_rank=_number("kv_lora", text) or 512,
         qk_nope_head_dim=_number("nope", text) or 128,
         qk_rope_head_dim=_number("rope", text) or 64,
@@ -189,7 +190,7 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
         raise UnpredictableRowError(f"the width of an expert is not stated in {text!r}")
     shared = _number("shared_width", text)
     if shared is None and re.search(r"\d shared|\+ shared", text):
-        shared = (_number("shared", text) or 1) * (width or ffn)
+        shared = stated(_number("shared", text), 1) * (width or ffn)
     biased = row.says("bias", "experts")
     grouped = re.search(r"(\d+) of (\d+) groups", text)
     top_groups, groups = map(int, grouped.groups()) if grouped else (1, 1)

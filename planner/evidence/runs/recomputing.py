@@ -8,6 +8,7 @@ from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow, recompute_named
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import Job
+from planner.job.quantities import stated
 
 # Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
 # row on 128 A100 has HFU 0.59 at MFU 0.51, a third of what full recompute adds to its 34B and 70B
@@ -25,7 +26,7 @@ _FULL = r"maxtext|pax|automodel|llama-?factory"
 
 def recomputed_share(row: MeasuredRow, mode: RecomputeMode, job: Job) -> float:
     """Share of a stage's layers that the mode holds for, where the mode itself does not say."""
-    share = row.number("recompute_share") or kept_products_share(row, job)
+    share = stated(row.number("recompute_share"), kept_products_share(row, job))
     return min(1.0, max(0.0, share)) if mode.modules and mode.every == 1 else 1.0
 
 
@@ -51,13 +52,13 @@ def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode
     """The row's mode among the profile's, built from named modules where it lists them."""
     usual = "full" if row.says("framework", _FULL) else "none"
     text = recompute_named(row.text("recompute") or usual)
-    if text.startswith("none"):
+    share = stated(row.number("recompute_share"), 1.0)
+    if text.startswith("none") or share == 0.0:
         return profile.recompute_mode("none")
     if row.says("precision", "^nvfp4") and re.search(r"\bops?\b|sac", text):
         # torchtitan's policy lists torch's products, not torchao's of 4 bits, which run again
         # (distributed/activation_checkpoint.py; ao, prototype/moe_training/nvfp4_training).
         text = "full"
-    share = row.number("recompute_share") or 1.0
     if re.search(r"every (other|n-th)", text) or (text.startswith("full") and share <= 0.5):
         every = _EVERY_NTH if share == 1.0 else round(1.0 / share)
         return RecomputeMode(name=text, modules=("FULL",), every=every)

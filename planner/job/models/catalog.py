@@ -171,7 +171,7 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
         exact_parameters=file.exact_parameters,
         hf_name=file.hf_name or (_repository_of(spec.name) if shipped else ""),
         source=file.source,
-        notes=(*file.notes, *beside_notes(beside)),
+        notes=(*file.notes, *(f"{note[0].upper()}{note[1:]}." for note in beside_notes(beside))),
         beside=beside,
     )
 

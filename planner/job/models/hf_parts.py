@@ -101,7 +101,7 @@ def _rotary_share(fields: Fields) -> float:
     stated = fields.table("rope_parameters").get("partial_rotary_factor")
     if isinstance(stated, int | float):
         return float(stated)
-    return fields.optional_number("partial_rotary_factor") or 1.0
+    return fields.number("partial_rotary_factor", 1.0)
 
 
 def _split_head_dim(fields: Fields) -> int:
@@ -185,7 +185,7 @@ def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
     """DeepSeek's expert keys: leading dense layers, then every `moe_layer_freq`-th has experts."""
     layers, width = fields.positive("num_hidden_layers"), "moe_intermediate_size"
     first = fields.non_negative("first_k_dense_replace")
-    period = fields.non_negative("moe_layer_freq") or 1
+    period = fields.optional_positive("moe_layer_freq") or 1
     moe = experts(
         fields,
         width,

@@ -14,7 +14,8 @@ from hardware.schema import Cluster
 from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.job.models.catalog import ResolvedModel
+from planner.job.models.catalog import ResolvedModel, beside_notes
+from planner.job.quantities import plural
 from planner.job.request import Request
 from planner.job.unmodelled import modules_not_modelled
 from planner.launch.check.network import (
@@ -23,9 +24,10 @@ from planner.launch.check.network import (
     network_problems,
 )
 from planner.launch.check.request import as_request
+from planner.launch.check.world import RULE as WORLD_SIZE
 from planner.launch.check.world import stated_gpus, world_problems
 from planner.launch.options import MEGATRON
-from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE
+from planner.launch.read.document_reader import NO_LENGTH, NO_RECOMPUTE
 from planner.launch.read.found import Found, Problem, unresolved
 from planner.launch.read.undecided import RULE as BRANCH
 from planner.predict.fit_words import fit_verdict
@@ -40,6 +42,8 @@ _NO_CONNECTION_RULE = ("blackwell",)
 _SPOKEN = re.compile(r"\b(tp|pp|vpp|cp|ep|etp|dp|zero|mbs|grad_acc|gbs|shard)\b")
 # Settings that save memory and are not modelled.
 _LEFT_OUT, _SAVES = "memory-left-out", "less memory than predicted"
+# Arithmetic that torch runs on every GPU, however slowly; of fp8 Transformer Engine refuses that.
+_EMULATED = re.compile(r"has no (bf16|tf32) matrix arithmetic")
 # Rules that the framework does not have: what breaks them runs, and is not modelled.
 _NOT_MODELLED = {"greedy-stages-filled"}
 # Rules whose breach a reader names by itself, from the settings.
@@ -47,6 +51,9 @@ _NAMED_BY_READERS = {
     "moe-tensor-needs-sequence", "interleaving-microbatches", "layers-split", "chunks-have-layers",
 }  # fmt: skip
 
+
+# Errors of the number of processes, which say what the degrees would say again.
+_OF_PROCESSES = {WORLD_SIZE, "launched-processes"}
 
 Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"]
 
@@ -121,7 +128,9 @@ def assess(
         return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
     setup = as_request(found, gpus, cluster)
     model = setup.request.find_model()
-    found = replace(found, assumed=(*found.assumed, *_of_its_config(model)))
+    found = replace(
+        found, assumed=(*found.assumed, *_of_its_config(model), *beside_notes(model.beside))
+    )
     if model.left_out:
         why = modules_not_modelled(found.model or model.asked, model.left_out)
         problems.append(Problem("not-predictable", why, "warning"))
@@ -144,7 +153,12 @@ def assess(
             if not _is_said_by_reader(item, problems)
         ]
         named = {problem.rule for problem in problems} & _NAMED_BY_READERS
-        problems += [item for item in broken if item.rule not in named]
+        counted = {one.rule for one in problems if one.severity == "error"} & _OF_PROCESSES
+        problems += [
+            item
+            for item in broken
+            if item.rule not in named and not (counted and item.rule == WORLD_SIZE)
+        ]
         problems += _sharp_problem(found, setup, job)
         if not broken and not any(_hides_prediction(problem) for problem in problems):
             try:
@@ -247,8 +261,14 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
             + (f"; {unread} may say otherwise" * unsure),
             severity=("missing" if unsure else "error") if modelled else "warning",
             places=tuple(dict.fromkeys(places)),
+            fix=_for_degrees(degrees) if rule.name == WORLD_SIZE and not unsure else "",
             late="run time" in rule.source,
         )
+
+
+def _for_degrees(degrees: Degrees) -> str:
+    """The GPUs on which the degrees run."""
+    return f"--gpus with {plural(degrees.gpus, 'GPU')}, or other degrees"
 
 
 def _hidden(found: Found) -> dict[str, str]:
@@ -304,6 +324,9 @@ def _from_error(text: str, *, of_profile: bool = False) -> Problem:
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
     if match is None and of_profile:
         return Problem("not-predictable", text.strip(), "warning")
+    if match is None and _EMULATED.search(text):
+        words = f"{text.strip()}; torch computes it there without tensor cores: not modelled"
+        return Problem("not-predictable", words, "warning")
     if match is None:
         return Problem("configuration", text.strip())
     options = r"--optimizer-offload|--activation-offload|--optimizer|--recompute"

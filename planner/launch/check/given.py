@@ -22,8 +22,9 @@ from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import leaves
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Found, Hints, Problem
-from planner.launch.read.launch import is_one_launch, read_launch, starting_scripts
+from planner.launch.read.launch import is_one_launch, read_launch
 from planner.launch.read.limits import MOST_BYTES
+from planner.launch.read.scripts import starting_scripts
 from planner.launch.read.text import SourceFile
 from planner.predict.memory.option_changes import Setup
 from planner.search.plan_file import read_plan_file
@@ -154,8 +155,7 @@ def read_given(
         gpus, cluster = request.gpus, request.cluster
         taken = (f"GPUs {gpus or cluster}",)
     machine = _machine(gpus, cluster)
-    nodes = machine and machine.num_nodes
-    per_node = machine and machine.gpus_per_node
+    nodes, per_node = (machine.num_nodes, machine.gpus_per_node) if machine else (None, None)
 
     def read_for(world: int | None, contents: Contents) -> Found:
         known = replace(hints, gpus=world, nodes=nodes, gpus_per_node=per_node)
@@ -166,8 +166,8 @@ def read_given(
     def read(contents: Contents) -> Found:
         """Degrees follow from the number of processes that the files start, where that is less
         than the machine has GPUs."""
-        found = read_for(machine and machine.num_gpus, contents)
-        use = machine and started(found, machine)
+        found = read_for(machine.num_gpus if machine else None, contents)
+        use = started(found, machine) if machine else None
         return read_for(use.processes, contents) if use else found
 
     return Given(read(contents or {}), names, gpus, cluster, read)

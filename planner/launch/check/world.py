@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from hardware.schema import Cluster
-from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Severity
+from planner.job.quantities import plural
+from planner.launch.read.command import IN_ENVIRONMENT
+from planner.launch.read.found import READ_ONLY, Count, CountKind, Edit, Found, Problem, Severity
 from planner.launch.read.world import ALONE
 
 RULE = "world-size"
-_IDLE = "GPUs would stay idle"
+_IDLE = "would stay idle"
 # Launchers that start one process a GPU themselves: tasks of an srun around them are nodes.
 _PER_GPU = ("torchrun", "torch.distributed", "deepspeed", "accelerate")
 
@@ -32,6 +34,8 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
         # What stays idle of the machine is said once.
         problems = of_machine if any(_IDLE in one.text for one in of_machine) else problems
         problems = list(dict.fromkeys((*problems, *of_machine)))
+    if found.format in READ_ONLY:
+        return [replace(problem, edits=()) for problem in problems]
     return problems
 
 
@@ -81,13 +85,23 @@ def _stated_start(found: Found, cluster: Cluster) -> Started | None:
     per_node = _first(sure, "processes a node")
     if per_node is not None:
         use = Started(nodes.number if nodes else cluster.num_nodes, per_node.number)
-    elif total is not None:
+    elif total is not None or (total := _stated_degrees(found)) is not None:
         # Without a word on nodes, the first ones are filled.
         number = max(1, nodes.number if nodes else -(-total.number // cluster.gpus_per_node))
         use = Started(number, total.number // number)
     else:
         return None
     return use if total is None or total.number == use.processes else None
+
+
+def _stated_degrees(found: Found) -> Count | None:
+    """As many processes as the degrees need, where the file states all of them and no command, so
+    that whoever starts it has to start so many."""
+    setting = found.where.get("dp")
+    if found.counts or found.dp is None or setting is None:
+        return None
+    number = found.dp * found.tp * found.pp * found.cp
+    return Count("processes", number, setting.key, setting)
 
 
 def processes(counts: Sequence[Count]) -> int | None:
@@ -156,7 +170,7 @@ def _meaning(one: Count, other: Count) -> str:
         return ""
     of_gpus, of_processes = (one, other) if one.kind.startswith("gpus") else (other, one)
     spare = of_gpus.number - of_processes.number
-    return f": {spare} {_IDLE}" if spare > 0 else ": a GPU takes one process"
+    return f": {plural(spare, 'GPU')} {_IDLE}" if spare > 0 else ": a GPU takes one process"
 
 
 def _products(counts: Sequence[Count]) -> Iterator[Problem]:
@@ -172,7 +186,11 @@ def _products(counts: Sequence[Count]) -> Iterator[Problem]:
         return
     spare = per_node.number * nodes.number - total.number
     if spare:
-        idle = f": {spare} {_IDLE}" if spare > 0 and per_node.kind == "gpus a node" else ""
+        idle = (
+            f": {plural(spare, 'GPU')} {_IDLE}"
+            if spare > 0 and per_node.kind == "gpus a node"
+            else ""
+        )
         text = f"{_words(total)} is not {_words(nodes)} times {_words(per_node)}{idle}"
         yield _problem(text, (total, nodes, per_node))
 
@@ -202,7 +220,7 @@ def _machine(
         return
     if world is None or (world == gpus and not use):
         return
-    place = found.where.get("world")
+    place = found.where.get("world") or found.where.get("dp")
     stated = _counting(counts)
     # torchrun takes a number of nodes that is not given from the environment (PET_NNODES).
     sure = processes(counts) is not None and not any(count.eased for count in stated)
@@ -211,41 +229,45 @@ def _machine(
     if nodes and total is None:
         a_node = _to(counts, gpus // nodes, "processes a node", "gpus a node")
         edits = _to(counts, nodes, "nodes") + a_node
-    text = f"the files start {world:,} processes; this is checked for {gpus:,} GPUs"
+    text = f"the files start {plural(world, 'process')}; this is checked for {gpus:,} GPUs"
     if use:
-        text = _part_words(use, cluster)
+        text = _part_words(use, cluster, by_degrees=not counts)
     yield Problem(
         "launched-processes",
         text,
         "error" if sure and not use else "warning",
         tuple(dict.fromkeys(count.setting.place for count in stated))
         or ((place.place,) if place else ()),
-        fix=_machine_fix(edits, world, use, gpus),
+        fix=_machine_fix(edits or _to(counts, gpus, "processes"), world, use, gpus),
         # With more processes the global batch of many programs is another: that is not --fix's.
         edits=() if use else edits,
     )
 
 
-def _part_words(use: Started, cluster: Cluster) -> str:
-    """How many GPUs of the machine stay idle, or that other nodes are used than it has."""
+def _part_words(use: Started, cluster: Cluster, *, by_degrees: bool) -> str:
+    """How many GPUs of the machine stay idle, or that other nodes are used than it has.
+    `by_degrees`: only the degrees say how many processes there are."""
     idle, there = cluster.num_gpus - use.processes, f"{cluster.num_gpus:,} GPUs"
     where = f" ({use.per_node:,} on each of {use.nodes:,} nodes)" if use.nodes > 1 else ""
-    text = f"the files start {use.processes:,} processes{where} on a machine of {there}"
+    does = "the degrees in the file are for" if by_degrees else "the files start"
+    text = f"{does} {plural(use.processes, 'process')}{where} on a machine of {there}"
+    are = "is" if use.processes == 1 else "are"
     if use.nodes > cluster.num_nodes:
         nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes:,} nodes"
         return f"{text}, which is {nodes}: the prediction is for the nodes that the files ask for"
-    used = f"the prediction is for the {use.processes:,} that are used"
-    return f"{text}: {idle:,} {_IDLE}, and {used}"
+    used = f"the prediction is for the {use.processes:,} that {are} used"
+    return f"{text}: {plural(idle, 'GPU')} {_IDLE}, and {used}"
 
 
 def _machine_fix(edits: Sequence[Edit], world: int, use: Started | None, gpus: int) -> str:
     """What to write so that as many processes start as there are GPUs, or which GPUs to give."""
     if use is None:
-        return _fix(edits) or f"--gpus with {world:,} GPUs"
+        return _fix(edits) or f"--gpus with {plural(world, 'GPU')}"
     if world == gpus:
         return f"--gpus {use.nodes}x{use.per_node}xNAME, with the name of the GPU"
-    more = _fix(edits) or f"{gpus:,} processes"
-    return f"{more} to use every GPU, or --gpus with {world:,} GPUs for these alone"
+    more = _fix(edits) or f"degrees for {plural(gpus, 'process')}"
+    alone = f"--gpus with {plural(world, 'GPU')} for these alone"
+    return f"{more} to use every GPU, or {alone}"
 
 
 def _counting(counts: Sequence[Count]) -> tuple[Count, ...]:
@@ -267,7 +289,10 @@ def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, 
 
 
 def _fix(edits: Sequence[Edit]) -> str:
-    return ", ".join(f"{edit.key} {edit.value}" for edit in edits)
+    """Options and variables with what they should say."""
+    return ", ".join(
+        f"{edit.key}{'=' if edit.key in IN_ENVIRONMENT else ' '}{edit.value}" for edit in edits
+    )
 
 
 def _problem(text: str, counts: Sequence[Count], edits: tuple[Edit, ...] = ()) -> Problem:

@@ -12,14 +12,8 @@ from pathlib import Path
 
 from planner.launch.options import ACCELERATE, DEEPSPEED
 from planner.launch.read.beside import source_beside
-from planner.launch.read.document import (
-    Document,
-    ScriptedReader,
-    Source,
-    below,
-    json_document,
-    unknown_key,
-)
+from planner.launch.read.document import Document, Source, below, json_document, unknown_key
+from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Problem, Setting, nearest
 from planner.launch.read.names import is_known, known_names
 
@@ -166,7 +160,8 @@ class AccelerateReader(ScriptedReader):
             self.problems.append(self.document.wrong(text, "mixed_precision"))
             return "bf16", None
         if framework == "hf-transformers":
-            mixed = "bf16" if precision == "bf16" and self.script.bf16_weights else "amp"
+            half = precision in ("bf16", "fp16") and precision == self.script.half_weights
+            mixed = "bf16" if half else "amp"
             return precision, "fp32" if precision == "fp32" else mixed
         if precision == "fp32":
             text = "mixed_precision no: sharded training in fp32 is not modelled"

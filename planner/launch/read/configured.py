@@ -57,8 +57,8 @@ def _absent_file(source: Source) -> Iterator[Problem]:
         name = str(config.value or config.unknown)
         known = {Path(path).name for path in source.files.by_path}
         if Path(name).name not in known and not source_beside(name, source.folder, source.files):
-            text = f"accelerate's {name} is not beside the script: give it too"
-            yield Problem("sharding-unknown", text, "missing", (config.place,), "give that file")
+            text = f"accelerate's {name} is not beside the script"
+            yield Problem("sharding-unknown", text, "missing", (config.place,), "give it too")
 
 
 def is_trainer(launch: LaunchCommand) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 from planner.launch.options import DEEPSPEED
 from planner.launch.read.deepspeed_types import SWITCHES, as_flag, as_whole, type_problems
-from planner.launch.read.document import Document, ScriptedReader, unknown_key
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Problem, nearest
 from planner.launch.read.hf_values import is_switched, value_of
 from planner.launch.read.names import is_known, known_names, left_out
@@ -230,7 +231,7 @@ class DeepspeedReader(ScriptedReader):
         if device in _OFF:
             return
         if stage == 3:
-            self._unmodelled("offloaded parameters", key)
+            self._unmodelled("an offload of parameters", key)
             return
         text = (
             f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
@@ -240,7 +241,7 @@ class DeepspeedReader(ScriptedReader):
         self.refuse("offload-param-stage", text, key, severity="warning", fix=fix, late=True)
 
     def _unmodelled(self, what: str, *keys: str) -> None:
-        text = f"{what} is not modelled: no prediction"
+        text = f"{what} is not modelled"
         self.unpredictable(text, *keys)
 
 

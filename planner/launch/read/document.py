@@ -4,7 +4,7 @@ readers of them share."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,19 +16,15 @@ from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import (
     PLACEHOLDER,
     Edit,
-    Found,
     Hints,
     Placed,
     Problem,
     Setting,
     is_slip,
-    nearest,
-    unresolved,
 )
-from planner.launch.read.hf_arguments import HfArguments
 from planner.launch.read.limits import MOST_SETTINGS
 from planner.launch.read.placeholders import filled
-from planner.launch.read.text import Files, Text, digits
+from planner.launch.read.text import Files, Text
 from planner.launch.read.yaml_text import YamlError, documents_of, read_yaml
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
@@ -250,152 +246,3 @@ def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
     taken = document.has(whole) or key not in document.settings
     sure = is_slip(name, meant) and place in ("", table) and not taken
     return (Edit(key, None, whole),) if sure else ()
-
-
-# Options by which programs of one's own may call the micro-batch.
-_BATCH = re.compile(r"--(?!\w*(eval|val|test|infer|global|total))\w*(batch|bsz)\w*")
-# Stand for a sequence length that nobody states, and for recomputation that nobody speaks of.
-NO_LENGTH, NO_RECOMPUTE = "no --seq", "no --recompute"
-
-
-class DocumentReader:
-    """A file's settings, and what is gathered from them."""
-
-    # Whether the format takes "8" for 8, or 8.0.
-    quoted_numbers = False
-    plain_floats = False
-    # What its messages call the framework, and a value that leaves a setting to something else.
-    called = ""
-    open_value: str | None = None
-
-    def __init__(self, document: Document, source: Source) -> None:
-        self.document, self.launch, self.hints = document, source.launch, source.hints
-        self.problems: list[Problem] = []
-        self.assumed: list[str] = []
-        # As `Found` has them.
-        self.unmodelled: tuple[tuple[Setting, str], ...] = ()
-
-    @property
-    def world(self) -> int | None:
-        """Processes that the command starts."""
-        return self.launch.world if self.launch else None
-
-    def unpredictable(self, text: str, *keys: str) -> None:
-        """Note what settings ask for and the model does not have."""
-        self.problems.append(self.document.unpredictable(text, *keys))
-
-    def refuse(self, rule: str, text: str, *keys: str, **more: Any) -> None:
-        """Note a problem of settings."""
-        self.problems.append(self.document.problem(rule, text, *keys, **more))
-
-    def whole(self, key: str, default: int, least: int = 1) -> int:
-        """A whole number; anything else, or less, is a problem, and the default."""
-        value = self.document.get(key)
-        if value in (None, self.open_value):
-            return default
-        if self.quoted_numbers and isinstance(value, str):
-            number = digits(value)
-            value = value if number is None else number
-        if self.plain_floats and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            text = f"{key}: {value!r} is not a whole number of at least {least}"
-            self.problems.append(self.document.wrong(text, key))
-            return default
-        return value
-
-    def share(self, key: str, default: float) -> float:
-        """A number from 0 to 1; anything else is a problem, and the default."""
-        value = self.document.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            self.problems.append(self.document.wrong(f"{key}: {value!r} is not from 0 to 1", key))
-            return default
-        return float(value)
-
-    def choice(self, key: str, default: Any, choices: Iterable[Any], otherwise: Any = None) -> Any:
-        """One of some values; any other is a problem, and `otherwise`, or the default."""
-        value = self.document.get(key, default)
-        if value in choices:
-            return value
-        named = [str(choice) for choice in choices]
-        text = f"{key}: {value!r}; {self.called} has {', '.join(named)}"
-        self.problems.append(self.document.wrong(text, key, nearest(str(value), named, 0.3)))
-        return default if otherwise is None else otherwise
-
-    def gathered(
-        self,
-        known: Callable[[str], bool],
-        keys: Mapping[str, str],
-        script: Mapping[str, Setting] | None = None,
-        /,
-        **fields: Any,
-    ) -> Found:
-        """What was found. `known`: whether the format has a key; `keys`: those of `Found`'s
-        fields; `script`: where a program's arguments say them."""
-        settings = self.document.settings
-        unknown = tuple(setting for setting in settings.values() if not known(setting.key))
-        asked = (settings[key] for key in settings if key in self.document.used)
-        self.problems += [unresolved(setting) for setting in asked if setting.unknown]
-        stated = {name: settings[key] for name, key in keys.items() if key in settings}
-        return Found(
-            main_file=self.document.path,
-            where={**(script or {}), **stated},
-            settings=tuple(settings.values()),
-            unused=tuple(setting for setting in self.document.rest() if setting not in unknown),
-            unknown=unknown,
-            problems=tuple(self.problems),
-            assumed=tuple(self.assumed),
-            unmodelled=(*self.unmodelled, *fields.pop("unmodelled", ())),
-            **fields,
-        )
-
-
-class ScriptedReader(DocumentReader):
-    """A file that a Trainer script's arguments complete."""
-
-    def __init__(self, document: Document, source: Source, script: HfArguments) -> None:
-        super().__init__(document, replace(source, hints=script.hints))
-        self.script, self.assumed = script, list(script.assumed)
-        self.problems += script.unresolved
-        if script.hints.seq is None:
-            self.assumed.append("sequences as long as the model was pretrained with (give --seq)")
-            why = "shorter sequences than the model was pretrained with: less memory than predicted"
-            self.unmodelled += ((Setting(NO_LENGTH, None, document.path), why),)
-        if script.hints.recompute is None and not script.given:
-            why = "the program that is started may recompute: less memory than predicted"
-            self.unmodelled += ((Setting(NO_RECOMPUTE, None, document.path), why),)
-
-    def scripted(
-        self, known: Callable[[str], bool], keys: Mapping[str, str], framework: str, **fields: Any
-    ) -> Found:
-        """What was found, with what the script and the caller say."""
-        return self.gathered(
-            known,
-            keys,
-            self.script.where,
-            framework=framework,
-            variations=self.script.variations(framework),
-            model=self.hints.model,
-            seq=self.hints.seq,
-            attention=self.script.attention,
-            **fields,
-        )
-
-    def demand_model(self) -> None:
-        """Note that nobody names the model, where that is so."""
-        if not self.hints.model:
-            self.problems.append(self.script.model_unknown("the file does not name the model"))
-
-    def no_accumulation(self) -> None:
-        """Nothing is said of several micro-batches: 1."""
-        self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
-
-    def no_micro_batch(self) -> None:
-        """No micro-batch is stated: the program that is started says it, which is not read."""
-        words = self.launch.arguments if self.launch is not None else ()
-        named = (_BATCH.match(word.text.value) for word in words)
-        option = next((match[0] for match in named if match is not None), None)
-        text = "the micro-batch is not stated: the program that is started says it"
-        if option is not None:
-            text = f"whether {option} is the micro-batch of a GPU is not known"
-        self.problems.append(Problem("micro-batch", text, "missing", fix="--mbs N"))

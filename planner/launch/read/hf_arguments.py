@@ -16,16 +16,17 @@ from planner.launch.read.names import meanings
 from planner.launch.read.text import digits
 
 _NAMES = meanings("trainer-names")
+Half = Literal["", "bf16", "fp16"]
 # Switches of Liger's kernels: those that mean all of them, axolotl's, which mean one each.
-_LIGER = ("use_liger_kernel", "enable_liger_kernel")
-_LIGER_LOSS = "liger_fused_linear_cross_entropy"
+LIGER_SWITCHES = ("use_liger_kernel", "enable_liger_kernel")
+LIGER_LOSS = "liger_fused_linear_cross_entropy"
 _LIGER_LAYERS = ("liger_rope", "liger_rms_norm", "liger_glu_activation")
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
 # Settings beside those of batch, length and model without whose values nothing can be predicted.
 _DECIDING = (
     *_CHECKPOINTING, "bf16", "fp16", "fp8", "mixed_precision", "dtype", "torch_dtype", "pure_bf16",
     "optim", "optimizer", "disable_gradient_checkpointing", "attn_implementation", "fsdp_config",
-    *_LIGER, _LIGER_LOSS,
+    *LIGER_SWITCHES, LIGER_LOSS,
 )  # fmt: skip
 _NUMBER = re.compile(r"-?[0-9.]+")
 OPTIMIZERS = meanings("trainer-optimizers")
@@ -50,8 +51,9 @@ class HfArguments:
     assumed: tuple[str, ...] = ()
     # Settings that decide and whose values are not known.
     unresolved: tuple[Problem, ...] = ()
-    # Whether the weights are loaded in bf16: without a framework that keeps masters, all is.
-    bf16_weights: bool = False
+    # The 16-bit format in which the weights are loaded, empty for fp32: without a framework that
+    # keeps masters, gradients and optimizer state are in it too.
+    half_weights: Half = ""
 
     def model_unknown(self, where: str) -> Problem:
         """Why the model is not known; `where`: what names none."""
@@ -64,8 +66,8 @@ class HfArguments:
     def variations(self, framework: str) -> tuple[str, ...]:
         """What fused kernels change, of those that are counted for the framework and the model."""
         layers = all(_is_on(self.given.get(name)) for name in _LIGER_LAYERS)
-        loss = _is_on(self.given.get(_LIGER_LOSS)) or _cuts_cross_entropy(self.given)
-        every = any(_is_on(self.given.get(name)) for name in _LIGER) or (layers and loss)
+        loss = _is_on(self.given.get(LIGER_LOSS)) or _cuts_cross_entropy(self.given)
+        every = any(_is_on(self.given.get(name)) for name in LIGER_SWITCHES) or (layers and loss)
         if every and self.hints.model is not None:
             technique = load_framework(framework).technique(LIGER)
             family = load_model(self.hints.model).spec.family

@@ -7,8 +7,11 @@ listed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
+from planner.launch.read.beside import text_beside
+from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source
 from planner.launch.read.found import (
     SURELY_MEANT,
@@ -19,11 +22,12 @@ from planner.launch.read.found import (
     is_slip,
     nearest,
 )
-from planner.launch.read.hf_arguments import optim_of
+from planner.launch.read.hf_arguments import LIGER_LOSS, LIGER_SWITCHES, optim_of
 from planner.launch.read.hf_values import Named, Program, is_on, is_switched
 from planner.launch.read.names import hf_names, left_out, meanings
 from planner.launch.read.own_effects import effect_of
 
+_PIECES = re.compile(r"cut_cross_entropy|LigerFusedLinear\w*|liger_fused_linear\w*|apply_liger\w*")
 _MOST_NAMED = 12
 _SHORT = len("max_lengths")
 
@@ -39,6 +43,19 @@ def effects_of(named: Named) -> Iterator[tuple[Setting, str]]:
     setting = named.get("gradient_checkpointing")
     if setting is not None and str(setting.value).startswith("offload"):
         yield setting, "checkpoints on the host: less memory than predicted"
+
+
+def own_loss(named: Named, launch: LaunchCommand | None) -> Iterator[tuple[Setting, str]]:
+    """A kernel that computes head and loss in pieces, where the source of the program that is
+    started stands there and names one, and no setting does."""
+    if launch is None or any(is_on(named, name) for name in (*LIGER_SWITCHES, LIGER_LOSS)):
+        return
+    path = launch.program
+    if "/" not in path and not path.endswith(".py"):  # a module
+        path = path.replace(".", "/") + ".py"
+    if match := _PIECES.search(text_beside(path, launch.folder)):
+        why = f"named in {launch.name}, loss in pieces: less memory than predicted"
+        yield Setting(match[0], None), why
 
 
 def own_options(
@@ -65,7 +82,7 @@ def own_options(
 _OTHER_NAMES = frozenset((
     *meanings("trainer-names"), *left_out("trainer"), *left_out("trainer", "refused"),
     "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
-    "fsdp_config", "optimizer_kernel", "train_mode", "steps",
+    "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
 ))  # fmt: skip
 
 

@@ -25,7 +25,7 @@ _TUNERS: Mapping[Program, tuple[str, ...]] = {
 }  # fmt: skip
 _OTHER_PROGRAMS = re.compile(
     r"(^|[_.-])(reward\w*|rm|dpo|ppo|grpo|rlhf|kto|orpo|lora|qlora|vision|mim|glue|mlm|"
-    r"squad|qa|asr|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
+    r"squad|qa|asr|tts|ctc|speech|audio|whisper|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
 )
 _FULL = ("full", "none", "", "false")
 # Objectives whose step is a forward and a backward of one model.

@@ -21,9 +21,9 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed import DeepspeedReader
 from planner.launch.read.document import Document, Source, below, json_document
 from planner.launch.read.found import Found, Problem, Setting, unresolved
-from planner.launch.read.hf_arguments import HfArguments, hf_arguments
+from planner.launch.read.hf_arguments import Half, HfArguments, hf_arguments
 from planner.launch.read.hf_lengths import lengths_assumed
-from planner.launch.read.hf_own import effects_of, own_options
+from planner.launch.read.hf_own import effects_of, own_loss, own_options
 from planner.launch.read.hf_refusals import refusals_of
 from planner.launch.read.hf_values import Program, is_on, program_of, value_of
 from planner.launch.read.text import digits
@@ -40,6 +40,7 @@ _WHOLE_BATCHES = ("global_batch_size", "total_batch_size", "effective_batch_size
 # A stage in the name of a DeepSpeed configuration: ds_z2_config.json, zero3.json, stage-1.json.
 _STAGE_IN_NAME = re.compile(r"(?:^|[^a-z])(?:z|zero|stage|zero_?stage)[-_]?([0-3])(?![0-9])")
 _BF16 = ("bfloat16", "bf16", "torch.bfloat16")
+_FP16 = ("float16", "fp16", "half", "torch.float16", "torch.half")
 
 
 # Words of `fsdp`, and what accelerate's file would say.
@@ -69,7 +70,7 @@ def read_hf_training(
     if document is not None:
         found = DeepspeedReader(document, source, script).found()
     else:
-        sharded = _sharded(named, path, bf16=script.bf16_weights)
+        sharded = _sharded(named, path, script.half_weights)
         found = AccelerateReader(sharded, source, script).found()
     refusals = refusals_of(named, launch, program)
     sharded_by = "" if document is None else document.path
@@ -82,6 +83,7 @@ def read_hf_training(
         unmodelled=(
             *found.unmodelled,
             *effects_of(named),
+            *own_loss(named, launch),
             *_launcher_shards(named, path, program, launch),
         ),
         settings=(*named.values(), *(() if document is None else found.settings)),
@@ -120,8 +122,8 @@ def _settled(
         if item is not None and item.unknown:
             yield unresolved(item)
     if setting is not None and document is None and missing not in ("", "None", "True"):
-        text = f"the DeepSpeed configuration {missing} is not beside the file: give it too"
-        yield Problem("deepspeed-config", text, "missing", (setting.place,), "give it")
+        text = f"the DeepSpeed configuration {missing} is not beside the file"
+        yield Problem("deepspeed-config", text, "missing", (setting.place,), "give it too")
 
 
 def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Problem, ...]:
@@ -149,7 +151,7 @@ def _completed(
         hints = replace(hints, grad_acc=accumulated)
     eager = is_on(named, "eager_attention") or script.attention == "eager"
     script = replace(script, hints=hints, attention="eager" if eager else "flash",
-                     bf16_weights=_loads_bf16(named, program))  # fmt: skip
+                     half_weights=_loads_half(named, program))  # fmt: skip
     return checkpointed(script, named, program)
 
 
@@ -166,21 +168,31 @@ def checkpointed(
     return replace(script, hints=replace(script.hints, recompute="full"))
 
 
-def _loads_bf16(named: Mapping[str, Setting], program: Program) -> bool:
-    """Whether the weights that are trained are in bf16, not in fp32 under autocast.
+def _loads_half(named: Mapping[str, Setting], program: Program) -> Half:
+    """The 16-bit format of the weights that are trained; empty where they are in fp32, under
+    autocast.
 
-    axolotl loads them so where `bf16` is on (utils/config: `cfg.torch_dtype`), LLaMA-Factory leaves
-    them so for `pure_bf16` alone, a Trainer's script where it is told the dtype; ms-swift takes the
-    checkpoint's unless told otherwise, which is bf16 of nearly every model since 2023.
+    axolotl loads them so where `bf16` or `float16` is on (utils/config: `cfg.torch_dtype`),
+    LLaMA-Factory leaves them so for `pure_bf16` alone, a Trainer's script where it is told the
+    dtype; ms-swift takes the checkpoint's unless told otherwise, which is bf16 of nearly every
+    model since 2023. fp16 weights under the autocast of `fp16` are left to that autocast.
     """
     stated = [value_of(named, name) for name in ("dtype", "torch_dtype")]
+    mixed = any(is_on(named, name) for name in ("bf16", "fp16", "fp8"))
+    by_dtype: Half = ""
+    if any(text in _BF16 for text in stated):
+        by_dtype = "bf16"
+    elif any(text in _FP16 for text in stated) and not mixed:
+        by_dtype = "fp16"
     if program == "swift":
-        return any(s in _BF16 for s in stated) or not (any(stated) or is_on(named, "fp16"))
+        return by_dtype or ("" if any(stated) or is_on(named, "fp16") else "bf16")
     if program == "axolotl":
-        return any(is_on(named, name) for name in ("bf16", "bfloat16"))
+        if any(is_on(named, name) for name in ("bf16", "bfloat16")):
+            return "bf16"
+        return "fp16" if is_on(named, "float16") and not mixed else ""
     if program == "llamafactory":
-        return is_on(named, "pure_bf16")
-    return any(text in _BF16 for text in stated)
+        return "bf16" if is_on(named, "pure_bf16") else ""
+    return by_dtype
 
 
 def _assumed(named: Mapping[str, Setting], program: Program, seq: int | None) -> Iterator[str]:
@@ -256,8 +268,8 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
     return Document(path, settings)
 
 
-def _sharded(named: Mapping[str, Setting], path: str, *, bf16: bool) -> Document:
-    """FSDP as accelerate's file would say it, else plain data parallelism; `bf16`: of weights,
+def _sharded(named: Mapping[str, Setting], path: str, half: Half) -> Document:
+    """FSDP as accelerate's file would say it, else plain data parallelism; `half`: of weights,
     where nothing is said of products."""
     fsdp = named.get("fsdp")
     words = _words(fsdp.value) if fsdp is not None and not fsdp.unknown else []
@@ -281,8 +293,8 @@ def _sharded(named: Mapping[str, Setting], path: str, *, bf16: bool) -> Document
             _put(settings, "mixed_precision", name, named[name])
             break
     else:
-        if bf16 and "mixed_precision" not in named:
-            _put(settings, "mixed_precision", "bf16", Setting("", "", path))
+        if half and "mixed_precision" not in named:
+            _put(settings, "mixed_precision", half, Setting("", "", path))
         elif "mixed_precision" in named:
             settings["mixed_precision"] = named["mixed_precision"]
     return Document(path, settings)

@@ -11,15 +11,10 @@ from planner.job.bounds import MOST_LAYERS
 from planner.job.specs import ModelSpec
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON, SWITCH
-from planner.launch.options import MEGATRON_RECOMPUTE as _RECOMPUTE
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
-from planner.launch.read.megatron_arguments import (
-    as_sure_as_read,
-    parse_arguments,
-    unknown_problems,
-)
+from planner.launch.read.megatron_arguments import parse_arguments
 from planner.launch.read.megatron_dialects import (
     Dialect,
     dialect_note,
@@ -36,15 +31,21 @@ from planner.launch.read.megatron_layout import (
     unusual_splits,
 )
 from planner.launch.read.megatron_model import read_model
-from planner.launch.read.megatron_rules import (
+from planner.launch.read.megatron_rules import MegatronFacts, option_problems
+from planner.launch.read.megatron_settings import (
     RAMPS,
-    MegatronFacts,
-    option_problems,
     read_exchange,
     read_megatron_ramp,
     read_offload,
     read_sharp,
 )
+from planner.launch.read.megatron_training import (
+    optimizer_of,
+    optimizer_offload_of,
+    precision_of,
+    recompute_of,
+)
+from planner.launch.read.megatron_unknown import as_sure_as_read, unknown_problems
 from planner.launch.read.megatron_vocabulary import vocabulary_unknown
 from planner.launch.read.names import left_out
 
@@ -68,18 +69,9 @@ _OF_EXPERTS = {
 _NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
 _FSDP = MEGATRON["fsdp"].name
 _GATHER_EXPOSED = "parameter-gather-exposed"
+# The profile of launches that DeepSpeed's engine steps.
+_ENGINE = "megatron-deepspeed"
 _GRADIENTS_SHARDED = 2
-_OPTIMIZERS = {text: name for name, text in MEGATRON["optimizer"].written.items()} | {
-    "dist_muon": "muon"
-}
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-_STATES = (*_MOMENTS, "master", "grad")
-# Types of these -> the catalogue's name for them.
-_ADAM_STATES: Mapping[tuple[str, ...], str] = {
-    ("bf16", "bf16"): "adamw-bf16",
-    ("fp8", "fp16"): "adamw-fp8",
-    ("fp32", "fp32"): "adamw",
-}
 _DEGREES = {
     name: MEGATRON[name].name for name in ("tp", "pp", "cp", "ep", "etp", "mbs", "gbs", "seq")
 }
@@ -251,8 +243,8 @@ class MegatronReader:
             "zero": self._zero(),
             "recompute": self.hints.recompute or self._recompute(),
             "optimizer": self._optimizer(),
-            "optimizer_offload": self._offload(),
-            "precision": self._precision(),
+            "optimizer_offload": optimizer_offload_of(self.arguments),
+            "precision": precision_of(self.arguments),
             "attention": "eager" if eager else "flash",
             "dropout": dropout,
             "shard": self._shard(degrees),
@@ -309,11 +301,14 @@ class MegatronReader:
 
     def _zero(self) -> int:
         # BF16_Optimizer shares its states out whatever the stage (runtime/bf16_optimizer.py).
-        divided = self.dialect.name == "deepspeed" and self.arguments.has("bf16")
+        divided = self.dialect.framework == _ENGINE and self.arguments.has("bf16")
         return self._stage() or int(divided)
 
     def _stage(self) -> int:
         arguments = self.arguments
+        if self.dialect.name == "deepspeed" and self.dialect.framework != _ENGINE:
+            arguments.has("zero-stage")  # said to an engine that is off
+            return int(arguments.has(MEGATRON["zero"].name))
         if arguments.has("zero-stage"):
             return arguments.number("zero-stage") or 0
         if self.dialect.name == "deepspeed" and (setting := arguments.setting("deepspeed_config")):
@@ -363,67 +358,10 @@ class MegatronReader:
         return max(1, replicas * int(degrees["cp"]) // instances)
 
     def _recompute(self) -> str:
-        arguments = self.arguments
-        granularity = arguments.text(_RECOMPUTE["recompute"].name)
-        short = (_RECOMPUTE["recompute-attention"].name, "checkpoint-activations")
-        if any(map(arguments.has, short)):
-            granularity = granularity or "selective"
-        if granularity is None:
-            return "none"
-        if granularity == "selective":
-            modules = arguments.many(_RECOMPUTE["recompute-modules"].name)
-            return "selective" if set(modules) <= {"core_attn"} else "+".join(modules)
-        layers = arguments.number(_RECOMPUTE["recompute-layers"].name)
-        # Another method is refused by name, as every value that an option does not have.
-        is_block = arguments.text(_RECOMPUTE["recompute-method"].name) == "block"
-        if is_block and layers == 0:
-            return "none"
-        method, layers = "block" if is_block else "uniform", layers or 1
-        return "full" if (method, layers) == ("uniform", 1) else f"full:{method}={layers}"
+        return recompute_of(self.arguments)
 
     def _optimizer(self) -> str:
-        arguments = self.arguments
-        kind = arguments.text("optimizer") or "adam"
-        name = _OPTIMIZERS.get(kind)
-        if name is None:
-            places = (_FSDP, MEGATRON["sharding"].name, "optimizer")
-            self._unpredictable(f"optimizer {kind} is not modelled", *places)
-            return "adamw"
-        if name == "sgd" and arguments.real(MEGATRON["momentum"].name) == 0.0:
-            return "sgd:momentum=none"
-        if name != "adamw" or not arguments.has(MEGATRON["state-types"].name):
-            return name
-        types = {ours: arguments.text(MEGATRON[ours].name) or "fp32" for ours in _STATES}
-        base = _ADAM_STATES.get(tuple(types[ours] for ours in _MOMENTS))
-        said = () if base is None else _MOMENTS
-        others = {ours: dtype for ours, dtype in types.items() if dtype != "fp32"}
-        changes = [f"{ours}={dtype}" for ours, dtype in others.items() if ours not in said]
-        return (base or "adamw") + (":" + ",".join(changes) if changes else "")
-
-    def _offload(self) -> float:
-        share = self.arguments.real("optimizer-offload-fraction")
-        return share if self.arguments.has(MEGATRON["optimizer_offload"].name) else 0.0
-
-    def _precision(self) -> str:
-        arguments = self.arguments
-        if arguments.has(MEGATRON["fp4"].name):
-            name = "fp4-recipe"
-            recipe = arguments.text(name) or "nvfp4"
-            if recipe == "nvfp4":
-                return "nvfp4"
-            self._unpredictable(f"--{name} {recipe} is not modelled", name)
-            return "bf16"
-        if arguments.has(MEGATRON["fp8"].name):
-            return "mxfp8" if arguments.text("fp8-recipe") == "mxfp8" else "fp8"
-        arguments.has("accumulate-allreduce-grads-in-fp32")
-        hidden = any(problem.rule == "unresolved" for problem in arguments.problems)
-        if not arguments.has("bf16") and not arguments.has("fp16") and not hidden:
-            text = "neither --bf16 nor --fp16: Megatron trains in fp32, which is not modelled"
-            self.problems.append(Problem("not-predictable", text, "warning", fix="--bf16"))
-        elif hidden and not arguments.has("bf16") and not arguments.has("fp16"):
-            text = "neither --bf16 nor --fp16 is among the options that were read"
-            self.problems.append(Problem("precision-unknown", text, "missing"))
-        return "fp16" if arguments.has("fp16") else "bf16"
+        return optimizer_of(self.arguments)
 
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
         """Note a problem of options; `more`: fields of `Problem`."""

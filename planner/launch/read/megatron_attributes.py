@@ -18,7 +18,8 @@ from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand, made_launch
-from planner.launch.read.document import NO_LENGTH, Document, Source, below, yaml_document
+from planner.launch.read.document import Document, Source, below, yaml_document
+from planner.launch.read.document_reader import NO_LENGTH
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.hf_arguments import HfArguments, hf_arguments
 from planner.launch.read.hf_refusals import refusals_of

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from planner.job.models.errors import ModelError
 from planner.job.models.layout import hybrid_kinds
+from planner.job.quantities import stated
 from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSpaceSpec
 from planner.launch import megatron_positions as positions
 from planner.launch import megatron_states as states
@@ -38,8 +39,8 @@ def plain_fields(
             continue
         field = kind.model_fields[name]
         value = _plain(arguments, entry.name, field.annotation)
-        if value or field.is_required():
-            found[name] = value or 0
+        if value is not None or field.is_required():
+            found[name] = value
     return found
 
 
@@ -48,7 +49,7 @@ def _plain(arguments: Arguments, name: str, annotation: Any) -> object:
     types = _types(annotation)
     if bool in types:
         return arguments.has(name)
-    return arguments.real(name) if float in types else arguments.number(name)
+    return arguments.stated_real(name) if float in types else arguments.number(name)
 
 
 def _types(annotation: Any) -> set[Any]:
@@ -61,7 +62,7 @@ def read_rope(arguments: Arguments, mla: MlaSpec | None) -> RopeSpec:
     """Base, and how frequencies are stretched."""
     found = _scaling(arguments, mla)
     return RopeSpec(
-        theta=arguments.real(option("rope.theta")) or 10000.0,
+        theta=stated(arguments.stated_real(option("rope.theta")), 10000.0),
         scaling=RopeScaling.model_validate(found) if found else None,
     )
 
@@ -180,9 +181,8 @@ def read_blocks(arguments: Arguments) -> tuple[int, ...]:
 def read_state_space(arguments: Arguments, hidden: int) -> StateSpaceSpec:
     """Mamba-2's numbers; by default heads for an inner width of twice the hidden one."""
     found = plain_fields(arguments, states.MAMBA, StateSpaceSpec, "state_space")
-    return StateSpaceSpec(
-        **found | {"heads": found["heads"] or max(1, 2 * hidden // found["head_dim"])}
-    )
+    usual = max(1, 2 * hidden // max(1, found["head_dim"]))
+    return StateSpaceSpec(**found | {"heads": stated(found["heads"], usual)})
 
 
 def is_delta(arguments: Arguments) -> bool:

@@ -17,8 +17,9 @@ from planner.launch.options import MEGATRON_RECOMPUTE
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
-from planner.launch.read.megatron_arguments import RELEASE, Arguments, slip_of
+from planner.launch.read.megatron_arguments import RELEASE, Arguments
 from planner.launch.read.megatron_rules import CONNECTIONS, refused_everywhere
+from planner.launch.read.megatron_unknown import slip_of
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.own_effects import effect_of
 from planner.launch.read.shell_state import MOST_NOTES
@@ -55,9 +56,14 @@ _OF_2022 = (
     "scaled-upper-triang-masked-softmax-fusion",
 )  # fmt: skip
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
+# Its engine starts with --deepspeed alone (megatron/training.py): without it, or in a fork that
+# has only some of its options, Megatron's own optimizer steps.
+_WITHOUT_DEEPSPEED = replace(_DIALECTS["deepspeed"], framework=_2022.framework)
 _PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py")
 # Choices that a fork's parser takes from a field's type stand here.
 _FIELDS = ("megatron/core/transformer/transformer_config.py",)
+# Values of forks that are read. A tokenizer changes the vocabulary alone, which is asked for.
+_READ_VALUES = (("position-embedding-type", "alibi"),)
 # Programs whose options are pretrain_gpt.py's and no others.
 _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
 # Parts of a program's name that say that it trains no decoder of text.
@@ -87,7 +93,8 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     ):
         kinds.add("fork")
     if "deepspeed" in kinds or launch.launcher == "deepspeed":
-        return _DIALECTS["deepspeed"]
+        on = "deepspeed" in arguments.given
+        return _DIALECTS["deepspeed"] if on else _WITHOUT_DEEPSPEED
     if any(name in arguments.given for name in _OF_2022):
         return replace(_2022, name="fork") if "fork" in kinds else _2022
     for name in ("pai", "fork", "older", "program"):
@@ -109,8 +116,12 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
         if _quotes(source, str(arguments.given[name].value))
     }
     for name, problem in problems.items():
-        words = f"--{name} {arguments.given[name].value}: a value of that fork, not modelled"
+        value = str(arguments.given[name].value)
+        words = f"--{name} {value}: a value of that fork, not modelled"
         at = arguments.problems.index(problem)
+        if name == "tokenizer-type" or (name, value) in _READ_VALUES:
+            del arguments.problems[at]
+            continue
         arguments.problems[at] = arguments.unpredictable(words, name)
     return bool(problems)
 
@@ -131,7 +142,10 @@ def other_model(launch: LaunchCommand) -> str:
     neither does."""
     if any(word.text.value == "--mm-model" for word in launch.arguments):
         return "--mm-model names a multimodal model, described in a file of its own"
-    program = "/".join(PurePosixPath(launch.program).parts[-2:])
+    path = launch.program
+    if "/" not in path and not path.endswith(".py"):  # a module: python -m package.dpo_model
+        path = path.replace(".", "/")
+    program = "/".join(PurePosixPath(path).parts[-2:])
     if _OTHER_MODELS.search(program):
         name = PurePosixPath(program).name
         return f"{name} trains no decoder of text alone, or not by next-token prediction"

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from hardware.errors import first_error
 from planner.job.bounds import MOST_LAYERS
 from planner.job.errors import CannotTellError
+from planner.job.quantities import stated
 from planner.job.specs import (
     AttentionKind,
     LayerKind,
@@ -90,7 +91,7 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     gated = _is_gated(arguments)
     bias = not arguments.has(option("attention_out_bias"))
     rms = arguments.text(option("norm")) == "RMSNorm"
-    ffn = number(option("ffn")) or _usual_ffn(hidden, gated)
+    ffn = stated(number(option("ffn")), _usual_ffn(hidden, gated))
     moe = _moe(arguments, ffn, bias)
     experts = _expert_layers(arguments, layers) if moe else []
     window, slides = _windows(arguments, layers)
@@ -102,7 +103,7 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     all_experts = moe is not None and all(experts)
     if hybrid:
         all_experts = all(kind.ffn != "dense" for kind in hybrid)
-    head_dim = number(option("head_dim")) or (hidden // heads if heads else 0)
+    head_dim = stated(number(option("head_dim")), hidden // heads if heads else 0)
     return ModelSpec(
         name="from the arguments",
         layers=layers,
@@ -112,7 +113,7 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else head_dim,
         ffn=0 if all_experts else ffn,
         vocab=hints.vocab or vocabulary(arguments, assumed),
-        max_positions=max(number(option("max_positions")) or seq, 1),
+        max_positions=stated(number(option("max_positions")), max(seq, 1)),
         pretraining_seq=seq,
         gated=gated,
         activation=_activation(arguments),
@@ -121,9 +122,9 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         tied_embeddings=not arguments.has(option("tied_embeddings")),
         position=_position(arguments),
         rope=read_rope(arguments, mla),
-        rotary_share=arguments.real(option("rotary_share")) or 1.0,
-        norm_eps=arguments.real(option("norm_eps")) or 1e-5,
-        init_std=arguments.real(option("init_std")) or 0.02,
+        rotary_share=stated(arguments.stated_real(option("rotary_share")), 1.0),
+        norm_eps=stated(arguments.stated_real(option("norm_eps")), 1e-5),
+        init_std=stated(arguments.stated_real(option("init_std")), 0.02),
         qkv_bias=bias or arguments.has(option("qkv_bias")),
         attention_out_bias=bias,
         mlp_bias=bias and not all_experts,
@@ -151,7 +152,7 @@ def _kv_heads(arguments: Arguments, heads: int) -> int:
     if not arguments.has(table.GROUPED.name) or arguments.has(table.LATENT.name):
         arguments.has(groups)
         return heads
-    return arguments.number(groups) or 1
+    return stated(arguments.number(groups), 1)
 
 
 def _position(arguments: Arguments) -> str:
@@ -177,7 +178,7 @@ def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
     rows = [entry for entry in MEGATRON if entry.fields[0] not in _READ_ELSEWHERE]
     found = plain_fields(arguments, rows, MoeSpec, "moe") | read_router(arguments)
     # router.py, TopKRouter: a bias where linear layers have one.
-    found |= {"ffn": found["ffn"] or ffn, "expert_bias": bias, "router_bias": bias}
+    found |= {"ffn": stated(found["ffn"], ffn), "expert_bias": bias, "router_bias": bias}
     return MoeSpec(**found)
 
 

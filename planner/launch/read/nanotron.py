@@ -13,7 +13,8 @@ from planner.job.specs import ModelSpec
 from planner.launch.nanotron import NANOTRON as MODEL
 from planner.launch.options import NANOTRON
 from planner.launch.read.beside import text_beside
-from planner.launch.read.document import Document, DocumentReader, unknown_key
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import (
     SURELY_MEANT,
     Found,

@@ -50,7 +50,6 @@ def settled(
     others = [other for other in _others(undecided, again) if _differs(found, other)]
     if not others:
         return found
-    problems = tuple(_as_certain(found.problems, others))
     broken = set(_broken(found.problems))
     said = {
         other.undecided.place: _said(
@@ -58,6 +57,9 @@ def settled(
         )
         for other in reversed(others)
     }
+    asked = any(problem.severity == "missing" for problem in said.values())
+    kept = _left_by_branches(found.problems, others) if asked else found.problems
+    problems = tuple(_as_certain(kept, others))
     return replace(found, problems=(*reversed(said.values()), *problems))
 
 
@@ -116,6 +118,22 @@ def _broken(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
     for problem in problems:
         if problem.severity in ("error", "missing") or problem.rule == "not-predictable":
             yield problem.rule, problem.text
+
+
+def _left_by_branches(problems: Sequence[Problem], others: Sequence[_Other]) -> list[Problem]:
+    """Problems without those questions that the answer to a branch answers too: a variable that a
+    branch sets is not asked for beside the branch, for its own value would hide what that sets."""
+    readings = [
+        {(problem.rule, problem.text) for problem in other.found.problems}
+        for other in others
+        if other.found is not None
+    ]
+    return [
+        problem
+        for problem in problems
+        if not (problem.severity == "missing" or problem.rule == "unresolved")
+        or all((problem.rule, problem.text) in reading for reading in readings)
+    ]
 
 
 def _as_certain(problems: Sequence[Problem], others: Sequence[_Other]) -> Iterator[Problem]:

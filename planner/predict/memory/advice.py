@@ -141,7 +141,7 @@ class _Adviser:
         partial = [move for move in singles if not move.is_safe]
         partial.sort(key=lambda move: -move.saved_bytes)
         wanted = self.pairs and not _stay(sufficient)
-        pairs = self._moves("pairs", _pairs(partial)) if wanted else []
+        pairs = self._moves("pairs of changes", _pairs(partial)) if wanted else []
         safe = _fewest_gpus([move for move in pairs if move.is_safe])
         closest = max(_stay(pairs) or pairs, key=lambda move: move.saved_bytes, default=None)
         easy = (move for move in _stay(partial) if not move.learns)

@@ -166,9 +166,16 @@ class OptionChanges:
         for name in names:
             for factor in _FACTORS:
                 value = getattr(degrees, name) * factor
-                yield OptionChange(name, f"--{name} {value}", degrees={name: value})
+                wanted = {name: value, **self._zero_beside(name)}
+                flags = " ".join(f"--{key} {number}" for key, number in wanted.items())
+                yield OptionChange(name, flags, degrees=wanted)
                 yield from self._trades(name, factor, names)
         yield from self._more_replicas()
+
+    def _zero_beside(self, name: str) -> dict[str, int]:
+        """The ZeRO stage that tensor parallelism goes with, where it is not the present one."""
+        stays = name != "tp" or self.job.framework.parallelism.zero3_with_tensor
+        return {} if stays or self.setup.degrees.zero < 3 else {"zero": 2}
 
     def _more_replicas(self) -> Iterator[OptionChange]:
         """Data parallelism with ZeRO on more GPUs, with smaller micro-batches where the batch asks
@@ -196,7 +203,8 @@ class OptionChanges:
         for giver in names:
             given = getattr(present, giver)
             if giver not in (name, "ep") and name != "ep" and given % factor == 0:
-                degrees = {name: getattr(present, name) * factor, giver: given // factor}
+                degrees = {name: getattr(present, name) * factor, giver: given // factor,
+                           **self._zero_beside(name)}  # fmt: skip
                 flags = " ".join(f"--{key} {value}" for key, value in degrees.items())
                 yield OptionChange(name, flags, degrees=degrees)
 

@@ -3,6 +3,7 @@ itself, and writes nothing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -67,7 +68,7 @@ def make_app(time_limit_s: float) -> Starlette:
             *(Route(path, _static) for path in _STATIC),
             Route("/search", _search, methods=["POST"]),
             Route("/progress", _progress),
-            Route("/plans/{number:int}", _plan),
+            Route("/plans/{number}", _plan),
             Route("/plans.json", _download(plan_file, "application/json")),
             Route("/report.html", _download(report_file, "text/html")),
         ],
@@ -182,7 +183,8 @@ async def _progress(request: Request) -> Response:
 
 
 async def _plan(request: Request) -> Response:
-    number, (_, session) = request.path_params["number"], _session(request)
+    text, (_, session) = request.path_params["number"], _session(request)
+    number = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
     return JSONResponse(await anyio.to_thread.run_sync(plan_in_full, session, number))
 
 

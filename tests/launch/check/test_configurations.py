@@ -8,6 +8,7 @@ from planner.launch.check.assess import assess
 from planner.launch.check.request import as_request
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
+from tests.cli.conftest import run_cli
 from tests.launch.check.conftest import Read, Write, rules
 
 DEEPSPEED = """{{
@@ -116,6 +117,31 @@ def test_deepspeed_with_its_script(write: Write) -> None:
 def test_deepspeed_rules(read: Read, rule: str, severity: str, zero: str, more: str) -> None:
     found = read(deepspeed(zero, more), "ds.json", model="llama-3.1-8b", gpus=8)
     assert rule in rules(found, severity)
+
+
+@pytest.mark.parametrize(("stage", "runs"), [(1, True), (2, True), (3, False)])
+def test_deepspeed_splits_tensors_below_stage_3(write: Write, stage: int, runs: bool) -> None:
+    """A search, `evaluate` and `check` say so alike."""
+    tensor = '"tensor_parallel": {"autotp_size": 2}'
+    text = deepspeed("", tensor).replace('"stage": 3', f'"stage": {stage}')
+    given = ("--model", "llama-3.2-1b", "--gpus", "8xH100")
+    checked = run_cli("check", str(write("ds.json", text)), *given)
+    degrees = ("--tp", "2", "--zero", str(stage), "--gbs", "64", "--framework", "deepspeed")
+    evaluated = run_cli("evaluate", *given, *degrees)
+    searched = run_cli(
+        "search", *given, "--gbs", "64", "--framework", "deepspeed", "--require", "tp == 2",
+        "--require", f"zero == {stage}", "--quiet",
+    )  # fmt: skip
+    for result in (checked, evaluated):
+        assert ("zero 3 only with tp = 1" in result.output) is not runs
+    assert (evaluated.exit_code, searched.exit_code) == ((0, 0) if runs else (2, 2))
+
+
+def test_the_usual_stage_goes_with_tensor_parallelism() -> None:
+    asked = ("--model", "llama-3.2-1b", "--gpus", "8xH100", "--gbs", "64")
+    for tp, stage in ((1, 3), (2, 2)):
+        result = run_cli("evaluate", *asked, "--framework", "deepspeed", "--tp", str(tp))
+        assert f"tp{tp} pp1 dp{8 // tp} z{stage}" in result.stdout
 
 
 @pytest.mark.parametrize(

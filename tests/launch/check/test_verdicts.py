@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from planner.launch.check.assess import assess
 from tests.cli.conftest import run_cli
-from tests.launch.check.conftest import OVERLAPPED, SMALL, Write, script
+from tests.launch.check.conftest import OVERLAPPED, SMALL, Read, Write, script
 from tests.launch.check.test_configurations import accelerate, deepspeed, nanotron
 from tests.launch.check.test_torchtitan import titan
 
@@ -79,6 +80,31 @@ def test_the_missing_value_supplied(write: Write) -> None:
         known = ("--model", "llama-3.2-1b", "--seq", "2048", "--mbs", "1")
         result = run_cli("check", "-q", str(write(file, text)), *GPUS, *known)
         assert result.exit_code == 0, result.output
+
+
+_TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n'
+_TRAINER = (
+    "torchrun --nproc_per_node 8 train.py --model_name_or_path meta-llama/Llama-3.2-1B "
+    "--max_seq_length 1024 --per_device_train_batch_size 1 --bf16 True --learning_rate 1e-5 "
+    "--output_dir out"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "gpus", "verdict"),
+    [
+        ("a.sh", script(SMALL), "8xV100", "cannot tell"),
+        ("a.sh", _TRAINER, "8xV100", "cannot tell"),
+        ("t.toml", _TITAN, "8xV100", "cannot tell"),
+        ("a.sh", script(SMALL.replace("--bf16", "--fp16")), "8xV100", "runs and fits"),
+        ("a.sh", script(f"{SMALL} --fp8-format hybrid"), "8xA100", "will not run"),
+    ],
+)
+def test_torch_runs_bf16_where_a_gpu_has_no_arithmetic_for_it(
+    read: Read, name: str, text: str, gpus: str, verdict: str
+) -> None:
+    result = assess(read(text, name), gpus)
+    assert result.verdict == verdict, [problem.text for problem in result.problems]
 
 
 def test_a_change_does_not_mend_the_other_errors() -> None:

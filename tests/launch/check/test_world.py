@@ -12,12 +12,14 @@ import pytest
 from hardware.load import parse_gpus
 from planner.job.written_folder import write_folder
 from planner.launch.check.assess import assess
+from planner.launch.check.given import read_given
 from planner.launch.check.world import started, world_problems
 from planner.launch.contract import NodesAs
 from planner.launch.folder import launch_folder
-from planner.launch.read.found import Problem
+from planner.launch.read.found import Hints, Problem
 from tests.cli.conftest import run_cli
-from tests.launch.check.conftest import SMALL, Read
+from tests.launch.check.conftest import SMALL, Read, Write
+from tests.launch.check.test_configurations import nanotron
 from tests.launch.plans import megatron
 from tests.launch.test_round_trip import EXAMPLES, example
 
@@ -324,10 +326,12 @@ def test_a_folder_with_fewer_processes_a_node(tmp_path: Path, nodes_as: NodesAs)
     path = folder(
         tmp_path, "megatron-core", nodes_as, (r"--nproc-per-node \d+", "--nproc-per-node 4")
     )
-    result = run_cli("check", "-q", str(path))
-    assert result.exit_code == 0, result.output
-    assert "32 GPUs would stay idle" in " ".join(result.stdout.split())
-    assert "dp is" in result.stdout
+    given = read_given([str(path)], Hints(), 1, None, None)
+    launched = assess(given.found, given.gpus, given.cluster)
+    assert not launched.errors
+    said = " ".join(problem.text for problem in launched.problems)
+    assert "32 GPUs would stay idle" in said
+    assert "dp is" in said
 
 
 @pytest.mark.parametrize(
@@ -362,3 +366,47 @@ def test_the_script_wins_and_what_differs_is_said(tmp_path: Path) -> None:
     assert "mbs is 2 in the files, 1 in plan.json: the files count" in said
     assert "model's rope.theta is 77000.0 in the files" in said
     assert re.search(r"\[differs-from-plan\] launch.sh:\d+", said)
+
+
+TRAINER = (
+    "--model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --learning_rate 1e-5 "
+    "--max_seq_length 1024 --bf16 --output_dir o --deepspeed z3.json"
+)
+ZERO3 = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
+SWIFT = (
+    "swift sft --model Qwen/Qwen2.5-7B --train_type full --learning_rate 1e-5 --deepspeed zero3 "
+    "--per_device_train_batch_size 1 --max_length 1024 --output_dir o"
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"torchrun --standalone --nproc-per-node 4 sft.py {TRAINER}",
+        f"accelerate launch --num_machines 1 --num_processes 4 sft.py {TRAINER}",
+        f"deepspeed --num_nodes 1 --num_gpus 4 sft.py {TRAINER}",
+        f"deepspeed --include localhost:0,1,2,3 sft.py {TRAINER}",
+        f"NNODES=1 NPROC_PER_NODE=4 {SWIFT}",
+        f"NPROC_PER_NODE=4 {SWIFT}",
+    ],
+)
+def test_fine_tuning_on_fewer_gpus(read: Read, write: Write, command: str) -> None:
+    """The states are sharded over the four that start, whatever the machine has."""
+    write("z3.json", ZERO3)
+    found = read(f"{command}\n", "run.sh", gpus=4)
+    launched = assess(found, "8xH100")
+    assert (launched.errors, launched.setup and launched.setup.degrees.dp) == ((), 4)
+    (idle,) = [one for one in launched.problems if one.rule == "launched-processes"]
+    assert (idle.severity, "4 GPUs would stay idle" in idle.text) == ("warning", True)
+
+
+def test_degrees_that_a_file_states_are_the_processes_that_start(read: Read) -> None:
+    """nanotron's YAML says its data parallelism; whoever starts it starts as many."""
+    found = read(nanotron(), "n.yaml")
+    problems = world_problems(found, parse_gpus("16xH100"))
+    assert [problem.severity for problem in problems] == ["warning"]
+    assert (
+        "degrees in the file are for 8 processes on a machine of 16 GPUs: 8 GPUs would stay"
+        in problems[0].text
+    )
+    assert problems[0].places[0].endswith("n.yaml:22")

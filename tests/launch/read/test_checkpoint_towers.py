@@ -62,6 +62,14 @@ def test_a_checkpoint_with_a_tower_is_not_predicted(tmp_path: Path, name: str, m
     assert "checkpoint-tower" not in {problem.rule for problem in advised.problems}
 
 
+def test_check_of_the_language_model_alone_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "trainer.sh"
+    path.write_text(FILES["trainer.sh"].format("google/gemma-3-4b-it"))
+    assessment = assess(read_launch([path], Hints(model="gemma-3-4b")), "8xH100")
+    assert assessment.plan is not None
+    assert any("vision tower" in line for line in assessment.found.assumed)
+
+
 def test_the_verdict_is_that_nobody_can_tell(tmp_path: Path) -> None:
     path = tmp_path / "trainer.sh"
     path.write_text(FILES["trainer.sh"].format("google/gemma-3-4b-it"))
@@ -73,5 +81,5 @@ def test_by_catalogue_name_the_language_model_is_planned_and_the_rest_said(model
     job = Request(model=model, gpus="64xH100", gbs=64).resolve()
     degrees = Degrees(dp=64, zero=1, mbs=1, grad_acc=1)
     said = [line for line in plan_assumptions(job, degrees) if "vision tower" in line]
-    assert said == [note for note in load_model(model).notes if "vision tower" in note]
-    assert len(said) == 1
+    (note,) = [note for note in load_model(model).notes if "vision tower" in note]
+    assert [f"{line.capitalize()}." for line in said] == [note.capitalize()]

@@ -37,6 +37,10 @@ fsdp: [full_shard, auto_wrap]
 fsdp_config:
   fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer
 """
+TRAINER = (
+    "torchrun --nproc_per_node 1 train.py --model_name_or_path meta-llama/Llama-3.2-1B "
+    "--max_seq_length 4096 --learning_rate 1e-5 --output_dir out"
+)
 PYTHON = """\
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 open("mark", "w")
@@ -241,3 +245,41 @@ def test_nothing_is_written_into_settings(folder: ReadFolder, tmp_path: Path) ->
     assert result.exit_code == 1, result.output
     assert "nothing to write" in result.output
     assert not (tmp_path / "x.yml.fixed").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "formats"),
+    [
+        ("a.yaml", AXOLOTL.partition("fsdp:")[0], ("bf16", "bf16")),
+        ("a.yaml", AXOLOTL.partition("bf16:")[0] + "float16: true\nbf16: false\n",
+         ("fp16", "bf16")),
+        ("a.yaml", AXOLOTL.partition("bf16:")[0] + "float16: true\nfp16: true\n", ("fp16", "amp")),
+        ("a.yaml", AXOLOTL.partition("bf16:")[0] + "bf16: false\n", ("fp32", "fp32")),
+        ("a.sh", f"{TRAINER} --torch_dtype bfloat16", ("bf16", "bf16")),
+        ("a.sh", f"{TRAINER} --torch_dtype float16", ("fp16", "bf16")),
+        ("a.sh", f"{TRAINER} --torch_dtype float16 --fp16 True", ("fp16", "amp")),
+        ("a.sh", f"{TRAINER} --bf16 True", ("bf16", "amp")),
+    ],
+)  # fmt: skip
+def test_weights_of_16_bits_are_told_from_autocast(
+    folder: ReadFolder, name: str, text: str, formats: tuple[str, str]
+) -> None:
+    found = folder({name: text}, gpus=1)
+    assert (found.precision, found.dtype) == formats
+    assert judged(found, "1xH100").plan is not None
+
+
+@pytest.mark.parametrize("program", ["train.py", "own/train.py", "-m own.train"])
+@pytest.mark.parametrize(
+    ("source", "verdict"),
+    [("from cut_cross_entropy.transformers import cce_patch\n", "cannot tell"),
+     ("from liger_kernel.transformers import apply_liger_kernel_to_llama\n", "cannot tell"),
+     ("import torch\n", "will not fit")],
+)  # fmt: skip
+def test_a_program_beside_the_script_may_compute_its_loss_in_pieces(
+    folder: ReadFolder, program: str, source: str, verdict: str
+) -> None:
+    command = TRAINER.replace("train.py", program) + " --bf16 --per_device_train_batch_size 64"
+    path = program if program.endswith(".py") else "own/train.py"
+    result = judged(folder({"a.sh": command, path: source}, gpus=1), "1xH100")
+    assert result.verdict == verdict

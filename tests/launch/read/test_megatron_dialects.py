@@ -125,3 +125,41 @@ def test_unknown_options_by_the_thousand_are_named_once(folder: ReadFolder) -> N
     more = " ".join(f"--micro-batch-size-of-{number:04} 1" for number in range(2_000))
     found = folder(script(f"{SMALL} {more} {more}"))
     assert sum(problem.rule == "unknown-option" for problem in found.problems) == 50
+
+
+@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun --nproc_per_node 8"])
+@pytest.mark.parametrize(
+    ("options", "zero", "framework"),
+    [
+        ("--deepspeed --zero-stage 1", 1, "megatron-deepspeed"),
+        ("--deepspeed --zero-stage 0", 1, "megatron-deepspeed"),  # bf16's optimizer shares
+        ("--zero-stage 1", 0, "megatron-lm-2022"),
+        ("--valid-weighted-split-paths-path x", 0, "megatron-lm-2022"),
+        ("--valid-weighted-split-paths-path x --use-distributed-optimizer", 1, "megatron-lm-2022"),
+    ],
+)
+def test_without_its_switch_deepspeed_shares_nothing_out(
+    folder: ReadFolder, launcher: str, options: str, zero: int, framework: str
+) -> None:
+    found = folder({"a.sh": f"{launcher} pretrain_gpt.py {SMALL} {options}"}, gpus=8)
+    assert (found.zero, found.framework) == (zero, framework)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--position-embedding-type alibi", ""),
+        ("--tokenizer-type OwnTokenizer", ""),
+        ("--position-embedding-type own", "own: a value of that fork, not modelled"),
+    ],
+)
+def test_values_of_a_fork_that_are_read_keep_no_prediction_back(
+    folder: ReadFolder, options: str, says: str
+) -> None:
+    """A fork's parser around the script has all three; what the first two change is counted."""
+    parser = 'choices=["alibi", "OwnTokenizer", "own"]\n'
+    words = SMALL.replace("--position-embedding-type rope", "")
+    command = f"torchrun --nproc_per_node 8 pretrain_gpt.py {words} {options}"
+    found = folder({"a.sh": command, "megatron/training/arguments.py": parser}, gpus=8)
+    assert says in refusals(found)
+    assert bool(refusals(found)) is bool(says)

@@ -112,7 +112,7 @@ def test_the_same_note_of_several_lines_is_one(folder: ReadFolder) -> None:
 def test_what_would_tell_several_things_is_asked_for_once(folder: ReadFolder) -> None:
     said = verdict(judged(folder({"a.sh": "torchrun pretrain_gpt.py $ALL --bf16\n"})))
     assert said.count("--env ALL=VALUE") == 1
-    assert "--micro-batch-size is missing; the model is not known" in said
+    assert "--micro-batch-size is missing. The model is not known" in said
 
 
 def test_files_beside_are_read(folder: ReadFolder) -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from planner.launch.read.found import Found
+from tests.launch.check.conftest import SMALL
 from tests.launch.read.conftest import ReadFolder, judged
 
 _RUN = "torchrun --nproc_per_node 8 pretrain_gpt.py"
@@ -187,3 +188,16 @@ def test_options_that_a_fork_spells_with_underscores(folder: ReadFolder, program
     found = folder({"a.sh": f"torchrun --nproc_per_node 8 {program} {options}\n"})
     assert (found.tp, found.mbs, found.shape and found.shape.layers) == (2, 2, 16)
     assert judged(found).plan is not None
+
+
+@pytest.mark.parametrize("test", ['[ "$KIND" = a ]', "[[ $KIND == a ]]", '[ "$1" = a ]'])
+def test_what_a_branch_sets_is_not_asked_for_beside_it(folder: ReadFolder, test: str) -> None:
+    """Its own value would hide the branch; the answer to the branch is enough."""
+    words, precision = SMALL.replace("--bf16", ""), "--bf16"
+    text = f"if {test}; then\nMORE='{precision}'\nfi\ntorchrun pretrain_gpt.py {words} $MORE\n"
+    asked = [item for item in folder({"a.sh": text}).problems if item.severity == "missing"]
+    assert [item.rule for item in asked] == ["undecided-branch"]
+    assert not any("MORE" in item.fix for item in asked)
+    name, _, value = asked[0].fix.removeprefix("--env ").partition("=")
+    answered = folder({"a.sh": text}, environment={name: value})
+    assert not [item for item in answered.problems if item.severity in ("missing", "error")]

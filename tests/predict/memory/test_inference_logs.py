@@ -96,7 +96,7 @@ def test_the_interval_widens_where_nothing_was_logged() -> None:
     assert known.uncovered == ()
     # A share of the room that was measured, not bytes.
     assert 0 < known.median_error < 0.05
-    assert "cdna3 GPUs" in other.uncovered
+    assert "CDNA3 GPUs" in other.uncovered
     assert other.low <= known.low
     assert other.high >= known.high
     wide = Deployment(

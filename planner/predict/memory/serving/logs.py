@@ -22,6 +22,7 @@ from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import ENGINES, GIB
 from planner.predict.memory.serving.formats import kv_format, weight_format
 from planner.predict.memory.serving.stage import ServingStageMemory, stage_memory, tokens_of
+from planner.predict.uncertainty.families import architecture_text
 
 _FILE = Path(__file__).with_name("serving_logs.csv")
 _LOW, _HIGH = 0.1, 0.9
@@ -199,7 +200,7 @@ def _traits(deployment: Deployment) -> tuple[str, ...]:
         ("data-parallel attention", deployment.dp),
     )
     return (
-        f"{deployment.gpu.architecture} GPUs",
+        f"{architecture_text(deployment.gpu.architecture)} GPUs",
         attention,
         f"{deployment.weights.name} weights",
         f"{deployment.kv.name} KV cache",

@@ -14,7 +14,7 @@ _SIMPLE: Mapping[str, str] = {
 }  # fmt: skip
 _LEFT_ALONE = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
 _ATTENTION = ("self_attn", "attention", "q_proj", "qkv_proj")
-_OF_BITS: Mapping[tuple[str, int], str] = {
+_OF_BITS: Mapping[tuple[str, object], str] = {
     ("int", 4): "int4", ("int", 8): "int8", ("float", 8): "fp8", ("float", 4): "nvfp4",
 }  # fmt: skip
 

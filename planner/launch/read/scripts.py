@@ -1,0 +1,142 @@
+"""The commands of all scripts of a launch, in one shell, and the files that they would write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hardware.errors import HardwareError
+from planner.job.errors import CannotTellError, UsageError
+from planner.launch.read.beside import beside
+from planner.launch.read.command import LaunchCommand, hidden_program, made_launch, split_command
+from planner.launch.read.detect import file_kind
+from planner.launch.read.embedded import embedded_environment, embedded_texts
+from planner.launch.read.found import Hints, Problem
+from planner.launch.read.machine import machine_variables
+from planner.launch.read.opened import Opened, open_file
+from planner.launch.read.shell import read_script
+from planner.launch.read.shell_calls import script_call
+from planner.launch.read.shell_state import Command, Shell
+from planner.launch.read.text import Files, Text, Word
+
+
+def read_shells(read: Opened, hints: Hints) -> None:
+    """Commands of all scripts, in one shell; files that they would write join the others."""
+    for path in read.of_kind("arguments"):
+        text = _blank_comments(read.texts[path])
+        read.commands.append(made_launch([Word(word, word.span()) for word in text.split()], path))
+    shell = _walked(read, hints, hopeful=read.hopeful)
+    if not any(split_command(command) for command in shell.commands) and not read.chosen:
+        again = _walked(read, hints, hopeful=True)
+        read.hopeful = len(again.commands) > len(shell.commands)
+        shell = again if read.hopeful else shell
+    read.undecided = shell.undecided
+    for command in shell.commands:
+        found = split_command(command)
+        if found is not None:
+            read.commands.append(found)
+        elif why := hidden_program(command):
+            read.hidden.append(f"the program that line {command.line} starts is {why}")
+        elif (call := script_call(command.words)) is not None:
+            read.absent.append(call.name.known.rpartition("/")[2])
+    if not read.commands:
+        read.commands += _of_a_pair(read)
+    read.submitted = shell.submitted
+    for path, text in shell.written.items():
+        _add_written(path, text, read)
+    for place, what in shell.errors:
+        said = f"syntax: {what}; bash may read it otherwise"
+        read.problems.append(Problem("shell-syntax", said, "warning", (place,)))
+    for note in _noted_once(shell.notes):
+        read.problems.append(Problem("shell-not-followed", note, "note"))
+
+
+def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
+    """The command that starts a Trainer's settings under accelerate's: the two that were given."""
+    sharding = read.of_kind("accelerate")
+    settings = read.of_kind("trainer", "llamafactory", "axolotl")
+    if len(sharding) == len(settings) == 1:
+        words = ("accelerate", "launch", "--config_file", sharding[0], "train.py", settings[0])
+        command = Command(tuple(Word(Text.made(word)) for word in words), {}, sharding[0], 1)
+        found = split_command(command)
+        yield from () if found is None else (found,)
+
+
+def _noted_once(notes: Sequence[str]) -> Iterator[str]:
+    """Notes, those of the same on several lines as one."""
+    lines: dict[str, list[str]] = {}
+    for note in dict.fromkeys(notes):
+        match = re.fullmatch(r"line (\d+): (.*)", note, re.DOTALL)
+        lines.setdefault(match[2] if match else note, []).extend([match[1]] if match else [])
+    for text, found in lines.items():
+        several = "s" if len(found) > 1 else ""
+        yield f"line{several} {', '.join(found)}: {text}" if found else text
+
+
+def starting_scripts(paths: Sequence[Path]) -> list[Path]:
+    """Those of several scripts and jobs that none of the others starts or reads; all of them where
+    each is started. CannotTellError as `read_launch`."""
+    read = Opened(Files())
+    for path in paths:
+        open_file(path, read)
+    for hopeful in (False, True):
+        _walked(read, Hints(), hopeful=hopeful)
+    first = read.not_opened([str(path) for path in paths])
+    return [Path(path) for path in first] or list(paths)
+
+
+def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Shell:
+    """One shell that has read all scripts; `hopeful`: tests beyond reading are taken as met."""
+    given = read.of_kind("shell")
+    shell = _shell_of(given, read, hints, hopeful=hopeful)
+    # One that another starts is read there, with what it is given there, and only there.
+    first = read.not_opened(given)
+    if first and len(first) < len(given):
+        shell = _shell_of(first, read, hints, hopeful=hopeful)
+    for path in read.of_kind("job"):
+        environment = embedded_environment(read.texts[path])
+        shell.variables |= environment
+        shell.exported |= environment.keys()
+        for embedded_text in embedded_texts(read.texts[path]):
+            if embedded_text.name:
+                shell.written[embedded_text.name] = embedded_text.text
+            else:
+                with shell.process():
+                    read_script(shell, embedded_text.text)
+    return shell
+
+
+def _shell_of(paths: Sequence[str], read: Opened, hints: Hints, *, hopeful: bool) -> Shell:
+    """One shell that has read scripts one after another."""
+    shell = Shell(
+        read.files, hints.environment, open_file=read.open_beside,
+        has_file=lambda name, script: beside(name, Path(script).parent) is not None,
+        hopeful=hopeful, chosen=read.chosen,
+        machine=machine_variables(hints.nodes, hints.gpus_per_node),
+    )  # fmt: skip
+    for path in paths:
+        with shell.process():
+            read_script(shell, read.texts[path])
+    return shell
+
+
+def _blank_comments(text: Text) -> Text:
+    """A list of arguments with its comments, continuation marks and quotes blanked out."""
+    plain = re.sub(r"(?m)^\s*#.*$|(?<=\s)#.*$", lambda item: " " * len(item[0]), text.value)
+    plain = re.sub(r"\\\n", "  ", plain)
+    return Text(plain, text.origin)
+
+
+def _add_written(path: str, text: Text, read: Opened) -> None:
+    """A file that a script writes (a here-document), if it is one that can be read."""
+    read.files.written[path] = text
+    if path.endswith(".py"):
+        read.programs[Path(path).name] = text.value
+    try:
+        kind = file_kind(path, text.value)
+    except (UsageError, CannotTellError, HardwareError):
+        return
+    if kind not in (None, "shell", "arguments", "plan", "job") and path not in read.kinds:
+        read.kinds[path] = kind
+        read.texts[path] = text
