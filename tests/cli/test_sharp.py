@@ -41,7 +41,7 @@ def test_other_writers_say_that_they_cannot(run: Run, tmp_path: Path) -> None:
     ("gpus", "words"),
     [
         ("32xaws-p5", "only InfiniBand switches reduce"),
-        ("32xMI300X", "NVIDIA GPUs alone"),
+        ("32xMI300X", "primus cannot name the communicator"),
         ("16xdgx-1v", "HDR (200 Gb/s)"),
     ],
 )

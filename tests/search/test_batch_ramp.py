@@ -46,7 +46,7 @@ def test_every_plan_of_a_search_can_run_the_whole_ramp() -> None:
 
 
 def test_degrees_that_a_batch_of_it_cannot_have_are_refused_with_what_can() -> None:
-    with pytest.raises(UsageError, match=r"16 to 64 sequences.*must divide 8.*\[batch-ramp\]"):
+    with pytest.raises(UsageError, match=r"batch of 40 sequences.*must divide 8.*\[batch-ramp\]"):
         evaluate(RAMP, Degrees(tp=1, dp=8, zero=1, mbs=2, grad_acc=4))
 
 

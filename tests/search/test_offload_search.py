@@ -258,7 +258,7 @@ def test_only_a_search_takes_an_open_share() -> None:
         find_plans(SMALL.model_copy(update={"gpus": "8xH100+8xA100"}))
 
 
-@pytest.mark.parametrize("name", ["nanotron", "torchtune"])
+@pytest.mark.parametrize("name", ["nanotron", "nanogpt"])
 def test_frameworks_without_offload_refuse_it(name: str) -> None:
     request = SMALL.model_copy(update={"framework": name, "without": ()})
     with pytest.raises(UsageError, match=rf"{name} keeps optimizer states .*optimizer-offload"):
