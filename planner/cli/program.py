@@ -130,7 +130,9 @@ def _demand_text(argument: str, before: str) -> None:
     characters, which no name holds. `before`: the argument before it."""
     if before not in _SCRIPT_TEXT and not argument.startswith(_SCRIPT_TEXT):
         try:
-            demand_plain(argument, "the argument")
+            demand_plain(
+                argument, f"the value of {before}" if before[:1] == "-" else "the argument"
+            )
         except ValueError as error:
             raise CommandRefusal(str(error), ExitStatus.WRONG_INPUT) from None
     if "\0" in argument or (
