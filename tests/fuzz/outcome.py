@@ -103,5 +103,6 @@ def _names_one(message: str, given: Sequence[str]) -> bool:
     ):
         return True
     said = set(_WORD.findall(message.lower()))
-    meant = {word for text in given for word in _WORD.findall(text.lower()[:400])}
+    shown = (*given, *map(ascii, given))  # What is no text is told escaped.
+    meant = {word for text in shown for word in _WORD.findall(text.lower()[:400])}
     return not meant or any(a == b or (len(a) > 3 and a[:40] in b) for a in meant for b in said)
