@@ -205,7 +205,7 @@ def _if(has: Callable[[ModelSpec], object], phrase: str) -> Phrase:
 
 
 def constants(model: ModelSpec) -> str | None:
-    """What of the model only transformers has."""
+    """Features of the model that only transformers has."""
     return ", ".join(f"{key} = {value}" for key, value in model.constants) or None
 
 

@@ -215,7 +215,7 @@ def _of_the_plan(launch: Launch) -> dict[str, Value]:
 
 
 def _rounding(launch: Launch) -> str:
-    """What of a plan reaches further."""
+    """The parts of a plan that reach further."""
     used = load_framework(launch.request.framework).techniques
     words = [
         one.words for one in used if one.effect == "numerics" and one.name in launch.plan.techniques

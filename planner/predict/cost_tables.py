@@ -41,7 +41,7 @@ def usual_dispatcher(architecture: str) -> str:
 
 
 def dispatcher(job: Job) -> str:
-    """Whose kernels send tokens to experts; empty: an all-to-all does."""
+    """Expert-dispatch library; empty means a plain all-to-all."""
     kernels = job.framework.kernels
     usual = usual_dispatcher(job.cluster.gpu.architecture)
     return (kernels.dispatcher or usual) if kernels.dispatch_deduplicates else ""

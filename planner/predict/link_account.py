@@ -170,7 +170,7 @@ def _within(seconds: float, most: float) -> float:
 
 
 def _waiting(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """Whose exchanges make most of a difference: `EP`, `EP, DP`."""
+    """The groups whose exchanges make most of a difference, as `EP` or `EP, DP`."""
     gains = {TRAFFIC[name]: before[name] - after[name] for name in TRAFFIC}
     whole = sum(gain for gain in gains.values() if gain > 0.0)
     named = [one for one, gain in gains.items() if whole and gain >= _LEAST_TRAFFIC * whole]

@@ -112,7 +112,8 @@ def _explained(
 
 
 def unmodelled_savings(lightest: Plan, job: Job) -> tuple[str, ...]:
-    """What of the framework is not modelled, if all of it might make the lightest plan fit."""
+    """Savings of the framework that are not modelled, if together they might make the lightest
+    plan fit."""
     savings = job.framework.unmodelled_savings
     terms = {term for saving in savings for term in saving.terms}
     stage = lightest.stages[lightest.heaviest_stage]

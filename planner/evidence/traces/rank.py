@@ -268,7 +268,7 @@ def length(spans: Spans) -> float:
 
 
 def complement(spans: Spans, start: float, end: float) -> Spans:
-    """What of [start, end] disjoint spans within it leave."""
+    """The parts of [start, end] that disjoint spans within it leave free."""
     edges = np.concatenate([[start], spans.ravel(), [end]]).reshape(-1, 2)
     return edges[edges[:, 1] > edges[:, 0]]
 

@@ -106,7 +106,7 @@ class Kernels(Frozen):
     """A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
     for each of its experts."""
     dispatcher: Literal["", "deepep", "hybridep"] = ""
-    """Whose kernels these are. Empty: HybridEP's on Blackwell, DeepEP's elsewhere."""
+    """Expert-dispatch library. Empty means HybridEP on Blackwell and DeepEP elsewhere."""
     overlap_keeps_chunk: bool = False
     """The forward of one chunk runs beside the backward of another, which gives back what its
     layers keep only as a whole. Source: Megatron-Core before 0.16,

@@ -16,7 +16,7 @@ _OFF = ("", "false", "0", "none", "no", "{}", "[]")
 
 
 def program_of(program: Program, named: Named, launch: LaunchCommand | None) -> Program:
-    """Whose defaults the settings have, also where a command states them all."""
+    """The program whose defaults the settings have, also where a command states them all."""
     name = launch.program if launch is not None else ""
     if "finetuning_type" in named or name.endswith("llamafactory-cli"):
         return "llamafactory"

@@ -92,7 +92,7 @@ class MegatronReader:
         self.problems += dialect_note(self.arguments, self.dialect)
 
     def _dialect(self) -> Dialect:
-        """Whose options they are."""
+        """The Megatron whose options these are."""
         return dialect_of(self.arguments, self.launch)
 
     def found(self) -> Found:

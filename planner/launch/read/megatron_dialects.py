@@ -76,7 +76,7 @@ _OTHER_MODELS = re.compile(
 
 
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
-    """Whose options they are."""
+    """The Megatron whose options these are."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
     # Options that no parser known here has, and that are no slip of core's.
     named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES)

@@ -54,7 +54,7 @@ class Move:
 
     @property
     def learns(self) -> str:
-        """What of the training changes, so that another model comes out; empty for nothing."""
+        """The part of the training that changes, so that another model comes out; empty if none."""
         return ", ".join(dict.fromkeys(change.learns for change in self.changes if change.learns))
 
     @property
