@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from planner.launch.megatron_table import option
-from planner.launch.options import MEGATRON_RECOMPUTE
+from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
@@ -63,7 +63,7 @@ _PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py")
 # Choices that a fork's parser takes from a field's type stand here.
 _FIELDS = ("megatron/core/transformer/transformer_config.py",)
 # Values of forks that are read. A tokenizer changes the vocabulary alone, which is asked for.
-_READ_VALUES = (("position-embedding-type", "alibi"),)
+_READ_VALUES = ((option("position"), "alibi"),)
 # Programs whose options are pretrain_gpt.py's and no others.
 _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
 # Parts of a program's name that say that it trains no decoder of text.
@@ -119,7 +119,7 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
         value = str(arguments.given[name].value)
         words = f"--{name} {value}: a value of that fork, not modelled"
         at = arguments.problems.index(problem)
-        if name == "tokenizer-type" or (name, value) in _READ_VALUES:
+        if name == MEGATRON["tokenizer-kind"].name or (name, value) in _READ_VALUES:
             del arguments.problems[at]
             continue
         arguments.problems[at] = arguments.unpredictable(words, name)
