@@ -16,7 +16,7 @@ from planner.job.batch_ramp import Batch, read_ramp
 from planner.job.bounds import LONGEST_SEQ, MOST_MTP_LAYERS, MOST_SEQUENCES
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
-from planner.job.frameworks.names import profile_named
+from planner.job.frameworks.names import profile_named, profile_on
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
     OptimizerKernel,
@@ -24,7 +24,6 @@ from planner.job.frameworks.profile import (
     frameworks_with,
 )
 from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
-from planner.job.frameworks.targets import profile_on
 from planner.job.frameworks.techniques import TechniqueDecision, decide
 from planner.job.frameworks.workspaces import workspace_bytes
 from planner.job.job import (

@@ -10,6 +10,7 @@ import pytest
 from hardware.load import gpu_names, load_gpu
 from planner.job.errors import UsageError
 from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import target_of_profile
 from planner.job.frameworks.targets import TARGETS
 from planner.job.request import Request
 from planner.launch.contract import Launch
@@ -33,9 +34,7 @@ def on_amd(launch: Launch) -> Launch:
 
 def runs_on_amd(framework: str) -> bool:
     """Whether the framework, or another in its place, has a release for AMD's GPUs."""
-    target = next(
-        (one for one in TARGETS.values() if framework in (one.profile, *one.variants)), None
-    )
+    target = target_of_profile(framework)
     return target is None or not target.cuda or bool(target.on_amd)
 
 

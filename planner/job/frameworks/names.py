@@ -110,6 +110,20 @@ def target_of_profile(profile: str) -> Target | None:
     return next(targets, None)
 
 
+def profile_on(profile: str, gpu: str, vendor: str) -> str:
+    """The profile that a job of one takes on a vendor's GPUs: itself, or that of the framework in
+    its place. UsageError where the framework has no release for them."""
+    target = target_of_profile(profile)
+    if target is None or not target.cuda or vendor != "amd":
+        return profile
+    if target.on_amd:
+        return target.on_amd
+    raise UsageError(
+        f"--framework {profile} does not start on {gpu}: {target.cuda}; give --framework primus, "
+        "torchtitan, deepspeed or accelerate  [framework-vendor]"
+    )
+
+
 def family_named(name: str) -> str:
     """The family of files that a framework is launched with. UsageError where none is read."""
     if name.strip().lower() == PLAN_FILES:

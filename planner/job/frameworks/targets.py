@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.job.errors import UsageError
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -67,19 +65,3 @@ def targets_by_profile() -> dict[str, list[str]]:
         for profile in (target.profile, *target.variants):
             found.setdefault(profile, []).append(target.name)
     return found
-
-
-def profile_on(profile: str, gpu: str, vendor: str) -> str:
-    """The profile that a job of one takes on a vendor's GPUs: itself, or that of the framework in
-    its place. UsageError where the framework has no release for them."""
-    target = next(
-        (one for one in TARGETS.values() if profile in (one.profile, *one.variants)), None
-    )
-    if target is None or not target.cuda or vendor != "amd":
-        return profile
-    if target.on_amd:
-        return target.on_amd
-    raise UsageError(
-        f"--framework {profile} does not start on {gpu}: {target.cuda}; give --framework primus, "
-        "torchtitan, deepspeed or accelerate  [framework-vendor]"
-    )
