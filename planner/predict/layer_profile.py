@@ -14,13 +14,14 @@ import numpy as np
 from hardware.frozen import Frozen
 from planner.cost import fields as f
 from planner.cost._jit import Rows, record, rows
+from planner.cost.codes import CollectiveKind, Group, OpKind
 from planner.cost.piece_compute import op_seconds
 from planner.cost.piece_traffic import collective_bytes, degree_and_stride, row_stream
 from planner.cost.schedule import microbatch_share
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from planner.predict.layouts import kernel_layout, plain_context, plan_layout
-from planner.predict.ops.rows import CollectiveKind, Group, OpKind, Piece
+from planner.predict.ops.rows import Piece
 from planner.predict.plan import Plan
 from planner.predict.shapes import given_columns
 
