@@ -1,4 +1,4 @@
-"""What reading a launch may take: scripts are programs, and some never end."""
+"""What reading a script or a program may take: some of them never end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.job.errors import CannotTellError
-
-MOST_BYTES = 2**20
 MOST_STEPS = 200_000
-# Keys of a configuration file, of which each unknown one is looked at.
-MOST_SETTINGS = 2_000
 MOST_CHARACTERS = 8 * 2**20
 DEEPEST = 100
 # Functions that call functions, commands inside words.
@@ -22,9 +17,13 @@ MOST_SECONDS = 10.0
 _STEPS_A_LOOK = 512
 
 
+class LimitError(Exception):
+    """Reading would take more than its limits allow; the text says which limit it is."""
+
+
 @dataclass
 class Limits:
-    """How far the reading of one launch's scripts has come; CannotTellError at its limits."""
+    """How far the reading of one launch's scripts has come; LimitError at its limits."""
 
     steps: int = 0
     characters: int = 0
@@ -73,7 +72,4 @@ class Limits:
 
 
 def _stop(limit: str) -> None:
-    raise CannotTellError(
-        f"the script is not read to its end: {limit}; give the arguments of its training command "
-        "in a file of their own, or set what it computes with --env NAME=VALUE"
-    )
+    raise LimitError(limit)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.launch.read.shell import read_script
-from planner.launch.read.shell_expansions import evaluate_arithmetic
-from planner.launch.read.shell_state import Shell
-from planner.launch.read.text import Files, SourceFile, Span
+from planner.launch.languages.shell.expansions import evaluate_arithmetic
+from planner.launch.languages.shell.script import read_script
+from planner.launch.languages.shell.state import Shell
+from planner.launch.languages.text import Files, SourceFile, Span
 
 
 def shell_of(text: str, **given: str) -> Shell:
