@@ -1,7 +1,7 @@
 """Reader of training recipes in Python: Megatron-Bridge's and NeMo 2's, read and never run.
 
-What the recipe's function would return is worked out (`planner.launch.languages.python`) as far as its
-source and that of what it calls is there. Its fields are Megatron-Bridge's overrides under
+What the recipe's function would return is worked out (`planner.launch.languages.python`) as far as
+its source and that of what it calls is there. Its fields are Megatron-Bridge's overrides under
 other names, so they are read as those.
 """
 
