@@ -100,7 +100,8 @@ def _plain_numbers(codes: EnumMeta) -> ModuleType:
     """The members of an enumeration as whole numbers: to numba a member has a type of its own, for
     which it would compile every function that takes one once more."""
     numbers = ModuleType(codes.__name__)
-    vars(numbers).update((name, int(member.value)) for name, member in codes.__members__.items())
+    members: dict[str, int] = dict(codes.__members__)
+    vars(numbers).update((name, int(member)) for name, member in members.items())
     return numbers
 
 
