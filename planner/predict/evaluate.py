@@ -15,9 +15,9 @@ from planner.job.recomputation import layer_modes
 from planner.job.recompute import Recomputed, demand_parts
 from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel, Factors
+from planner.predict.configuration import even_layout, in_mode, plain_context
 from planner.predict.costed_plan import job_plan
 from planner.predict.layout_wording import layout_problems
-from planner.predict.layouts import even_layout, in_mode, plain_context
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import broken_rules, given_columns
 
