@@ -9,6 +9,7 @@ from pathlib import Path
 
 from planner.job.frameworks import load_framework
 from planner.job.request import Request
+from planner.launch.languages.text import HOLE, Files, Text, digits
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON, NANOTRON
 from planner.launch.read.accelerate import AccelerateReader, deepspeed_in
@@ -33,7 +34,6 @@ from planner.launch.read.megatron_attributes import (
 )
 from planner.launch.read.nanotron import NanotronReader
 from planner.launch.read.recipe import read_recipe
-from planner.launch.read.text import HOLE, Files, Text, digits
 from planner.launch.read.torchtitan import read_torchtitan
 from planner.launch.read.torchtitan_python import read_torchtitan_python
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.launch.languages.text import digits
 from planner.launch.options import DEEPSPEED
 from planner.launch.read.accelerate import AccelerateReader
 from planner.launch.read.beside import source_beside
@@ -26,7 +27,6 @@ from planner.launch.read.hf_lengths import lengths_assumed
 from planner.launch.read.hf_own import effects_of, own_loss, own_options
 from planner.launch.read.hf_refusals import refusals_of
 from planner.launch.read.hf_values import Program, is_on, program_of, value_of
-from planner.launch.read.text import digits
 
 # TrainingArguments' own micro-batch, and those of programs that have another.
 _TRAINER_BATCH = 8

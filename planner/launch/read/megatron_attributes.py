@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.errors import UsageError
+from planner.launch.languages.text import HOLE, Files, Hole, Text, Word, digits
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.beside import source_beside
@@ -27,7 +28,6 @@ from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options, other_options
 from planner.launch.read.megatron_dialects import CORE, Dialect, other_model
 from planner.launch.read.names import meanings
-from planner.launch.read.text import HOLE, Files, Hole, Text, Word, digits
 from planner.launch.read.torchtitan import TorchtitanReader
 from planner.launch.read.torchtitan_sources import unknown_keys
 

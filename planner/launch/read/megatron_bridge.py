@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.launch import megatron_table as table
+from planner.launch.languages.text import Text, Word
 from planner.launch.megatron_bridge import RECIPES, field_of, fields_of, schema
 from planner.launch.megatron_table import MEGATRON, option
 from planner.launch.options import MEGATRON as OPTIONS
@@ -23,7 +24,6 @@ from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options
 from planner.launch.read.megatron_dialects import CORE, Dialect
-from planner.launch.read.text import Text, Word
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
 _FEWEST = 2
