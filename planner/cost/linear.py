@@ -23,6 +23,7 @@ from planner.cost.passes import (
 )
 from planner.cost.step import slowdown
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.terms import constant_seconds
 from planner.cost.update import extra_update_seconds
 
 # --- per piece: one more of it on a stage adds ---------------------------------------------------
@@ -180,7 +181,7 @@ def layout_terms(
     traffic_terms(costs, key, grid, job, framework, network, terms, scalars)
     exposed_s = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
     table_s = table_reduction_seconds(costs, key, grid, job, framework, network)
-    scalars[SCALAR_FIXED_S] = framework.host_step_s + pipeline_traffic_seconds(
+    scalars[SCALAR_FIXED_S] = sum(constant_seconds(framework)) + pipeline_traffic_seconds(
         exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.

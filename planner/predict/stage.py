@@ -21,9 +21,7 @@ from planner.cost.phase_records import (
     LAYER_SECOND,
     LayerMaxima,
     LayerParts,
-    MovingTerms,
     Pass,
-    PhaseTerms,
 )
 from planner.cost.phases import at_rest, gives_back, phase_terms
 from planner.cost.schedule import Held, held_microbatches
@@ -37,6 +35,7 @@ from planner.cost.stage import (
     stage_memory,
 )
 from planner.cost.tables import Array
+from planner.cost.terms import MovingTerms, PhaseTerms
 from planner.predict.cost_model import LayoutInputs
 
 _INSIDE = (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)

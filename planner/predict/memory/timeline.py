@@ -23,14 +23,12 @@ from planner.cost.phase_records import (
     MTP,
     OPTIMIZER,
     KeptCopies,
-    MovingTerms,
     Pass,
-    PhaseTerms,
-    RestingTerms,
     in_update,
     total_bytes,
 )
 from planner.cost.phases import kept_copies, on_their_way
+from planner.cost.terms import MovingTerms, PhaseTerms, RestingTerms
 from planner.predict.stage import OneLayer, Stage
 
 # Words for people of each term, by its name.
