@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TimeTerm
+from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TRAFFIC_TERMS, StageTerm, TimeTerm
 
 
 def record_of(*columns: str, **wide: int) -> np.dtype[Any]:
@@ -221,9 +221,33 @@ _number("STEP_", (term.name for term in TIME_TERMS if term.of == "constant"), ST
 _number("STAGE_", (term.name for term in MEMORY_TERMS), STAGE_TERMS)
 
 
-def step_columns(terms: Iterable[TimeTerm]) -> list[int]:
-    """The columns of some terms of a step."""
-    return [STEP_TIME + 1 + TIME_TERMS.index(term) for term in terms]
+def _columns(terms: Iterable[StageTerm | TimeTerm], first: int) -> dict[str, int]:
+    return {term.field: first + at for at, term in enumerate(terms)}
+
+
+# Columns of the terms of a step and of a stage by their fields in plans.
+TIME_COLUMNS = _columns(TIME_TERMS, STEP_TIME + 1)
+MEMORY_COLUMNS = _columns(MEMORY_TERMS, STAGE_TERMS)
+
+
+def traced_columns(line: str) -> list[int]:
+    """Columns of the terms of a step that one line of a trace counts."""
+    return [TIME_COLUMNS[term.field] for term in TIME_TERMS if term.traced == line]
+
+
+def _pass_columns(name: str) -> list[int]:
+    """Columns of a pass of a piece: compute, and exposed traffic by term; copies to the host
+    apart."""
+    columns = {f"PIECE_{name}_{term.name.upper()}" for term in TRAFFIC_TERMS}
+    return [globals()[f"PIECE_{name}"], *(globals()[one] for one in globals() if one in columns)]
+
+
+FORWARD_COLUMNS, BACKWARD_COLUMNS, RECOMPUTE_COLUMNS = map(
+    _pass_columns, ("FORWARD", "BACKWARD", "RECOMPUTE")
+)
+# Those of a step that are exposed communication, and those of the passes of its slowest stage.
+STEP_EXPOSED = [TIME_COLUMNS[term.field] for term in TRAFFIC_TERMS]
+STEP_PASSES = [TIME_COLUMNS[term.field] for term in TIME_TERMS if term.of == "passes"]
 
 
 if TYPE_CHECKING:

@@ -41,7 +41,12 @@ TERM_TAKEN_BACKWARD = 7
 TERM_SHARED = 8
 TERM_WEIGHT = 9  # of TERM_BACKWARD, gradients of weights
 TERM_COLUMNS = 10
-TIME_TERMS = tuple(range(TERM_WEIGHT))
+# What takes time: of a micro-batch's passes, which two copies of a model share, and of the
+# parameters alone.
+BOTH_PASSES = (TERM_FORWARD, TERM_BACKWARD)
+PASS_TERMS = (*BOTH_PASSES, TERM_RECOMPUTE, TERM_TAKEN_FORWARD, TERM_TAKEN_BACKWARD)
+PARAMETER_TERMS = (TERM_OPTIMIZER, TERM_REDUCE, TERM_ALL_GATHER)
+TIME_TERMS = tuple(sorted((*PASS_TERMS, *PARAMETER_TERMS, TERM_SHARED)))
 
 # --- per shape -----------------------------------------------------------------------------------
 SCALAR_FIXED_S = 0  # exposed transfers between stages, and the host

@@ -20,7 +20,7 @@ MEMORY_GROUPS = (
     "weights", "optimizer", "gradients", "activations kept", "working set, recomputed",
     "logits and loss", "other tensors", "beside the tensors",
 )  # fmt: skip
-OTHER_TENSORS = "other tensors"
+OTHER_TENSORS, BESIDE_TENSORS = MEMORY_GROUPS[-2:]
 
 
 class MemoryTerm(NamedTuple):
@@ -68,9 +68,9 @@ MEMORY_TERMS = (
     StageTerm("logits", "logits and loss", "logits and loss", "", "activations"),
     StageTerm("gather_buffers", "gathered parameters (ZeRO-3)", "weights", "", "weights"),
     StageTerm("optimizer_temporary", "optimizer temporaries", "optimizer", "", "optimizer"),
-    StageTerm("fragmentation", "allocator rounding and fragmentation", "beside the tensors"),
-    StageTerm("communication", "communication buffers", "beside the tensors"),
-    StageTerm("context", "CUDA context and libraries", "beside the tensors"),
+    StageTerm("fragmentation", "allocator rounding and fragmentation", BESIDE_TENSORS),
+    StageTerm("communication", "communication buffers", BESIDE_TENSORS),
+    StageTerm("context", "CUDA context and libraries", BESIDE_TENSORS),
 )
 
 
@@ -138,6 +138,11 @@ def _terms(kind: type[Any]) -> dict[str, MemoryTerm]:
 RESTING_TERMS, MOVING_TERMS = _terms(RestingTerms), _terms(MovingTerms)
 # All of them by name, as reports call them; the place of each in `MEMORY_TERMS`.
 LIVE_TERMS = {name.replace("_", " "): term for name, term in (RESTING_TERMS | MOVING_TERMS).items()}
+# What lies outside them by name, communicators and blocks of the update apart.
+OUTSIDE_TERMS = {
+    "fragmentation": MemoryTerm("rounding, fragmentation", "fragmentation", BESIDE_TENSORS),
+    "context": MemoryTerm("CUDA context, libraries", "context", BESIDE_TENSORS),
+}
 _PLACES = {term.name: place for place, term in enumerate(MEMORY_TERMS)}
 RESTING_PLACES = tuple(_PLACES[term.stage] for term in RESTING_TERMS.values())
 MOVING_PLACES = tuple(_PLACES[term.stage] for term in MOVING_TERMS.values())

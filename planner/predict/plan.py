@@ -80,8 +80,9 @@ def with_terms(terms: Iterable[StageTerm | TimeTerm]) -> Callable[[type[Kind]], 
     }
 
     def made(kind: type[Kind]) -> type[Kind]:
-        named = {"__doc__": kind.__doc__, "__module__": kind.__module__}
-        return create_model(kind.__name__, __base__=kind, **named, **fields)
+        return create_model(
+            kind.__name__, __base__=kind, __doc__=kind.__doc__, __module__=kind.__module__, **fields
+        )
 
     return made
 
