@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from planner.cost.terms import MEMORY_GROUPS
 from planner.job.request import Request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
