@@ -6,7 +6,6 @@ from planner.job.frameworks.techniques import Technique
 from planner.job.job import Job
 from planner.job.technique_rules import technique_conditions
 from planner.predict.configuration import degree_columns
-from planner.predict.cost_tables import usual_dispatcher
 from planner.predict.plan import Degrees
 from planner.predict.shapes import rule_context
 
@@ -31,7 +30,7 @@ def technique_flags(job: Job, names: tuple[str, ...]) -> str:
 
 def flags_for(job: Job, technique: Technique) -> str:
     """The flags of a technique for a job."""
-    backend = usual_dispatcher(job.cluster.gpu.architecture)
+    backend = job.cluster.gpu.traits.dispatcher
     return technique.flags.format(dispatcher=backend, graphed=_graphed(job))
 
 

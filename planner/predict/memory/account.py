@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from planner.cost import fields as f
 from planner.cost.memory import (
     COMMUNICATORS,
     communicator_sizes,
@@ -84,7 +85,7 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
         stage.index,
         configuration.layout.stage_layers[stage.index],
         row.in_flight,
-        _gaps(stage, row) | {"context": row.context} | communicating,
+        _gaps(stage, row) | {"context": row.terms[f.STAGE_CONTEXT]} | communicating,
         float(row.allocated),
         float(row.peak),
         stage,
@@ -93,7 +94,7 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
 
 def _gaps(stage: Stage, row: Any) -> dict[str, float]:
     """What the allocator keeps beside live tensors; while the update runs, its blocks are live."""
-    gaps = float(row.fragmentation)
+    gaps = float(row.terms[f.STAGE_FRAGMENTATION])
     aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
     if not aside or row.phase == 1.0:
         return {"fragmentation": gaps}
