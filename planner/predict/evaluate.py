@@ -110,9 +110,8 @@ class Proposal:
         """The layout that was given, completed."""
         degrees, mode, layout = self.degrees, even.mode, even.layout
         if self.block_layers is not None:
-            blocks = tuple(self.block_layers)
-            _demand_length("layers per block", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
-            layout = replace(layout, block_layers=blocks)
+            _demand_blocks(self.block_layers, degrees)
+            layout = replace(layout, block_layers=tuple(self.block_layers))
         if mode.block and self.recomputed is not None:
             raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
         if self.recomputed is None:
@@ -224,6 +223,7 @@ def _demand_degrees(job: Job, degrees: Degrees) -> None:
 
 def _demand_layout(configuration: Configuration) -> Configuration:
     """The configuration. UsageError if the framework cannot have its layout."""
+    _demand_blocks(configuration.layout.block_layers, configuration.degrees)
     _demand_mix(configuration.job)
     _demand_checkpoints(configuration)
     if broken := layout_problems(configuration):
@@ -259,6 +259,10 @@ def _demand_checkpoints(configuration: Configuration) -> None:
             f"a checkpoint no more than that; give uniform={max(1, least)} or less  "
             "[recompute-uniform]"
         )
+
+
+def _demand_blocks(layers: tuple[int, ...], degrees: Degrees) -> None:
+    _demand_length("layers per block", layers, degrees.pp * degrees.vpp, "pp·vpp blocks")
 
 
 def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) -> None:
