@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path("planner/cost/terms.py")
 # What is added to the file, each behind the line that it follows.
 ADDED = {
-    '    StageTerm("optimizer_temporary", "optimizer temporaries", "optimizer", "", "optimizer"),\n': (
+    '    StageTerm("logits", "logits and loss", "logits and loss", "", "activations"),\n': (
         '    StageTerm("spare", "spare blocks", "weights", "spare", "weights"),\n'
     ),
     '    workspaces: Annotated[float, MemoryTerm("cuBLAS workspaces", "weights")]\n': (
@@ -183,5 +183,7 @@ def test_sums_and_the_solver_count_both(shown: dict[str, Any], plain: dict[str, 
 
 
 def test_figures_draw_both(shown: dict[str, Any]) -> None:
-    assert "weights: 4." in shown["page"] or "weights: 5." in shown["page"]
+    stage = json.loads(shown["explain as JSON"])["plan"]["stages"][0]
+    drawn = stage["weights"] + stage["gather_buffers"] + SPARE_BYTES
+    assert f"stage 0, weights: {drawn / 2**30:.2f} GiB" in shown["page"]
     assert "pausing: 0.125 s" in shown["page"]
