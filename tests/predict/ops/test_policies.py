@@ -1,4 +1,7 @@
-"""What JAX's policies by name keep of a dense layer, by hand: MaxText 0.2.5, layers/nnx_decoders.py."""
+"""What JAX's policies by name keep of a dense layer, by hand.
+
+Source: MaxText 0.2.5, layers/nnx_decoders.py (get_remat_policy).
+"""
 
 from __future__ import annotations
 
