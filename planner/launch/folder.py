@@ -17,7 +17,7 @@ from planner.launch.contract import Files, Launch, RunCommand, on_disk, run_vari
 from planner.launch.dialects import DIALECTS
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
-from planner.launch.megatron_run import LOCAL_PROFILE
+from planner.launch.dialects.megatron.run import LOCAL_PROFILE
 from planner.launch.plans import one_plan, writer_of
 from planner.launch.quoting import python_value
 from planner.launch.readme import (

@@ -19,7 +19,7 @@ from planner.launch.architecture import (
     value_of,
 )
 from planner.launch.dialects import DIALECTS
-from planner.launch.hf_files import HF, hf_config
+from planner.launch.dialects.hf.files import HF, hf_config
 
 MODELS = {name: load_model(name).spec for name in model_names()}
 # Of each kind of block.

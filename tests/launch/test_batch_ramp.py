@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.job.frameworks.targets import TARGETS
-from planner.launch.megatron import command
+from planner.launch.dialects.megatron.writer import command
 from planner.launch.plans import writer_of
 from tests.cli.conftest import run_cli
 from tests.launch.plans import default_argv, megatron

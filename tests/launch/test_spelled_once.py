@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import planner.launch
-from planner.launch.megatron_table import MEGATRON
+from planner.launch.dialects.megatron.table import MEGATRON
 from planner.launch.options import (
     DEEPSPEED,
     MEGATRON_LAYOUT,

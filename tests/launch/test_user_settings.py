@@ -19,7 +19,7 @@ from planner.job.written_folder import write_folder
 from planner.launch.contract import NodesAs, run_name
 from planner.launch.folder import launch_folder
 from planner.launch.read.document import yaml_document
-from planner.launch.read.nanotron import unknown_keys
+from planner.launch.dialects.nanotron.reader import unknown_keys
 from planner.launch.read.text import Text
 from tests.launch.test_round_trip import EXAMPLES, example
 

@@ -15,7 +15,7 @@ from planner.launch.check.assess import Assessment
 from planner.launch.check.network import unset_network
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found
-from planner.launch.read.torchtitan_sources import stage_layers
+from planner.launch.dialects.torchtitan.sources import stage_layers
 from planner.predict.memory.advice import Over
 from planner.predict.memory.option_changes import Setup
 from planner.predict.memory.solve import SAFE_PROBABILITY

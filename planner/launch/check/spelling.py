@@ -13,7 +13,7 @@ from typing import Any
 from constraints.layout_context import even_split
 from planner.job.frameworks import load_framework
 from planner.launch.check.request import LaunchRequest
-from planner.launch.megatron_flags import Flag, from_text, layout_flags
+from planner.launch.dialects.megatron.flags import Flag, from_text, layout_flags
 from planner.launch.options import (
     ACCELERATE,
     ASYNC_TP_0_3,
@@ -28,7 +28,7 @@ from planner.launch.options import (
     Options,
 )
 from planner.launch.read.found import Edit, Found
-from planner.launch.read.megatron_bridge import as_overrides
+from planner.launch.dialects.megatron.bridge_reader import as_overrides
 from planner.predict.memory.option_changes import Setup
 from planner.predict.plan import LayerLayout
 from planner.predict.techniques import flags_for

@@ -9,33 +9,33 @@ from pathlib import Path
 
 from planner.job.frameworks import load_framework
 from planner.job.request import Request
-from planner.launch.megatron_table import option
+from planner.launch.dialects.megatron.table import option
 from planner.launch.options import MEGATRON, NANOTRON
-from planner.launch.read.accelerate import AccelerateReader, deepspeed_in
+from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deepspeed_in
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import OF_TORCHTITAN, TRAINER_COMMANDS, LaunchCommand
-from planner.launch.read.deepspeed import DeepspeedReader
+from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.read.detect import FEWEST_SIGNS, TRAINER_SIGNS, Kind
 from planner.launch.read.document import Document, Source, json_document, yaml_document
 from planner.launch.read.found import ASKED, Found, Hints, Problem, Setting
-from planner.launch.read.hf_arguments import hf_arguments
-from planner.launch.read.hf_lengths import lengths_assumed
-from planner.launch.read.hf_own import effects_of, own_options
-from planner.launch.read.hf_python import hf_python_settings
-from planner.launch.read.hf_refusals import refusals_of
-from planner.launch.read.hf_training import checkpointed, read_hf_training
-from planner.launch.read.hf_values import Program, program_of
-from planner.launch.read.megatron_arguments import options, other_options
-from planner.launch.read.megatron_attributes import (
+from planner.launch.dialects.hf.arguments import hf_arguments
+from planner.launch.dialects.hf.lengths import lengths_assumed
+from planner.launch.dialects.hf.own import effects_of, own_options
+from planner.launch.dialects.hf.python import hf_python_settings
+from planner.launch.dialects.hf.refusals import refusals_of
+from planner.launch.dialects.hf.training import checkpointed, read_hf_training
+from planner.launch.dialects.hf.values import Program, program_of
+from planner.launch.dialects.megatron.arguments import options, other_options
+from planner.launch.dialects.megatron.attributes import (
     is_swift_megatron,
     read_model_config,
     read_primus,
 )
-from planner.launch.read.nanotron import NanotronReader
-from planner.launch.read.recipe import read_recipe
+from planner.launch.dialects.nanotron.reader import NanotronReader
+from planner.launch.dialects.megatron.recipe import read_recipe
 from planner.launch.read.text import HOLE, Files, Text, digits
-from planner.launch.read.torchtitan import read_torchtitan
-from planner.launch.read.torchtitan_python import read_torchtitan_python
+from planner.launch.dialects.torchtitan.reader import read_torchtitan
+from planner.launch.dialects.torchtitan.python_reader import read_torchtitan_python
 
 Reader = Callable[[Source], Found]
 

@@ -15,7 +15,7 @@ from planner.launch.read.found import (
     nearest,
     unresolved,
 )
-from planner.launch.read.hf_arguments import HfArguments
+from planner.launch.dialects.hf.arguments import HfArguments
 from planner.launch.read.text import digits
 
 # Options by which programs of one's own may call the micro-batch.

@@ -24,13 +24,13 @@ from planner.launch.read.detect import Kind
 from planner.launch.read.document import Source
 from planner.launch.read.environment import as_unread_may_set, with_blocking, with_network
 from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
-from planner.launch.read.megatron import MegatronReader
-from planner.launch.read.megatron_attributes import is_swift_megatron, read_swift_megatron
-from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
-from planner.launch.read.megatron_dialects import other_model
+from planner.launch.dialects.megatron.reader import MegatronReader
+from planner.launch.dialects.megatron.attributes import is_swift_megatron, read_swift_megatron
+from planner.launch.dialects.megatron.bridge_reader import is_bridge, read_megatron_bridge
+from planner.launch.dialects.megatron.forks import other_model
 from planner.launch.read.no_launch import no_launch
 from planner.launch.read.opened import Opened, open_file
-from planner.launch.read.options_file import with_options_files
+from planner.launch.dialects.megatron.options_file import with_options_files
 from planner.launch.read.saving import stated_saving
 from planner.launch.read.scripts import read_shells
 from planner.launch.read.shell_state import Site

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.job.unmodelled import refuse_unmodelled
-from planner.launch.megatron_table import option
+from planner.launch.dialects.megatron.table import option
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.configured import (
     MEGATRON_SIGNS,

@@ -11,7 +11,7 @@ from planner.job.errors import CannotTellError
 from planner.launch.check.assess import assess
 from planner.launch.check.spelling import edits_for
 from planner.launch.read.found import Problem
-from planner.launch.read.megatron_arguments import options
+from planner.launch.dialects.megatron.arguments import options
 from tests.launch.check.conftest import OVERLAPPED, SMALL, Read, rules, script
 
 _FINE = "--fine-grained-activation-offloading"

@@ -1,0 +1,1 @@
+"""One folder a dialect; `planner.launch.registry` finds them, `planner.launch.contract` says how."""
