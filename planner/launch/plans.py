@@ -262,7 +262,7 @@ def _named_schedule(plan: Plan) -> str | None:
 
 def _recomputed(plan: Plan) -> Recomputed | None:
     """Layers of each stage that run again; None for all or none."""
-    return plan.layout.recomputed if plan.layout.recomputes_some(plan.degrees.pp) else None
+    return plan.layout.recomputed if plan.layout.recomputes_some else None
 
 
 def _demand_rules(plan: Plan, job: Job) -> None:

@@ -141,7 +141,7 @@ def given_layout(
     even = even_layout(job, degrees.pp, degrees.vpp, mode, mtp_standalone)
     blocks = even.block_layers if block_layers is None else tuple(block_layers)
     _demand_length("layers per block", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
-    layout = replace(even, block_layers=blocks, offload_fraction=job.offload_fraction)
+    layout = replace(even, block_layers=blocks)
     if mode.block and recomputed is not None:
         raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
     if recomputed is None:

@@ -30,7 +30,6 @@ from planner.predict.plan import (
     Degrees,
     FullMemory,
     Interval,
-    LayerLayout,
     Plan,
     PlanBatch,
     StageMemory,
@@ -221,12 +220,7 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
     peak16 = outlook.peak_flop_per_s
     return Plan(
         degrees=degrees,
-        layout=LayerLayout(
-            block_layers=layout.block_layers,
-            recomputed=dict(layout.recomputed),
-            placement=layout.placement,
-            mtp_standalone=layout.mtp_standalone,
-        ),
+        layout=layout,
         recompute=costed_plan.mode.name,
         recompute_flags=layout_flags(costed_plan.mode, job.framework, layout),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
@@ -261,9 +255,9 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
         optimizer_offload=job.optimizer_offload,
         optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
         activation_offload=job.activation_offload,
-        activation_offload_fraction=layout.offload_fraction,
+        activation_offload_fraction=job.offload_fraction,
         activation_offload_flags=offload_flags(
-            job.framework, job.activation_offload, layout.offload_fraction
+            job.framework, job.activation_offload, job.offload_fraction
         ),
         techniques=used,
         technique_flags=technique_flags(job, used),

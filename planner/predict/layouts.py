@@ -17,7 +17,6 @@ from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.cost_model import CostModel, KernelLayout
 from planner.predict.cost_tables import may_part
-from planner.predict.plan import Plan
 
 
 def job_placement(job: Job) -> Placement:
@@ -41,6 +40,7 @@ def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None
         mtp_standalone=bool(may_part(job)),
         greedy_costs=model_costs(job.model),
         offload_modules=grouped_modules(job.framework, job.activation_offload),
+        offload_fraction=job.offload_fraction,
     )
 
 
@@ -73,15 +73,6 @@ def in_mode(layout: Layout, mode: RecomputeMode | None) -> Layout:
     """The layout with all layers in one mode."""
     again = {mode.name: layout.stage_layers} if mode and mode.mask else {}
     return replace(layout, recomputed=again)
-
-
-def plan_layout(plan: Plan) -> Layout:
-    """The layout of a plan, as the rules and the cost model take it."""
-    layout, degrees = plan.layout, plan.degrees
-    return Layout(
-        degrees.pp, degrees.vpp, layout.block_layers, layout.recomputed, layout.placement,
-        layout.mtp_standalone, plan.activation_offload_fraction,
-    )  # fmt: skip
 
 
 def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:

@@ -205,7 +205,6 @@ def _layout(
 
     job = cost_model.job
     even = even_layout(job, degrees.pp, degrees.vpp, job.recompute[0])
-    even = replace(even, offload_fraction=job.offload_fraction)
     if plan.status == "evaluated" or job.offload_fraction != 1.0:
         one_degrees = plan.degrees
         if (one_degrees.pp, one_degrees.vpp) != (degrees.pp, degrees.vpp):

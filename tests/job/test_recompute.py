@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from planner.cost.codes import OpKind
 from planner.cost.layer import recompute_costs
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
@@ -14,7 +15,7 @@ from planner.job.modules import Module
 from planner.job.recompute import MODULES
 from planner.job.request import Request
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import Op, OpKind
+from planner.predict.ops.rows import Op
 from planner.predict.ops.table import pieces
 from planner.predict.plan import Degrees, Plan
 from planner.predict.saved import rank_key, saved_bytes

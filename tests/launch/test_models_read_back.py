@@ -19,6 +19,8 @@ from planner.job.specs import ModelSpec
 from planner.launch.architecture import departures, fields_of, refusals, value_of
 from planner.launch.dialects import DIALECTS
 from planner.launch.dialects.hf.files import hf_config
+from planner.launch.languages.shell.words import Word
+from planner.launch.languages.text import Text
 from planner.launch.dialects.megatron.flags import as_argv
 from planner.launch.dialects.megatron.run import model_groups, model_refusals
 from planner.launch.dialects.megatron.states import is_hybrid
@@ -26,8 +28,6 @@ from planner.launch.dialects.nanotron.writer import NANOTRON, model_config
 from planner.launch.read.found import Hints
 from planner.launch.dialects.megatron.arguments import parse_arguments
 from planner.launch.dialects.megatron.model import read_model
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Text
 from tests.frameworks.test_architecture import at_random, models
 from tests.launch.test_architecture import _speaks
 

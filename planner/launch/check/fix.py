@@ -14,11 +14,11 @@ from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.changes import LaunchChange, Watch, best_changes
 from planner.launch.check.request import as_request
 from planner.launch.check.spelling import NotInFileError, edits_for
+from planner.launch.languages.text import SourceFile, Span, Text
 from planner.launch.dialects.megatron.bridge_writer import fields_of
 from planner.launch.dialects.megatron.table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Found, Problem, Setting
-from planner.launch.read.text import SourceFile, Span, Text
 from planner.predict.memory.option_changes import Setup
 
 # A line that goes on into an empty one.

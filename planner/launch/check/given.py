@@ -17,6 +17,7 @@ from planner.job.pool import parse_one_type
 from planner.job.specs import ModelSpec
 from planner.launch.check.request import LaunchRequest, as_request
 from planner.launch.check.world import started
+from planner.launch.languages.text import SourceFile
 from planner.launch.read.configured import CONFIGURATIONS
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import leaves
@@ -25,7 +26,6 @@ from planner.launch.read.found import Found, Hints, Problem
 from planner.launch.read.launch import is_one_launch, read_launch
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.scripts import starting_scripts
-from planner.launch.read.text import SourceFile
 from planner.predict.memory.option_changes import Setup
 from planner.search.plan_file import read_plan_file
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from hardware.errors import HardwareError
 from hardware.files import read_text
 from planner.job.errors import UsageError
+from planner.launch.languages.text import HOLE, Files, SourceFile
 from planner.launch.read.limits import MOST_BYTES
-from planner.launch.read.text import HOLE, Files, SourceFile
 
 # A script names files from its folder or from the top of its repository.
 _MOST_FOLDERS_UP = 8

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
+from planner.launch.languages.shell.state import Command
+from planner.launch.languages.text import Span, Text, Word, digits
 from planner.launch.read.found import Setting
-from planner.launch.read.shell_state import Command
-from planner.launch.read.text import Span, Text, Word, digits
 
 # Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
 _NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")

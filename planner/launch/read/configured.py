@@ -9,6 +9,7 @@ from pathlib import Path
 
 from planner.job.frameworks import load_framework
 from planner.job.request import Request
+from planner.launch.languages.text import HOLE, Files, Text, digits
 from planner.launch.dialects.megatron.table import option
 from planner.launch.options import MEGATRON, NANOTRON
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader, deepspeed_in
@@ -33,7 +34,6 @@ from planner.launch.dialects.megatron.attributes import (
 )
 from planner.launch.dialects.nanotron.reader import NanotronReader
 from planner.launch.dialects.megatron.recipe import read_recipe
-from planner.launch.read.text import HOLE, Files, Text, digits
 from planner.launch.dialects.torchtitan.reader import read_torchtitan
 from planner.launch.dialects.torchtitan.python_reader import read_torchtitan_python
 

@@ -10,15 +10,15 @@ from hardware.errors import HardwareError
 from hardware.files import json_content, toml_content
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.languages.text import Text
+from planner.launch.languages.yaml_text import documents_of
 from planner.launch.read.document import yaml_document
 from planner.launch.read.embedded import is_embedding
 from planner.launch.dialects.hf.python import is_hf_python
 from planner.launch.dialects.megatron.attributes import is_model_config, is_primus
 from planner.launch.read.names import known_names
 from planner.launch.dialects.megatron.recipe import is_recipe
-from planner.launch.read.text import Text
 from planner.launch.dialects.torchtitan.python_reader import is_torchtitan_python
-from planner.launch.read.yaml_text import documents_of
 
 Kind = Literal[
     "shell", "arguments", "torchtitan", "torchtitan-python", "deepspeed", "accelerate",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from planner.launch.languages.text import digits
 from planner.launch.read.document import Document, Source
 from planner.launch.read.found import (
     Found,
@@ -16,7 +17,6 @@ from planner.launch.read.found import (
     unresolved,
 )
 from planner.launch.dialects.hf.arguments import HfArguments
-from planner.launch.read.text import digits
 
 # Options by which programs of one's own may call the micro-batch.
 _BATCH = re.compile(r"--(?!\w*(eval|val|test|infer|global|total))\w*(batch|bsz)\w*")

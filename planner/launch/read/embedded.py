@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from planner.launch.read.text import Text, join, spaced
-from planner.launch.read.yaml_text import documents_of, read_yaml
+from planner.launch.languages.text import Text, join, spaced
+from planner.launch.languages.yaml_text import documents_of, read_yaml
 
 _JOBS = (
     "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hardware.transport import VARIABLES
+from planner.launch.languages.text import Text, digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Problem, Setting
-from planner.launch.read.text import Text, digits
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 

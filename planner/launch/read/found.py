@@ -13,8 +13,8 @@ from constraints.context_kinds import ContextKind
 from hardware.transport import TransportSettings, read_transport
 from planner.job.recompute import Recomputed
 from planner.job.specs import ModelSpec
-from planner.launch.read.machine import OF_THE_MACHINE
-from planner.launch.read.text import SourceFile, Span, Text
+from planner.launch.languages.shell.words import OF_THE_MACHINE
+from planner.launch.languages.text import SourceFile, Span, Text
 
 # Likeness from which an unknown name is taken for a misspelt one.
 SURELY_MEANT = 0.9

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.job.errors import CannotTellError, UsageError
+from planner.launch.languages.shell.state import Site
+from planner.launch.languages.text import Files, Text
 from planner.launch.read.beside import beside, text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.configured import (
@@ -33,8 +35,6 @@ from planner.launch.read.opened import Opened, open_file
 from planner.launch.dialects.megatron.options_file import with_options_files
 from planner.launch.read.saving import stated_saving
 from planner.launch.read.scripts import read_shells
-from planner.launch.read.shell_state import Site
-from planner.launch.read.text import Files, Text
 from planner.launch.read.undecided import Reading, readable, settled
 from planner.launch.read.world import accelerate_counts, stated_counts
 

@@ -1,79 +1,25 @@
-"""What reading a launch may take: scripts are programs, and some never end."""
+"""What reading a launch may take."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 from planner.job.errors import CannotTellError
+from planner.launch.languages.limits import LimitError
 
 MOST_BYTES = 2**20
-MOST_STEPS = 200_000
 # Keys of a configuration file, of which each unknown one is looked at.
 MOST_SETTINGS = 2_000
-MOST_CHARACTERS = 8 * 2**20
-DEEPEST = 100
-# Functions that call functions, commands inside words.
-DEEPEST_CALL = 20
-MOST_SECONDS = 10.0
-_STEPS_A_LOOK = 512
 
 
-@dataclass
-class Limits:
-    """How far the reading of one launch's scripts has come; CannotTellError at its limits."""
-
-    steps: int = 0
-    characters: int = 0
-    depth: int = 0
-    calls: int = 0
-    started: float = field(default_factory=time.monotonic)
-
-    def step(self, characters: int = 0) -> None:
-        """One statement or word more, of so many characters."""
-        self.steps += 1
-        self.characters += characters
-        if self.steps > MOST_STEPS:
-            _stop(f"more than {MOST_STEPS:,} steps")
-        if self.characters > MOST_CHARACTERS:
-            _stop(f"its variables and words grow beyond {MOST_CHARACTERS:,} characters")
-        if self.steps % _STEPS_A_LOOK == 0 and time.monotonic() - self.started > MOST_SECONDS:
-            _stop(f"more than {MOST_SECONDS:g} s")
-
-    @contextmanager
-    def deeper(self) -> Iterator[None]:
-        """Inside one more level of nesting."""
-        if self.depth >= DEEPEST:
-            _stop(f"nested deeper than {DEEPEST} levels")
-        self.depth += 1
-        try:
-            yield
-        finally:
-            self.depth -= 1
-
-    @contextmanager
-    def call(self, what: str) -> Iterator[None]:
-        """Inside one more function, or command in a word."""
-        if self.calls >= DEEPEST_CALL:
-            _stop(f"{what} is more than {DEEPEST_CALL} calls deep")
-        self.calls += 1
-        depth, self.depth = self.depth, 0
-        try:
-            yield
-        finally:
-            self.calls, self.depth = self.calls - 1, depth
-
-    def grown(self, value: Any) -> None:
-        """A list of words that a variable now holds."""
-        for word in value if isinstance(value, list) else ():
-            self.step(len(word.value))
-
-
-def _stop(limit: str) -> None:
-    raise CannotTellError(
-        f"the script is not read to its end: {limit}; give the arguments of its training command "
-        "in a file of their own, or set what it computes with --env NAME=VALUE"
-    )
+@contextmanager
+def within_limits() -> Iterator[None]:
+    """Reading inside it. CannotTellError where it goes beyond its limits."""
+    try:
+        yield
+    except LimitError as error:
+        raise CannotTellError(
+            f"the script is not read to its end: {error}; give the arguments of its training "
+            "command in a file of their own, or set what it computes with --env NAME=VALUE"
+        ) from None

@@ -32,8 +32,6 @@ _COUNTED = tuple(
         ),
     )
 )
-# How the reason ends for which a count is not known.
-OF_THE_MACHINE = "which counts what the machine has"
 
 
 def machine_variables(nodes: int | None, gpus_per_node: int | None) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.languages.text import HOLE, Text
 from planner.launch.dialects.megatron.table import option
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.configured import (
@@ -15,7 +16,6 @@ from planner.launch.read.configured import (
 )
 from planner.launch.read.detect import READABLE
 from planner.launch.read.opened import Opened
-from planner.launch.read.text import HOLE, Text
 
 _OPTION = re.compile(rf"(?:{'|'.join(MEGATRON_SIGNS)}|--{option('layers')})[ =]")
 _PROGRAM = re.compile(r"\.py\b|\btorchrun\b|\bpython")

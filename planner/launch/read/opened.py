@@ -8,13 +8,13 @@ from pathlib import Path
 
 from hardware.files import read_text
 from planner.job.errors import UsageError
+from planner.launch.languages.shell.state import Site, Undecided
+from planner.launch.languages.text import Files, Text
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.found import Problem
 from planner.launch.read.limits import MOST_BYTES
-from planner.launch.read.shell_state import Site, Undecided
-from planner.launch.read.text import Files, Text
 
 # Files that the scripts of one launch may bring in.
 _MOST_FILES = 64

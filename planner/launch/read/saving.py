@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from planner.launch.languages.text import Text, digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Saving
-from planner.launch.read.text import Text, digits
 from planner.launch.read.world import slurm_options
 
 # How programs say it: options of the command, overrides, and keys of configuration files.

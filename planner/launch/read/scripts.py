@@ -8,17 +8,19 @@ from pathlib import Path
 
 from hardware.errors import HardwareError
 from planner.job.errors import CannotTellError, UsageError
+from planner.launch.languages.shell.calls import script_call
+from planner.launch.languages.shell.script import read_script
+from planner.launch.languages.shell.state import Command, Shell
+from planner.launch.languages.text import Files, Text, Word
 from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand, hidden_program, made_launch, split_command
 from planner.launch.read.detect import file_kind
 from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.found import Hints, Problem
-from planner.launch.read.machine import machine_variables
+from planner.launch.read.limits import within_limits
+from planner.launch.read.machine import counted_by, machine_variables
 from planner.launch.read.opened import Opened, open_file
-from planner.launch.read.shell import read_script
-from planner.launch.read.shell_calls import script_call
-from planner.launch.read.shell_state import Command, Shell
-from planner.launch.read.text import Files, Text, Word
+from planner.launch.read.world import scheduler_variables
 
 
 def read_shells(read: Opened, hints: Hints) -> None:
@@ -102,7 +104,7 @@ def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Shell:
             if embedded_text.name:
                 shell.written[embedded_text.name] = embedded_text.text
             else:
-                with shell.process():
+                with within_limits(), shell.process():
                     read_script(shell, embedded_text.text)
     return shell
 
@@ -113,10 +115,11 @@ def _shell_of(paths: Sequence[str], read: Opened, hints: Hints, *, hopeful: bool
         read.files, hints.environment, open_file=read.open_beside,
         has_file=lambda name, script: beside(name, Path(script).parent) is not None,
         hopeful=hopeful, chosen=read.chosen,
-        machine=machine_variables(hints.nodes, hints.gpus_per_node),
+        machine=machine_variables(hints.nodes, hints.gpus_per_node), counted_by=counted_by,
+        directives=scheduler_variables,
     )  # fmt: skip
     for path in paths:
-        with shell.process():
+        with within_limits(), shell.process():
             read_script(shell, read.texts[path])
     return shell
 

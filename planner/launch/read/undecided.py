@@ -13,8 +13,8 @@ from itertools import islice
 
 from hardware.errors import HardwareError
 from planner.job.errors import CannotTellError, UsageError
+from planner.launch.languages.shell.state import Site, Undecided
 from planner.launch.read.found import Found, Problem
-from planner.launch.read.shell_state import Site, Undecided
 
 RULE = "undecided-branch"
 # One launch is read so often, and for so long, at most.

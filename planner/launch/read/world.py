@@ -8,6 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hardware.files import shipped_toml
+from planner.launch.languages.shell.calls import assignments
+from planner.launch.languages.shell.expansions import evaluate_arithmetic
+from planner.launch.languages.text import Text, Word
+from planner.launch.languages.yaml_text import documents_of
 from planner.launch.read.command import (
     IN_ENVIRONMENT,
     LaunchCommand,
@@ -17,10 +21,6 @@ from planner.launch.read.command import (
 )
 from planner.launch.read.embedded import items, pairs
 from planner.launch.read.found import Count, CountKind, Found, Setting
-from planner.launch.read.shell_calls import assignments
-from planner.launch.read.shell_expansions import evaluate_arithmetic
-from planner.launch.read.text import Text, Word
-from planner.launch.read.yaml_text import documents_of
 
 _LINE = re.compile(r"(?m)^[ \t]*#SBATCH[ \t]+([^#\n]*)")
 # `-l select=2:ncpus=36:ngpus=8`, `-l nodes=2:ppn=8`; ABCI's Grid Engine: `#$ -l rt_AF=2`.

@@ -122,7 +122,7 @@ class OptionChanges:
         fits = self.base.fit_probability >= SAFE_PROBABILITY
         if fits or rule == "all-or-none" or "full" not in modes or setup.recompute != "none":
             return None
-        stages = self.base.layout.stage_layers(setup.degrees.pp)
+        stages = self.base.layout.stage_layers
         most = max(stages)
         if not self._suffices(job, stages):
             return None

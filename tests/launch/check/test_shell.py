@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from planner.launch.read.shell import read_script
-from planner.launch.read.shell_expansions import evaluate_arithmetic
-from planner.launch.read.shell_state import Shell
-from planner.launch.read.text import Files, SourceFile, Span
+from planner.launch.languages.shell.expansions import evaluate_arithmetic
+from planner.launch.languages.shell.script import read_script
+from planner.launch.languages.shell.state import Shell
+from planner.launch.languages.text import Files, SourceFile, Span
+from planner.launch.read.machine import counted_by
+from planner.launch.read.world import scheduler_variables
 
 
 def shell_of(text: str, **given: str) -> Shell:
     """A script walked."""
     files = Files()
-    shell = Shell(files, given)
+    shell = Shell(files, given, directives=scheduler_variables, counted_by=counted_by)
     read_script(shell, files.add("x.sh", text).as_text())
     return shell
 

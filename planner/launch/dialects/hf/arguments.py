@@ -11,9 +11,9 @@ from typing import Literal
 from planner.job.frameworks import load_framework
 from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.dialects.hf.files import LIGER
+from planner.launch.languages.text import digits
 from planner.launch.read.found import Hints, Problem, Setting, model_unknown, unresolved
 from planner.launch.read.names import meanings
-from planner.launch.read.text import digits
 
 _NAMES = meanings("trainer-names")
 Half = Literal["", "bf16", "fp16"]

@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterator, Mapping
 
 from planner.job.errors import CannotTellError
-from planner.launch.read.document import leaves
-from planner.launch.read.found import Setting
-from planner.launch.read.python_records import (
+from planner.launch.languages.python.records import (
     UNKNOWN,
     calculated,
     last_name,
-    python_module,
     written,
 )
-from planner.launch.read.text import Text
+from planner.launch.languages.text import Text
+from planner.launch.read.document import leaves
+from planner.launch.read.found import Setting
+from planner.launch.read.python_files import python_module
 
 _ARGUMENTS = re.compile(r"(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|PPOConfig|KTOConfig|"
                         r"ORPOConfig|RewardConfig|CPOConfig)$")  # fmt: skip

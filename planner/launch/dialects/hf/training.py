@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.launch.languages.text import digits
 from planner.launch.options import DEEPSPEED
 from planner.launch.dialects.hf.accelerate_reader import AccelerateReader
 from planner.launch.read.beside import source_beside
@@ -26,7 +27,6 @@ from planner.launch.dialects.hf.lengths import lengths_assumed
 from planner.launch.dialects.hf.own import effects_of, own_loss, own_options
 from planner.launch.dialects.hf.refusals import refusals_of
 from planner.launch.dialects.hf.values import Program, is_on, program_of, value_of
-from planner.launch.read.text import digits
 
 # TrainingArguments' own micro-batch, and those of programs that have another.
 _TRAINER_BATCH = 8

@@ -11,6 +11,7 @@ from typing import Any
 
 from hardware.files import shipped_text
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.languages.text import HOLE, Span, Text, Word
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import setting_of, switch_of
 from planner.launch.read.found import (
@@ -21,7 +22,6 @@ from planner.launch.read.found import (
     nearest,
     telling,
 )
-from planner.launch.read.text import HOLE, Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
 # Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.errors import UsageError
+from planner.launch.languages.text import HOLE, Files, Hole, Text, Word, digits
 from planner.launch.dialects.megatron.table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.beside import source_beside
@@ -27,7 +28,6 @@ from planner.launch.dialects.megatron.reader import MegatronReader
 from planner.launch.dialects.megatron.arguments import options, other_options
 from planner.launch.dialects.megatron.forks import CORE, Dialect, other_model
 from planner.launch.read.names import meanings
-from planner.launch.read.text import HOLE, Files, Hole, Text, Word, digits
 from planner.launch.dialects.torchtitan.reader import TorchtitanReader
 from planner.launch.dialects.torchtitan.sources import unknown_keys
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.launch.dialects.megatron import table
+from planner.launch import megatron_table as table
+from planner.launch.languages.text import Text, Word
 from planner.launch.dialects.megatron.bridge_writer import RECIPES, field_of, fields_of, schema
 from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.options import MEGATRON as OPTIONS
@@ -23,7 +24,6 @@ from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.dialects.megatron.reader import MegatronReader
 from planner.launch.dialects.megatron.arguments import options
 from planner.launch.dialects.megatron.forks import CORE, Dialect
-from planner.launch.read.text import Text, Word
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
 _FEWEST = 2

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
 
+from planner.launch.languages.shell.state import MOST_NOTES
 from planner.launch.dialects.megatron.table import option
 from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.read.beside import text_beside
@@ -22,7 +23,6 @@ from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhe
 from planner.launch.dialects.megatron.unknown import slip_of
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.own_effects import effect_of
-from planner.launch.read.shell_state import MOST_NOTES
 
 _EXPERTS = option("moe.experts")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from constraints.layout_context import even_split
+from planner.launch.languages.text import digits
 from planner.launch.dialects.megatron.flags import layout_text
 from planner.launch.dialects.megatron.states import PATTERN
 from planner.launch.dialects.megatron.table import option
@@ -16,7 +17,6 @@ from planner.launch.read.found import Edit, Problem
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.details import read_blocks
 from planner.launch.read.own_effects import effect_of
-from planner.launch.read.text import digits
 
 _NAMES = {name: option.name for name, option in MEGATRON_LAYOUT.items()}
 _PER_STAGE, _STAGES, _LAYOUT = _NAMES["chunk-layers"], _NAMES["chunks"], _NAMES["blocks"]

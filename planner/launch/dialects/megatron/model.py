@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from hardware.errors import first_error
 from planner.job.bounds import MOST_LAYERS
-from planner.job.errors import CannotTellError
 from planner.job.quantities import stated
 from planner.job.specs import (
     AttentionKind,
@@ -20,6 +19,9 @@ from planner.job.specs import (
     StateSpaceSpec,
 )
 from planner.launch.dialects.megatron import table
+from planner.launch.languages.limits import LimitError
+from planner.launch.languages.python.values import Frame, Reader
+from planner.launch.languages.text import digits
 from planner.launch.dialects.megatron.states import LINEAR_LAYERS
 from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
@@ -37,8 +39,6 @@ from planner.launch.dialects.megatron.details import (
     read_state_space,
 )
 from planner.launch.dialects.megatron.vocabulary import vocabulary
-from planner.launch.read.python_values import Frame, Reader
-from planner.launch.read.text import digits
 
 # Words of what is wrong with a shape, and the field that they speak of.
 _SHAPING = {
@@ -278,7 +278,7 @@ def read_pattern(text: str) -> list[int] | None:
     try:
         node = ast.parse(text.strip(), mode="eval").body
         found = Frame(Reader().module(ast.Module([], []), ""), {}).value(node)
-    except (SyntaxError, ValueError, RecursionError, CannotTellError):
+    except (SyntaxError, ValueError, RecursionError, LimitError):
         return None
     is_list = isinstance(found, list) and all(isinstance(item, int) for item in found)
     return found if is_list else None

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from hardware.files import shipped_text
-from planner.launch.read.python_records import Record
+from planner.launch.languages.python.records import Record
 
 RELEASE = "NeMo of 2025-11"
 # What every pretraining recipe of NeMo 2 sets (nemo/collections/llm/recipes, optim/adam.py), where

@@ -1,7 +1,7 @@
 """Reader of training recipes in Python: Megatron-Bridge's and NeMo 2's, read and never run.
 
-What the recipe's function would return is worked out (`planner.launch.read.python_values`) as far
-as its source and that of what it calls is there. Its fields are Megatron-Bridge's overrides under
+What the recipe's function would return is worked out (`planner.launch.languages.python`) as far as
+its source and that of what it calls is there. Its fields are Megatron-Bridge's overrides under
 other names, so they are read as those.
 """
 
@@ -14,6 +14,9 @@ from typing import Any
 
 from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
+from planner.launch.languages.python.records import UNKNOWN, Record, chosen_words
+from planner.launch.languages.python.values import Function, Reader, call_function
+from planner.launch.languages.text import Text, Word
 from planner.launch.dialects.megatron.bridge_writer import field_of, schema
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import made_launch
@@ -22,9 +25,7 @@ from planner.launch.read.found import Found, Hints, Problem, Setting, model_unkn
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.megatron.bridge_reader import read_megatron_bridge
 from planner.launch.dialects.megatron.nemo_recipes import RELEASE, SPECIAL, USUAL, nemo_recipe
-from planner.launch.read.python_records import UNKNOWN, Record, chosen_words, python_module
-from planner.launch.read.python_values import Function, Reader, call_function
-from planner.launch.read.text import Text, Word
+from planner.launch.read.python_files import BESIDE, evaluating, python_module
 
 # The environment variable of the reading that names one of several recipes in a file.
 CHOICE = "RECIPE"
@@ -61,13 +62,11 @@ def read_recipe(source: Source) -> Found:
     holds no recipe, or reading goes beyond its limits.
     """
     path, hints = source.path, source.hints
-    reader = Reader({**SPECIAL, **_variables(hints.environment)})
+    reader = Reader({**SPECIAL, **_variables(hints.environment)}, around=BESIDE)
     module = reader.module(python_module(source.text, path), path)
-    try:
+    with evaluating(path):
         name, result, others = _chosen(module.functions(), hints, path)
         recipe = _Recipe(name, others, result, source)
-    except RecursionError:
-        raise CannotTellError(f"{path}: nested too deep to be read") from None
     return recipe.found()
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import islice
 
+from planner.launch.languages.shell.state import MOST_NOTES
 from planner.launch.dialects.megatron.table import FLAGS
 from planner.launch.read.found import (
     Edit,
@@ -18,7 +19,6 @@ from planner.launch.read.found import (
 )
 from planner.launch.dialects.megatron.arguments import RELEASE, Arguments, options
 from planner.launch.read.own_effects import effect_of
-from planner.launch.read.shell_state import MOST_NOTES
 
 
 @cache

@@ -13,30 +13,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.job.errors import CannotTellError, UsageError
+from planner.job.errors import UsageError
 from planner.job.unmodelled import refuse_unmodelled
-from planner.launch.options import TORCHTITAN
-from planner.launch.read.beside import text_of
-from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
-from planner.launch.read.document import Document, Source
-from planner.launch.read.found import Found, Problem, Setting
-from planner.launch.read.python_records import (
+from planner.launch.languages.python.records import (
     Record,
     assigned,
     bound_name,
     chosen_words,
     last_name,
-    python_module,
     written,
 )
-from planner.launch.read.python_values import (
+from planner.launch.languages.python.values import (
     Function,
     PythonFile,
     Reader,
     call_function,
     dotted_name,
 )
-from planner.launch.read.text import Span
+from planner.launch.languages.text import Span
+from planner.launch.options import TORCHTITAN
+from planner.launch.read.beside import text_of
+from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
+from planner.launch.read.document import Document, Source
+from planner.launch.read.found import Found, Problem, Setting
+from planner.launch.read.python_files import BESIDE, evaluating, python_module
 from planner.launch.dialects.torchtitan.reader import TorchtitanReader, override
 
 # The variable that names one of several functions, where no command does.
@@ -79,13 +79,11 @@ def read_torchtitan_python(source: Source) -> Found:
         asked = f" named {wanted}" if wanted else ""
         raise UsageError(f"{path}: holds no function{asked} that returns a Trainer.Config")
     model = {"model_registry": lambda *given, **named: Record("model_registry", named, given)}
-    reader = Reader(model, only="config_registry")
+    reader = Reader(model, only="config_registry", around=BESIDE)
     settings = _Settings(function, source)
-    try:
+    with evaluating(path):
         result = call_function(Function(function, reader.module(module, path), {}), [], {})
         settings.visit(result)
-    except RecursionError:
-        raise CannotTellError(f"{path}: nested too deep to be read") from None
     document = Document(path, settings.found)
     override(document, source.given)
     _in_tokens(document)

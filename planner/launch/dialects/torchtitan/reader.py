@@ -15,12 +15,12 @@ from typing import Any
 from constraints.context_kinds import ContextKind
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
+from planner.launch.languages.text import digits
 from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.read.document import Document, Source, toml_document
 from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
 from planner.launch.read.names import left_out, meanings
-from planner.launch.read.text import digits
 from planner.launch.dialects.torchtitan.sources import (
     SCHEDULES,
     is_known,

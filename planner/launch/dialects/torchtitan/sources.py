@@ -16,21 +16,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.job.errors import CannotTellError, UsageError
+from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.languages.limits import LimitError
+from planner.launch.languages.python.records import Record, are_plain, assigned
+from planner.launch.languages.python.values import Function, Reader, call_function
+from planner.launch.languages.text import Text
 from planner.launch.options import TORCHTITAN, last
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Problem, is_slip, nearest
 from planner.launch.read.names import known_names
 from planner.launch.read.own_effects import effect_of
-from planner.launch.read.python_records import Record, are_plain, assigned, python_module
-from planner.launch.read.python_values import Function, Reader, call_function
-from planner.launch.read.text import Text
+from planner.launch.read.python_files import BESIDE, python_module
 
 KEYS = known_names("torchtitan")
 NEWER_KEYS = known_names("torchtitan-newer")
@@ -268,7 +270,7 @@ def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
         called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         special: dict[str, Any] = {one: size for one in called if one.endswith("Args")}
         special |= {one: build for one in called if _BUILDER.fullmatch(one)}
-        module = Reader(special).module(tree, str(path))
+        module = Reader(special, around=BESIDE).module(tree, str(path))
         every = assigned(tree.body)
         named = [one for one in every if one == f"{name}_configs"]
         tables = (module.lookup(one) for one in named or every)
@@ -276,7 +278,7 @@ def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
             (one[flavor] for one in tables if isinstance(one, dict) and flavor in one), None
         )
         model = call_function(entry, [], {}) if isinstance(entry, Function) else None
-    except (CannotTellError, UsageError, RecursionError):
+    except (LimitError, UsageError, RecursionError):
         return None
     if isinstance(model, Record) and layers:
         return layers | {name: one for name, one in model.fields.items() if are_plain([one])}

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.launch.read.shell_expansions import formatted
-from planner.launch.read.shell_state import Value
-from planner.launch.read.text import Text, Word, join, spaced
+from planner.launch.languages.shell.expansions import formatted
+from planner.launch.languages.shell.state import Value
+from planner.launch.languages.text import Text, Word, join, spaced
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
 # Options with `NAME=VALUE` for what is started, of env, containers, MPI and Slurm.

@@ -6,9 +6,9 @@ import fnmatch
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from planner.launch.read.shell_state import NO_ARGUMENT, NOT_SET
-from planner.launch.read.shell_words import Words
-from planner.launch.read.text import HOLE, Text, join
+from planner.launch.languages.shell.state import NO_ARGUMENT, NOT_SET
+from planner.launch.languages.shell.words import Words
+from planner.launch.languages.text import HOLE, Text, join
 
 if TYPE_CHECKING:
     from tree_sitter import Node

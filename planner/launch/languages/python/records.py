@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from planner.job.errors import UsageError
-from planner.launch.read.beside import beside
-from planner.launch.read.limits import Limits
-from planner.launch.read.text import Text
+from planner.launch.languages.limits import Limits
+from planner.launch.languages.text import Text
 
 # A loop over more tells no more; larger numbers and longer lists are no settings.
 _LONGEST_LOOP = 256
@@ -203,13 +201,17 @@ BUILTINS: Mapping[str, Callable[..., Any]] = {
 _MOST_NAMED = 6
 
 
+class PythonError(ValueError):
+    """Why a text is no Python."""
+
+
 def python_module(text: Text, path: str) -> ast.Module:
-    """Syntax tree of a file. UsageError with the line of a slip."""
+    """Syntax tree of a file. PythonError with the line of a slip."""
     try:
         return parsed(text.value)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
-        raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
+        raise PythonError(f"{path}: not valid Python: line {line}: {error}") from None
 
 
 def parsed(text: str) -> ast.Module:
@@ -256,7 +258,20 @@ def chosen_words(name: str, others: Sequence[str], what: str, variable: str) -> 
     return f"{name}, of the file's {what} ({shown}; --env {variable}=NAME chooses)"
 
 
-def module_file(package: str, near: str) -> Path | None:
+@dataclass(frozen=True)
+class Neighbours:
+    """The files around one that is read: `find` gives the file of a name as seen from a folder,
+    `text` what a file holds; None for what is not there."""
+
+    find: Callable[[str, Path], Path | None] = lambda _name, _folder: None
+    text: Callable[[Path], str | None] = lambda _path: None
+
+
+# Nothing but the file itself.
+NOTHING_BESIDE = Neighbours()
+
+
+def module_file(package: str, near: str, around: Neighbours) -> Path | None:
     """The file of `a.b.c`, or of `..c`, as the file `near` would import it; None if not there."""
     plain = package.lstrip(".")
     level = len(package) - len(plain)
@@ -267,7 +282,7 @@ def module_file(package: str, near: str) -> Path | None:
         folder = folder.parent
     name = plain.replace(".", "/")
     for file in (f"{name}.py", f"{name}/__init__.py") if name else ("__init__.py",):
-        path = folder / file if level else beside(file, folder, whole=True)
+        path = folder / file if level else around.find(file, folder)
         if path is not None and path.is_file():
             return path
     return None

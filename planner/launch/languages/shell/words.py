@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from planner.launch.read.machine import OF_THE_MACHINE, counted_by
-from planner.launch.read.shell_expansions import edited, evaluate_arithmetic, formatted
-from planner.launch.read.shell_state import (
+from planner.launch.languages.shell.expansions import edited, evaluate_arithmetic, formatted
+from planner.launch.languages.shell.state import (
     NO_ARGUMENT,
     NOT_SET,
     Shell,
@@ -18,7 +17,7 @@ from planner.launch.read.shell_state import (
     may_set,
     shell_words,
 )
-from planner.launch.read.text import HOLE, Text, Word, digits, join, spaced
+from planner.launch.languages.text import HOLE, Text, Word, digits, join, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -266,6 +265,8 @@ def appended(old: Value | None, more: Value) -> Value:
     return join([old or Text(""), more])
 
 
+# How the reason ends for which a count is not known.
+OF_THE_MACHINE = "which counts what the machine has"
 # Filters that only change blanks.
 _BLANKS = re.compile(
     r"xargs|tr\s+-s\s.*|tr\s+(-d\s+)?['\"]?\\n['\"]?.*|sed\s+(-e\s+)?['\"]s/ +\*?/ ?/g['\"]"
@@ -280,7 +281,7 @@ def output_of(node: Node, words: Words) -> Text:
     """What `$(...)` stands for; not known where only running it could tell."""
     written = words.piece(node).value
     unknown = Text.not_known(f"output of {written}")
-    if wanted := counted_by(written):
+    if wanted := words.shell.counted_by(written):
         counts = (words.calculated(name) for name in wanted)
         unknown = Text.not_known(f"output of {written}, {OF_THE_MACHINE}")
         return next((text for text in counts if not text.unknown), unknown)

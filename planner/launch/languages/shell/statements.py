@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from planner.launch.read.shell_branches import Branches
-from planner.launch.read.shell_state import Branch, Value, may_set
-from planner.launch.read.shell_words import appended
-from planner.launch.read.text import HOLE, Text
+from planner.launch.languages.shell.branches import Branches
+from planner.launch.languages.shell.state import Branch, Value, may_set
+from planner.launch.languages.shell.words import appended
+from planner.launch.languages.text import HOLE, Text
 
 if TYPE_CHECKING:
     from tree_sitter import Node

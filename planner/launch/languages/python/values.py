@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from planner.launch.read.beside import text_of
-from planner.launch.read.limits import Limits
-from planner.launch.read.python_records import (
+from planner.launch.languages.limits import Limits
+from planner.launch.languages.python.records import (
     ASKED,
     BUILTINS,
+    NOTHING_BESIDE,
     UNKNOWN,
     Expressions,
+    Neighbours,
     Record,
     are_plain,
     asked,
@@ -98,12 +99,15 @@ class PythonFile:
 
 class Reader:
     """Modules that are read for one configuration. `special`: functions that stand for others;
-    `only`: how the modules are called that are followed."""
+    `only`: how the modules are called that are followed; `around`: where they are found."""
 
     def __init__(
-        self, special: Mapping[str, Callable[..., Any]] | None = None, only: str = ""
+        self,
+        special: Mapping[str, Callable[..., Any]] | None = None,
+        only: str = "",
+        around: Neighbours = NOTHING_BESIDE,
     ) -> None:
-        self.limits, self.only = Limits(), only
+        self.limits, self.only, self.around = Limits(), only, around
         self.modules: dict[str, PythonFile | None] = {}
         self.special = dict(special or {})
 
@@ -135,14 +139,15 @@ class Reader:
 
     def _file(self, package: str, near: str) -> PythonFile | None:
         """A module's file beside the one that imports it."""
-        path = module_file(package, near) if package.endswith(self.only) else None
+        is_followed = package.endswith(self.only)
+        path = module_file(package, near, self.around) if is_followed else None
         return None if path is None else self._open(path)
 
     def _open(self, path: Path) -> PythonFile | None:
         name = str(path)
         if name not in self.modules:
             self.modules[name] = None
-            text = text_of(path) if len(self.modules) <= _MOST_MODULES else None
+            text = self.around.text(path) if len(self.modules) <= _MOST_MODULES else None
             self.limits.step(len(text or ""))
             try:
                 tree = parsed(text) if text is not None else None

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from planner.launch.read.shell_calls import (
+from planner.launch.languages.shell.calls import (
     FILLING,
     ScriptCall,
     as_submitted,
@@ -25,7 +25,7 @@ from planner.launch.read.shell_calls import (
     reads_a_script,
     script_call,
 )
-from planner.launch.read.shell_state import (
+from planner.launch.languages.shell.state import (
     ENVIRONMENTS,
     MOST_NOTES,
     Command,
@@ -37,9 +37,8 @@ from planner.launch.read.shell_state import (
     parse_shell,
     without_placeholders,
 )
-from planner.launch.read.shell_statements import Statements
-from planner.launch.read.text import HOLE, Text, Word, digits, join, spaced
-from planner.launch.read.world import scheduler_variables
+from planner.launch.languages.shell.statements import Statements
+from planner.launch.languages.text import HOLE, Text, Word, digits, join, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -48,11 +47,11 @@ if TYPE_CHECKING:
 def read_script(shell: Shell, source: Text, *, nested: bool = False) -> None:
     """Walk a script in a shell. Errors of syntax are collected, with file and line.
 
-    EndedError where it ends before its last line (`Shell.process` catches it); CannotTellError for
+    EndedError where it ends before its last line (`Shell.process` catches it); LimitError for
     a script that goes beyond the limits of reading.
     """
     if not nested:
-        variables = scheduler_variables(source)
+        variables = shell.directives(source)
         shell.variables |= variables
         shell.exported |= variables.keys()
         source = without_placeholders(filled_in(source, shell.given))

@@ -7,9 +7,9 @@ from abc import ABC
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.launch.read.shell_state import NOT_SET, Branch, Site, Undecided
-from planner.launch.read.shell_tests import Tests, matches
-from planner.launch.read.text import Text
+from planner.launch.languages.shell.conditions import Tests, matches
+from planner.launch.languages.shell.state import NOT_SET, Branch, Site, Undecided
+from planner.launch.languages.text import Text
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from planner.launch.read.text import HOLE, Text, digits, join
+from planner.launch.languages.text import HOLE, Text, digits, join
 
 # Longer values are data, not settings of a launch.
 _LONGEST = 1_000

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from planner.launch.read.limits import Limits
-from planner.launch.read.text import Files, Text, Word, digits, join
+from planner.launch.languages.limits import Limits
+from planner.launch.languages.text import Files, Text, Word, digits, join
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -114,6 +114,10 @@ class Shell:
     missed: str = ""
     # What a scheduler would say of the machine, where the files do not say it.
     machine: Mapping[str, str] = field(default_factory=dict)
+    # Variables that the first lines of a script bring, such as a scheduler's.
+    directives: Callable[[Text], Mapping[str, Text]] = lambda _script: {}
+    # The variables, first come, that say the number which a command in `$(...)` counts.
+    counted_by: Callable[[str], Sequence[str]] = lambda _command: ()
     # The text of a file that a script names, by that name and the script's own path.
     open_file: Callable[[str, str], Text | None] = lambda _name, _script: None
     # Whether it is there.

@@ -1,0 +1,1 @@
+"""Python files: the values that their functions would return."""
