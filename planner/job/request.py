@@ -22,6 +22,7 @@ from planner.job.frameworks.profile import (
     OptimizerKernel,
     check_precision,
     frameworks_with,
+    profile_on,
 )
 from planner.job.frameworks.switches import Switches, framework_sharp, switched, with_techniques
 from planner.job.frameworks.techniques import TechniqueDecision, decide

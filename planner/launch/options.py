@@ -2,14 +2,14 @@
 `--fix`.
 
 A row is our name of a setting (a degree, a field of the request, or a variation), and theirs.
-`written`: our value -> theirs, where they differ; `state`: of a switch, whether it is there where the
-variation is (on), where it is not (off), or whether it is true (yes) or false (no) then; stated: that
-of no variation. `since`: their releases that have it, where it is not all. Without a key: the switch
-of the technique of that name, in the profile of the dialect's first target.
+`written`: our value -> theirs, where they differ; `state`: of a switch, whether it is there where
+the variation is (on), where it is not (off), or whether it is true (yes) or false (no) then;
+stated: that of no variation. `since`: their releases that have it, where it is not all. Without a
+key: the switch of the technique of that name, in the profile of the dialect's first target.
 
-The model's fields stand in the writers' tables (`planner.launch.architecture`). What takes more than
-a name and a value (layers by stage, modules that run again, shards) has a function that writes and
-`--fix` share.
+The model's fields stand in the writers' tables (`planner.launch.architecture`). What takes more
+than a name and a value (layers by stage, modules that run again, shards) has a function that writes
+and `--fix` share.
 """
 
 from __future__ import annotations

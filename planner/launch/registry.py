@@ -1,9 +1,9 @@
 """The dialects: every folder below `planner/launch/dialects` that holds a `dialect.toml`.
 
 A folder is all that a dialect needs: no other file names it. Its `dialect.toml` says what a reader
-of this page would ask (which targets it writes, which kinds of files it reads, how it is recognised)
-and names the functions that do the work, which are imported when they are first called: scanning
-reads texts alone. `planner.launch.contract` says what these functions get and give.
+of this page would ask (which targets it writes, which kinds of files it reads, how it is
+recognised) and names the functions that do the work, which are imported when they are first called:
+scanning reads texts alone. `planner.launch.contract` says what these functions get and give.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from __future__ import annotations
 import importlib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import planner.launch.dialects
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
 from planner.job.frameworks.names import profile_named
 
 FILE = "dialect.toml"
+# The package of the folders, by name: what they hold imports this module.
+_FOLDERS = "planner.launch.dialects"
 # How the settings of a file are written, which `--fix` must know: options of a command, Python,
 # JSON, TOML, YAML, or JSON or YAML by the text.
 Form = Literal["options", "python", "json", "toml", "yaml"]
@@ -36,16 +37,17 @@ class Target:
 
     `summary`: one line; `profile`: the framework profile that other frameworks' plans are costed
     under when they are written for it; `writer`: the module of the folder that writes
-    (`planner.launch.contract.Writer`).
+    (`planner.launch.contract.Writer`); `model`: how it says a model (`module:name`), a
+    `planner.launch.architecture.Table` or a function that gives one for a model.
 
-    Words of the folder's README: `time` and `memory`: where the framework reports the time of a step
-    and its memory, and which memory that is (`held`); `weights`: how a run starts from weights;
-    `alone`: what `planner check` needs beside the file alone; `from_plan`: what it takes from the
-    plan file besides. `stops`: whether a run can be told when to end.
+    Words of the folder's README: `time` and `memory`: where the framework reports the time of a
+    step and its memory, and which memory that is (`held`); `weights`: how a run starts from
+    weights; `alone`: what `planner check` needs beside the file alone; `from_plan`: what it takes
+    from the plan file besides. `stops`: whether a run can be told when to end.
 
     `versions`: modules that the files are written for -> their version, or version and the variable
-    of the folder that holds the module; in a table `with-NAME` those of a precision, an optimizer or
-    a framework profile besides ("" where it does without). `page_models`: models by which
+    of the folder that holds the module; in a table `with-NAME` those of a precision, an optimizer
+    or a framework profile besides ("" where it does without). `page_models`: models by which
     `docs/dialects.md` shows the table of the architecture.
     """
 
@@ -53,6 +55,7 @@ class Target:
     name: str
     summary: str
     profile: str
+    model: str
     time: str
     memory: str
     weights: str
@@ -73,7 +76,10 @@ class Format:
     `options.toml` by which `--fix` spells a changed configuration, and `says`: the function
     (`module:name`) that says what a file of the format says of a configuration, by our names, where
     that is not its degrees, batch and recompute mode. `edits`: the function that makes all edits
-    itself. A format with none of them is read and not written.
+    itself. A format with none of them is read and not written. `anchors`: options behind which new
+    ones go, the likeliest first; `removes`: whether an option can be taken out. `splits`: the
+    function that gives the layers of each stage as the framework splits them, `(layers, stages)`;
+    evenly where there is none.
     """
 
     dialect: str
@@ -83,6 +89,9 @@ class Format:
     options: tuple[str, ...] = ()
     says: str = ""
     edits: str = ""
+    anchors: tuple[str, ...] = ()
+    removes: bool = False
+    splits: str = ""
 
     @property
     def is_written(self) -> bool:
@@ -102,6 +111,11 @@ class Kind:
     launch: what `starts` it, what `trains`, what `shards`; empty where it is a launch of its own.
     `pretrains`: whether the programs that read it do nothing but pretrain.
 
+    `told`: what it is and the settings that tell it, in a few words, for files that are of no kind.
+    `by_text_alone`: a Python text is of this kind whatever its file is called.
+
+    `is_program`: the file is a program, which is no launch where another file starts it.
+
     Of a command: `before_files`: it is read without the configuration files that it names;
     `completed_by`: kinds of files that say more of it, where others are read in its place;
     `surely`: its sign tells it from every other program's.
@@ -120,6 +134,9 @@ class Kind:
     before_files: bool = False
     completed_by: tuple[str, ...] = ()
     surely: bool = True
+    told: str = ""
+    by_text_alone: bool = False
+    is_program: bool = False
 
     def is_one(self, content: Any) -> bool:
         """Whether a table, text or command is of this kind."""
@@ -136,14 +153,19 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One folder. `reads`: phrases for what it reads, as a list in a sentence; `order`: its place
-    in lists, and in which it is asked what a file is; `also_reads`: profiles that nothing writes
-    for and whose files it reads."""
+    """One folder. `order`: its place in lists and in detection; `reads`: what it reads, as phrases of a list; `also_reads`: profiles that nothing writes for and whose files it
+    reads. `shown_by`: options that show a training program's command where only a part of one
+    stands. `config_options`: options by which commands name a configuration file; `names_files`:
+    the function that says which files a command names in another way: `(LaunchCommand) ->
+    Iterator[Text]`."""
 
     name: str
     order: int
     reads: tuple[str, ...] = ()
     also_reads: tuple[str, ...] = ()
+    config_options: tuple[str, ...] = ()
+    names_files: str = ""
+    shown_by: tuple[str, ...] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)
     formats: Mapping[str, Format] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
@@ -155,26 +177,28 @@ Part = TypeVar("Part", Target, Format, Kind)
 def _made(
     part: type[Part], dialect: str, tables: Mapping[str, Any], **usual: Any
 ) -> dict[str, Part]:
-    """The parts of one table of a registration, by name; lists as tuples."""
-    found = {}
-    for name, table in tables.items():
-        stated = {key: tuple(one) if isinstance(one, list) else one for key, one in table.items()}
-        found[name] = part(dialect=dialect, name=name, **usual | stated)
-    return found
+    """The parts of one table of a registration, by name."""
+    return {
+        name: part(dialect=dialect, name=name, **usual | _tuples(table))
+        for name, table in tables.items()
+    }
+
+
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with its lists as tuples."""
+    return {key: tuple(one) if isinstance(one, list) else one for key, one in table.items()}
 
 
 def _read(folder: Path) -> Dialect:
     """The dialect of a folder. TypeError for a field that there is not."""
-    stated = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
-    name = folder.name
+    stated = _tuples(tomllib.loads((folder / FILE).read_text(encoding="utf-8")))
+    name, order = folder.name, stated["order"]
     return Dialect(
-        name,
-        stated["order"],
-        tuple(stated.get("reads", ())),
-        tuple(stated.get("also_reads", ())),
-        _made(Target, name, stated.get("targets", {})),
-        _made(Format, name, stated.get("formats", {})),
-        _made(Kind, name, stated.get("kinds", {}), order=stated["order"]),
+        name=name,
+        targets=_made(Target, name, stated.pop("targets", {})),
+        formats=_made(Format, name, stated.pop("formats", {})),
+        kinds=_made(Kind, name, stated.pop("kinds", {}), order=order),
+        **stated,
     )
 
 
@@ -183,7 +207,7 @@ def dialects() -> Mapping[str, Dialect]:
     """Every dialect by its name, in order."""
     folders = (
         folder
-        for place in planner.launch.dialects.__path__
+        for place in importlib.import_module(_FOLDERS).__path__
         for folder in Path(place).iterdir()
         if (folder / FILE).is_file()
     )
@@ -224,13 +248,20 @@ def function(dialect: str, name: str) -> Callable[..., Any]:
 
 def package_of(dialect: str) -> str:
     """The package of a dialect's folder."""
-    return f"{planner.launch.dialects.__name__}.{dialect}"
+    return f"{_FOLDERS}.{dialect}"
 
 
 def module_of(dialect: str, name: str) -> Any:
     """A module of a dialect's folder, imported now."""
     own = f"{package_of(dialect)}.{name}"
     return importlib.import_module(name if name.startswith("planner.") else own)
+
+
+def table_of(target: str, model: Any) -> Any:
+    """How a target says a model: a `planner.launch.architecture.Table`."""
+    entry = targets()[target]
+    table = function(entry.dialect, entry.model)
+    return table(model) if callable(table) else table
 
 
 # --- the target of a framework --------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.launch import accelerate
+from planner.launch.dialects.hf import accelerate_writer as accelerate
 from tests.launch.accelerate_cases import BASE, MATRIX
 from tests.launch.torch_plans import Case, launch_of
 

@@ -375,8 +375,8 @@ def test_torchtitan_at_random(
 
 def _written_for_torchtitan(model: ModelSpec) -> str | None:
     """The module of some plan with this model; None where torchtitan has not the model."""
-    from planner.launch import torchtitan
     from planner.launch.architecture import refusals
+    from planner.launch.dialects.torchtitan import writer as torchtitan
     from planner.launch.dialects.torchtitan.table import titan_table
     from tests.launch.titan_cases import DENSE
     from tests.launch.torch_plans import changed, launch_of

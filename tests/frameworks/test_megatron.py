@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.contract import Launch
+from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.bridge_writer import schema
 from tests.launch.plans import MEGATRON, default_argv, sharded
 from tests.launch.plans import megatron as case

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.launch import megatron
 from planner.launch.contract import Launch
+from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import layout_text
 from planner.launch.dialects.megatron.table import pattern
 from planner.launch.plans import refusals_of

@@ -15,6 +15,7 @@ from hardware.files import shipped_toml
 from planner.job.errors import unknown_name
 from planner.job.unmodelled import refuse_unmodelled
 
+
 @cache
 def framework_names() -> tuple[str, ...]:
     """Names of the profiles that ship, sorted."""
@@ -30,8 +31,11 @@ def framework_names() -> tuple[str, ...]:
 @cache
 def _other_names() -> Mapping[str, str]:
     """Every other word for a profile, as the profiles' files say in `names`."""
-    tables = {name: shipped_toml("planner.job.frameworks", f"{name}.toml") for name in framework_names()}
-    return {word: name for name, table in tables.items() for word in table.get("names", ())}
+    return {
+        word: name
+        for name in framework_names()
+        for word in shipped_toml("planner.job.frameworks", f"{name}.toml").get("names", ())
+    }
 
 
 @cache

@@ -366,8 +366,11 @@ def profile_on(profile: FrameworkProfile, gpu: str, vendor: str) -> FrameworkPro
     if launch.on_amd:
         return load_framework(launch.on_amd)
     others = map(load_framework, framework_names())
-    fits = (one.launch.on_amd or one.name for one in others if one.listed and one.launch.target
-            and (one.launch.on_amd or not one.launch.cuda))
+    fits = (
+        one.launch.on_amd or one.name
+        for one in others
+        if one.listed and one.launch.target and (one.launch.on_amd or not one.launch.cuda)
+    )
     raise UsageError(
         f"--framework {profile.name} does not start on {gpu}: {launch.cuda}; give --framework "
         f"{' or '.join(dict.fromkeys(fits))}  [framework-vendor]"

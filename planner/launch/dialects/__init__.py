@@ -1,1 +1,1 @@
-"""One folder a dialect; `planner.launch.registry` finds them, `planner.launch.contract` says how."""
+"""One folder a dialect, as `planner.launch.contract` says; `planner.launch.registry` finds them."""

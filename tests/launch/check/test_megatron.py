@@ -248,7 +248,7 @@ def test_windows(skips: str, sliding: int, read: Read) -> None:
 
 def test_every_named_option_exists() -> None:
     """Names in the reader's tables are options of the parser."""
-    from planner.launch.read import megatron
+    from planner.launch.dialects.megatron import reader as megatron
     from planner.launch.dialects.megatron.arguments import options
     from planner.launch.read.names import left_out
 

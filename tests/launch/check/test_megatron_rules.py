@@ -10,8 +10,8 @@ from hardware.files import shipped_toml
 from planner.job.errors import CannotTellError
 from planner.launch.check.assess import assess
 from planner.launch.check.spelling import edits_for
-from planner.launch.read.found import Problem
 from planner.launch.dialects.megatron.arguments import options
+from planner.launch.read.found import Problem
 from tests.launch.check.conftest import OVERLAPPED, SMALL, Read, rules, script
 
 _FINE = "--fine-grained-activation-offloading"

@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from planner.launch.dialects.hf.scripted_reader import ScriptedReader
 from planner.launch.options import ACCELERATE, DEEPSPEED
 from planner.launch.read.beside import source_beside
 from planner.launch.read.document import Document, Source, below, json_document, unknown_key
-from planner.launch.read.document_reader import ScriptedReader
 from planner.launch.read.found import Edit, Found, Problem, Setting, nearest
 from planner.launch.read.names import is_known, known_names
 

@@ -69,7 +69,7 @@ def files(launch: Launch) -> Files:
     """accelerate.yaml, train.py and the model's config.json."""
     model, degrees = launch.job.model, launch.plan.degrees
     text = filled(
-        f"{CONFIG}.txt",
+        f"hf/{CONFIG}.txt",
         model=model.name,
         gpus=degrees.gpus,
         nodes=launch.nodes,
@@ -77,7 +77,7 @@ def files(launch: Launch) -> Files:
         sections=yaml_text(sections(launch)).rstrip("\n"),
     )
     title = f"{model.name} with accelerate and FSDP2."
-    return {CONFIG: text, **hf_program(model, "accelerate.py.txt", title)}
+    return {CONFIG: text, **hf_program(model, "hf/accelerate.py.txt", title)}
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from planner.launch.options import DEEPSPEED
 from planner.launch.dialects.hf.deepspeed_types import SWITCHES, as_flag, as_whole, type_problems
-from planner.launch.read.document import Document, unknown_key
-from planner.launch.read.document_reader import ScriptedReader
-from planner.launch.read.found import Edit, Found, Problem, nearest
+from planner.launch.dialects.hf.scripted_reader import ScriptedReader
 from planner.launch.dialects.hf.values import is_switched, value_of
+from planner.launch.options import DEEPSPEED
+from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.found import Edit, Found, Problem, nearest
 from planner.launch.read.names import is_known, known_names, left_out
 
 TOP_KEYS = known_names("deepspeed")

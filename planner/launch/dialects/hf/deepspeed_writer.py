@@ -80,7 +80,7 @@ def files(launch: Launch) -> Files:
     title = f"{model.name} with DeepSpeed ZeRO-{launch.plan.degrees.zero} under the Trainer."
     dtype = {"fp16": "float16"}.get(launch.job.precision, "bfloat16")
     text = json.dumps(ds_config(launch), indent=2) + "\n"
-    return {CONFIG: text, **hf_program(model, "hf_trainer.py.txt", title, dtype=Code(dtype))}
+    return {CONFIG: text, **hf_program(model, "hf/trainer.py.txt", title, dtype=Code(dtype))}
 
 
 def ds_config(launch: Launch) -> dict[str, object]:

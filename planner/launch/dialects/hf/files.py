@@ -55,10 +55,11 @@ from planner.launch.contract import (
     rate_variable,
 )
 from planner.launch.quoting import Value
+from planner.launch.registry import package_of
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import stop_variable
 
-_TABLE = shipped_toml("planner.launch", "hf_table.toml")
+_TABLE = shipped_toml(package_of("hf"), "table.toml")
 _LAYER_TYPES = {
     "full": "full_attention", "sliding": "sliding_attention", "state": "linear_attention",
 }  # fmt: skip
@@ -239,7 +240,7 @@ Config = dict[str, object]
 # Types tried for a shape whose family transformers does not have.
 _GENERAL = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "gpt_neox")
 # Layer class of each type that FSDP wraps and DeepSpeed hooks (transformers 5.23, modelling files).
-_LAYER_CLASSES: dict[str, str] = shipped_toml("planner.launch", "layer_classes.toml")
+_LAYER_CLASSES: dict[str, str] = shipped_toml(package_of("hf"), "layer_classes.toml")
 
 
 def hf_config(model: ModelSpec) -> Config | None:
@@ -336,7 +337,7 @@ def hf_program(model: ModelSpec, template: str, title: str, **more: Value) -> Fi
     """train.py, whose every value of the plan is an argument that the launcher gives, and the
     model's config.json."""
     return {
-        SCRIPT: filled(template, title=title, data=filled("hf_data.py.txt"), **more),
+        SCRIPT: filled(template, title=title, data=filled("hf/data.py.txt"), **more),
         f"{MODEL_FOLDER}/config.json": json.dumps(hf_config(model) or {}, indent=2) + "\n",
     }
 

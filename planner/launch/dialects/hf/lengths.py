@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.launch.read.found import Setting
 from planner.launch.dialects.hf.values import Named, Program, is_switched, value_of
+from planner.launch.read.found import Setting
 from planner.launch.read.names import meanings
 
 _PACKED = (

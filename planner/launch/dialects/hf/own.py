@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 
+from hardware.files import shipped_toml
+from planner.launch.dialects.hf.arguments import LIGER_LOSS, LIGER_SWITCHES, optim_of
+from planner.launch.dialects.hf.values import Named, Program, is_on, is_switched
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source
@@ -22,10 +26,9 @@ from planner.launch.read.found import (
     is_slip,
     nearest,
 )
-from planner.launch.dialects.hf.arguments import LIGER_LOSS, LIGER_SWITCHES, optim_of
-from planner.launch.dialects.hf.values import Named, Program, is_on, is_switched
-from planner.launch.read.names import hf_names, left_out, meanings
+from planner.launch.read.names import left_out, meanings
 from planner.launch.read.own_effects import effect_of
+from planner.launch.registry import package_of
 
 _PIECES = re.compile(r"cut_cross_entropy|LigerFusedLinear\w*|liger_fused_linear\w*|apply_liger\w*")
 _MOST_NAMED = 12
@@ -132,3 +135,11 @@ def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> I
     text = f"{shown}{more}: not known to change memory or time{refused}"
     severity: Severity = "warning" if refused else "note"
     yield Problem("own-option", text, severity, (own[names[0]].place,))
+
+
+@cache
+def hf_names(program: str = "") -> frozenset[str]:
+    """Settings that a program of Hugging Face has; of all of them where none is named."""
+    tables = shipped_toml(package_of("hf"), "programs.toml")
+    chosen = [f"hf-{program}"] if program else list(tables)
+    return frozenset(name for table in chosen for name in tables[table]["names"].split())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Problem, Setting
 from planner.launch.dialects.hf.arguments import OPTIMIZERS, optim_of
 from planner.launch.dialects.hf.values import (
     Named,
@@ -17,6 +15,8 @@ from planner.launch.dialects.hf.values import (
     program_of,
     value_of,
 )
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import Problem, Setting
 from planner.launch.read.names import left_out
 
 # What says whether adapters are trained, in programs that train them unless told otherwise.

@@ -22,6 +22,7 @@ from planner.launch.read.found import (
     nearest,
     telling,
 )
+from planner.launch.registry import package_of
 
 RELEASE = "megatron-core 0.19"
 # Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
@@ -48,7 +49,7 @@ class Option:
 @cache
 def options() -> dict[str, Option]:
     """Every option by each of its names, without the dashes."""
-    text = shipped_text("planner.launch.read", "megatron_flags.tsv")
+    text = shipped_text(package_of("megatron"), "flags.tsv")
     found: dict[str, Option] = {}
     for line in text.splitlines():
         if line.startswith("#"):
@@ -63,7 +64,7 @@ def options() -> dict[str, Option]:
 @cache
 def other_options() -> dict[str, tuple[Option, str]]:
     """Options that only other parsers have, with whose they are."""
-    text = shipped_text("planner.launch.read", "megatron_flags_other.tsv")
+    text = shipped_text(package_of("megatron"), "flags_other.tsv")
     rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
     return {name: (Option(name, values, "", ()), whose) for name, values, whose in rows}
 

@@ -14,22 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from planner.job.errors import UsageError
-from planner.launch.languages.text import HOLE, Files, Hole, Text, Word, digits
+from planner.launch.dialects.hf.arguments import HfArguments, hf_arguments
+from planner.launch.dialects.hf.refusals import refusals_of
+from planner.launch.dialects.megatron.arguments import options, other_options
+from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.dialects.megatron.reader import MegatronReader
 from planner.launch.dialects.megatron.table import option
+from planner.launch.dialects.torchtitan.reader import TorchtitanReader
+from planner.launch.dialects.torchtitan.sources import unknown_keys
+from planner.launch.languages.text import HOLE, Files, Hole, Text, Word, digits
 from planner.launch.options import MEGATRON
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand, made_launch
 from planner.launch.read.document import Document, Source, below, yaml_document
 from planner.launch.read.document_reader import NO_LENGTH
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
-from planner.launch.dialects.hf.arguments import HfArguments, hf_arguments
-from planner.launch.dialects.hf.refusals import refusals_of
-from planner.launch.dialects.megatron.reader import MegatronReader
-from planner.launch.dialects.megatron.arguments import options, other_options
-from planner.launch.dialects.megatron.forks import CORE, Dialect, other_model
 from planner.launch.read.names import meanings
-from planner.launch.dialects.torchtitan.reader import TorchtitanReader
-from planner.launch.dialects.torchtitan.sources import unknown_keys
+from planner.launch.read.opened import Opened
+from planner.launch.read.programs import other_model
 
 _ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
 _WITHOUT = meanings("megatron-without")
@@ -271,7 +273,7 @@ def is_swift_megatron(launch: LaunchCommand) -> bool:
     return launch.name == "megatron" or "/_megatron/" in launch.program
 
 
-def read_swift_megatron(launch: LaunchCommand, hints: Hints) -> Found:
+def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:  # noqa: ARG001
     """The launch as its arguments describe it."""
     given = dict(launch.given)
     named = {"model": next((given[name] for name in _CHECKPOINTS if name in given), None)}

@@ -11,19 +11,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from planner.launch import megatron_table as table
-from planner.launch.languages.text import Text, Word
+from planner.launch.dialects.megatron import table
+from planner.launch.dialects.megatron.arguments import options
 from planner.launch.dialects.megatron.bridge_writer import RECIPES, field_of, fields_of, schema
+from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.dialects.megatron.reader import MegatronReader
 from planner.launch.dialects.megatron.table import MEGATRON, option
+from planner.launch.languages.text import Text, Word
 from planner.launch.options import MEGATRON as OPTIONS
 from planner.launch.options import MEGATRON_LAYOUT, MEGATRON_PRECISIONS
+from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
-from planner.launch.dialects.megatron.reader import MegatronReader
-from planner.launch.dialects.megatron.arguments import options
-from planner.launch.dialects.megatron.forks import CORE, Dialect
+from planner.launch.read.opened import Opened
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
 _FEWEST = 2
@@ -67,12 +70,25 @@ def is_bridge(launch: LaunchCommand) -> bool:
     return sum(key in schema() for key in keys) >= _FEWEST
 
 
-def read_megatron_bridge(launch: LaunchCommand, program: str | None, hints: Hints) -> Found:
+def read_megatron_bridge(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
+    """The launch of a command, with the start script where its text is known."""
+    return read_overrides(launch, _program_text(read, launch), hints)
+
+
+def read_overrides(launch: LaunchCommand, program: str | None, hints: Hints) -> Found:
     """The launch that overrides describe; `program`: the start script's text, if it is known."""
     overrides = _Overrides(launch, program)
     translated = replace(launch, arguments=tuple(overrides.words()))
     found = _Reader(translated, hints, overrides).found()
     return overrides.renamed(found)
+
+
+def _program_text(read: Opened, launch: LaunchCommand) -> str | None:
+    """The start script, written by the files or beside them; None where it is not there."""
+    name = Path(launch.program).name
+    if name in read.programs:
+        return read.programs[name]
+    return text_beside(name, launch.folder) if name.endswith(".py") else None
 
 
 class _Overrides:

@@ -14,7 +14,6 @@ from functools import cache
 
 from hardware.files import shipped_toml
 from planner.job.job import Job
-from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.contract import (
     PRETRAINED,
     STOP,
@@ -26,6 +25,7 @@ from planner.launch.contract import (
     pretrained_variable,
     ramp_refusals,
 )
+from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_text
 from planner.launch.dialects.megatron.positions import rotates_plainly
 from planner.launch.dialects.megatron.run import (
@@ -48,6 +48,7 @@ from planner.launch.dialects.megatron.run import (
 from planner.launch.dialects.megatron.table import linear_bias
 from planner.launch.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 from planner.launch.quoting import Code
+from planner.launch.registry import package_of
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import save_steps, stop_variable
 
@@ -67,7 +68,7 @@ def schema() -> Mapping[str, str]:
     """`section.field` -> pattern of its values, of all that is ever written."""
     return {
         f"{section}.{field}": _pattern(kind)
-        for section, fields in shipped_toml("planner.launch", "megatron_bridge.toml").items()
+        for section, fields in shipped_toml(package_of("megatron"), "bridge.toml").items()
         for field, kind in fields.items()
     }
 
@@ -133,7 +134,9 @@ def files(launch: Launch) -> Files:
     provider = "MLAModelProvider" if launch.job.model.mla else "GPTModelProvider"
     module = "mla_provider" if launch.job.model.mla else "gpt_provider"
     names = {"module": Code(module), "provider": Code(provider)}
-    return {SCRIPT: filled(f"{SCRIPT}.txt", precision=RECIPES[launch.job.precision], **names)}
+    return {
+        SCRIPT: filled(f"megatron/{SCRIPT}.txt", precision=RECIPES[launch.job.precision], **names)
+    }
 
 
 def command(launch: Launch) -> RunCommand:

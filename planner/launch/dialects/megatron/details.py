@@ -15,10 +15,10 @@ from planner.job.models.layout import hybrid_kinds
 from planner.job.quantities import stated
 from planner.job.specs import LayerKind, MlaSpec, RopeScaling, RopeSpec, StateSpaceSpec
 from planner.launch.dialects.megatron import positions, states
+from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.row import MegatronRow
 from planner.launch.dialects.megatron.table import BALANCING, LOSSES, option
 from planner.launch.read.found import Problem
-from planner.launch.dialects.megatron.arguments import Arguments
 
 _LOSSES = {name: over for over, name in LOSSES.items()} | {"global_aux_loss": "batch"}
 

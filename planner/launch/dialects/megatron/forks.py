@@ -6,21 +6,20 @@ for memory and time; what core 0.19 refuses of them, it refuses with a warning.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
 
-from planner.launch.languages.shell.state import MOST_NOTES
+from planner.launch.dialects.megatron.arguments import RELEASE, Arguments
+from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhere
 from planner.launch.dialects.megatron.table import option
+from planner.launch.dialects.megatron.unknown import slip_of
+from planner.launch.languages.shell.state import MOST_NOTES
 from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
-from planner.launch.dialects.megatron.arguments import RELEASE, Arguments
-from planner.launch.dialects.megatron.rules import CONNECTIONS, refused_everywhere
-from planner.launch.dialects.megatron.unknown import slip_of
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.own_effects import effect_of
 
@@ -66,13 +65,6 @@ _FIELDS = ("megatron/core/transformer/transformer_config.py",)
 _READ_VALUES = ((option("position"), "alibi"),)
 # Programs whose options are pretrain_gpt.py's and no others.
 _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
-# Parts of a program's name that say that it trains no decoder of text.
-_OTHER_MODELS = re.compile(
-    r"(^|[_/])(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|msdp|"
-    r"reward|ppo|grpo|dpo|rl|eval\w*|generate|generation|server|inference|quantize|ptq|prune|"
-    r"export|analy[sz]e|convert\w*|conversion|merge|hf2\w+|\w+2hf|roundtrip|zeroshot|orqa|sora|"
-    r"tasks/main)([-_./]|$)"
-)
 
 
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
@@ -135,21 +127,6 @@ def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
     """The first of some files of a fork's source, where the script stands in its repository."""
     found = (text_beside(name, launch.folder, whole=True) for name in names)
     return next(filter(None, found), "")
-
-
-def other_model(launch: LaunchCommand) -> str:
-    """Why a program's name, or MindSpeed-MM's option, says that it trains something else; empty if
-    neither does."""
-    if any(word.text.value == "--mm-model" for word in launch.arguments):
-        return "--mm-model names a multimodal model, described in a file of its own"
-    path = launch.program
-    if "/" not in path and not path.endswith(".py"):  # a module: python -m package.dpo_model
-        path = path.replace(".", "/")
-    program = "/".join(PurePosixPath(path).parts[-2:])
-    if _OTHER_MODELS.search(program):
-        name = PurePosixPath(program).name
-        return f"{name} trains no decoder of text alone, or not by next-token prediction"
-    return ""
 
 
 def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem]:

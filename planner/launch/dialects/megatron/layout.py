@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from constraints.layout_context import even_split
-from planner.launch.languages.text import digits
+from planner.launch.dialects.megatron.arguments import Arguments
+from planner.launch.dialects.megatron.details import read_blocks
 from planner.launch.dialects.megatron.flags import layout_text
 from planner.launch.dialects.megatron.states import PATTERN
 from planner.launch.dialects.megatron.table import option
+from planner.launch.languages.text import digits
 from planner.launch.options import MEGATRON, MEGATRON_LAYOUT
 from planner.launch.read.found import Edit, Problem
-from planner.launch.dialects.megatron.arguments import Arguments
-from planner.launch.dialects.megatron.details import read_blocks
 from planner.launch.read.own_effects import effect_of
 
 _NAMES = {name: option.name for name, option in MEGATRON_LAYOUT.items()}

@@ -19,13 +19,6 @@ from planner.job.specs import (
     StateSpaceSpec,
 )
 from planner.launch.dialects.megatron import table
-from planner.launch.languages.limits import LimitError
-from planner.launch.languages.python.values import Frame, Reader
-from planner.launch.languages.text import digits
-from planner.launch.dialects.megatron.states import LINEAR_LAYERS
-from planner.launch.dialects.megatron.table import MEGATRON, option
-from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
-from planner.launch.read.found import Hints, Problem, model_unknown, telling
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.details import (
     hybrid_text,
@@ -38,7 +31,14 @@ from planner.launch.dialects.megatron.details import (
     read_router,
     read_state_space,
 )
+from planner.launch.dialects.megatron.states import LINEAR_LAYERS
+from planner.launch.dialects.megatron.table import MEGATRON, option
 from planner.launch.dialects.megatron.vocabulary import vocabulary
+from planner.launch.languages.limits import LimitError
+from planner.launch.languages.python.values import Frame, Reader
+from planner.launch.languages.text import digits
+from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
+from planner.launch.read.found import Hints, Problem, model_unknown, telling
 
 # Words of what is wrong with a shape, and the field that they speak of.
 _SHAPING = {

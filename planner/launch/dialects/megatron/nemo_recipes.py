@@ -10,6 +10,7 @@ from typing import Any
 
 from hardware.files import shipped_text
 from planner.launch.languages.python.records import Record
+from planner.launch.registry import package_of
 
 RELEASE = "NeMo of 2025-11"
 # What every pretraining recipe of NeMo 2 sets (nemo/collections/llm/recipes, optim/adam.py), where
@@ -34,7 +35,7 @@ class NemoRecipe:
 
 @cache
 def _recipes() -> Mapping[str, NemoRecipe]:
-    text = shipped_text("planner.launch.read", "nemo_recipes.tsv")
+    text = shipped_text(package_of("megatron"), "nemo_recipes.tsv")
     rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
     return {
         name: NemoRecipe(name, model, int(gpus), dict(item.split("=") for item in fields.split()))

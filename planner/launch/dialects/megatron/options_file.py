@@ -10,13 +10,13 @@ from dataclasses import replace
 from hardware.errors import HardwareError
 from hardware.files import json_content
 from planner.job.errors import UsageError
+from planner.launch.dialects.megatron.arguments import options, other_options
+from planner.launch.dialects.megatron.attributes import flags_of, words_of
 from planner.launch.languages.text import Files, SourceFile, Text, Word
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import yaml_document
 from planner.launch.read.found import Problem, Setting, telling
-from planner.launch.dialects.megatron.arguments import options, other_options
-from planner.launch.dialects.megatron.attributes import flags_of, words_of
 
 # Options by which programs name a file of options; `@file` is argparse's.
 _NAMES_A_FILE = re.compile(

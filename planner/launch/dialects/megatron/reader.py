@@ -9,11 +9,6 @@ from typing import Any
 
 from planner.job.bounds import MOST_LAYERS
 from planner.job.specs import ModelSpec
-from planner.launch.dialects.megatron.table import option
-from planner.launch.options import MEGATRON, SWITCH
-from planner.launch.read.beside import text_beside
-from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
 from planner.launch.dialects.megatron.arguments import parse_arguments
 from planner.launch.dialects.megatron.forks import (
     Dialect,
@@ -21,7 +16,6 @@ from planner.launch.dialects.megatron.forks import (
     dialect_of,
     eased,
     fork_savings,
-    other_model,
     others_unpredictable,
     translate,
 )
@@ -39,6 +33,7 @@ from planner.launch.dialects.megatron.settings import (
     read_offload,
     read_sharp,
 )
+from planner.launch.dialects.megatron.table import option
 from planner.launch.dialects.megatron.training import (
     optimizer_of,
     optimizer_offload_of,
@@ -47,7 +42,12 @@ from planner.launch.dialects.megatron.training import (
 )
 from planner.launch.dialects.megatron.unknown import as_sure_as_read, unknown_problems
 from planner.launch.dialects.megatron.vocabulary import vocabulary_unknown
+from planner.launch.options import MEGATRON, SWITCH
+from planner.launch.read.beside import text_beside
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, unresolved
 from planner.launch.read.names import left_out
+from planner.launch.read.programs import other_model
 
 # Fusions that the profile without Transformer Engine does not count on.
 _UNFUSED = (

@@ -14,17 +14,17 @@ from typing import Any
 
 from planner.job.errors import CannotTellError
 from planner.job.models.catalog import catalog_name, load_model
+from planner.launch.dialects.hf.arguments import known_model
+from planner.launch.dialects.megatron.bridge_reader import read_overrides
+from planner.launch.dialects.megatron.bridge_writer import field_of, schema
+from planner.launch.dialects.megatron.nemo_recipes import RELEASE, SPECIAL, USUAL, nemo_recipe
 from planner.launch.languages.python.records import UNKNOWN, Record, chosen_words
 from planner.launch.languages.python.values import Function, Reader, call_function
 from planner.launch.languages.text import Text, Word
-from planner.launch.dialects.megatron.bridge_writer import field_of, schema
 from planner.launch.options import MEGATRON
 from planner.launch.read.command import made_launch
 from planner.launch.read.document import Source
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
-from planner.launch.dialects.hf.arguments import known_model
-from planner.launch.dialects.megatron.bridge_reader import read_megatron_bridge
-from planner.launch.dialects.megatron.nemo_recipes import RELEASE, SPECIAL, USUAL, nemo_recipe
 from planner.launch.read.python_files import BESIDE, evaluating, python_module
 
 # The environment variable of the reading that names one of several recipes in a file.
@@ -196,7 +196,7 @@ class _Recipe:
             self._predictors(known)
         words = [Word(Text.made(f"{field}={value}")) for field, value in self.values.items()]
         program = f'vanilla_gpt_pretrain_config() get_mixed_precision_config("{self.precision}")'
-        found = read_megatron_bridge(made_launch(words, self.path, self.path), program, hints)
+        found = read_overrides(made_launch(words, self.path, self.path), program, hints)
         if found.shape is None and not found.model:
             name = self.model_name
             text = f"the catalogue does not know the model {name}"

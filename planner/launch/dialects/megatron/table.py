@@ -18,7 +18,15 @@ from planner.launch.architecture import (
     nothing,
 )
 from planner.launch.dialects.megatron.positions import POSITIONS
-from planner.launch.dialects.megatron.row import MegatronRow, pattern, row, switch, unless, without, yes
+from planner.launch.dialects.megatron.row import (
+    MegatronRow,
+    pattern,
+    row,
+    switch,
+    unless,
+    without,
+    yes,
+)
 from planner.launch.dialects.megatron.states import STATES, is_hybrid
 
 # What `F.gelu` under Megatron's fused bias is: the tanh approximation.

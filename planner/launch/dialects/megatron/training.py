@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.options import MEGATRON
 from planner.launch.options import MEGATRON_RECOMPUTE as _RECOMPUTE
 from planner.launch.read.found import Problem
-from planner.launch.dialects.megatron.arguments import Arguments
 
 _FSDP = MEGATRON["fsdp"].name
 _OPTIMIZERS = {text: name for name, text in MEGATRON["optimizer"].written.items()} | {

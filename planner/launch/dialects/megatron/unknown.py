@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import islice
 
-from planner.launch.languages.shell.state import MOST_NOTES
+from planner.launch.dialects.megatron.arguments import RELEASE, Arguments, options
 from planner.launch.dialects.megatron.table import FLAGS
+from planner.launch.languages.shell.state import MOST_NOTES
 from planner.launch.read.found import (
     Edit,
     Problem,
@@ -17,7 +18,6 @@ from planner.launch.read.found import (
     is_slip,
     nearest,
 )
-from planner.launch.dialects.megatron.arguments import RELEASE, Arguments, options
 from planner.launch.read.own_effects import effect_of
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from planner.job.models.catalog import catalog_name, load_model
 from planner.job.specs import ModelSpec
+from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.table import option
 from planner.launch.options import MEGATRON as MEGATRON_OPTIONS
 from planner.launch.read.found import Hints, Problem
-from planner.launch.dialects.megatron.arguments import Arguments
 from planner.predict.ops.table import parameter_count
 
 # GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.

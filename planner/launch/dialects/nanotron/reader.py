@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from hardware.files import shipped_toml
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.launch.dialects.nanotron.writer import NANOTRON as MODEL
-from planner.launch.options import NANOTRON
+from planner.launch.dialects.nanotron.writer import OPTIONS
+from planner.launch.languages.text import digits
 from planner.launch.read.beside import text_beside
-from planner.launch.read.document import Document, unknown_key
+from planner.launch.read.document import Document, Source, unknown_key
 from planner.launch.read.document_reader import DocumentReader
 from planner.launch.read.found import (
     SURELY_MEANT,
@@ -23,12 +26,14 @@ from planner.launch.read.found import (
     model_unknown,
     nearest,
 )
-from planner.launch.read.names import is_known, known_names
+from planner.launch.read.names import is_known
 from planner.launch.read.own_effects import effect_of
+from planner.launch.registry import package_of
 
-_KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
-    table: known_names(f"nanotron-{table}")
-    for table in ("parallelism", "tokens", "optimizer", "model")
+# Table -> its keys; "": those of the file.
+_KEYS = {
+    table.removeprefix("file"): frozenset(row["names"].split())
+    for table, row in shipped_toml(package_of("nanotron"), "names.toml").items()
 }
 # Tables at the top that only older releases and branches of nanotron have.
 _OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config", "experimental"}
@@ -63,7 +68,7 @@ class NanotronReader(DocumentReader):
     def found(self) -> Found:
         """Everything that was read."""
         self.problems += [*unknown_keys(self.document), *absent_keys(self.document)]
-        keys = {name: option.key for name, option in NANOTRON.items()}
+        keys = {name: option.key for name, option in OPTIONS.items()}
         degrees = {name: self.whole(keys[name], 1) for name in ("dp", "pp", "tp", "cp", "ep")}
         dp, pp, tp, cp, ep = degrees.values()
         mbs = self.hints.mbs or self.whole(keys["mbs"], 1)
@@ -72,7 +77,7 @@ class NanotronReader(DocumentReader):
         zero = self.choice(keys["zero"], 0, (0, 1))
         shape = None if self.hints.model else self._model(seq)
         self._beyond_the_model(cp, ep)
-        schedules = NANOTRON["schedule"]
+        schedules = OPTIONS["schedule"]
         engine = self.choice(schedules.key, "1f1b", tuple(schedules.written.values()))
         return self.gathered(
             partial(is_known, _KEYS),
@@ -103,7 +108,7 @@ class NanotronReader(DocumentReader):
         ):
             if value > 1:
                 text = f"nanotron's {what} (parts of its Qwen2 model) is not modelled"
-                self.unpredictable(text, NANOTRON[name].key)
+                self.unpredictable(text, OPTIONS[name].key)
 
     def _kernel(self) -> str | None:
         """How AdamW updates; None where the file does not say."""
@@ -112,15 +117,15 @@ class NanotronReader(DocumentReader):
 
     def _recompute(self) -> str:
         self.document.get("parallelism.tp_recompute_allgather")
-        return "full" if self.document.get(NANOTRON["recompute"].key, False) is True else "none"
+        return "full" if self.document.get(OPTIONS["recompute"].key, False) is True else "none"
 
     def _variations(self, tp: int) -> tuple[str, ...]:
-        mode = self.choice(NANOTRON["no-sequence-parallel"].key, "REDUCE_SCATTER", _TP_MODES)
+        mode = self.choice(OPTIONS["no-sequence-parallel"].key, "REDUCE_SCATTER", _TP_MODES)
         self.document.get("parallelism.tp_linear_async_communication")
         names = []
         if tp > 1 and mode == "ALL_REDUCE":
             names.append("no-sequence-parallel")
-        if not self.document.get(NANOTRON["bf16-gradients"].key, True):
+        if not self.document.get(OPTIONS["bf16-gradients"].key, True):
             names.append("bf16-gradients")
         return tuple(names)
 
@@ -213,3 +218,15 @@ def absent_keys(document: Document) -> Iterator[Problem]:
             text = f"{', '.join(lost)}: missing, and nanotron has no default"
             severity: Severity = "warning" if other else "error" if names else "missing"
             yield document.problem("required-option", text, severity=severity)
+
+
+def read(source: Source) -> Found:
+    """Its own file; programs around nanotron take some of its settings from their command line."""
+    document = source.yaml()
+    for key in (OPTIONS[name].key for name in ("dp", "tp", "pp", "mbs", "grad_acc", "seq")):
+        setting = source.given.get(key.rpartition(".")[2])
+        if setting is not None:
+            number = digits(str(setting.value))
+            value = setting.value if number is None else number
+            document.override(replace(setting, key=key, value=value), key)
+    return NanotronReader(document, source).found()

@@ -26,8 +26,7 @@ from planner.launch.contract import (
     ramp_refusals,
     rate_variable,
 )
-from planner.launch.options import NANOTRON as OPTIONS
-from planner.launch.options import last
+from planner.launch.options import last, run_options
 from planner.launch.quoting import Value
 from planner.launch.settings_text import (
     SettingsSection,
@@ -39,7 +38,8 @@ from planner.launch.settings_text import (
 from planner.launch.time_limit import save_steps
 from planner.predict.layouts import model_costs
 
-PROGRAM = "train.py"
+PROGRAM, CONFIG = "train.py", "nanotron.yaml"
+OPTIONS = run_options("nanotron")["run"]
 VARIABLES = (
     needed(
         "NANOTRON",
@@ -60,9 +60,6 @@ VARIABLES = (
     rate_variable("3e-4"),
     rate_variable("3e-5", "MIN_LEARNING_RATE", "last"),
 )
-
-
-CONFIG = "nanotron.yaml"
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
@@ -115,8 +112,10 @@ def files(launch: Launch) -> Files:
     """The YAML file, and the program that puts the user's variables into it."""
     gpus = launch.plan.degrees.gpus
     written: dict[str, Value] = {"model": launch.job.model.name, "gpus": gpus}
-    config = filled(f"{CONFIG}.txt", **written, sections=yaml_text(sections(launch)).rstrip("\n"))
-    program = filled("nanotron.py.txt", save_steps=save_steps(launch), folder=FOLDER)
+    config = filled(
+        f"nanotron/{CONFIG}.txt", **written, sections=yaml_text(sections(launch)).rstrip("\n")
+    )
+    program = filled(f"nanotron/{PROGRAM}.txt", save_steps=save_steps(launch), folder=FOLDER)
     return {CONFIG: config, PROGRAM: program}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from planner.job.errors import UsageError
 from planner.job.unmodelled import refuse_unmodelled
+from planner.launch.dialects.torchtitan.reader import TorchtitanReader, override
 from planner.launch.languages.python.records import (
     Record,
     assigned,
@@ -37,7 +38,6 @@ from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
 from planner.launch.read.document import Document, Source
 from planner.launch.read.found import Found, Problem, Setting
 from planner.launch.read.python_files import BESIDE, evaluating, python_module
-from planner.launch.dialects.torchtitan.reader import TorchtitanReader, override
 
 # The variable that names one of several functions, where no command does.
 CHOICE = "CONFIG"

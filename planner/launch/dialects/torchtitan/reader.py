@@ -15,12 +15,7 @@ from typing import Any
 from constraints.context_kinds import ContextKind
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
-from planner.launch.languages.text import digits
-from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN
-from planner.launch.read.document import Document, Source, toml_document
-from planner.launch.read.document_reader import DocumentReader
-from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
-from planner.launch.read.names import left_out, meanings
+from planner.launch.dialects.torchtitan.plan import HALF_STATES
 from planner.launch.dialects.torchtitan.sources import (
     SCHEDULES,
     is_known,
@@ -33,8 +28,13 @@ from planner.launch.dialects.torchtitan.sources import (
     stage_layers,
     unknown_keys,
 )
-from planner.launch.dialects.torchtitan.plan import HALF_STATES
 from planner.launch.dialects.torchtitan.table import FLAVORS
+from planner.launch.languages.text import digits
+from planner.launch.options import ASYNC_TP_0_3, TORCHTITAN
+from planner.launch.read.document import Document, Source, toml_document
+from planner.launch.read.document_reader import DocumentReader
+from planner.launch.read.found import Edit, Found, Problem, Setting, model_unknown, nearest
+from planner.launch.read.names import left_out, meanings
 
 # (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
 # share one, and such as differ from the catalogue's in a detail.

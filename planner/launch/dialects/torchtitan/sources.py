@@ -28,6 +28,7 @@ from planner.launch.languages.python.values import Function, Reader, call_functi
 from planner.launch.languages.text import Text
 from planner.launch.options import TORCHTITAN, last
 from planner.launch.read.beside import beside, text_of
+from planner.launch.read.command import OF_TORCHTITAN, LaunchCommand
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Problem, is_slip, nearest
 from planner.launch.read.names import known_names
@@ -173,6 +174,15 @@ def stage_count(
     return max(1, chunks) if rest else chunks, problem
 
 
+# What embedding and head count for, in layers, where nobody says it.
+EMBEDDING_AND_HEAD = (1, 1)
+
+
+def usual_layers(layers: int, stages: int) -> tuple[int, ...] | None:
+    """Layers of each stage in order where nobody says what embedding and head count for."""
+    return stage_layers(layers, stages, EMBEDDING_AND_HEAD)
+
+
 def stage_layers(layers: int, stages: int, less_layers: tuple[int, int]) -> tuple[int, ...] | None:
     """Layers of each stage in order; None where torchtitan refuses.
 
@@ -307,3 +317,28 @@ def _config(values: Mapping[str, Any]) -> dict[str, object]:
         "tie_word_embeddings": values["enable_weight_tying"],
         **({"head_dim": values["head_dim"]} if "head_dim" in values else {}),
     }
+
+
+_REGISTRY = "torchtitan/{}/{}/config_registry.py"
+
+
+def files_named(launch: LaunchCommand) -> Iterator[Text]:
+    """Files of configurations that the environment or the module of a command names."""
+    words, environment = launch.arguments, launch.command.environment
+    # Behind the program; before it, it is the launcher's own switch (`deepspeed --module`).
+    for at, word in enumerate(words):
+        name, equals, _ = word.text.value.partition("=")
+        if name == "--module":  # 0.3's
+            follows = words[at + 1].text if at + 1 < len(words) else Text.made("")
+            yield from _registries(word.text[len(name) + 1 :] if equals else follows)
+    if "CONFIG_FILE" in environment:
+        yield environment["CONFIG_FILE"]
+    if "MODULE" in environment and launch.program.endswith(OF_TORCHTITAN):
+        yield from _registries(environment["MODULE"])
+
+
+def _registries(module: Text) -> Iterator[Text]:
+    """Files that may hold the configurations of a module of torchtitan 0.3."""
+    folder = module.value.replace(".", "/")
+    for part in ("models", "experiments"):
+        yield Text.made(_REGISTRY.format(part, folder))

@@ -24,16 +24,6 @@ from planner.launch.contract import (
     length_refusals,
     pretrained_variable,
 )
-from planner.launch.quoting import Code, Value, python_value
-from planner.launch.settings_text import (
-    SettingsSection,
-    WrittenSetting,
-    comment,
-    filled,
-    python_arguments,
-    section_choices,
-)
-from planner.launch.time_limit import save_steps
 from planner.launch.dialects.torchtitan.plan import (
     BF16_STATES,
     ENVIRONMENT,
@@ -46,6 +36,17 @@ from planner.launch.dialects.torchtitan.plan import (
     sections,
 )
 from planner.launch.dialects.torchtitan.table import Flavor, flavor_of, titan_table
+from planner.launch.quoting import Code, Value, python_value
+from planner.launch.registry import package_of
+from planner.launch.settings_text import (
+    SettingsSection,
+    WrittenSetting,
+    comment,
+    filled,
+    python_arguments,
+    section_choices,
+)
+from planner.launch.time_limit import save_steps
 
 # Linear layers that stay in bf16: output projection and router.
 HIGH_PRECISION = ["lm_head", "router.gate"]
@@ -94,7 +95,7 @@ def _grouped(launch: Launch) -> str:
     lengths = [name for name in _LLAMA3 if name in values]
     scaling = ['scaling="llama",'] if lengths else []
     return filled(
-        "titan_grouped.py.txt",
+        "torchtitan/grouped.py.txt",
         **_sizes(model),
         heads=model.heads,
         kv_heads=model.kv_heads,
@@ -113,7 +114,7 @@ def _grouped(launch: Launch) -> str:
 
 
 def _sizes(model: ModelSpec) -> dict[str, Value]:
-    inits = filled("titan_inits.py.txt", init_std=model.init_std)
+    inits = filled("torchtitan/inits.py.txt", init_std=model.init_std)
     return {"layers": model.layers, "hidden": model.hidden, "vocab": model.vocab, "inits": inits}
 
 
@@ -165,7 +166,7 @@ def _experts(model: ModelSpec) -> str:
             "),"
         )
     return filled(
-        "titan_experts.py.txt",
+        "torchtitan/experts.py.txt",
         load_balance_coeff=values["load_balance_coeff"],
         router=[f"{name}={python_value(values[name])}," for name in _ROUTER if name in values],
         bias=values["bias"],
@@ -189,7 +190,7 @@ def _latent(launch: Launch) -> str:
     )  # fmt: skip
     yarn = ['scaling="yarn",', *(f"{name}={values.get(name)}," for name in _YARN)]
     return filled(
-        "titan_latent.py.txt",
+        "torchtitan/latent.py.txt",
         **_sizes(model),
         arguments=[f"{named.get(name, name)}={python_value(values[name])}," for name in given],
         mscale=values.get("mscale", 1.0),
@@ -214,7 +215,7 @@ def _spec(model: ModelSpec) -> str:
     )
     tied = model.tied_embeddings
     return filled(
-        "titan_spec.py.txt",
+        "torchtitan/spec.py.txt",
         model=model.name,
         layer_count=model.layers,
         kind=Code("DeepSeekV3Model" if latent else "Qwen3Model"),
@@ -340,7 +341,7 @@ def _module(launch: Launch) -> str:
         for name in ("parallelism", "training", "compile")
     }
     return filled(
-        "titan_module.py.txt",
+        "torchtitan/module.py.txt",
         version=VERSION,
         model=launch.job.model.name,
         gpus=launch.plan.degrees.gpus,
@@ -371,7 +372,7 @@ def python_assignments(section: SettingsSection) -> list[str]:
 def _imports(launch: Launch) -> list[str]:
     """Import statements by module."""
     model, size = launch.job.model, registry_size(launch)
-    statements = shipped_toml("planner.launch", "templates/titan_imports.toml")
+    statements = shipped_toml(package_of("torchtitan"), "templates/imports.toml")
     wanted = ["always", "predicting" if model.mtp_layers else "plain", recompute_kind(launch)]
     wanted += [] if size else ["latent" if model.mla else "grouped"]
     wanted += ["tied"] if size is None and model.tied_embeddings else []
