@@ -153,11 +153,12 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One folder. `order`: its place in lists and in detection; `reads`: what it reads, as phrases of a list; `also_reads`: profiles that nothing writes for and whose files it
-    reads. `shown_by`: options that show a training program's command where only a part of one
-    stands. `config_options`: options by which commands name a configuration file; `names_files`:
-    the function that says which files a command names in another way: `(LaunchCommand) ->
-    Iterator[Text]`."""
+    """One folder. `order`: its place in lists and in detection; `reads`: what it reads, as phrases
+    of a list; `also_reads`: profiles that nothing writes for and whose files it reads. `shown_by`:
+    options that show a training program's command where only a part of one stands.
+    `config_options`: options by which commands name a configuration file; `names_files`: the
+    function that says which files a command names in another way,
+    `(LaunchCommand) -> Iterator[Text]`."""
 
     name: str
     order: int

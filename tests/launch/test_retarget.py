@@ -14,7 +14,7 @@ from planner.cli.program import planner_command
 from planner.job.errors import UsageError
 from planner.launch.plans import CannotExpressError, launch_of
 from planner.launch.registry import target_named, targets
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Plan
 from planner.search.plan_file import read_plan_file
 

@@ -116,7 +116,7 @@ def test_rule(read: Read, rule: str, wrong: str, right: str) -> None:
 
 def test_rules_name_options_of_the_parser() -> None:
     """Every word of a row that is no degree, value or sign."""
-    table = shipped_toml("planner.launch.read", "megatron_rules.toml")
+    table = shipped_toml("planner.launch.dialects.megatron", "rules.toml")
     rows = [row for rows in table["rule"].values() for row in rows]
     held = [word for row in rows for word in (*row["given"], *row.get("excludes", {}).values())]
     names = {word.removeprefix("no ").split()[0] for word in held if word[0] != "$"}

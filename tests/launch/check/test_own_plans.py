@@ -25,8 +25,8 @@ from planner.launch.plans import find_plans, launch_of
 from planner.launch.read.found import Hints
 from planner.launch.registry import target_of_profile
 from planner.predict.command_line import evaluate_command
-from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
+from planner.predict.evaluate import evaluate
 from planner.predict.memory.footprint import memory_footprint
 from planner.predict.plan import Plan
 

@@ -36,7 +36,7 @@ from planner.launch.settings_text import (
     yaml_text,
 )
 from planner.launch.time_limit import save_steps
-from planner.predict.layouts import model_costs
+from planner.predict.configuration import model_costs
 
 PROGRAM, CONFIG = "train.py", "nanotron.yaml"
 OPTIONS = run_options("nanotron")["run"]
