@@ -13,14 +13,14 @@ from planner.launch.check.request import LaunchRequest
 from planner.launch.options import GONE, DialectOption, run_options
 from planner.launch.read.found import Edit, Found
 from planner.launch.registry import Format, formats, function
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 
 
 class NotInFileError(Exception):
     """A change that the file's format does not hold; the message says where it belongs."""
 
 
-def edits_for(found: Found, before: Setup, after: Setup) -> tuple[Edit, ...]:
+def edits_for(found: Found, before: Proposal, after: Proposal) -> tuple[Edit, ...]:
     """Edits that turn the file into the changed configuration. NotInFileError if it holds none."""
     written = formats().get(found.format)
     if written is None:
@@ -32,9 +32,9 @@ def edits_for(found: Found, before: Setup, after: Setup) -> tuple[Edit, ...]:
     return tuple(_of_table(written, found, before, after))
 
 
-def variations(setup: Setup) -> tuple[str, ...]:
+def variations(proposal: Proposal) -> tuple[str, ...]:
     """Variations of the profile that a configuration has."""
-    request = setup.request
+    request = proposal.request
     return request.variations if isinstance(request, LaunchRequest) else ()
 
 
@@ -48,7 +48,7 @@ def state(option: DialectOption, value: object) -> Edit:
 _BATCH = ("mbs", "microbatch", "grad_acc", "gbs")
 
 
-def _of_table(written: Format, found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
+def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
     """The settings whose values differ, of a file whose settings say one thing each."""
     tables = run_options(written.dialect)
     options = {ours: row for name in written.options for ours, row in tables[name].items()}
@@ -66,14 +66,17 @@ def _of_table(written: Format, found: Found, before: Setup, after: Setup) -> Ite
             yield state(options[name], name in variations(after))
 
 
-def _said(written: Format, found: Found, setup: Setup) -> Mapping[str, Any]:
+def _said(written: Format, found: Found, proposal: Proposal) -> Mapping[str, Any]:
     """What a file of the format says of a configuration, by our names."""
     if written.says:
-        said: Mapping[str, Any] = function(written.dialect, written.says)(found, setup)
+        said: Mapping[str, Any] = function(written.dialect, written.says)(found, proposal)
         return said
-    return plainly_said(setup)
+    return plainly_said(proposal)
 
 
-def plainly_said(setup: Setup) -> dict[str, Any]:
+def plainly_said(proposal: Proposal) -> dict[str, Any]:
     """A configuration's degrees, batch and recompute mode."""
-    return setup.degrees.model_dump() | {"recompute": setup.recompute, "gbs": setup.degrees.gbs}
+    return proposal.degrees.model_dump() | {
+        "recompute": proposal.recompute,
+        "gbs": proposal.degrees.gbs,
+    }

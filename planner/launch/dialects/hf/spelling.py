@@ -7,12 +7,12 @@ from typing import Any
 from planner.launch.check.spelling import plainly_said
 from planner.launch.options import DEEPSPEED
 from planner.launch.read.found import Found
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 
 
-def says(found: Found, setup: Setup) -> dict[str, Any]:
+def says(found: Found, proposal: Proposal) -> dict[str, Any]:
     """What the file says of a configuration, for `--fix`: the global batch only where it does."""
-    said = plainly_said(setup)
+    said = plainly_said(proposal)
     if found.setting(DEEPSPEED["gbs"].key) is None:
         del said["gbs"]
     return said

@@ -14,14 +14,14 @@ from planner.launch.dialects.megatron.bridge_reader import as_overrides
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_flags
 from planner.launch.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
 from planner.launch.read.found import Edit, Found
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 from planner.predict.techniques import flags_for
 
 _LAYOUT_OPTIONS = tuple(option.key for option in MEGATRON_LAYOUT.values())
 _RECOMPUTE_OPTIONS = tuple(option.key for option in MEGATRON_RECOMPUTE.values())
 
 
-def edits(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
+def edits(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
     old, degrees = before.degrees.model_dump(), after.degrees
     changes = {name: value for name, value in degrees.model_dump().items() if value != old[name]}
     if after.request.gbs != before.request.gbs:
@@ -46,7 +46,7 @@ def edits(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
         yield state(MEGATRON["attention"], after.request.attention)
 
 
-def _numbers(found: Found, after: Setup, changes: Mapping[str, Any]) -> Iterator[Edit]:
+def _numbers(found: Found, after: Proposal, changes: Mapping[str, Any]) -> Iterator[Edit]:
     """Changed degrees and batches, and the global batch that nothing states."""
     for name in ("tp", "pp", "cp", "ep", "mbs", "gbs"):
         if name in changes:
@@ -61,11 +61,11 @@ def _numbers(found: Found, after: Setup, changes: Mapping[str, Any]) -> Iterator
         yield Edit(MEGATRON["etp"].key, None)
 
 
-def _layout(setup: Setup) -> tuple[Flag, ...]:
+def _layout(proposal: Proposal) -> tuple[Flag, ...]:
     """Layers by stage, as the writer has them."""
-    degrees, model = setup.degrees, setup.request.find_model().spec
-    blocks = setup.block_layers or even_split(model.layers, degrees.pp * degrees.vpp)
-    layout = Layout(degrees.pp, degrees.vpp, blocks, mtp_standalone=setup.mtp_standalone)
+    degrees, model = proposal.degrees, proposal.request.find_model().spec
+    blocks = proposal.block_layers or even_split(model.layers, degrees.pp * degrees.vpp)
+    layout = Layout(degrees.pp, degrees.vpp, blocks, mtp_standalone=proposal.mtp_standalone)
     return layout_flags(layout, model.mtp_layers)
 
 
@@ -78,7 +78,7 @@ def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
     yield from (Edit(name, wanted.get(name)) for name in options)
 
 
-def _switches(before: Setup, after: Setup) -> Iterator[Edit]:
+def _switches(before: Proposal, after: Proposal) -> Iterator[Edit]:
     """Variations of the profile that came or went; of techniques that came the profile's flags."""
     job, (old, new) = after.request.resolve(), map(set, (variations(before), variations(after)))
     for name in sorted(old ^ new):
@@ -90,7 +90,7 @@ def _switches(before: Setup, after: Setup) -> Iterator[Edit]:
                 yield Edit(one.name, " ".join(one.values))
 
 
-def bridge_edits(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
+def bridge_edits(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
     """The same as overrides; stages and chunks have fields of their own."""
     every = list(edits(found, before, after))
     for as_override in as_overrides([edit for edit in every if edit.key not in _LAYOUT_OPTIONS]):
@@ -100,7 +100,7 @@ def bridge_edits(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
         yield from _bridge_layout(found, after)
 
 
-def _bridge_layout(found: Found, after: Setup) -> Iterator[Edit]:
+def _bridge_layout(found: Found, after: Proposal) -> Iterator[Edit]:
     vpp, blocks = after.degrees.vpp, "model.pipeline_model_parallel_layout"
     yield Edit("model.virtual_pipeline_model_parallel_size", str(vpp) if vpp > 1 else "null")
     layout = {item.name: item.values for item in _layout(after)}

@@ -6,12 +6,12 @@ from typing import Any
 
 from planner.launch.options import TORCHTITAN
 from planner.launch.read.found import Found
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 
 
-def says(found: Found, setup: Setup) -> dict[str, Any]:
+def says(found: Found, proposal: Proposal) -> dict[str, Any]:
     """The local batch is a micro-batch, or all of a pipeline's micro-batches."""
-    degrees, piped = setup.degrees, setup.degrees.pp > 1
+    degrees, piped = proposal.degrees, proposal.degrees.pp > 1
     said: dict[str, Any] = {
         name: getattr(degrees, name) for name in ("tp", "pp", "cp", "ep", "zero")
     }
@@ -24,13 +24,13 @@ def says(found: Found, setup: Setup) -> dict[str, Any]:
         said["shard"] = degrees.dp
     if piped:
         # Embedding and head count for a layer each.
-        layers = setup.request.find_model().spec.layers + 2
+        layers = proposal.request.find_model().spec.layers + 2
         said["layers"] = -(-layers // (degrees.pp * degrees.vpp))
-        if setup.request.schedule is None:
+        if proposal.request.schedule is None:
             said["schedule"] = "interleaved" if degrees.vpp > 1 else "1f1b"
     # In 0.3 it is a class.
     if found.format == "torchtitan-0.2":
-        mode = setup.request.find_framework().recompute_mode(setup.recompute)
+        mode = proposal.request.find_framework().recompute_mode(proposal.recompute)
         said["recompute"] = mode.name if mode.name in ("none", "full") else "selective"
         if said["recompute"] == "selective":
             said["recompute-of"] = f'"{mode.every}"' if mode.every > 1 else "op"
