@@ -49,7 +49,7 @@ Columns = Mapping[str, NDArray[np.int64]]
 class CostedShapes:
     """Costs of shapes in their even layouts.
 
-    `steps[row, STEP_*]` per shape; `costs[key, piece, PIECE_*]` per distinct key, and
+    `steps[row, STEP_*]` per shape; `costs[key, machine, piece, PIECE_*]` per distinct key, and
     `keys`, `shapes` the tables they were computed from (`shapes[:, SHAPE_KEY]` links them).
     """
 
@@ -58,10 +58,10 @@ class CostedShapes:
     keys: Array
     costs: Array
 
-    def piece_costs(self, row: int) -> Array:
-        """Piece costs [pieces, PIECE_COLUMNS] of one shape: what CP-SAT reads."""
+    def piece_costs(self, row: int, machine: int = 0) -> Array:
+        """Piece costs [pieces, PIECE_COLUMNS] of one shape on a machine: what CP-SAT reads."""
         key = int(self.shapes[row, f.SHAPE_KEY])
-        values: Array = self.costs[key]
+        values: Array = self.costs[key, machine]
         return values
 
     def exchange(self, row: int) -> int:
@@ -83,8 +83,9 @@ class KernelLayout:
 
 @dataclass(frozen=True)
 class LayoutInputs:
-    """What the core costs a layout from: a row of the shape table and of the key table, costs of
-    the pieces, how many of them each stage has, and what they are told of job and framework."""
+    """What the core costs a layout from on one machine: a row of the shape table and of the key
+    table, costs of the pieces, how many of them each stage has, and what they are told of job and
+    framework."""
 
     shape: Array
     key: Array
@@ -94,12 +95,14 @@ class LayoutInputs:
     framework: FrameworkInputs
 
 
-def work_arrays(pieces: int, stages: int) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
+def work_arrays(
+    pieces: int, stages: int, machines: int = 1
+) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
     """Where `cost_shapes` works: layouts, groups of stages, traffic of pieces, stages."""
     return (
         np.zeros((3, pieces, stages)),
         np.zeros(stages, GROUP_ROW),
-        np.zeros(pieces, TRAFFIC_ROW),
+        np.zeros((machines, pieces), TRAFFIC_ROW),
         np.zeros((stages, f.STAGE_COLUMNS)),
     )
 
@@ -163,6 +166,7 @@ def fill_frames(shapes: Array, keys: Array) -> None:
         f.SHAPE_ZERO,
         f.SHAPE_SHARD,
         f.SHAPE_MTP_STANDALONE,
+        f.SHAPE_PLACE,
     ]
     alone = shapes[:, f.SHAPE_GRAD_ACC] == 1.0
     shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([shapes[:, grid], key[:, degrees], alone]))

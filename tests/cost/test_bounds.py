@@ -217,9 +217,9 @@ def test_the_heads_stage_may_recompute_fewer() -> None:
 def test_the_mean_stage_keeps_as_little_as_the_last() -> None:
     """Four stages of which the last has one micro-batch in flight: 1F1B, gradients in buffers."""
     framework = framework_inputs(persistent_gradients=1.0, workspace_bytes=7.0, fragmentation=0.5)
-    frame = StepFrame(1.0, 0.0, 0.0, 800.0, 400.0)
+    frame = StepFrame(1.0, 0.0, 0.0, 800.0, 400.0, 4.0)
     grid = SimpleNamespace(pp=4.0, vpp=1.0, grad_acc=8.0)
-    assert peak_bound_bytes(frame, 80.0, grid, framework) == (1280.0 + 0.5 * 80.0) / 4.0 + 7.0
+    assert peak_bound_bytes(frame, 80.0, 7.0, grid, framework) == (1280.0 + 0.5 * 80.0) / 4.0 + 7.0
 
 
 def test_stages_take_least_together_as_all_choices_show() -> None:
