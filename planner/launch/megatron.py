@@ -221,7 +221,7 @@ def _degrees(launch: Launch) -> Iterator[ExplainedSetting]:
             f"leave an ideal bubble of {share(bubble)} of the compute",
         )
     if degrees.pp > 1 and not launch.plan.layout.is_even:
-        stages = ", ".join(str(count) for count in launch.plan.layout.stage_layers(degrees.pp))
+        stages = ", ".join(str(count) for count in launch.plan.layout.stage_layers)
         yield ExplainedSetting(
             f"layers by stage {stages}",
             "stages with the embedding or the head hold fewer layers, so that none waits",

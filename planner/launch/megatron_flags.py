@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
+from constraints.rule import Layout
 from planner.launch.options import MEGATRON, MEGATRON_LAYOUT
-from planner.predict.plan import LayerLayout, Plan
+from planner.predict.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,15 @@ def as_argv(groups: Iterable[FlagGroup]) -> tuple[tuple[str, ...], Mapping[int, 
     return tuple(words), comments
 
 
-def layout_flags(layout: LayerLayout, pp: int, vpp: int, mtp_layers: int) -> tuple[Flag, ...]:
+def layout_flags(layout: Layout, mtp_layers: int) -> tuple[Flag, ...]:
     """The shortest spelling that gives every block its layers.
 
     Even blocks need no flag, or the layers of a virtual stage; stages that differ only at the
     ends their counts; everything else the layout string.
     """
     blocks = layout.block_layers
-    if pp == 1:
+    vpp = layout.vpp
+    if layout.pp == 1:
         return ()
     if layout.is_even and blocks[0] > 0:
         return (flag(MEGATRON_LAYOUT["chunk-layers"].key, blocks[0]),) if vpp > 1 else ()

@@ -172,8 +172,8 @@ def degree_flags(launch: Launch) -> tuple[Flag, ...]:
         flags += [_option("ep", degrees.ep), _option("etp", degrees.etp)]
     model, layout = launch.job.model, launch.plan.layout
     if is_hybrid(model):
-        return (*flags, *hybrid_flags(model, layout, degrees.pp))
-    flags += layout_flags(layout, degrees.pp, degrees.vpp, model.mtp_layers)
+        return (*flags, *hybrid_flags(model, layout))
+    flags += layout_flags(layout, model.mtp_layers)
     return tuple(flags)
 
 
@@ -307,7 +307,7 @@ def run_refusals(launch: Launch) -> Iterator[Refusal]:
     if is_fsdp(launch) and family not in _FSDP_OPTIMIZERS:
         yield Refusal(f"Megatron-FSDP trains with Adam or SGD, not {family}", "--zero 1")
     if "(" in plan.recompute_flags:
-        recomputed = layout.stage_recomputed(degrees.pp)
+        recomputed = layout.stage_recomputed
         least = min(recomputed) // max(1, len(layout.block_layers) // degrees.pp)
         yield Refusal(
             "Megatron-LM recomputes the same number of layers on every stage, not "

@@ -7,11 +7,11 @@ model (core/ssm/gated_delta_net).
 
 from __future__ import annotations
 
+from constraints.rule import Layout
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
 from planner.launch.megatron_flags import Flag, flag
 from planner.launch.megatron_row import MegatronRow, pattern, row, switch
-from planner.predict.plan import LayerLayout
 
 PATTERN = "hybrid-layer-pattern"
 SPEC = "spec"
@@ -110,10 +110,10 @@ STATES: tuple[MegatronRow, ...] = (
 )  # fmt: skip
 
 
-def hybrid_flags(model: ModelSpec, layout: LayerLayout, pp: int) -> tuple[Flag, ...]:
+def hybrid_flags(model: ModelSpec, layout: Layout) -> tuple[Flag, ...]:
     """The pattern of layers, `|` between the blocks of a pipeline, `/` before each prediction."""
     pattern, start, blocks = layer_pattern(model), 0, []
-    for count in layout.block_layers if pp > 1 else (len(pattern),):
+    for count in layout.block_layers if layout.pp > 1 else (len(pattern),):
         blocks.append(pattern[start : start + count])
         start += count
     predictors = (PREDICTORS + ("*E" if model.moe else "*-")) * model.mtp_layers

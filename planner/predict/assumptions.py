@@ -27,7 +27,7 @@ def choice_notes(
         *_standalone_notes(layout),
         *sharp_notes(job, degrees),
         *_offload_notes(job, degrees),
-        *_activation_notes(job, offloaded_bytes, layout.offload_fraction),
+        *_activation_notes(job, offloaded_bytes, job.offload_fraction),
     )
 
 

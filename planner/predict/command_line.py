@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from constraints.rule import Layout
 from planner.job.request import Request
-from planner.predict.plan import Degrees, LayerLayout
+from planner.predict.plan import Degrees
 
 # Fields whose option has another name; other options are called like their field.
 _OPTIONS = {"allow_tp_across_domains": "--allow-tp-across-nodes", "use": "--with"}
@@ -27,7 +28,7 @@ def evaluate_command(
     request: Request,
     degrees: Degrees | None = None,
     recompute: str = "",
-    layout: LayerLayout | None = None,
+    layout: Layout | None = None,
 ) -> str:
     """`planner evaluate` of a configuration; without degrees what comes before them. Empty where
     no option says it: the search chooses what to offload, or layers recompute in several modes."""
@@ -42,8 +43,8 @@ def evaluate_command(
     if layout is not None and layout.mtp_standalone:
         words.append("--mtp-standalone")
     if degrees is not None and layout is not None and recompute not in ("", "none"):
-        again = layout.stage_recomputed(degrees.pp)
-        partial = again != layout.stage_layers(degrees.pp)
+        again = layout.stage_recomputed
+        partial = again != layout.stage_layers
         words += ["--recompute-layers", _listed(again)] if partial else []
     return shlex.join(words)
 

@@ -20,17 +20,16 @@ from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
+from planner.predict.configuration import plain_context
 from planner.predict.cost_model import Columns, CostedShapes, CostModel, KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
-from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout, row_groups
 from planner.predict.ops import flop_per_token
 from planner.predict.plan import (
     Degrees,
     FullMemory,
     Interval,
-    LayerLayout,
     Plan,
     PlanBatch,
     StageMemory,
@@ -221,12 +220,7 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
     peak16 = outlook.peak_flop_per_s
     return Plan(
         degrees=degrees,
-        layout=LayerLayout(
-            block_layers=layout.block_layers,
-            recomputed=dict(layout.recomputed),
-            placement=layout.placement,
-            mtp_standalone=layout.mtp_standalone,
-        ),
+        layout=layout,
         recompute=costed_plan.mode.name,
         recompute_flags=layout_flags(costed_plan.mode, job.framework, layout),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
@@ -261,9 +255,9 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
         optimizer_offload=job.optimizer_offload,
         optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
         activation_offload=job.activation_offload,
-        activation_offload_fraction=layout.offload_fraction,
+        activation_offload_fraction=job.offload_fraction,
         activation_offload_flags=offload_flags(
-            job.framework, job.activation_offload, layout.offload_fraction
+            job.framework, job.activation_offload, job.offload_fraction
         ),
         techniques=used,
         technique_flags=technique_flags(job, used),

@@ -14,13 +14,14 @@ import numpy as np
 from hardware.frozen import Frozen
 from planner.cost import fields as f
 from planner.cost._jit import Rows, record, rows
+from planner.cost.codes import CollectiveKind, Group, OpKind
 from planner.cost.piece_compute import op_seconds
 from planner.cost.piece_traffic import collective_bytes, degree_and_stride, row_stream
 from planner.cost.schedule import microbatch_share
 from planner.job.job import Job
+from planner.predict.configuration import kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import kernel_layout, plain_context, plan_layout
-from planner.predict.ops.rows import CollectiveKind, Group, OpKind, Piece
+from planner.predict.ops.rows import Piece
 from planner.predict.plan import Plan
 from planner.predict.shapes import given_columns
 
@@ -104,7 +105,7 @@ def step_profile(job: Job, plan: Plan) -> StepProfile | None:
     mode = job.framework.recompute_mode(plan.recompute)
     cost_model = CostModel(replace(job, recompute=(mode,)), compiled=False)
     costed = cost_model.price_shapes(given_columns(plan.degrees))
-    layout = plan_layout(plan)
+    layout = plan.layout
     ctx = plain_context(cost_model.job, layout.pp, layout.vpp, mode)
     counts = kernel_layout(cost_model, layout, ctx).counts
     slowest = int(np.argmax([stage.forward_s + stage.backward_s for stage in plan.stages]))

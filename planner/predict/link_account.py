@@ -23,9 +23,9 @@ from hardware.schema import FABRIC_TITLES, Cluster
 from planner.cost import fields as f
 from planner.job.job import Job
 from planner.predict.altered_model import AlteredModel, Factors
+from planner.predict.configuration import plain_context
 from planner.predict.costed_plan import TIME_TERMS
 from planner.predict.decided import decided_job
-from planner.predict.layouts import plain_context, plan_layout
 from planner.predict.mixture import cost_layout, row_groups
 from planner.predict.plan import Plan
 from planner.predict.shapes import given_columns
@@ -146,7 +146,7 @@ class _Altered:
     def under(self, factors: Factors) -> Mapping[str, float]:
         """Seconds of each term of the step."""
         model = AlteredModel(self.job, factors, compiled=False)
-        columns, layout = given_columns(self.plan.degrees), plan_layout(self.plan)
+        columns, layout = given_columns(self.plan.degrees), self.plan.layout
         ctx = plain_context(self.job, layout.pp, layout.vpp, self.job.recompute[0])
         costed = model.price_shapes(columns)
         groups = row_groups(self.job, columns, 0)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from planner.cost import fields as f
+from planner.cost.codes import OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.execution import Kernels
 from planner.job.job import Job
 from planner.predict.cost_tables import quantised_copy_bytes
-from planner.predict.ops import Op, OpKind, ParamShard, Piece
+from planner.predict.ops import Op, Piece
 from planner.predict.optimizer_terms import parameter_update
 
 # CPU time of one of torch's operators over that of a module's kernel, of which profiles have the

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hardware.curves import host_curves
+from planner.cost.codes import OpKind
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.optimizers import ADAMW_STATE_BYTES, Optimizer, OptimizerSetting
-from planner.predict.ops.rows import Op, OpKind
+from planner.predict.ops.rows import Op
 
 # What every optimizer step moves per parameter besides the states: the fp32 gradient twice
 # (norm, update), the fp32 master weight read and written, the low-precision weight written.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_serializer, field_validator
 
 from constraints.context_kinds import ContextKind
+from constraints.rule import Layout
 from hardware.frozen import Frozen, Named
 from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
 from planner.job.job import Resolution
@@ -19,6 +20,10 @@ PLAN_FILE_VERSION = 7
 # Degrees in the text of a configuration, and those that stand there even where they are 1.
 TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 ALWAYS_SHOWN = ("tp", "pp", "dp")
+
+
+# Fields of a layout in JSON.
+WRITTEN_LAYOUT = ("block_layers", "recomputed", "placement", "mtp_standalone")
 
 
 class Degrees(Frozen):
@@ -56,43 +61,6 @@ class Degrees(Frozen):
         )
         shard = (f"shard{self.shard}",) if self.shard else ()
         return " ".join((*shown, f"z{self.zero}", *shard))
-
-
-class LayerLayout(Frozen):
-    """Transformer layers of each block in pipeline order.
-
-    `placement`: block b is on stage b mod pp (`straight`), on the way back in a V (`folded`), or
-    on both stages b and pp-1-b (`mirrored`: two copies of the model). `recomputed`: for
-    each recompute mode that some layers take, the layers of each stage that run again in it; within
-    a stage they come in the order of the modes, and the layers that keep everything last.
-    `mtp_standalone`: multi-token prediction is in the block before the last, which holds head and
-    loss alone; else it is with them.
-    """
-
-    block_layers: tuple[int, ...]
-    recomputed: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    placement: Literal["straight", "folded", "mirrored"] = "straight"
-    mtp_standalone: bool = False
-
-    def stage_layers(self, pp: int) -> tuple[int, ...]:
-        """Layers per stage."""
-        from constraints.rule import Layout
-
-        vpp = len(self.block_layers) // pp
-        return Layout(pp, vpp, self.block_layers, {}, self.placement).stage_layers
-
-    def stage_recomputed(self, pp: int) -> tuple[int, ...]:
-        """Layers per stage that run again in backward, in any mode."""
-        return tuple(map(sum, zip((0,) * pp, *self.recomputed.values(), strict=True)))
-
-    def recomputes_some(self, pp: int) -> bool:
-        """Whether some layers run again in a mode and others do not."""
-        return any(row != self.stage_layers(pp) for row in self.recomputed.values())
-
-    @property
-    def is_even(self) -> bool:
-        """Whether every block holds the same number of layers."""
-        return len(set(self.block_layers)) <= 1
 
 
 def term_labels(kind: type[Frozen]) -> dict[str, str]:
@@ -226,7 +194,7 @@ class Plan(Named):
     """
 
     degrees: Degrees
-    layout: LayerLayout
+    layout: Layout
     recompute: str
     recompute_flags: str = ""
     schedule: str = "1f1b"
@@ -276,6 +244,22 @@ class Plan(Named):
     full_memory: FullMemory | None = None
     # The smaller batches that a ramp starts with; empty for one batch throughout.
     ramp: tuple[PlanBatch, ...] = ()
+
+    @field_validator("layout", mode="before")
+    @classmethod
+    def _read_layout(cls, layout: Any, info: ValidationInfo) -> Any:
+        """A layout as JSON has it: the degrees say how many stages there are."""
+        degrees = info.data.get("degrees")
+        if not isinstance(layout, dict) or degrees is None:
+            return layout
+        blocks = layout.get("block_layers")
+        vpp = len(blocks) // degrees.pp if isinstance(blocks, list | tuple) else degrees.vpp
+        return {"pp": degrees.pp, "vpp": vpp, **layout}
+
+    @field_serializer("layout")
+    def _written_layout(self, layout: Layout) -> dict[str, Any]:
+        """What the degrees do not say."""
+        return {name: getattr(layout, name) for name in WRITTEN_LAYOUT}
 
     @property
     def modes(self) -> tuple[str, ...]:

@@ -199,13 +199,12 @@ def _layout(
 ) -> Layout:
     """Layout of a neighbour, see `job_evaluator`: the fastest that fits as surely as was asked,
     else the fastest that fits, else the fastest."""
-    from planner.predict.layouts import even_layout, in_mode
+    from planner.predict.configuration import even_layout, in_mode
     from planner.search.costed import likely_limit_bytes
     from planner.search.explorer import Explorer
 
     job = cost_model.job
     even = even_layout(job, degrees.pp, degrees.vpp, job.recompute[0])
-    even = replace(even, offload_fraction=job.offload_fraction)
     if plan.status == "evaluated" or job.offload_fraction != 1.0:
         one_degrees = plan.degrees
         if (one_degrees.pp, one_degrees.vpp) != (degrees.pp, degrees.vpp):

@@ -18,7 +18,6 @@ from planner.job.request import Request
 from planner.predict.altered_model import AlteredModel
 from planner.predict.costed_plan import job_plan
 from planner.predict.decided import decided_job
-from planner.predict.layouts import plan_layout
 from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import given_columns, legal_candidates
 from planner.search.changes import dropped_choices
@@ -179,7 +178,7 @@ class _Solver:
             columns = costed.candidates.columns
             wanted = plan.degrees.model_dump() | {"recompute": modes.index(plan.recompute)}
             same = np.all([columns[name] == value for name, value in wanted.items()], axis=0)
-            layout = plan_layout(plan)
+            layout = plan.layout
             yield from ((source, int(row), layout) for row in np.flatnonzero(same))
 
     def again(self, plan: Plan, change: JobChange) -> Plan:
@@ -189,7 +188,7 @@ class _Solver:
         model = AlteredModel(job, change.factors)
         columns = given_columns(plan.degrees)
         costed = model.cost_shapes(columns)
-        return job_plan(model, costed, 0, plan_layout(plan), columns, "evaluated")
+        return job_plan(model, costed, 0, plan.layout, columns, "evaluated")
 
     def at_batch(self, plan: Plan) -> float:
         """Step time of a plan at the batch of the one that is asked about, s."""

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from constraints.rule import Layout
 from planner.job.errors import UsageError
-from planner.predict.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.predict.plan import Degrees, Plan, StageMemory, TimeTerms
 from planner.report.explain import neighbour_sentence
 from planner.search.explanation import (
     MEMORY_TERMS,
@@ -104,7 +105,7 @@ def test_expert_neighbours_only_of_moe_models() -> None:
     assert not [near for near in neighbours(plan(), JOB) if near.change.startswith("ep")]
     moe = result().request.model_copy(update={"model": "mixtral-8x7b"}).resolve()
     degrees = Degrees(tp=2, pp=2, ep=4, dp=16, zero=1, grad_acc=32)
-    layout = LayerLayout(block_layers=(16, 16))
+    layout = Layout(2, 1, (16, 16))
     found = plan(degrees=degrees, layout=layout)
     assert {"ep 8", "ep 2"} <= {near.change for near in neighbours(found, moe)}
 

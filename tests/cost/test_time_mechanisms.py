@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from planner.cost import fields as f
+from planner.cost.codes import CollectiveKind, Group
 from planner.cost.layer import HOST_SPREAD
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
-from planner.predict.ops.rows import CollectiveKind, Group
 from tests.cost.jobs import cost, make_job, with_kernels, with_table
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from constraints.rule import Layout
 from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
 from planner.job.specs import ModelSpec, MoeSpec
 from planner.launch.hf_files import hf_config
@@ -20,7 +21,6 @@ from planner.launch.megatron_flags import FlagGroup, as_argv
 from planner.launch.megatron_run import model_groups, model_refusals
 from planner.launch.megatron_states import hybrid_flags, is_hybrid
 from planner.launch.megatron_table import linear_bias
-from planner.predict.plan import LayerLayout
 from tests.frameworks.random_models import MODELS, at_random, models
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
@@ -152,7 +152,7 @@ _RUN = (
 def _megatron_case(model: ModelSpec) -> dict[str, Any]:
     groups = model_groups(model, 4096, dropout=False, low=False)
     if is_hybrid(model):
-        layers = hybrid_flags(model, LayerLayout(block_layers=(model.layers,)), 1)
+        layers = hybrid_flags(model, Layout(1, 1, (model.layers,)))
         groups = (*groups, FlagGroup("layers", layers))
     words, _ = as_argv(groups)
     return {"argv": [*words, *_RUN], "world": 8, "env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}

@@ -81,7 +81,7 @@ def _expected(launch: Any, stage: int) -> float:
     degrees, model = launch.plan.degrees, launch.job.model
     counted = parameter_count(model)
     layer = (counted.total - counted.embedding - counted.head) / model.layers
-    found = layer * launch.plan.layout.stage_layers(degrees.pp)[stage]
+    found = layer * launch.plan.layout.stage_layers[stage]
     found += counted.embedding if stage == 0 else 0
     found += counted.head if stage == degrees.pp - 1 else 0
     shards = degrees.shard or degrees.dp * degrees.cp

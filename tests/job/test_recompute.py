@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from planner.cost.codes import OpKind
 from planner.cost.layer import recompute_costs
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
@@ -14,7 +15,7 @@ from planner.job.modules import Module
 from planner.job.recompute import MODULES
 from planner.job.request import Request
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import Op, OpKind
+from planner.predict.ops.rows import Op
 from planner.predict.ops.table import pieces
 from planner.predict.plan import Degrees, Plan
 from planner.predict.saved import rank_key, saved_bytes
@@ -163,7 +164,7 @@ def test_memory_budget_of_nothing_runs_what_full_runs() -> None:
 
 
 def evaluated(mode: str, framework: str = "megatron-core", **more: object) -> Plan:
-    from planner.predict.configuration import evaluate
+    from planner.predict.evaluate import evaluate
 
     request = Request(model="llama-3-8b", gpus="16xH100", gbs=64, framework=framework)
     zero = 1 if framework == "megatron-core" else 3

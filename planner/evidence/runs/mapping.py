@@ -41,7 +41,6 @@ from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
-from planner.predict.layouts import plan_layout
 from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
@@ -148,7 +147,7 @@ def planned_row(row: MeasuredRow, job: Job, plan: Plan) -> MappedRow:
         mode=mode,
         block_layers=plan.layout.block_layers,
         assumed=(),
-        layout=plan_layout(plan),
+        layout=plan.layout,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from constraints.layout_context import even_split
+from constraints.rule import Layout
 from planner.job.frameworks import load_framework
 from planner.launch.check.request import LaunchRequest
 from planner.launch.megatron_flags import Flag, from_text, layout_flags
@@ -30,7 +31,6 @@ from planner.launch.options import (
 from planner.launch.read.found import Edit, Found
 from planner.launch.read.megatron_bridge import as_overrides
 from planner.predict.memory.option_changes import Setup
-from planner.predict.plan import LayerLayout
 from planner.predict.techniques import flags_for
 
 
@@ -178,8 +178,8 @@ def _layout(setup: Setup) -> tuple[Flag, ...]:
     """Layers by stage, as the writer has them."""
     degrees, model = setup.degrees, setup.request.find_model().spec
     blocks = setup.block_layers or even_split(model.layers, degrees.pp * degrees.vpp)
-    layout = LayerLayout(block_layers=blocks, mtp_standalone=setup.mtp_standalone)
-    return layout_flags(layout, degrees.pp, degrees.vpp, model.mtp_layers)
+    layout = Layout(degrees.pp, degrees.vpp, blocks, mtp_standalone=setup.mtp_standalone)
+    return layout_flags(layout, model.mtp_layers)
 
 
 def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:

@@ -19,7 +19,7 @@ from planner.job.optimizers import optimizer_names
 from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.job.technique_rules import site_of, technique_refusal
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.memory.footprint import configure, footprint_of
 from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
 from planner.predict.plan import Degrees, Plan
@@ -122,7 +122,7 @@ class OptionChanges:
         fits = self.base.fit_probability >= SAFE_PROBABILITY
         if fits or rule == "all-or-none" or "full" not in modes or setup.recompute != "none":
             return None
-        stages = self.base.layout.stage_layers(setup.degrees.pp)
+        stages = self.base.layout.stage_layers
         most = max(stages)
         if not self._suffices(job, stages):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cost.codes import CollectiveKind, Group, Hidden, OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.job.specs import LayerKind
 from planner.predict.ops.attention_core import core_row
@@ -14,17 +15,7 @@ from planner.predict.ops.context import (
     linear_inputs,
     norm,
 )
-from planner.predict.ops.rows import (
-    Collective,
-    CollectiveKind,
-    Group,
-    Hidden,
-    Op,
-    OpKind,
-    ParamShard,
-    Saved,
-    Shard,
-)
+from planner.predict.ops.rows import Collective, Op, Saved
 
 # Kept by torchtitan's per-op policy: the block's input and the outputs of the ops it lists.
 _POLICY = Module.SELECTIVE_OP

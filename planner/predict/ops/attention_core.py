@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cost.codes import CollectiveKind, Group, Hidden, OpKind, ParamShard, Shard
 from planner.job.frameworks.tensors import SavedTensors
 from planner.job.modules import Module
 from planner.job.specs import LayerKind
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
-from planner.predict.ops.rows import (
-    Collective,
-    CollectiveKind,
-    Group,
-    Hidden,
-    Op,
-    OpKind,
-    ParamShard,
-    Saved,
-    Shard,
-)
+from planner.predict.ops.rows import Collective, Op, Saved
 
 
 def core_row(context: OpContext, kind: LayerKind) -> Op:

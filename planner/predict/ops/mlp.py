@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.predict.ops.attention import tp_entry, tp_exit
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs
-from planner.predict.ops.rows import Op, OpKind, ParamShard, Saved, Shard
+from planner.predict.ops.rows import Op, Saved
 
 # transformers' NewGELUActivation, 0.5·x·(1 + tanh(c·(x + a·x³))), and its backward: tensors that
 # its operations read and write, the operations, and how many of the tensors are kept. Kernels of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cost.codes import CollectiveKind, Group, Hidden, OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.job.specs import MoeSpec
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs
@@ -16,17 +17,7 @@ from planner.predict.ops.router import (
     router,
     routing,
 )
-from planner.predict.ops.rows import (
-    Collective,
-    CollectiveKind,
-    Group,
-    Hidden,
-    Op,
-    OpKind,
-    ParamShard,
-    Saved,
-    Shard,
-)
+from planner.predict.ops.rows import Collective, Op, Saved
 
 
 def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
