@@ -17,6 +17,7 @@ import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.columns import greatest, least, weighted
+from planner.cost.inputs import GpuInputs
 from planner.cost.linear import (
     SCALAR_COLUMNS,
     SCALAR_FIXED_BYTES,
@@ -148,17 +149,6 @@ def layer_columns(
 
 
 @jit
-def cheapest_layer(layers: Array, first: int, end: int) -> Array:
-    """LAYER_* minima over the kinds first..end-1 of layers."""
-    layer = np.zeros(LAYER_COLUMNS)
-    for column in range(LAYER_COLUMNS):
-        layer[column] = layers[first, column]
-        for kind in range(first + 1, end):
-            layer[column] = min(layer[column], layers[kind, column])
-    return layer
-
-
-@jit
 def empty_stages(
     terms: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     place: Array, machine: int, stages: Array,
@@ -201,14 +191,13 @@ def shape_parts(
     stages[stage, STAGE_*] on their own, layers[machine, kind, LAYER_*]) of a shape."""
     machines = frameworks.shape[0]
     lowest, scalars = np.zeros((job.pieces, TERM_COLUMNS)), np.zeros((machines, SCALAR_COLUMNS))
-    terms = np.zeros((job.pieces, TERM_COLUMNS))
     stages = np.zeros((int(grid.pp), STAGE_BOUND_COLUMNS))
     layers = np.zeros((machines, job.kinds, LAYER_COLUMNS))
     for at in range(machines):
-        terms[:, :] = 0.0
+        terms = np.zeros((job.pieces, TERM_COLUMNS))
         framework = frameworks[at]
         layout_terms(
-            grid, key, costs[at], job, framework, gpus[at], networks[at], terms, scalars[at]
+            grid, key, costs[at], job, framework, gpus[at], networks, at, terms, scalars[at]
         )
         empty_stages(terms, costs[at], key, grid, job, framework, place, at, stages)
         layer_columns(terms, recompute, costs[at], key, grid, job, framework, layers[at])
@@ -345,6 +334,42 @@ def slowest_stage_bound_s(
 
 
 @jit
+def fill_shape_parts(
+    grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs,
+    gpu: GpuInputs, networks: Rows, terms: Array, scalars: Array, stages: Array, layers: Array,
+) -> None:  # fmt: skip
+    """Fill `shape_parts`, zero before."""
+    place = np.zeros(int(grid.pp))
+    layout_terms(grid, key, costs, job, framework, gpu, networks, 0, terms, scalars)
+    empty_stages(terms, costs, key, grid, job, framework, place, 0, stages)
+    layer_columns(terms, recompute, costs, key, grid, job, framework, layers)
+
+
+@jit
+def slowest_of_parts_s(
+    stages: Array, layers: Array, parts: Array, recompute: int, live_bytes: Array, total: float,
+    vpp: float, standalone_vocab: float, low_s: float, capacities: Array,
+) -> float:  # fmt: skip
+    """`slowest_stage_bound_s` of stages on GPUs of several types, for `total` layers.
+
+    `stages[part, stage, STAGE_*]`, `layers[part, LAYER_*]`, `live_bytes[part]`; parts[stage]: the
+    part that a stage is on.
+    """
+    layer_s, pinned_s = 0.0, 0.0
+    for part in range(stages.shape[0]):
+        layer_s = max(layer_s, layers[part, LAYER_SECONDS] + layers[part, LAYER_RECOMPUTE])
+        pinned_s = max(pinned_s, greatest(stages[part], STAGE_SECONDS))
+    for stage in range(parts.shape[0]):
+        part = parts[stage]
+        fill_capacity(
+            stages[part, stage], layers[part], recompute, live_bytes[part], capacities[stage]
+        )
+    high_s = layer_s * max(total, vpp) + pinned_s + low_s
+    between = np.zeros(2)
+    return least_slowest_s(capacities, total, vpp, standalone_vocab, low_s, high_s, between)
+
+
+@jit
 def least_slowest_s(
     capacities: Array, layers: float, vpp: float, standalone_vocab: float, low_s: float,
     high_s: float, between: Array,
@@ -399,9 +424,10 @@ def cheapest_layers(layers: Array, kinds: int) -> Array:
     machines = layers.shape[0]
     cheapest = np.zeros((1 + kinds, machines, LAYER_COLUMNS))
     for at in range(machines):
-        cheapest[kinds, at] = cheapest_layer(layers[at], 0, kinds)
-        for kind in range(kinds):
-            cheapest[kind, at] = layers[at, kind]
+        for column in range(LAYER_COLUMNS):
+            cheapest[kinds, at, column] = least(layers[at], column)
+            for kind in range(kinds):
+                cheapest[kind, at, column] = layers[at, kind, column]
     return cheapest
 
 

@@ -430,9 +430,7 @@ def mixed_bubble_share(share: float, schedule: int) -> float:
 
 
 @jit
-def even_stages(
-    total_s: float, totals: Array, traffic: Rows, grid: Row, place: Array
-) -> float:
+def even_stages(total_s: float, totals: Array, traffic: Rows, grid: Row, place: Array) -> float:
     """As many even stages would take `total_s` each as long as the slowest stage does at least.
 
     A stage on machine q takes no less than what its pieces take on the first one over x_q, the

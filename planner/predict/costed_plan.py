@@ -96,7 +96,7 @@ def job_plan(
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     limit = job.hbm_limit_bytes
     probability = fit_probability(job, peak, limit)
-    stages = named_terms(costed_layout.stages, costed_layout.memory)
+    stages = named_terms(costed_layout.stages, costed_layout.memory, cost_model.place(costed, row))
     at = plan_conditions(job, degrees, step)
     interval = step_time_interval(job, step_time_s, at=at)
     if job.cluster.sharp:

@@ -58,7 +58,7 @@ def job_of(precision: str, *, attention: str = "eager", dropout: bool = False) -
 
 def layer_cost(job: Job) -> dict[str, float]:
     """What the core knows of a layer's softmax."""
-    costs = CostModel(job, compiled=False).cost_shapes(given_columns(Degrees())).costs[0, 0]
+    costs = CostModel(job, compiled=False).cost_shapes(given_columns(Degrees())).costs[0, 0, 0]
     names = ("PIECE_SOFTMAX", "PIECE_AFTER_CORE", "PIECE_WORKING")
     return {name: float(costs[getattr(f, name)]) for name in names}
 
