@@ -45,6 +45,7 @@ from planner.cost.schedule import (
     microbatch_share,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.terms import constant_seconds
 
 
 @jit
@@ -310,9 +311,10 @@ def evaluate_step(
     times = stage_times(counts, recomputed, costs, traffic, groups, framework, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
-    pp_s = host_s = 0.0
+    pp_s, longest = 0.0, 0
     for at in range(frameworks.shape[0]):
-        host_s = max(host_s, frameworks[at].host_step_s)
+        if sum(constant_seconds(frameworks[at])) > sum(constant_seconds(frameworks[longest])):
+            longest = at
         waited_s = pipeline_traffic_seconds(
             exposed_s, frame.table_s, costs[at], traffic[at], key, grid, job, frameworks[at],
             networks[at],
@@ -331,9 +333,13 @@ def evaluate_step(
     out.bubble = span - grid.grad_acc * slowest_s
     out.dp = dp_s
     out.optimizer = optimizer_s
-    busy_s = span + pp_s + dp_s + optimizer_s + host_s
+    constant = constant_seconds(frameworks[longest])
+    busy_s = span + pp_s + dp_s + optimizer_s + sum(constant)
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
-    out.host = host_s + alike_s - busy_s
+    for place in range(len(constant)):
+        out.constant[place] = constant[place]
+    out.constant[0] += alike_s
+    out.constant[0] -= busy_s
     out.time = alike_s * frame.slowdown * math.exp(grid.learnt)
     out.straggler = out.time - alike_s
     most, first_outside = -np.inf, outside_bytes(key, grid, job, framework)
@@ -396,12 +402,12 @@ def step_bounds(
         if piece < job.kinds:
             saved += count * least_saved
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
-    host_s, stages = framework.host_step_s, grid.pp
+    constant_s, stages = sum(constant_seconds(framework)), grid.pp
     if machines > 1:
         share = mixed_bubble_share(share, framework.schedule)
         stages = even_stages(total_s, totals, traffic, grid, place)
         for at in range(1, machines):
-            host_s = max(host_s, frameworks[at].host_step_s)
+            constant_s = max(constant_s, sum(constant_seconds(frameworks[at])))
     out.time_bound = (
         frame.slowdown
         * math.exp(grid.learnt)
@@ -409,7 +415,7 @@ def step_bounds(
             pipeline_bound_s(total_s, largest_s, stages, grid.grad_acc, share)
             + exposed_s
             + frame.update_s / grid.pp
-            + host_s
+            + constant_s
         )
     )
     weighed = least_workspace = np.inf

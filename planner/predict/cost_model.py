@@ -369,8 +369,8 @@ class CostModel:
         By the seconds of all pieces of the model, everything that recomputes run again; what it
         holds is not looked at, for kinds differ in a part of one layer's working set.
         """
-        machines = len(self.machines)
-        best = keys.copy()
+        passes = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS, *f.RECOMPUTE_COLUMNS]
+        machines, best = len(self.machines), keys.copy()
         costs = np.zeros((len(keys), machines, len(self.pieces), f.PIECE_COLUMNS))
         fastest = np.full(len(keys), np.inf)
         for kind in self.job.context_kinds:
@@ -381,8 +381,7 @@ class CostModel:
             key = keys[rows]
             key[:, f.KEY_EXCHANGE] = inner[rows]
             priced = self._on_machines(key)
-            seconds = priced[..., f.PIECE_FORWARD : f.PIECE_RECOMPUTE_EP + 1].sum(axis=3)
-            seconds = (seconds @ self.totals).max(axis=1)
+            seconds = (priced[..., passes].sum(axis=3) @ self.totals).max(axis=1)
             better = seconds < fastest[rows] * (1.0 - _TIE)
             taken = rows[better]
             best[taken], costs[taken], fastest[taken] = key[better], priced[better], seconds[better]

@@ -361,7 +361,6 @@ def _by_time(point: PoolPoint) -> tuple[float, float, int]:
 def piece_seconds(part: CostedShapes, row: int, recomputes: bool) -> Array:
     """Seconds of one micro-batch in each piece of a shape, exposed traffic included."""
     costs = part.piece_costs(row)
-    passes = [f.PIECE_FORWARD, f.PIECE_BACKWARD, *([f.PIECE_RECOMPUTE] if recomputes else [])]
-    columns = [first + offset for first in passes for offset in range(4)]
+    columns = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS, *(f.RECOMPUTE_COLUMNS * recomputes)]
     seconds: Array = costs[:, columns].sum(axis=1)
     return seconds
