@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from constraints.context_kinds import ContextKind
 from hardware.frozen import Named
-from hardware.load import load_cluster_file
+from hardware.load import load_cluster_file, parse_gpus
 from hardware.schema import Cluster
 from planner.job.batch_ramp import Batch, read_ramp
 from planner.job.bounds import LONGEST_SEQ, MOST_MTP_LAYERS, MOST_SEQUENCES
@@ -47,7 +48,7 @@ from planner.job.offload import (
     usable_modes,
 )
 from planner.job.optimizers import load_optimizer, searched_shares
-from planner.job.pool import parse_one_type
+from planner.job.pool import is_pool, parse_pool
 from planner.job.recompute import demand_parts
 from planner.job.schedules import schedule_name
 from planner.job.specs import ModelSpec
@@ -196,6 +197,33 @@ class Request(Named):
 
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
+        return self._on_pool() if is_pool(self.gpus) else self._on_cluster()
+
+    def _on_pool(self) -> Job:
+        """The job on several clusters: on each it is the same, so techniques that one of them does
+        not have are left out."""
+        pool = parse_pool(self.gpus or "")
+        jobs = [self.model_copy(update={"gpus": text})._on_cluster() for text in pool.texts]
+        used = [set(job.techniques) for job in jobs]
+        if left := used[0].union(*used) - used[0].intersection(*used):
+            return self.model_copy(update={"without": (*self.without, *sorted(left))})._on_pool()
+        if not jobs[0].framework.parallelism.pipeline:
+            raise UsageError(
+                f"--gpus {self.gpus}: GPUs of several types share a job as pipeline stages, and "
+                f"{jobs[0].framework.name} has no pipeline; give one type"
+            )
+        pool = replace(pool, parts=tuple(job.cluster for job in jobs))
+        choices = [job.technique_choices for job in jobs]
+        return replace(
+            jobs[0],
+            cluster=pool.worlds()[0],
+            pool=pool,
+            technique_choices=tuple(
+                one for one in choices[0] if all(one in others for others in choices)
+            ),
+        )
+
+    def _on_cluster(self) -> Job:
         resolved = self.find_model()
         if resolved.left_out:
             raise UsageError(modules_not_modelled(resolved.asked, resolved.left_out))
@@ -426,7 +454,9 @@ class Request(Named):
             raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
         if self.cluster is not None:
             return load_cluster_file(Path(self.cluster))
-        return parse_one_type(self.gpus or "")
+        if is_pool(self.gpus):
+            return parse_pool(self.gpus or "").worlds()[0]
+        return parse_gpus(self.gpus or "")
 
     def job_cluster(self, profile: FrameworkProfile) -> Cluster:
         """The machine, with what its switches do for the framework. UsageError, HardwareError."""

@@ -15,9 +15,9 @@ from planner.predict.decided import decided_request
 from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import legal_candidates
+from planner.predict.uncertainty.likely import EVEN_CHANCE
 from planner.report.search import search_report
 from planner.search.changes import Situation
-from planner.search.costed import EVEN_CHANCE
 from planner.search.explanation import job_evaluator
 from planner.search.limit_results import TIE, Effort, Until
 from planner.search.plan_file import read_plan_file, to_json
