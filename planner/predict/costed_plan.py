@@ -20,10 +20,10 @@ from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
 from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
+from planner.predict.configuration import plain_context
 from planner.predict.cost_model import Columns, CostedShapes, CostModel, KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
-from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout, row_groups
 from planner.predict.ops import flop_per_token
 from planner.predict.plan import (

@@ -23,9 +23,9 @@ from hardware.schema import FABRIC_TITLES, Cluster
 from planner.cost import fields as f
 from planner.job.job import Job
 from planner.predict.altered_model import AlteredModel, Factors
+from planner.predict.configuration import plain_context
 from planner.predict.costed_plan import TIME_TERMS
 from planner.predict.decided import decided_job
-from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout, row_groups
 from planner.predict.plan import Plan
 from planner.predict.shapes import given_columns

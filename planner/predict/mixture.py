@@ -24,6 +24,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array, FrameworkInputs
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
+from planner.predict.configuration import kernel_layout
 from planner.predict.cost_model import (
     Columns,
     CostedShapes,
@@ -31,7 +32,6 @@ from planner.predict.cost_model import (
     KernelLayout,
     LayoutInputs,
 )
-from planner.predict.layouts import kernel_layout
 from planner.predict.offload_groups import shape_groups
 
 Groups = tuple[int, ...]

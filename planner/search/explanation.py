@@ -199,7 +199,7 @@ def _layout(
 ) -> Layout:
     """Layout of a neighbour, see `job_evaluator`: the fastest that fits as surely as was asked,
     else the fastest that fits, else the fastest."""
-    from planner.predict.layouts import even_layout, in_mode
+    from planner.predict.configuration import even_layout, in_mode
     from planner.search.costed import likely_limit_bytes
     from planner.search.explorer import Explorer
 

@@ -24,8 +24,8 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import copies_table
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
+from planner.predict.configuration import job_placement, plain_context
 from planner.predict.cost_model import CostedShapes, CostModel
-from planner.predict.layouts import job_placement, plain_context
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024

@@ -164,7 +164,7 @@ def test_memory_budget_of_nothing_runs_what_full_runs() -> None:
 
 
 def evaluated(mode: str, framework: str = "megatron-core", **more: object) -> Plan:
-    from planner.predict.configuration import evaluate
+    from planner.predict.evaluate import evaluate
 
     request = Request(model="llama-3-8b", gpus="16xH100", gbs=64, framework=framework)
     zero = 1 if framework == "megatron-core" else 3

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from planner.job.request import Request
-from planner.predict.configuration import evaluate
+from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.report.figures.memory import GROUPS, group_sizes
 from planner.report.figures.plan import GROUP_KINDS, cluster_of, front_plans, stage_bars, waterfall

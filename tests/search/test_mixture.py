@@ -14,8 +14,8 @@ from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.recomputation import layer_modes
+from planner.predict.configuration import plain_context
 from planner.predict.costed_plan import job_plan
-from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.costed import CostedJob, cost_job

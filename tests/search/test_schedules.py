@@ -14,8 +14,8 @@ from planner.cost import fields as f
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.recomputation import recomputation
+from planner.predict.configuration import kernel_layout, plain_context
 from planner.predict.cost_model import CostModel
-from planner.predict.layouts import kernel_layout, plain_context
 from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Explorer
 from planner.search.limit_results import Effort

@@ -17,9 +17,9 @@ from planner.cost.memory import (
     tensor_buffer_bytes,
 )
 from planner.job.job import Job
+from planner.predict.configuration import plain_context
 from planner.predict.cost_model import CostModel, LayoutInputs
 from planner.predict.cost_tables import job_pieces
-from planner.predict.layouts import plain_context
 from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
 from planner.predict.mixture import kernel_inputs, row_groups
 from planner.predict.plan import Degrees

@@ -22,9 +22,9 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.pool import Pool
 from planner.job.recomputation import recomputation
+from planner.predict.configuration import even_layout, kernel_layout, plain_context
 from planner.predict.cost_model import CostedShapes, KernelLayout
 from planner.predict.costed_plan import row_degrees
-from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.search.layout_model import solve_layout
 from planner.search.limit_results import (
     TIE,
