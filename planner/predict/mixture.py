@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from constraints.axes import OF_LAYER
 from constraints.layout_context import LayoutContext
 from constraints.offload import resident_counts
 from constraints.rule import Layout
@@ -60,7 +61,7 @@ def row_groups(job: Job, columns: Columns, row: int) -> Groups | None:
     if job.offload_fraction == 1.0:
         return None
     mode = job.recompute[int(columns["recompute"][row])]
-    degrees = {name: int(columns[name][row]) for name in ("tp", "cp", "ep", "etp", "mbs")}
+    degrees = {name: int(columns[name][row]) for name in OF_LAYER}
     return shape_groups(job, mode, **degrees)
 
 
@@ -119,7 +120,7 @@ def kernel_inputs(
 def mode_costs(cost_model: CostModel, key: Array, mode: RecomputeMode) -> Array:
     """Piece costs [pieces, PIECE_COLUMNS] of a key in another recompute mode."""
     other = key.copy()
-    other[[f.KEY_MODULES, f.KEY_SHARE, f.KEY_SPAN]] = int(mode.mask), mode.share, mode.span
+    other[[f.KEY["modules"], f.KEY["share"], f.KEY["span"]]] = int(mode.mask), mode.share, mode.span
     costs: Array = cost_model.cost_keys(other[None, :])[0]
     return costs
 

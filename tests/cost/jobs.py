@@ -64,7 +64,7 @@ def on_ideal_links(job: Job) -> CostModel:
 
 def key_of(costed: CostedShapes, row: int = 0) -> Row:
     """Key of a costed shape as the functions of the core take it."""
-    return rows(costed.keys[int(costed.shapes[row, f.SHAPE_KEY])], f.KEY_ROW)
+    return rows(costed.keys[int(costed.shapes[row, f.SHAPE["key"]])], f.KEY_ROW)
 
 
 def grid_of(costed: CostedShapes, row: int = 0, **columns: float) -> Row:

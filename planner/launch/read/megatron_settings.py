@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from constraints.context_kinds import ContextKind
 from planner.job.batch_ramp import read_ramp
-from planner.job.bounds import LARGEST_DEGREE
+from constraints.axes import LARGEST_DEGREE
 from planner.job.errors import UsageError
 from planner.job.quantities import parse_tokens
 from planner.launch.languages.text import digits

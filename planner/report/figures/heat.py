@@ -26,7 +26,7 @@ from planner.search.costed import CostedJob, likely_limit_bytes
 from planner.search.result import SearchResult
 
 # Degrees that people choose, in the order of a plan's summary; those with one value are no choice.
-_NAMES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "recompute")
+_NAMES = (*(name for name, axis in AXES.items() if axis.limited and axis.least == 1 or name == "zero"), "recompute")
 # Of a degree with more values, those with a legal shape come first, then the smallest.
 _MOST_VALUES = 16
 _OF_THE_GPUS = ("tp", "pp", "cp", "dp")
