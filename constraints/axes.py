@@ -89,7 +89,8 @@ def _axis(row: Mapping[str, Any]) -> Axis:
     return Axis(**{**row, "cuts": tuple(Cut(**cut) for cut in row.get("cuts", ()))})
 
 
-_TABLE = tomli.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TABLE_FILE = Path(__file__).with_suffix(".toml")
+_TABLE = tomli.loads(TABLE_FILE.read_text(encoding="utf-8"))
 AXES: Mapping[str, Axis] = {row["name"]: _axis(row) for row in _TABLE["axes"]}
 # Axes of ranks, the fastest first.
 WORLD: Sequence[str] = tuple(_TABLE["grids"]["world"])

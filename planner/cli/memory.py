@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from constraints.axes import LARGEST_DEGREE
+from constraints.axes import AXES, LARGEST_DEGREE
 from planner.cli.declared import names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
@@ -42,8 +42,8 @@ from planner.search.fit import fitting_plan
 SOLVE_TRAINING = ("mbs", "seq", "layers")
 # Who leaves all these open asks how to fit, not whether one configuration does.
 _CHOICES = (
-    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "recompute", "solve", "advise",
-    "layers_per_stage", "recompute_layers",
+    *(name for name in AXES if name not in ("mbs", "grad_acc", "shard")), "recompute", "solve",
+    "advise", "layers_per_stage", "recompute_layers",
 )  # fmt: skip
 _NO_CONDITIONS: dict[str, Any] = {"require": (), "forbid": (), "fix": ()}
 _SECONDS_INSTEAD = 20.0

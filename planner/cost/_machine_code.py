@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from constraints import axes
+from constraints.axes import TABLE_FILE
 from planner.cost._private_folder import private_folder, read_mine, refused, write_mine
 
 _COST_FOLDER = Path(__file__).parent
@@ -40,7 +40,7 @@ def source_hash() -> str:
     features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
     processor = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     digest = hashlib.sha256(" ".join((version("numba"), processor, features)).encode())
-    for path in (*sorted(_COST_FOLDER.glob("*.py")), Path(axes.__file__).with_suffix(".toml")):
+    for path in (*sorted(_COST_FOLDER.glob("*.py")), TABLE_FILE):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

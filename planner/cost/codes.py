@@ -9,8 +9,7 @@ from enum import IntEnum
 
 from constraints.axes import GROUPS
 
-
-# Communication groups of layers: places in `constraints.axes.GROUPS`, those with a form of their own.
+# Communication groups that have a form of their own: places in `constraints.axes.GROUPS`.
 GROUP_TP, GROUP_CP, GROUP_EP = map(GROUPS.index, ("tp", "cp", "ep"))
 
 

@@ -62,11 +62,11 @@ COMM_ROW = record_of(
 # `modules`: recompute mode as a mask of modules; `share`: of the layers that the mode recomputes;
 # `span`: layers of one checkpoint. `pipelined`: 1 in a pipeline between domains where that changes
 # a layer's cost. `exchange`: ranks of context parallelism that exchange heads by all-to-all; the
-# others form rings of these groups; 0: keys and values are gathered instead. `sequence_parallel`: 1
-# where the key splits the sequence over tp outside its products; `fetches`: 1 where hooks of modules
-# gather weights before each use (ZeRO-3). Then what follows from the degrees: ranks that hold a
-# stage once, ranks that hold its experts once, and by group (`planner.cost.codes`) how many ranks
-# it has and how far apart they lie.
+# others form rings of these groups; 0: keys and values are gathered instead. `sequence_parallel`:
+# 1 where the key splits the sequence over tp outside its products; `fetches`: 1 where hooks of
+# modules gather weights before each use (ZeRO-3). The rest follows from the degrees: ranks that
+# hold a stage once, ranks that hold its experts once, and of each group (`planner.cost.codes`) how
+# many ranks it has and how far apart they lie.
 KEY_ROW = record_of(
     *OF_LAYER, "modules", "share", "span", "pipelined", "exchange", "sequence_parallel", "fetches",
     "inner_ranks", "expert_ranks", size=len(GROUPS), stride=len(GROUPS),
@@ -76,11 +76,11 @@ KEY_ROW = record_of(
 MODULE_FULL = 128
 
 # --- shapes ----------------------------------------------------------------------------------
-# `key`: row of the key table; `mtp_standalone`: 1 where multi-token prediction is in the block before
-# that of head and loss; `shards`, `expert_shards`: ranks that share a dense parameter and one of an
-# expert, `replicas`: how many such groups hold the same; `frame`: shapes with the same number differ
-# in micro-batch and recompute mode alone; `learnt`: ln of what like runs of the cluster add to the
-# step. Degrees: `shard` 0 stands for all of dp·cp.
+# `key`: row of the key table; `mtp_standalone`: 1 where multi-token prediction is in the block
+# before that of head and loss; `shards`, `expert_shards`: ranks that share a dense parameter and
+# one of an expert, `replicas`: how many such groups hold the same; `frame`: shapes with the same
+# number differ in micro-batch and recompute mode alone; `learnt`: ln of what like runs of the
+# cluster add to the step. Degrees: `shard` 0 stands for all of dp·cp.
 SHAPE_ROW = record_of(
     "key", *OF_STEP, "mtp_standalone", "shards", "expert_shards", "replicas", "frame", "learnt"
 )

@@ -111,10 +111,11 @@ def expert_exchange_stream(
     with one of the two exchanges of a pass, so half of them is counted with each (DeepEP, branch
     hybrid-ep, hybrid_ep_backend.cuh, `expert_output_prob`).
     """
+    stride = key.stride[GROUP_EP]
     if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0 or key.ep <= 1.0:
-        return collective_stream(CollectiveKind.ALL_TO_ALL, key.ep, key.stride[GROUP_EP], size_bytes, network)
-    links = group_links(key.ep, key.stride[GROUP_EP], network)
-    group = group_of(key.ep, key.stride[GROUP_EP], links)
+        return collective_stream(CollectiveKind.ALL_TO_ALL, key.ep, stride, size_bytes, network)
+    links = group_links(key.ep, stride, network)
+    group = group_of(key.ep, stride, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
     weights_bytes = 2.0 * job.weighed_experts * min(1.0, inside / key.ep)
     token_bytes = size_bytes / job.top_k + weights_bytes * tokens
@@ -196,20 +197,21 @@ def context_stream(kind: int, size_bytes: float, key: Row, network: Rows) -> Str
     the heads each and pass keys and values round a ring (USP, arXiv 2405.07719, section 3).
     State-space layers exchange heads over all ranks whatever attention does.
     """
+    stride = key.stride[GROUP_CP]
     if kind == CollectiveKind.HEAD_EXCHANGE:
         value = size_bytes / key.cp
-        return collective_stream(CollectiveKind.ALL_TO_ALL, key.cp, key.stride[GROUP_CP], value, network)
+        return collective_stream(CollectiveKind.ALL_TO_ALL, key.cp, stride, value, network)
     if kind == CollectiveKind.ALL_GATHER:
         if key.exchange > 0.0:
             return no_stream()
-        return collective_stream(kind, key.cp, key.stride[GROUP_CP], size_bytes, network)
+        return collective_stream(kind, key.cp, stride, size_bytes, network)
     if key.exchange < 1.0:
         return no_stream()
     if kind == CollectiveKind.ALL_TO_ALL:
         value = size_bytes / key.cp
-        return collective_stream(kind, key.exchange, key.stride[GROUP_CP], value, network)
-    groups, stride = key.cp / key.exchange, key.stride[GROUP_CP] * key.exchange
-    return collective_stream(kind, groups, stride, size_bytes / key.exchange, network)
+        return collective_stream(kind, key.exchange, stride, value, network)
+    groups, apart = key.cp / key.exchange, stride * key.exchange
+    return collective_stream(kind, groups, apart, size_bytes / key.exchange, network)
 
 
 @jit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from constraints.rule import Layout
 from constraints.axes import AXES
+from constraints.rule import Layout
 from planner.job.request import Request
 from planner.predict.plan import Degrees
 
@@ -49,14 +49,24 @@ def evaluate_command(
     return shlex.join(words)
 
 
+# What a command says though it is at its usual value.
+_ALWAYS = ("zero", "mbs", "grad_acc")
+
+
+def degree_options() -> tuple[tuple[str, str, int], ...]:
+    """Of each degree its name, its option, and the value at which no option says it; -1: none."""
+    return tuple(
+        (name, axis.spelled, -1 if name in _ALWAYS else axis.least) for name, axis in AXES.items()
+    )
+
+
 def _degree_words(request: Request, degrees: Degrees, recompute: str) -> Iterator[str]:
-    always = ["zero", "mbs", "grad_acc"]
-    if degrees.tp > 1 and request.find_model().spec.moe is not None:
-        always.append("etp")  # which the framework would take to be tp
-    for name, degree in degrees:
-        axis = AXES[name]
-        if name in always or degree != axis.least:
-            yield from (f"--{axis.spelled}", str(degree))
+    # Without it the framework would take it to be tp.
+    experts = degrees.tp > 1 and request.find_model().spec.moe is not None
+    for name, option, unsaid in degree_options():
+        degree = getattr(degrees, name)
+        if degree != unsaid or (name == "etp" and experts):
+            yield from (f"--{option}", str(degree))
     if recompute not in ("", "none"):
         yield from ("--recompute", recompute)
 

@@ -172,7 +172,9 @@ def fill_frames(shapes: Array, keys: Array) -> None:
     degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]
     grid = [f.SHAPE[name] for name in (*OF_STEP, "mtp_standalone") if name != "grad_acc"]
     alone = shapes[:, f.SHAPE["grad_acc"]] == 1.0
-    shapes[:, f.SHAPE["frame"]] = numbered(np.column_stack([shapes[:, grid], key[:, degrees], alone]))
+    shapes[:, f.SHAPE["frame"]] = numbered(
+        np.column_stack([shapes[:, grid], key[:, degrees], alone])
+    )
 
 
 class CostModel:
@@ -275,7 +277,9 @@ class CostModel:
         `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
         """
         price_shapes = self.price_shapes(columns)
-        order = np.argsort(price_shapes.shapes[:, f.SHAPE["frame"]], kind="stable").astype(np.float64)
+        order = np.argsort(price_shapes.shapes[:, f.SHAPE["frame"]], kind="stable").astype(
+            np.float64
+        )
         most = int(price_shapes.shapes[:, f.SHAPE["pp"]].max(initial=1.0))
 
         def cost(part: slice) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hardware.frozen import Frozen
 from constraints.axes import GROUPS
+from hardware.frozen import Frozen
 from planner.cost import fields as f
 from planner.cost._jit import Rows, record, rows
 from planner.cost.codes import CollectiveKind, OpKind
