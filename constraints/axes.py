@@ -75,8 +75,9 @@ class Axis:
 
     @property
     def sentence(self) -> str:
-        """`words` as a sentence."""
-        return f"{self.words[0].upper()}{self.words[1:]}."
+        """`words` and the unit as a sentence."""
+        unit = f", {self.unit}" if self.unit else ""
+        return f"{self.words[0].upper()}{self.words[1:]}{unit}."
 
     def text(self, degree: int) -> str:
         """`tp8`; empty where the text of a configuration does not show it."""

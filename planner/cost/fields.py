@@ -69,7 +69,7 @@ COMM_ROW = record_of(
 # many ranks it has and how far apart they lie.
 KEY_ROW = record_of(
     *OF_LAYER, "modules", "share", "span", "pipelined", "exchange", "sequence_parallel", "fetches",
-    "inner_ranks", "expert_ranks", size=len(GROUPS), stride=len(GROUPS),
+    "inner_ranks", "expert_ranks", ranks=len(GROUPS), stride=len(GROUPS),
 )  # fmt: skip
 
 # `planner.job.modules.Module.FULL`.

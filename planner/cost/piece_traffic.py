@@ -152,7 +152,7 @@ def row_stream(
         size_bytes *= framework.tensor_gather_share
     if code == GROUP_CP:
         return context_stream(kind, size_bytes, key, network)
-    stream = collective_stream(kind, key.size[code], key.stride[code], size_bytes, network)
+    stream = collective_stream(kind, key.ranks[code], key.stride[code], size_bytes, network)
     if code != GROUP_TP or stream.seconds == 0.0:
         return stream
     seconds = stream.seconds + 0.5 * size_bytes * framework.tensor_copy_s

@@ -120,7 +120,7 @@ def with_ranks(table: Array) -> Array:
     keys[:, f.KEY["inner_ranks"]] = product_of(set(WORLD) & set(OF_LAYER), degrees)
     keys[:, f.KEY["expert_ranks"]] = product_of(EXPERTS, degrees)
     for place, axis in enumerate(GROUPS):
-        keys[:, f.KEY["size"] + place] = degrees[axis]
+        keys[:, f.KEY["ranks"] + place] = degrees[axis]
         keys[:, f.KEY["stride"] + place] = product_of(within(axis), degrees)
     return keys
 

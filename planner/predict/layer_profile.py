@@ -178,7 +178,7 @@ class _CoreView:
             stream = row_stream(row, self.key, self.job, self.framework, self.network)
             if stream.seconds == 0.0:
                 continue
-            size = self.key.size[int(row.group)]
+            size = self.key.ranks[int(row.group)]
             found.append(
                 CollectiveProfile(
                     name=collective.name,

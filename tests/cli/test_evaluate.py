@@ -168,6 +168,7 @@ def test_usual_zero_stage_needs_replicas() -> None:
         "zero": None,
         "mbs": 1,
         "grad_acc": None,
+        "shard": 0,
     }
     assert given_configuration(options)[1].zero == 0
     assert given_configuration(options | {"tp": 4})[1].zero == 1
