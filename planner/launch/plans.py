@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,12 +17,12 @@ from planner.job.frameworks.targets import TARGETS, Target
 from planner.job.job import Job
 from planner.job.models.catalog import catalog_name
 from planner.job.optimizers import check_optimizer
-from planner.job.recompute import Recomputed
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal, Writer
 from planner.predict.command_line import search_command
+from planner.predict.configuration import Configuration
 from planner.predict.decided import decided_job, decided_request
-from planner.predict.evaluate import evaluate, given_layout, given_modes
+from planner.predict.evaluate import checked, evaluated
 from planner.predict.plan import Plan
 from planner.search import search
 from planner.search.launchable import LaunchNotes
@@ -260,36 +259,16 @@ def _named_schedule(plan: Plan) -> str | None:
     return None if usual else plan.schedule
 
 
-def _recomputed(plan: Plan) -> Recomputed | None:
-    """Layers of each stage that run again; None for all or none."""
-    return plan.layout.recomputed if plan.layout.recomputes_some else None
-
-
 def _demand_rules(plan: Plan, job: Job) -> None:
     """UsageError if a plan that is launched as it stands breaks a rule: its file was edited."""
-    decided, layout = decided_job(job, plan), plan.layout
-    modes = given_modes(decided, plan.recompute, _recomputed(plan))
-    given_layout(
-        replace(decided, recompute=modes),
-        plan.degrees,
-        layout.block_layers,
-        _recomputed(plan),
-        layout.mtp_standalone,
-    )
+    checked(Configuration.of_plan(job, plan))
 
 
 def _costed(plan: Plan, request: Request, target: Target, nodes_as: NodesAs) -> Launch:
     """A plan costed under a request's profile. UsageError if it breaks a rule."""
-    layout = plan.layout
-    again = evaluate(
-        request,
-        plan.degrees,
-        plan.recompute,
-        layout.block_layers,
-        _recomputed(plan),
-        layout.mtp_standalone,
-    )
-    return Launch(again, request, request.resolve(), target.name, nodes_as)
+    job = request.resolve()
+    again = evaluated(checked(Configuration.of_plan(job, plan)))
+    return Launch(again, request, job, target.name, nodes_as)
 
 
 def _searched(request: Request, asked: Request) -> Request:

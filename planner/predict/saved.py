@@ -14,7 +14,7 @@ from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Saved
 
 Key = Any
-"""A row of the key table as an object (`planner.cost.fields.KEY_*`)."""
+"""A row of the key table as an object (`planner.cost.fields.KEY_ROW`)."""
 
 
 def rank_key(

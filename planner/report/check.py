@@ -84,7 +84,7 @@ def check_report(
         yield from measured_blocks(findings)
     if advice is not None:
         yield from advice_blocks(advice, _MOST_MOVES)
-    elif assessment.setup is not None and not assessment.unpredictable:
+    elif assessment.proposal is not None and not assessment.unpredictable:
         yield _changes(assessment, changes)
     yield from _setting_blocks(assessment.found, verbose=verbose)
 
@@ -160,7 +160,7 @@ def _capital(text: str) -> str:
 def _head_facts(
     assessment: Assessment, explanation: Explanation | None
 ) -> Iterator[tuple[str, str]]:
-    found, setup, plan = assessment.found, assessment.setup, assessment.plan
+    found, proposal, plan = assessment.found, assessment.proposal, assessment.plan
     files = ", ".join(dict.fromkeys(Path(path).name for path in found.files))
     if assessment.network is not None and assessment.network.costs:
         problem = next(item for item in assessment.problems if item.rule == NETWORK_RULE)
@@ -169,13 +169,13 @@ def _head_facts(
     yield "verdict", verdict(assessment)
     if explanation is not None:
         yield from job_facts(explanation.job)
-    if setup is not None:
-        yield "degrees", degrees_text(setup.degrees)
+    if proposal is not None:
+        yield "degrees", degrees_text(proposal.degrees)
         if plan is not None:
-            yield "batch", batch_sentence(plan, float(setup.request.gbs or setup.degrees.gbs))
+            yield "batch", batch_sentence(plan, float(proposal.request.gbs or proposal.degrees.gbs))
             yield from ramp_rows(plan)
-        yield "mbs×acc", batch_text(setup.degrees)
-        yield "recompute", recompute_text(plan) if plan else setup.recompute
+        yield "mbs×acc", batch_text(proposal.degrees)
+        yield "recompute", recompute_text(plan) if plan else proposal.recompute
         if plan and plan.activation_offload:
             yield "on the host", activations_text(plan)
     for name in found.variations:

@@ -88,11 +88,7 @@ def _evaluated(request: Request, plan: Plan) -> Iterator[tuple[str, str]]:
         return
     options = command("evaluate").make_context("evaluate", shlex.split(text)[2:]).params
     try:
-        asked, degrees = given_configuration(options)
-        again = evaluate(
-            asked, degrees, options["recompute"], options["layers_per_stage"],
-            options["recompute_layers"], options["mtp_standalone"],
-        )  # fmt: skip
+        again = given_configuration(options).plan()
     except (UsageError, HardwareError) as error:
         yield "search, evaluate's command", f"{error}: {text}"
         return

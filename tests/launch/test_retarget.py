@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_plan_that_was_edited_breaks_a_rule(
     edited = plan.model_copy(update={"degrees": plan.degrees.model_copy(update=degrees)})
     with pytest.raises(CannotExpressError, match=rule):
         launch_of(edited, request, target, "torchrun")
-    layout = plan.layout.model_copy(update={"block_layers": (3,)})
+    layout = replace(plan.layout, block_layers=(3,))
     with pytest.raises(CannotExpressError, match="layers"):
         launch_of(plan.model_copy(update={"layout": layout}), request, target, "torchrun")
 

@@ -19,7 +19,7 @@ from planner.launch.megatron_bridge import fields_of
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON
 from planner.launch.read.found import Edit, Found, Problem, Setting
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 
 # A line that goes on into an empty one.
 _DANGLING = re.compile(r"[ \t]*\\\n[ \t]*(?=\n|\Z)")
@@ -319,7 +319,7 @@ class _Files:
     def assessed(self, texts: Mapping[str, str]) -> Assessment:
         """What other texts say, on the same machine. UsageError, CannotTellError as reading."""
         before = self.assessment
-        request = before.setup.request if before.setup else None
+        request = before.proposal.request if before.proposal else None
         gpus, cluster = (request.gpus, request.cluster) if request else (None, None)
         return assess(self.read(texts), gpus, cluster, before.ignored)
 
@@ -391,10 +391,10 @@ def _mend(files: _Files, problem: Problem) -> None:
 
 def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
     """New texts, edited where values are defined or, failing that, where they are used."""
-    found, setup, wanted = files.assessment.found, files.assessment.setup, change.setup
-    if setup is None:
+    found, proposal, wanted = files.assessment.found, files.assessment.proposal, change.proposal
+    if proposal is None:
         raise NotInFileError("the configuration is not known")
-    edits = edits_for(found, setup, wanted)
+    edits = edits_for(found, proposal, wanted)
     reason = "the file does not hold it, or not in a way that can be edited in place"
     for at_use in (False, True):
         try:
@@ -413,7 +413,7 @@ def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
     raise NotInFileError(reason)
 
 
-def _reads_as(found: Found, wanted: Setup) -> bool:
+def _reads_as(found: Found, wanted: Proposal) -> bool:
     """Whether files read as a configuration."""
     request = wanted.request
     try:
@@ -428,10 +428,10 @@ def _reads_as(found: Found, wanted: Setup) -> bool:
     )
 
 
-def _layers(setup: Setup) -> tuple[tuple[int, ...], bool]:
+def _layers(proposal: Proposal) -> tuple[tuple[int, ...], bool]:
     """Layers of each block, and whether multi-token prediction stands alone."""
     from constraints.layout_context import even_split
 
-    layers = setup.request.find_model().spec.layers
-    blocks = setup.degrees.pp * setup.degrees.vpp
-    return setup.block_layers or even_split(layers, blocks), setup.mtp_standalone
+    layers = proposal.request.find_model().spec.layers
+    blocks = proposal.degrees.pp * proposal.degrees.vpp
+    return proposal.block_layers or even_split(layers, blocks), proposal.mtp_standalone

@@ -26,7 +26,7 @@ from planner.launch.read.found import Found, Hints, Problem
 from planner.launch.read.launch import is_one_launch, read_launch
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.scripts import starting_scripts
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 from planner.search.plan_file import read_plan_file
 
 # Files that a launch folder holds beside those that launch.
@@ -235,7 +235,7 @@ def plan_differences(found: Found, planned: Found, name: str) -> tuple[Problem, 
     )
 
 
-def _differences(here: Setup, there: Setup) -> Iterator[tuple[str, Any, Any]]:
+def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, Any]]:
     """(setting, as in the files, as in the plan)."""
     mine, planned = here.degrees.model_dump(), there.degrees.model_dump()
     yield from ((key, mine[key], planned[key]) for key in mine if mine[key] != planned[key])
@@ -255,18 +255,18 @@ def _differences(here: Setup, there: Setup) -> Iterator[tuple[str, Any, Any]]:
         yield from _model_differences(here.request.shape, trained)
 
 
-def _profile(setup: Setup) -> str:
+def _profile(proposal: Proposal) -> str:
     """The profile that it trains with: a technique may put another in the framework's place."""
-    request = setup.request
+    request = proposal.request
     used = request.variations if isinstance(request, LaunchRequest) else request.use
     return with_techniques(request.find_framework(), used).name
 
 
-def _mode(setup: Setup) -> object:
+def _mode(proposal: Proposal) -> object:
     try:
-        return setup.request.find_framework().recompute_mode(setup.recompute).mask
+        return proposal.request.find_framework().recompute_mode(proposal.recompute).mask
     except UsageError:
-        return setup.recompute
+        return proposal.recompute
 
 
 def _model_differences(here: ModelSpec, there: ModelSpec) -> Iterator[tuple[str, Any, Any]]:

@@ -30,7 +30,7 @@ from planner.launch.options import (
 )
 from planner.launch.read.found import Edit, Found
 from planner.launch.read.megatron_bridge import as_overrides
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 from planner.predict.techniques import flags_for
 
 
@@ -38,7 +38,7 @@ class NotInFileError(Exception):
     """A change that the file's format does not hold; the message says where it belongs."""
 
 
-def edits_for(found: Found, before: Setup, after: Setup) -> tuple[Edit, ...]:
+def edits_for(found: Found, before: Proposal, after: Proposal) -> tuple[Edit, ...]:
     """Edits that turn the file into the changed configuration. NotInFileError if it holds none."""
     if found.format == "plan":
         raise NotInFileError("a plan file is not launched; search again: planner search")
@@ -50,8 +50,8 @@ def edits_for(found: Found, before: Setup, after: Setup) -> tuple[Edit, ...]:
     return tuple(spelled(found, before, after))
 
 
-def _variations(setup: Setup) -> tuple[str, ...]:
-    request = setup.request
+def _variations(proposal: Proposal) -> tuple[str, ...]:
+    request = proposal.request
     return request.variations if isinstance(request, LaunchRequest) else ()
 
 
@@ -73,7 +73,7 @@ _TABLES: Mapping[str, Options] = {
 _BATCH = ("mbs", "microbatch", "grad_acc", "gbs")
 
 
-def _of_table(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
+def _of_table(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
     """The settings whose values differ."""
     options = _TABLES[found.format]
     old, new = _said(found, before), _said(found, after)
@@ -90,19 +90,22 @@ def _of_table(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
             yield _state(options[name], name in _variations(after))
 
 
-def _said(found: Found, setup: Setup) -> dict[str, Any]:
+def _said(found: Found, proposal: Proposal) -> dict[str, Any]:
     """What a file of the format says of a configuration, by our names."""
-    said = setup.degrees.model_dump() | {"recompute": setup.recompute, "gbs": setup.degrees.gbs}
+    said = proposal.degrees.model_dump() | {
+        "recompute": proposal.recompute,
+        "gbs": proposal.degrees.gbs,
+    }
     if found.format.startswith("torchtitan"):
-        said = _titan(found, setup)
+        said = _titan(found, proposal)
     if found.format == "deepspeed" and found.setting(DEEPSPEED["gbs"].key) is None:
         del said["gbs"]
     return said
 
 
-def _titan(found: Found, setup: Setup) -> dict[str, Any]:
+def _titan(found: Found, proposal: Proposal) -> dict[str, Any]:
     """torchtitan's: the local batch is a micro-batch, or all of a pipeline's micro-batches."""
-    degrees, piped = setup.degrees, setup.degrees.pp > 1
+    degrees, piped = proposal.degrees, proposal.degrees.pp > 1
     said: dict[str, Any] = {
         name: getattr(degrees, name) for name in ("tp", "pp", "cp", "ep", "zero")
     }
@@ -115,13 +118,13 @@ def _titan(found: Found, setup: Setup) -> dict[str, Any]:
         said["shard"] = degrees.dp
     if piped:
         # Embedding and head count for a layer each.
-        layers = setup.request.find_model().spec.layers + 2
+        layers = proposal.request.find_model().spec.layers + 2
         said["layers"] = -(-layers // (degrees.pp * degrees.vpp))
-        if setup.request.schedule is None:
+        if proposal.request.schedule is None:
             said["schedule"] = "interleaved" if degrees.vpp > 1 else "1f1b"
     # In 0.3 it is a class.
     if found.format == "torchtitan-0.2":
-        mode = setup.request.find_framework().recompute_mode(setup.recompute)
+        mode = proposal.request.find_framework().recompute_mode(proposal.recompute)
         said["recompute"] = mode.name if mode.name in ("none", "full") else "selective"
         if said["recompute"] == "selective":
             said["recompute-of"] = f'"{mode.every}"' if mode.every > 1 else "op"
@@ -134,7 +137,7 @@ _LAYOUT_OPTIONS = tuple(option.key for option in MEGATRON_LAYOUT.values())
 _RECOMPUTE_OPTIONS = tuple(option.key for option in MEGATRON_RECOMPUTE.values())
 
 
-def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
+def _megatron(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
     old, degrees = before.degrees.model_dump(), after.degrees
     changes = {name: value for name, value in degrees.model_dump().items() if value != old[name]}
     if after.request.gbs != before.request.gbs:
@@ -159,7 +162,7 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
         yield _state(MEGATRON["attention"], after.request.attention)
 
 
-def _numbers(found: Found, after: Setup, changes: Mapping[str, Any]) -> Iterator[Edit]:
+def _numbers(found: Found, after: Proposal, changes: Mapping[str, Any]) -> Iterator[Edit]:
     """Changed degrees and batches, and the global batch that nothing states."""
     for name in ("tp", "pp", "cp", "ep", "mbs", "gbs"):
         if name in changes:
@@ -174,11 +177,11 @@ def _numbers(found: Found, after: Setup, changes: Mapping[str, Any]) -> Iterator
         yield Edit(MEGATRON["etp"].key, None)
 
 
-def _layout(setup: Setup) -> tuple[Flag, ...]:
+def _layout(proposal: Proposal) -> tuple[Flag, ...]:
     """Layers by stage, as the writer has them."""
-    degrees, model = setup.degrees, setup.request.find_model().spec
-    blocks = setup.block_layers or even_split(model.layers, degrees.pp * degrees.vpp)
-    layout = Layout(degrees.pp, degrees.vpp, blocks, mtp_standalone=setup.mtp_standalone)
+    degrees, model = proposal.degrees, proposal.request.find_model().spec
+    blocks = proposal.block_layers or even_split(model.layers, degrees.pp * degrees.vpp)
+    layout = Layout(degrees.pp, degrees.vpp, blocks, mtp_standalone=proposal.mtp_standalone)
     return layout_flags(layout, model.mtp_layers)
 
 
@@ -191,7 +194,7 @@ def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
     yield from (Edit(name, wanted.get(name)) for name in options)
 
 
-def _switches(before: Setup, after: Setup) -> Iterator[Edit]:
+def _switches(before: Proposal, after: Proposal) -> Iterator[Edit]:
     """Variations of the profile that came or went; of techniques that came the profile's flags."""
     job, (old, new) = after.request.resolve(), map(set, (_variations(before), _variations(after)))
     for name in sorted(old ^ new):
@@ -203,7 +206,7 @@ def _switches(before: Setup, after: Setup) -> Iterator[Edit]:
                 yield Edit(one.name, " ".join(one.values))
 
 
-def _bridge(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
+def _bridge(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
     """The same as overrides; stages and chunks have fields of their own."""
     every = list(_megatron(found, before, after))
     for as_override in as_overrides([edit for edit in every if edit.key not in _LAYOUT_OPTIONS]):
@@ -213,7 +216,7 @@ def _bridge(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
         yield from _bridge_layout(found, after)
 
 
-def _bridge_layout(found: Found, after: Setup) -> Iterator[Edit]:
+def _bridge_layout(found: Found, after: Proposal) -> Iterator[Edit]:
     vpp, blocks = after.degrees.vpp, "model.pipeline_model_parallel_layout"
     yield Edit("model.virtual_pipeline_model_parallel_size", str(vpp) if vpp > 1 else "null")
     layout = {item.name: item.values for item in _layout(after)}
