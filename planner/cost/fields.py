@@ -82,10 +82,12 @@ MODULE_FULL = 128
 # before that of head and loss; `shards`, `expert_shards`: ranks that share a dense parameter and
 # one of an expert, `replicas`: how many such groups hold the same; `frame`: shapes with the same
 # number differ in micro-batch and recompute mode alone; `learnt`: ln of what like runs of the
-# cluster add to the step. Degrees: `shard` 0 stands for all of dp·cp.
+# cluster add to the step; `place`: row of the table that says on which machine each pipeline stage
+# is. Degrees: `shard` 0 stands for all of dp·cp.
 SHAPE_ROW = record_of(
-    "key", *OF_STEP, "mtp_standalone", "shards", "expert_shards", "replicas", "frame", "learnt"
-)
+    "key", *OF_STEP, "mtp_standalone", "shards", "expert_shards", "replicas", "frame", "learnt",
+    "place",
+)  # fmt: skip
 
 # --- cost of one piece for one key and one micro-batch ------------------------------------------
 # Seconds of one micro-batch, exposed communication apart from compute.
