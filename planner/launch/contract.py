@@ -1,5 +1,28 @@
-"""What a launch writer gets and gives, and what all of them have: how long a run is, how often it
-saves. Writers are pure: a plan in, texts of files out."""
+"""What a dialect is: the contract of a folder below `planner/launch/dialects`.
+
+A dialect is how one framework, or a few that belong together, say a training run. Its folder holds
+
+* `dialect.toml`: the registration, whose fields `planner.launch.registry` explains (`Dialect`,
+  `Target`, `Kind`, `Format`): what is written, what is read and how it is told from other files, and
+  the functions that do it, as `module:name` of the folder;
+* a writer for each target, a module with the functions of `Writer` below; it is pure: a plan in,
+  texts of files out. Its templates stand in `templates/` and are filled in by
+  `planner.launch.settings_text.filled("DIALECT/FILE.txt")`;
+* a table of the model (`planner.launch.architecture`): every field of the architecture has a row, is
+  known to be what the framework does unasked, or is refused by name;
+* `options.toml`: how a run is said (degrees, batch, recomputation, switches), shared by writer,
+  reader and `--fix` (`planner.launch.options`);
+* readers, `(Source) -> Found` of a file or `(LaunchCommand, Opened, Hints) -> Found` of a command,
+  on top of `planner.launch.read` (`DocumentReader` for TOML, YAML and JSON) and of
+  `planner.launch.languages` for shell and Python.
+
+The framework's own profile (`planner/job/frameworks/NAME.toml`) names the target in `launch.target`.
+Nothing else names a dialect: targets, readers, `--fix`, words of the README, checks of versions and
+the tables of `docs/dialects.md` follow from the scan.
+
+Below: what a launch writer gets and gives, and what all of them have: how long a run is, how often
+it saves.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +264,7 @@ class ExplainedSetting:
 
 
 class Writer(Protocol):
-    """Module `planner.launch.<framework>`."""
+    """The module of a dialect that writes the launch files of one target."""
 
     def job_refusals(self, job: Job) -> Iterator[Refusal]:
         """What the framework cannot express of the job, whatever the plan; searches ask it."""
