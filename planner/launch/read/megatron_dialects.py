@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
 
-from planner.launch.languages.shell.state import MOST_NOTES
 from planner.launch.megatron_table import option
 from planner.launch.options import MEGATRON, MEGATRON_RECOMPUTE
 from planner.launch.read.beside import text_beside
@@ -20,7 +19,7 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
 from planner.launch.read.megatron_arguments import RELEASE, Arguments
 from planner.launch.read.megatron_rules import CONNECTIONS, refused_everywhere
-from planner.launch.read.megatron_unknown import slip_of
+from planner.launch.read.megatron_unknown import MOST_NAMED, slip_of
 from planner.launch.read.names import left_out, meanings
 from planner.launch.read.own_effects import effect_of
 
@@ -79,7 +78,7 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """The Megatron whose options these are."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
     # Options that no parser known here has, and that are no slip of core's.
-    named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES)
+    named = islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED)
     strange = [item for item in named if item.key.startswith("--") and not slip_of(item)]
     parser = _beside(launch, _PARSERS)
     if parser and CONNECTIONS not in parser:  # of before 2022-10

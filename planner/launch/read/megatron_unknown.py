@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import islice
 
-from planner.launch.languages.shell.state import MOST_NOTES
 from planner.launch.megatron_table import FLAGS
 from planner.launch.read.found import (
     Edit,
@@ -19,6 +18,9 @@ from planner.launch.read.found import (
 )
 from planner.launch.read.megatron_arguments import RELEASE, Arguments, options
 from planner.launch.read.own_effects import effect_of
+
+# More unknown options tell no more.
+MOST_NAMED = 50
 
 
 @cache
@@ -50,7 +52,7 @@ def _plain(setting: Setting) -> str:
 
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
     """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
-    for setting in islice({item.key: item for item in arguments.unknown}.values(), MOST_NOTES):
+    for setting in islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED):
         close = core_like(setting)
         text = f"{setting.key}: {parser} has no such option and refuses it"
         severity: Severity = "error"
