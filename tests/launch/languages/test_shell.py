@@ -17,7 +17,8 @@ from planner.launch.languages.text import SourceFile, Span, Text
 
 def shell_of(text: str, **given: str) -> Scripts:
     """What a script does."""
-    return read_scripts([Script(SourceFile("x.sh", text).as_text())], Around(given=given))
+    around = Around(given=given, starters=Starters(counts=("srun",)))
+    return read_scripts([Script(SourceFile("x.sh", text).as_text())], around)
 
 
 def words_of(text: str, **given: str) -> list[str]:
@@ -82,7 +83,7 @@ def test_what_the_caller_knows_around_a_script() -> None:
         machine={"NODES": "4", "GPUS": "8"},
         directives=lambda script: {"QUEUE": Text.made("long")} if "#Q" in script.value else {},
         counted_by=lambda command: ("NODES",) if "hosts" in command else (),
-        open_file=lambda name, _: Text.made("run --b $1") if name == "b.sh" else None,
+        open_file=lambda name, _: Text.made("run --b $1") if name.endswith("b.sh") else None,
         starters=Starters(submits={"submit": "#Q"}, counts=("start",)),
     )
     text = (
