@@ -44,6 +44,8 @@ class LayoutContext:
     mtp_standalone: bool = False
     # Groups of activations of a layer that leave the GPU one after the other.
     offload_modules: int = 0
+    # Of the groups of activations that can leave the GPU, those that do (`constraints.offload`).
+    offload_fraction: float = 1.0
     # Costs of a layer and of the LM head by which a `greedy` framework fills its stages.
     greedy_costs: tuple[int, int] = (1, 0)
 

@@ -53,7 +53,7 @@ def leaving_blocks(
     start, found = 0, list[tuple[int, int]]()
     for layers in layout.block_layers:
         kinds = ctx.kinds[start : start + layers]
-        found.append(leaving_layers(kinds, groups, layout.offload_fraction))
+        found.append(leaving_layers(kinds, groups, ctx.offload_fraction))
         start += layers
     return tuple(whole for whole, _ in found), tuple(some for _, some in found)
 

@@ -80,9 +80,11 @@ class Layout:
     `recomputed`: for each recompute mode that some take, the layers of each stage that run again in
     it; they come first in their stage, in the order of `LayoutContext.modes`.
     `mtp_standalone`: multi-token prediction is in the block before the last, which then holds head
-    and loss alone; else with them. `offload_fraction`: of the groups of activations that can leave
-    the GPU (`constraints.offload`).
+    and loss alone; else with them.
     """
+
+    # Read from files, it takes no field that it does not have.
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (pydantic reads a plain class attribute)
 
     pp: int
     vpp: int
@@ -90,7 +92,6 @@ class Layout:
     recomputed: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     placement: Placement = "straight"
     mtp_standalone: bool = False
-    offload_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         if len(self.block_layers) != self.pp * self.vpp:
@@ -109,6 +110,21 @@ class Layout:
     def stage_layers(self) -> tuple[int, ...]:
         """Layers of each stage, its chunks summed."""
         return self.per_stage(self.block_layers)
+
+    @property
+    def stage_recomputed(self) -> tuple[int, ...]:
+        """Layers of each stage that run again in backward, in any mode."""
+        return tuple(map(sum, zip((0,) * self.pp, *self.recomputed.values(), strict=True)))
+
+    @property
+    def recomputes_some(self) -> bool:
+        """Whether some layers run again in a mode and others do not."""
+        return any(row != self.stage_layers for row in self.recomputed.values())
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every block holds the same number of layers."""
+        return len(set(self.block_layers)) <= 1
 
     def per_stage(self, per_block: Sequence[int]) -> tuple[int, ...]:
         """Sums over the blocks of each stage."""

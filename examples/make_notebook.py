@@ -31,7 +31,7 @@ A plan is one line; its degrees, times and memory are fields.""",
     """best = result.plans[result.recommended - 1]
 best""",
     """print(repr(best))
-print(best.degrees.tp, best.layout.stage_layers(best.degrees.pp), best.step_time.low)""",
+print(best.degrees.tp, best.layout.stage_layers, best.step_time.low)""",
     """# The front, and where memory and time go""",
     "result.plot()",
     "best.plot()",

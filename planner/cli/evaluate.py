@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from constraints.axes import AXES
 from planner.cli.errors import ExitStatus
 from planner.cli.measured import measured_of, with_measured
 from planner.cli.options import build_request, output_format
@@ -14,9 +15,8 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.launch.plans import one_plan
-from planner.predict.configuration import evaluate_job
 from planner.predict.diagnosis.findings import findings_of
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal, evaluated
 from planner.predict.plan import Degrees, Plan
 from planner.report.explain import explanation_report
 from planner.search.explanation import explain
@@ -27,31 +27,16 @@ def run(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_files(options)
     measured = measured_of(options)
-    request, degrees = given_configuration(options)
-
+    proposal = given_configuration(options)
+    request = proposal.request
     job = request.resolve()
-    plan = evaluate_job(
-        job,
-        degrees,
-        options["recompute"],
-        options["layers_per_stage"],
-        options["recompute_layers"],
-        mtp_standalone=options["mtp_standalone"],
-    )
+    plan = evaluated(proposal.of(job))
     result = one_plan(plan, request, job)
     write_result(result, output)
     write_result_plot(options["plot"], result, output, 1)
     findings = None
     if measured is not None:
-        setup = Setup(
-            request,
-            degrees,
-            options["recompute"],
-            options["layers_per_stage"],
-            options["recompute_layers"],
-            options["mtp_standalone"],
-        )
-        findings = findings_of(setup, job, plan, measured)
+        findings = findings_of(proposal, job, plan, measured)
     if findings is not None and style == "json":
         click.echo(with_measured(result.model_dump(mode="json"), findings))
     else:
@@ -59,8 +44,8 @@ def run(**options: Any) -> None:
     click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
 
 
-def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
-    """The request and the degrees, with dp and grad_acc (or the batch) derived."""
+def given_configuration(options: dict[str, Any]) -> Proposal:
+    """The configuration of options, with dp and grad_acc (or the batch) derived."""
     if options.get("optimizer_offload") == "search":
         raise UsageError(
             "--optimizer-offload search: only planner search, compare and scale choose the share; "
@@ -71,23 +56,24 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
             "--activation-offload search: only planner search, compare and scale choose the "
             "modules; name them to cost one configuration, as core_attn,attn_proj"
         )
-    given = {name: options[name] for name in ("tp", "pp", "vpp", "cp", "ep", "mbs")}
+    given = {name: options[name] for name in AXES}
     by_accumulation = not any(options.get(name) for name in ("gbs", "gbs_tokens", "batch_ramp"))
     if by_accumulation and options["grad_acc"] is None:
         raise UsageError("give the global batch: --gbs-tokens 4M, --gbs 512 or --grad-acc 32")
     job = build_request(options | ({"gbs": 1} if by_accumulation else {})).resolve()
     dp = _data_parallel(options, job)
-    given["etp"] = options["etp"] or job.framework.usual_etp(
+    given["etp"] = given["etp"] or job.framework.usual_etp(
         experts=job.model.moe is not None, tp=given["tp"], ep=given["ep"]
     )
     step = given["mbs"] * dp
     grad_acc = options["grad_acc"] or max(1, round(job.batch.sequences / step))
     batch = {"gbs": step * grad_acc} if by_accumulation else {}
-    zero, shard = options["zero"], options.get("shard_size", 0)
-    if zero is None:
-        zero = _usual_zero(job, dp * given["cp"], given["tp"])
-    degrees = Degrees(**given, dp=dp, zero=zero, grad_acc=grad_acc, shard=shard)
-    return build_request(options | batch), degrees
+    if given["zero"] is None:
+        given["zero"] = _usual_zero(job, dp * given["cp"], given["tp"])
+    degrees = Degrees(**given | {"dp": dp, "grad_acc": grad_acc})
+    names = ("recompute", "layers_per_stage", "recompute_layers", "mtp_standalone")
+    layers = (options[name] for name in names)
+    return Proposal(build_request(options | batch), degrees, *layers)
 
 
 def _data_parallel(options: dict[str, Any], job: Job) -> int:

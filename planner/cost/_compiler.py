@@ -11,8 +11,9 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dis import get_instructions
+from enum import EnumMeta
 from functools import cache
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from planner.cost._jit import marked
@@ -95,8 +96,18 @@ def _allocator() -> Any:
     return llvm.parse_assembly(str(module))
 
 
+def _plain_numbers(codes: EnumMeta) -> ModuleType:
+    """The members of an enumeration as whole numbers: to numba a member has a type of its own, for
+    which it would compile every function that takes one once more."""
+    numbers = ModuleType(codes.__name__)
+    members: dict[str, int] = dict(codes.__members__)
+    vars(numbers).update((name, int(member)) for name, member in members.items())
+    return numbers
+
+
 class _TwinGlobals(dict[str, Any]):
-    """Globals of a twin: those of the module, marked functions as their twins, made when read."""
+    """Globals of a twin: those of the module, marked functions as their twins, made when read, and
+    enumerations as modules of numbers."""
 
     def __init__(self, outer: dict[str, Any]) -> None:
         super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
@@ -106,6 +117,8 @@ class _TwinGlobals(dict[str, Any]):
         value = self._outer[name]
         if isinstance(value, FunctionType) and value in marked:
             value = _twin(value)
+        elif isinstance(value, EnumMeta):
+            value = _plain_numbers(value)
         self[name] = value
         return value
 

@@ -10,8 +10,8 @@ dense parameters and experts share. NCCL gives SHARP to the first communicator a
 
 from __future__ import annotations
 
-from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.codes import CollectiveKind
 from planner.cost.in_network import parameter_stream
 from planner.cost.inputs import GpuInputs
 from planner.cost.piece_traffic import collective_stream
@@ -35,7 +35,7 @@ def gather_stream(
     network: Rows,
 ) -> Stream:  # fmt: skip
     """All-gather of sharded parameters: dense over dp·cp, experts over edp."""
-    kind, stride = f.COLLECTIVE_ALL_GATHER, expert_stride(key, grid, network)
+    kind, stride = CollectiveKind.ALL_GATHER, expert_stride(key, grid, network)
     return after(
         sharded_stream(kind, dense * per_parameter_bytes, key, grid, network),
         collective_stream(kind, grid.expert_shards, stride, expert * per_parameter_bytes, network),
@@ -52,7 +52,7 @@ def reduce_stream(
     Hybrid sharding: what a rank then holds is all-reduced with its replicas (Zhao et al. 2023,
     arXiv 2304.11277, section 3.2.2).
     """
-    kind = f.COLLECTIVE_ALL_REDUCE if grid.zero == 0 else f.COLLECTIVE_REDUCE_SCATTER
+    kind = CollectiveKind.ALL_REDUCE if grid.zero == 0 else CollectiveKind.REDUCE_SCATTER
     value, expert_value = dense * per_parameter_bytes, expert * per_parameter_bytes
     distance = expert_stride(key, grid, network)
     first = after(
@@ -66,7 +66,7 @@ def reduce_stream(
         dense_stride(key, grid, network) * grid.shards,
         distance * grid.expert_shards,
     )
-    kind = f.COLLECTIVE_ALL_REDUCE
+    kind = CollectiveKind.ALL_REDUCE
     second = after(
         parameter_stream(kind, grid.replicas, stride, value, network),
         parameter_stream(kind, grid.replicas, distance, expert_value, network),

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 
-from planner.cost import fields as f
 from planner.cost._jit import Rows, jit
+from planner.cost.codes import CollectiveKind
 from planner.cost.communication import reduction_gain, ring_rate_bytes_per_s, transfer_time_s
 from planner.cost.inputs import LinkInputs
 from planner.cost.piece_traffic import collective_stream, group_of
@@ -49,7 +49,7 @@ def serves(kind: int, size: float, members: float, groups: float, links: LinkInp
         return False
     if groups > links.in_network_groups:
         return False
-    return kind == f.COLLECTIVE_ALL_REDUCE or links.in_network_gathers > 0.0
+    return kind == CollectiveKind.ALL_REDUCE or links.in_network_gathers > 0.0
 
 
 @jit
@@ -69,7 +69,7 @@ def inner_wire_bytes(kind: int, payload_bytes: float, members: float, links: Lin
     (`reduction_gain`); half of the chain's for a scatter or gather."""
     if members <= 1.0:
         return 0.0
-    if kind != f.COLLECTIVE_ALL_REDUCE:
+    if kind != CollectiveKind.ALL_REDUCE:
         return payload_bytes
     gain = reduction_gain(members, links)
     if gain > 1.0:
@@ -87,7 +87,7 @@ def in_network_stream(
     launch + passes · inner latency + tree latency + max(inner, outer), two passes inside for an
     all-reduce, one for a reduce-scatter or all-gather of `payload_bytes` in all.
     """
-    passes = 2.0 if kind == f.COLLECTIVE_ALL_REDUCE else 1.0
+    passes = 2.0 if kind == CollectiveKind.ALL_REDUCE else 1.0
     latency_s = passes * inner_latency_s(members, links)
     latency_s += tree_latency_s(math.ceil(size / members), links)
     inner_bytes = inner_wire_bytes(kind, payload_bytes, members, links)

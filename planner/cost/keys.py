@@ -1,29 +1,29 @@
 """What the cost of a layer depends on, and what of a quantity a rank then holds.
 
-A key is a row of the key table (`planner.cost.fields.KEY_*`).
+A key is a row of the key table (`planner.cost.fields.KEY_ROW`).
 
 Symbols: t = tp, e = etp, b = micro-batch size, s = sequence length; tokens on a rank = b·s/cp.
 """
 
 from __future__ import annotations
 
-from planner.cost import fields as f
 from planner.cost._jit import Row, jit
+from planner.cost.codes import Shard
 from planner.cost.tables import JobInputs
 
 
 @jit
 def shard_factor(code: int, key: Row, kv_heads: float) -> float:
-    """Share of a per-token quantity on one rank (`planner.predict.ops.rows.Shard`)."""
-    if code in (f.SHARD_TP, f.SHARD_ROUTED_TP):
+    """Share of a per-token quantity on one rank (`planner.cost.codes.Shard`)."""
+    if code in (Shard.TP, Shard.ROUTED_TP):
         return 1.0 / key.tp
-    if code == f.SHARD_SEQUENCE:
+    if code == Shard.SEQUENCE:
         return 1.0 / key.tp if key.sequence_parallel > 0 else 1.0
-    if code == f.SHARD_KV:
+    if code == Shard.KV:
         return 1.0 / min(key.tp, kv_heads)
-    if code == f.SHARD_ROUTED:
+    if code == Shard.ROUTED:
         return key.etp / key.tp
-    if code == f.SHARD_EXPERT_TP:
+    if code == Shard.EXPERT_TP:
         return 1.0 / key.etp
     return 1.0
 
@@ -52,6 +52,6 @@ def gemm_shape(op: Row, key: Row, job: JobInputs) -> tuple[float, float, float]:
     out = op.out_width * shard_factor(int(op.out_shard), key, job.kv_heads)
     if op.pads_vocabulary > 0:
         out *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-    out += op.kv_out_width * shard_factor(f.SHARD_KV, key, job.kv_heads)
+    out += op.kv_out_width * shard_factor(Shard.KV, key, job.kv_heads)
     depth = op.in_width * shard_factor(int(op.in_shard), key, job.kv_heads)
     return rows, out, depth

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.codes import CollectiveKind
 from planner.cost.communication import all_gather_time_s, point_to_point_time_s
 from planner.cost.keys import local_tokens
 from planner.cost.layout import mtp_stage
@@ -216,7 +217,9 @@ def table_reduction_seconds(
         return 0.0
     size = framework.gradient_bytes * costs[job.kinds].table
     stride = stage_stride(key, grid, network) * float(furthest // (members - 1))
-    return collective_stream(f.COLLECTIVE_ALL_REDUCE, float(members), stride, size, network).seconds
+    return collective_stream(
+        CollectiveKind.ALL_REDUCE, float(members), stride, size, network
+    ).seconds
 
 
 @jit

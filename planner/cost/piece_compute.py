@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.codes import OpKind
 from planner.cost.compute import (
     attention_backward_time_s,
     attention_forward_time_s,
@@ -277,15 +277,15 @@ def op_seconds(
     kind = int(op.kind)
     if op.local > 0.0 and key.ep > 1.0:
         return 0.0, 0.0, 0.0
-    if kind == f.KIND_GEMM:
+    if kind == OpKind.GEMM:
         return gemm_seconds(op, key, job, framework, gpu)
-    if kind == f.KIND_GROUPED_GEMM:
+    if kind == OpKind.GROUPED_GEMM:
         return grouped_gemm_seconds(op, key, job, framework, gpu)
-    if kind == f.KIND_ATTENTION:
+    if kind == OpKind.ATTENTION:
         forward, backward = attention_seconds(op, key, job, framework, gpu)
         copies = context_copies(op, key, job, framework, gpu)
         forward, backward = forward + copies[0], backward + copies[1]
-    elif kind == f.KIND_SCAN:
+    elif kind == OpKind.SCAN:
         forward, backward = scan_seconds(op, key, job, framework, gpu)
     else:
         forward, backward = memory_seconds(op, key, job, framework, gpu)
@@ -305,7 +305,7 @@ def context_kernels(op: Row, key: Row) -> float:
     and after it (8); gathered keys and values are put in order, and two kernels run in place of
     one, on the two chunks of the queries (6).
     """
-    if int(op.kind) != f.KIND_ATTENTION or key.cp <= 1.0:
+    if int(op.kind) != OpKind.ATTENTION or key.cp <= 1.0:
         return 0.0
     if key.exchange < 1.0:
         return 6.0
@@ -319,7 +319,7 @@ def softmax_kernels(op: Row, key: Row, job: JobInputs) -> float:
 
     Cast to fp32, scale, mask, softmax and cast back in place of one kernel.
     """
-    if int(op.kind) != f.KIND_ATTENTION or job.eager_attention != 1.0:
+    if int(op.kind) != OpKind.ATTENTION or job.eager_attention != 1.0:
         return 0.0
     return 0.0 if softmax_is_fused(op, key, job) else 4.0
 
@@ -330,7 +330,7 @@ def expert_kernels(op: Row, key: Row, framework: FrameworkInputs) -> float:
     once for each expert of the rank (Megatron-Core 0.19, transformer/moe/experts.py,
     SequentialMLP). Their products take as long as grouped ones: an underestimate with few tokens.
     """
-    if int(op.kind) != f.KIND_GROUPED_GEMM or framework.sequential_experts == 0.0:
+    if int(op.kind) != OpKind.GROUPED_GEMM or framework.sequential_experts == 0.0:
         return 1.0
     return float(op.groups / key.ep)
 
@@ -404,10 +404,10 @@ def compute_terms(
             recompute += seconds_forward
             issue_recompute += issued_forward
         kind = int(op.kind)
-        if kind == f.KIND_ATTENTION:
+        if kind == OpKind.ATTENTION:
             attention_forward += seconds_forward
             attention_backward += seconds_backward
-        if kind in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
+        if kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
             gemm_backward += seconds_backward
             products += 1.0
             weight += seconds_weight

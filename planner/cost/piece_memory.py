@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.codes import OpKind, ParamShard
 from planner.cost.keys import gemm_shape, local_tokens, padding_factor, shard_factor
 from planner.cost.tables import FrameworkInputs, JobInputs
 
@@ -90,13 +90,13 @@ def row_parameters(row: Row, key: Row, job: JobInputs) -> tuple[float, float]:
     """(dense, expert) parameters of one row on one rank, before ZeRO."""
     count = row.count
     shard = int(row.shard)
-    if row.pads_vocabulary > 0 and shard == f.SPLIT_TP:
+    if row.pads_vocabulary > 0 and shard == ParamShard.TP:
         count *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-    if shard == f.SPLIT_EXPERT:
+    if shard == ParamShard.EXPERT:
         return 0.0, float(count / (key.ep * key.etp))
-    if shard == f.SPLIT_TP:
+    if shard == ParamShard.TP:
         return float(count / key.tp), 0.0
-    if shard == f.SPLIT_KV:
+    if shard == ParamShard.KV:
         return float(count / min(key.tp, job.kv_heads)), 0.0
     return float(count), 0.0
 
@@ -112,9 +112,9 @@ def table_parameters(key: Row, job: JobInputs) -> float:
 def weight_elements(op: Row, key: Row) -> float:
     """Elements of the matrices of a product on one rank."""
     kind = int(op.kind)
-    if kind not in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
+    if kind not in (OpKind.GEMM, OpKind.GROUPED_GEMM):
         return 0.0
-    split = key.ep * key.etp if kind == f.KIND_GROUPED_GEMM else key.tp
+    split = key.ep * key.etp if kind == OpKind.GROUPED_GEMM else key.tp
     out = op.out_width + op.kv_out_width
     return float(op.groups * out * op.in_width / split)
 
@@ -144,7 +144,7 @@ def exchange_bytes_held(
     largest = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
-        if int(op.piece) != piece or int(op.kind) != f.KIND_ATTENTION:
+        if int(op.piece) != piece or int(op.kind) != OpKind.ATTENTION:
             continue
         width = op.qk_head_dim + op.v_head_dim
         value = local_tokens(key, job) * width
@@ -174,7 +174,7 @@ def softmax_terms(
         return 0.0, 0.0
     tokens, scores = local_tokens(key, job), 0.0
     for row in range(ops.shape[0]):
-        if int(ops[row].piece) == piece and int(ops[row].kind) == f.KIND_ATTENTION:
+        if int(ops[row].piece) == piece and int(ops[row].kind) == OpKind.ATTENTION:
             scores = ops[row].heads / key.tp * job.seq * tokens
     if scores == 0.0:
         return 0.0, 0.0
@@ -213,14 +213,14 @@ def working_bytes(
     largest = widest = one_weight = scanned = weighed = 0.0
     for row in range(ops.shape[0]):
         op = ops[row]
-        if int(op.piece) == piece and int(op.kind) == f.KIND_SCAN:
+        if int(op.piece) == piece and int(op.kind) == OpKind.SCAN:
             scanned = local_tokens(key, job) * op.work_bytes / key.tp
-        is_product = int(op.kind) in (f.KIND_GEMM, f.KIND_GROUPED_GEMM)
+        is_product = int(op.kind) in (OpKind.GEMM, OpKind.GROUPED_GEMM)
         if int(op.piece) != piece or not is_product or op.pads_vocabulary > 0:
             continue
         rows, out, into = gemm_shape(op, key, job)
         largest = max(largest, rows * (out + into))
-        if int(op.kind) == f.KIND_GROUPED_GEMM:
+        if int(op.kind) == OpKind.GROUPED_GEMM:
             weighed = framework.weighing_bytes * rows * job.hidden
         if rows * into > widest:
             widest = rows * into

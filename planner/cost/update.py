@@ -8,8 +8,8 @@ is zero.
 
 from __future__ import annotations
 
-from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.codes import ParamShard
 from planner.cost.inputs import GpuInputs
 from planner.cost.keys import padding_factor
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -30,16 +30,16 @@ def update_costs(piece: int, key: Row, parameters: Rows, job: JobInputs, out: Ro
         state = row.state_bytes
         out.update_bytes = max(out.update_bytes, row.temporary_bytes)
         shard = int(row.shard)
-        if row.pads_vocabulary > 0 and shard == f.SPLIT_TP:
+        if row.pads_vocabulary > 0 and shard == ParamShard.TP:
             state *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-        if shard == f.SPLIT_EXPERT:
+        if shard == ParamShard.EXPERT:
             out.state_expert += state / (key.ep * key.etp)
             out.update_flop_expert += row.flop / key.ep
             continue
         out.update_flop_dense += row.flop
-        if shard == f.SPLIT_TP:
+        if shard == ParamShard.TP:
             state /= key.tp
-        elif shard == f.SPLIT_KV:
+        elif shard == ParamShard.KV:
             state /= min(key.tp, job.kv_heads)
         out.state_dense += state
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from constraints.axes import GROUPS
 from planner.cost import fields as f
+from planner.cost.codes import OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.execution import Kernels
 from planner.job.job import Job
 from planner.predict.cost_tables import quantised_copy_bytes
-from planner.predict.ops import Op, OpKind, ParamShard, Piece
+from planner.predict.ops import Op, Piece
 from planner.predict.optimizer_terms import parameter_update
 
 # CPU time of one of torch's operators over that of a module's kernel, of which profiles have the
@@ -58,7 +60,11 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
         ),
         collectives=_table(
             f.COMM_ROW,
-            ((comm, {"piece": index}) for index, op, _ in rows for comm in op.collectives),
+            (
+                (comm, {"piece": index, "group": GROUPS.index(comm.group)})
+                for index, op, _ in rows
+                for comm in op.collectives
+            ),
         ),
     )
 

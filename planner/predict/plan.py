@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import (
+    Field,
+    ValidationInfo,
+    create_model,
+    field_serializer,
+    field_validator,
+)
 
+from constraints.axes import AXES, LARGEST_DEGREE, WORLD, product_of
 from constraints.context_kinds import ContextKind
+from constraints.rule import Layout
 from hardware.frozen import Frozen, Named
-from planner.job.bounds import LARGEST_DEGREE, MOST_MICRO_BATCHES
+from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, StageTerm, TimeTerm
+from planner.job.bounds import MOST_MICRO_BATCHES
 from planner.job.job import Resolution
 from planner.job.quantities import share
 from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 7
 
-# Degrees in the text of a configuration, and those that stand there even where they are 1.
-TEXT_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
-ALWAYS_SHOWN = ("tp", "pp", "dp")
+# Fields of a layout in JSON.
+WRITTEN_LAYOUT = ("block_layers", "recomputed", "placement", "mtp_standalone")
 
 
 class Degrees(Frozen):
-    """Parallel degrees and batch of a plan. dp·tp·pp·cp = GPUs; gbs = mbs·grad_acc·dp."""
+    """Parallel degrees and batch of a plan: a field for each axis of `constraints.axes`."""
 
-    tp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    pp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    vpp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    cp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    ep: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    etp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    dp: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    zero: int = Field(0, ge=0, le=3)
-    mbs: int = Field(1, ge=1, le=LARGEST_DEGREE)
-    grad_acc: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
-    # Data-parallel ranks that share a parameter under ZeRO (hybrid sharding); 0: all of dp·cp.
-    shard: int = Field(0, ge=0, le=LARGEST_DEGREE)
+    if TYPE_CHECKING:
+
+        def __init__(self, **degrees: int) -> None: ...
+
+        def __getattr__(self, axis: str) -> int: ...
+
+    else:
+        __annotations__ = dict.fromkeys(AXES, int)
+        vars().update(
+            (name, Field(axis.least, ge=axis.least, le=axis.largest)) for name, axis in AXES.items()
+        )
 
     @property
     def gbs(self) -> int:
@@ -44,81 +51,39 @@ class Degrees(Frozen):
 
     @property
     def gpus(self) -> int:
-        """World size."""
-        return self.dp * self.tp * self.pp * self.cp
+        """World size: dp·tp·pp·cp."""
+        return int(product_of(WORLD, self.__dict__))
 
     def __str__(self) -> str:
         """`tp4 pp4 vpp5 cp2 dp2 z1`; degrees of 1 that no one asks about are left out."""
-        shown = (
-            f"{name}{getattr(self, name)}"
-            for name in TEXT_DEGREES
-            if name in ALWAYS_SHOWN or getattr(self, name) > 1
+        return " ".join(filter(None, (AXES[name].text(degree) for name, degree in self)))
+
+
+Kind = TypeVar("Kind", bound=Frozen)
+
+
+def with_terms(terms: Iterable[StageTerm | TimeTerm]) -> Callable[[type[Kind]], type[Kind]]:
+    """Gives a class a field for each term of a table, behind its own."""
+    fields: dict[str, Any] = {
+        term.field: (float, Field(0.0 if term.added else ...)) for term in terms
+    }
+
+    def made(kind: type[Kind]) -> type[Kind]:
+        return create_model(
+            kind.__name__, __base__=kind, __doc__=kind.__doc__, __module__=kind.__module__, **fields
         )
-        shard = (f"shard{self.shard}",) if self.shard else ()
-        return " ".join((*shown, f"z{self.zero}", *shard))
+
+    return made
 
 
-class LayerLayout(Frozen):
-    """Transformer layers of each block in pipeline order.
-
-    `placement`: block b is on stage b mod pp (`straight`), on the way back in a V (`folded`), or
-    on both stages b and pp-1-b (`mirrored`: two copies of the model). `recomputed`: for
-    each recompute mode that some layers take, the layers of each stage that run again in it; within
-    a stage they come in the order of the modes, and the layers that keep everything last.
-    `mtp_standalone`: multi-token prediction is in the block before the last, which holds head and
-    loss alone; else it is with them.
-    """
-
-    block_layers: tuple[int, ...]
-    recomputed: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    placement: Literal["straight", "folded", "mirrored"] = "straight"
-    mtp_standalone: bool = False
-
-    def stage_layers(self, pp: int) -> tuple[int, ...]:
-        """Layers per stage."""
-        from constraints.rule import Layout
-
-        vpp = len(self.block_layers) // pp
-        return Layout(pp, vpp, self.block_layers, {}, self.placement).stage_layers
-
-    def stage_recomputed(self, pp: int) -> tuple[int, ...]:
-        """Layers per stage that run again in backward, in any mode."""
-        return tuple(map(sum, zip((0,) * pp, *self.recomputed.values(), strict=True)))
-
-    def recomputes_some(self, pp: int) -> bool:
-        """Whether some layers run again in a mode and others do not."""
-        return any(row != self.stage_layers(pp) for row in self.recomputed.values())
-
-    @property
-    def is_even(self) -> bool:
-        """Whether every block holds the same number of layers."""
-        return len(set(self.block_layers)) <= 1
-
-
-def term_labels(kind: type[Frozen]) -> dict[str, str]:
-    """The words of the fields that are terms of a sum, in order."""
-    fields = kind.model_fields.items()
-    return {name: field.description for name, field in fields if field.description}
-
-
+@with_terms(TIME_TERMS)
 class TimeTerms(Frozen):
-    """Seconds of one step on the slowest stage; they add up to the step time. A term of the core's
-    results has the same name (`planner.cost.fields`, STEP_*)."""
+    """Seconds of one step on the slowest stage, by term (`planner.cost.terms`); they add up to the
+    step time."""
 
-    compute_s: float = Field(description="compute")
-    recompute_s: float = Field(description="recompute")
-    tp_s: float = Field(description="exposed TP traffic")
-    cp_s: float = Field(description="exposed CP traffic")
-    ep_s: float = Field(description="exposed EP traffic")
-    fsdp_s: float = Field(description="exposed parameter gathers")
-    pp_s: float = Field(description="exposed pipeline traffic")
-    bubble_s: float = Field(description="pipeline bubble and waiting")
-    dp_s: float = Field(description="exposed gradient traffic")
-    optimizer_s: float = Field(description="optimizer step")
-    # 0 in plans written before the term existed.
-    straggler_s: float = Field(0.0, description="waiting for the slowest node")
-    offload_s: float = Field(0.0, description="copies to and from the host, not hidden")
-    host_s: float = Field(description="host: data loading, logging")
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> float: ...
 
     @property
     def total_s(self) -> float:
@@ -126,7 +91,24 @@ class TimeTerms(Frozen):
         return float(sum(self.model_dump().values()))
 
 
-class StageMemory(Frozen):
+class StageContents(Frozen):
+    """A pipeline stage, and micro-batches that it has in flight."""
+
+    stage: int
+    layers: int
+    in_flight: float
+
+
+@with_terms(MEMORY_TERMS)
+class HeldMemory(StageContents):
+    """With the terms of its peak (`planner.cost.terms`), bytes."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> float: ...
+
+
+class StageMemory(HeldMemory):
     """Bytes on one GPU of a pipeline stage at its peak.
 
     The terms are those of its heaviest moment, in the phase that `phase` names, so some are zero
@@ -134,20 +116,6 @@ class StageMemory(Frozen):
     stays for good: mask buffers, input ids, gradient buckets and library workspaces.
     """
 
-    stage: int
-    layers: int
-    in_flight: float
-    weights: float = Field(description="weights")
-    gradients: float = Field(description="gradients")
-    optimizer: float = Field(description="optimizer state")
-    activations: float = Field(description="activations kept for backward")
-    working: float = Field(description="working set of one layer")
-    logits: float = Field(description="logits and loss")
-    gather_buffers: float = Field(description="gathered parameters (ZeRO-3)")
-    optimizer_temporary: float = Field(description="optimizer temporaries")
-    fragmentation: float = Field(description="allocator rounding and fragmentation")
-    communication: float = Field(description="communication buffers")
-    context: float = Field(description="CUDA context and libraries")
     allocated: float
     peak: float
     phase: Literal["backward", "optimizer", "forward"]
@@ -226,7 +194,7 @@ class Plan(Named):
     """
 
     degrees: Degrees
-    layout: LayerLayout
+    layout: Layout
     recompute: str
     recompute_flags: str = ""
     schedule: str = "1f1b"
@@ -276,6 +244,22 @@ class Plan(Named):
     full_memory: FullMemory | None = None
     # The smaller batches that a ramp starts with; empty for one batch throughout.
     ramp: tuple[PlanBatch, ...] = ()
+
+    @field_validator("layout", mode="before")
+    @classmethod
+    def _read_layout(cls, layout: Any, info: ValidationInfo) -> Any:
+        """A layout as JSON has it: the degrees say how many stages there are."""
+        degrees = info.data.get("degrees")
+        if not isinstance(layout, dict) or degrees is None:
+            return layout
+        blocks = layout.get("block_layers")
+        vpp = len(blocks) // degrees.pp if isinstance(blocks, list | tuple) else degrees.vpp
+        return {"pp": degrees.pp, "vpp": vpp, **layout}
+
+    @field_serializer("layout")
+    def _written_layout(self, layout: Layout) -> dict[str, Any]:
+        """What the degrees do not say."""
+        return {name: getattr(layout, name) for name in WRITTEN_LAYOUT}
 
     @property
     def modes(self) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def ramp_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def layers_text(plan: Plan) -> str:
     """Layers of each pipeline stage where they differ, else an empty text."""
-    stages = plan.layout.stage_layers(plan.degrees.pp)
+    stages = plan.layout.stage_layers
     return run_lengths(stages) + _standalone_mark(plan) if len(set(stages)) > 1 else ""
 
 
@@ -103,7 +103,7 @@ def stage_gpus_text(plan: Plan) -> str:
 
 def recompute_text(plan: Plan) -> str:
     """The modes, and how many layers where it is not all of them: `full 8/20, mlp 4/20`."""
-    layers = sum(plan.layout.stage_layers(plan.degrees.pp))
+    layers = sum(plan.layout.stage_layers)
     counts = plan.layout.recomputed or {plan.recompute: ()}
     if plan.recompute == "none" or sum(counts.get(plan.recompute, ())) == layers:
         return _mode_text(plan.recompute)

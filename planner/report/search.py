@@ -290,7 +290,7 @@ def _assumed_note(result: SearchResult) -> tuple[str, ...]:
 
 def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
     """What a stage without layers holds."""
-    blocks = [plan.layout.stage_layers(plan.degrees.pp) for plan in plans]
+    blocks = [plan.layout.stage_layers for plan in plans]
     found = []
     if any(block[0] == 0 for block in blocks):
         found.append("0 at the start: the embedding alone")

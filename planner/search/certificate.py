@@ -22,8 +22,7 @@ from constraints.layout import broken_but_memory
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
-from planner.predict.costed_plan import row_degrees
-from planner.predict.layouts import plan_layout
+from planner.predict.configuration import row_degrees
 from planner.predict.plan import Plan
 from planner.predict.techniques import used_techniques
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
@@ -97,7 +96,7 @@ class PlanChecks:
 
     def _costed(self, costed_job: CostedJob, row: int, plan: Plan) -> Iterator[str]:
         explorer = costed_job.explorer(Effort())
-        layout = plan_layout(plan)
+        layout = plan.layout
         ctx = explorer.linear(row, explorer.limit_bytes)[1]
         for rule in broken_but_memory(layout, ctx)[:1]:
             yield f"its layout breaks a rule: {rule}"

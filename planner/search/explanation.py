@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from constraints.errors import ConstraintError
 from hardware.frozen import Frozen
+from planner.cost.terms import MEMORY_WORDS, TIME_WORDS
 from planner.job.errors import UsageError
 from planner.job.job import Job, offered_exchanges
 from planner.job.technique_rules import site_of
@@ -19,7 +20,7 @@ from planner.predict.assumed_hardware import Assumption, hardware_assumptions
 from planner.predict.assumptions import unmeasured_notes
 from planner.predict.layer_profile import StepProfile, step_profile
 from planner.predict.link_account import LinkShare, link_account
-from planner.predict.plan import Degrees, Plan, StageMemory, TimeTerms, term_labels
+from planner.predict.plan import Degrees, Plan, StageMemory
 from planner.predict.techniques import works_with
 from planner.search.neighbours import Configured, Neighbour, neighbours
 from planner.search.result import JobSummary, SearchResult
@@ -27,13 +28,13 @@ from planner.search.what_if_result import WhatIf
 
 if TYPE_CHECKING:
     from constraints.rule import Layout
-    from planner.predict.cost_model import Columns, CostedShapes, CostModel
+    from planner.predict.configuration import Configuration
+    from planner.predict.cost_model import CostModel
     from planner.search.limit_results import Effort, Until
 
 Evaluator = Callable[[Degrees, str], Plan]
 Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
 
-MEMORY_TERMS, TIME_TERMS = term_labels(StageMemory), term_labels(TimeTerms)
 # Times the memory of a GPU, where that shall not bind.
 _NO_LIMIT = 1000.0
 # Two plans whose sample time differs by less than this share are called equal.
@@ -59,7 +60,7 @@ class StageGroup(Frozen):
 class NeighbourReport(Frozen):
     """What became of a neighbour. `faster_by`: tokens/s over the plan's, minus one.
 
-    `reason` is the term of the step that explains the difference most (its name in TIME_TERMS)
+    `reason` is the term of the step that explains the difference most (its field in plans)
     and `reason_s` by how many seconds, at the plan's batch; `slowest_stage`: forward and backward
     of the slowest pipeline stage over the mean of all; `text` the rule that it breaks, or
     the user's conditions that it does not obey.
@@ -164,9 +165,10 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
     Beside a searched plan each gets its best layout (CP-SAT), since the plan has its own;
     beside an evaluated one the plan's layout where it can have it, else the even one.
     """
+    from planner.predict.configuration import Configuration
     from planner.predict.cost_model import CostModel
-    from planner.predict.costed_plan import job_plan
-    from planner.predict.shapes import broken_rules, given_columns
+    from planner.predict.costed_plan import configured_plan
+    from planner.predict.shapes import broken_rules
     from planner.search.limit_results import Effort
 
     def evaluator(degrees: Degrees, recompute: str) -> Plan:
@@ -180,41 +182,32 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
         if broken := broken_rules(free, degrees):
             raise UsageError("; ".join(broken.values()))
         cost_model = CostModel(free, compiled=plan.status != "evaluated")
-        columns = given_columns(degrees)
-        costed = cost_model.cost_shapes(columns)
         effort = Effort() if until is None else until.effort(Effort())
-        layout = _layout(plan, degrees, cost_model, costed, columns, effort)
-        return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+        even = Configuration.even(free, degrees, recompute)
+        there = replace(even, layout=_layout(plan, even, cost_model, effort))
+        return configured_plan(there, cost_model, "evaluated")
 
     return evaluator
 
 
-def _layout(
-    plan: Plan,
-    degrees: Degrees,
-    cost_model: CostModel,
-    costed: CostedShapes,
-    columns: Columns,
-    effort: Effort,
-) -> Layout:
-    """Layout of a neighbour, see `job_evaluator`: the fastest that fits as surely as was asked,
-    else the fastest that fits, else the fastest."""
-    from planner.predict.layouts import even_layout, in_mode
+def _layout(plan: Plan, neighbour: Configuration, cost_model: CostModel, effort: Effort) -> Layout:
+    """Layout of a neighbour, which has the even one, see `job_evaluator`: the fastest that fits as
+    surely as was asked, else the fastest that fits, else the fastest."""
+    from planner.predict.configuration import in_mode
     from planner.search.costed import likely_limit_bytes
     from planner.search.explorer import Explorer
 
-    job = cost_model.job
-    even = even_layout(job, degrees.pp, degrees.vpp, job.recompute[0])
-    even = replace(even, offload_fraction=job.offload_fraction)
+    job, degrees, even = neighbour.job, neighbour.degrees, neighbour.layout
     if plan.status == "evaluated" or job.offload_fraction != 1.0:
         one_degrees = plan.degrees
         if (one_degrees.pp, one_degrees.vpp) != (degrees.pp, degrees.vpp):
             return even
         split = plan.layout.block_layers
         even = replace(even, block_layers=split, mtp_standalone=plan.layout.mtp_standalone)
-        return in_mode(even, job.recompute[0])
+        return in_mode(even, neighbour.mode)
     likely = likely_limit_bytes(job, job.fit_probability)
-    explorer = Explorer(cost_model, costed, columns, likely, effort)
+    columns = neighbour.columns
+    explorer = Explorer(cost_model, cost_model.cost_shapes(columns), columns, likely, effort)
     if explorer.only_even[0]:
         return even
     for limit in (likely, job.hbm_limit_bytes, _NO_LIMIT * job.hbm_limit_bytes):
@@ -235,12 +228,12 @@ def pick_plan(result: SearchResult, number: int) -> Plan:
 
 def memory_terms(stage: StageMemory) -> tuple[Term, ...]:
     """Terms of a stage's peak, without those that are zero at that moment."""
-    return _terms(MEMORY_TERMS, stage, stage.peak)
+    return _terms(MEMORY_WORDS, stage, stage.peak)
 
 
 def time_terms(plan: Plan) -> tuple[Term, ...]:
     """Terms of the step time, without those that are zero."""
-    return _terms(TIME_TERMS, plan.time, plan.step_time_s)
+    return _terms(TIME_WORDS, plan.time, plan.step_time_s)
 
 
 def _compute_terms(profile: StepProfile | None, plan: Plan) -> tuple[Term, ...]:
@@ -337,9 +330,10 @@ def _disobeyed(job: Job, degrees: Degrees) -> str:
     """The user's conditions that a configuration does not obey."""
     if not job.conditions:
         return ""
-    from planner.predict.shapes import given_columns, rule_context
+    from planner.predict.configuration import degree_columns
+    from planner.predict.shapes import rule_context
 
-    ctx, columns = rule_context(job), given_columns(degrees)
+    ctx, columns = rule_context(job), degree_columns([degrees])
     broken = [
         condition.option for condition in job.conditions if not condition.mask(columns, ctx)[0]
     ]

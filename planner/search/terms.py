@@ -24,8 +24,8 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import copies_table
 from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
+from planner.predict.configuration import job_placement, plain_context
 from planner.predict.cost_model import CostedShapes, CostModel
-from planner.predict.layouts import job_placement, plain_context
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024
@@ -61,7 +61,7 @@ class ShapeTerms:
     @property
     def head_layers(self) -> int:
         """How many layers take as long as what is pinned to the head's stage, rounded."""
-        passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
+        passes = list(linear.BOTH_PASSES)
         layer_s = float(self.layer[:, passes].sum(axis=1).mean())
         return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
 
@@ -100,27 +100,23 @@ def shape_terms(
 ) -> ShapeTerms:
     """The linear terms of one costed shape; `mode`: how many layers may recompute."""
     shape = costed.shapes[row]
-    key = int(shape[f.SHAPE_KEY])
+    key = int(shape[f.SHAPE["key"]])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    of_shape = shape, costed.keys[key], costed.costs[key], job
+    of_shape = shape, costed.keys[key], costed.piece_costs(row), job
     terms, scalars = cost_model.layout_terms(*of_shape)
-    pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
+    pp, code = int(shape[f.SHAPE["pp"]]), _CODES[mode]
     total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
     share = bounds.shape_bubble_share(
-        rows(shape, f.SHAPE_ROW), terms, cost_model.totals, total_s, code, framework
+        rows(shape, f.SHAPE_ROW), terms, cost_model.totals, total_s, code, framework, 1
     )
     # With two copies of the model each does its part of the micro-batches.
-    passes = [
-        linear.TERM_FORWARD, linear.TERM_BACKWARD, linear.TERM_RECOMPUTE,
-        linear.TERM_TAKEN_FORWARD, linear.TERM_TAKEN_BACKWARD,
-    ]  # fmt: skip
-    terms[:, passes] *= schedule.microbatch_share(framework.schedule)
+    terms[:, list(linear.PASS_TERMS)] *= schedule.microbatch_share(framework.schedule)
     return ShapeTerms(
         pp=pp,
-        vpp=int(shape[f.SHAPE_VPP]),
-        grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
+        vpp=int(shape[f.SHAPE["vpp"]]),
+        grad_acc=int(shape[f.SHAPE["grad_acc"]]),
         layer=terms[: job.kinds],
-        stage=pinned_terms(terms, pp, job, framework.schedule, costed.costs[key]),
+        stage=pinned_terms(terms, pp, job, framework.schedule, costed.piece_costs(row)),
         memory=cost_model.memory_phases(*of_shape),
         scalars=scalars,
         framework=framework,
@@ -141,7 +137,7 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
     # The copy is of the vocabulary table, without learned positions.
     first, embedding = terms[job.kinds], costs[job.kinds]
     share = embedding[f.PIECE_TABLE] / embedding[f.PIECE_DENSE_PARAMETERS]
-    tied = [linear.TERM_OPTIMIZER, linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
+    tied = list(linear.PARAMETER_TERMS)
     for index in range(pp):
         if copies_table(index, counts, job):
             stage[index, tied] += share * first[tied]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from constraints.rule import Layout
 from planner.job.request import Request
-from planner.predict.plan import Degrees, Interval, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.predict.plan import Degrees, Interval, Plan, StageMemory, TimeTerms
 from planner.search.result import Counts, JobSummary, SearchResult
 
 GIB = 2**30
@@ -46,7 +47,7 @@ def plan(**changes: Any) -> Plan:
     layers = 80 // (degrees.pp * degrees.vpp)
     fields: dict[str, Any] = {
         "degrees": degrees,
-        "layout": LayerLayout(block_layers=(layers,) * degrees.pp * degrees.vpp),
+        "layout": Layout(degrees.pp, degrees.vpp, (layers,) * degrees.pp * degrees.vpp),
         "recompute": "none",
         "gbs": 512,
         "gbs_tokens": 512 * 8192,

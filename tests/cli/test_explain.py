@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from constraints.rule import Layout
 from planner.job.errors import UsageError
-from planner.predict.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.predict.plan import Degrees, Plan, TimeTerms
 from planner.report.explain import neighbour_sentence
 from planner.search.explanation import (
-    MEMORY_TERMS,
-    TIME_TERMS,
     main_difference,
     memory_terms,
     neighbour_reports,
@@ -68,15 +67,6 @@ def test_no_real_neighbour_dominates_a_plan(run: Run, main_job: MainJob) -> None
                 assert not (lighter and faster), (number, near)
 
 
-def test_terms_have_labels() -> None:
-    assert set(TIME_TERMS) == set(TimeTerms.model_fields)
-    not_terms = {
-        *("stage", "layers", "in_flight", "allocated", "peak"),
-        *("phase", "forward_s", "backward_s", "offloaded"),
-    }
-    assert set(MEMORY_TERMS) == set(StageMemory.model_fields) - not_terms
-
-
 def test_equal_stages_share_a_row() -> None:
     stages = (stage(0, layers=19), stage(1), stage(2), stage(3, layers=21))
     groups = stage_groups(plan(stages=stages))
@@ -104,7 +94,7 @@ def test_expert_neighbours_only_of_moe_models() -> None:
     assert not [near for near in neighbours(plan(), JOB) if near.change.startswith("ep")]
     moe = result().request.model_copy(update={"model": "mixtral-8x7b"}).resolve()
     degrees = Degrees(tp=2, pp=2, ep=4, dp=16, zero=1, grad_acc=32)
-    layout = LayerLayout(block_layers=(16, 16))
+    layout = Layout(2, 1, (16, 16))
     found = plan(degrees=degrees, layout=layout)
     assert {"ep 8", "ep 2"} <= {near.change for near in neighbours(found, moe)}
 

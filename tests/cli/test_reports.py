@@ -6,8 +6,9 @@ import io
 
 import pytest
 
+from constraints.rule import Layout
 from planner.job.quantities import gib, number_ranges, run_lengths, seconds, short_count
-from planner.predict.plan import Degrees, Interval, LayerLayout, Plan
+from planner.predict.plan import Degrees, Interval, Plan
 from planner.predict.plan_text import degrees_text, error_text, recompute_text
 from planner.report.draw import console, draw
 from planner.report.search import error_note, front_notes, printed, search_report
@@ -19,8 +20,10 @@ from tests.cli.made_up import plan, result
 
 WIDEST = plan(
     degrees=Degrees(tp=8, pp=16, vpp=1, cp=16, ep=64, etp=8, dp=128, zero=1, grad_acc=1024),
-    layout=LayerLayout(
-        block_layers=(4, *(5,) * 14, 6),
+    layout=Layout(
+        16,
+        1,
+        (4, *(5,) * 14, 6),
         recomputed={"mla_up_proj+layernorm+moe_act": (4, *(5,) * 14, 6)},
     ),
     recompute="mla_up_proj+layernorm+moe_act",
@@ -151,7 +154,7 @@ def test_a_row_must_have_a_cell_for_each_column() -> None:
 
 
 def test_partial_recompute_is_counted() -> None:
-    layout = LayerLayout(block_layers=(20,) * 4, recomputed={"full": (5,) * 4})
+    layout = Layout(4, 1, (20,) * 4, recomputed={"full": (5,) * 4})
     found: Plan = plan(recompute="full", layout=layout)
     assert recompute_text(found) == "full 20/80"
 

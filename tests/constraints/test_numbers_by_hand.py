@@ -221,8 +221,8 @@ def test_layers_that_leave(
 ) -> None:
     """Kind 0 has two groups a layer, kind 1 three."""
     assert leaving_layers(kinds, (2, 3), fraction) == layers
-    ctx = LayoutContext(2, 1, (0, *kinds))
-    layout = Layout(2, 1, (1, 3), offload_fraction=fraction)
+    ctx = LayoutContext(2, 1, (0, *kinds), offload_fraction=fraction)
+    layout = Layout(2, 1, (1, 3))
     whole, some = leaving_blocks(layout, ctx, (2, 3))
     assert (whole[1], some[1]) == layers
     assert (whole[0], some[0]) == leaving_layers((0,), (2, 3), fraction)

@@ -12,6 +12,7 @@ import pytest
 from constraints.context_exchange import IMPOSSIBLE, KINDS, exchange_kind, inner_ranks, kinds_for
 from planner.cost import fields as f
 from planner.cost._jit import rows
+from planner.cost.codes import GROUP_CP, OpKind
 from planner.cost.piece_compute import (
     GATHER_PASSES,
     RING_STEP_PASSES,
@@ -56,7 +57,7 @@ def link_bytes(kind: str, cp: int, tp: int = 1) -> float:
     )  # fmt: skip
     total = 0.0
     for row in rows(model.op_table.collectives, f.COMM_ROW):
-        if row.piece == 0 and row.group == f.GROUP_CP:
+        if row.piece == 0 and row.group == GROUP_CP:
             found = row_stream(row, key, model.job_inputs, model.framework_inputs, network(slow))
             total += found.seconds * row.forward * 1e6
     return total
@@ -106,7 +107,7 @@ def test_attention_is_the_same_work_by_heads_or_by_queries() -> None:
         key = key_of(cost(model, cp=8, dp=8)[0])
         op = next(
             row for row in rows(model.op_table.ops, f.OP_ROW)
-            if row.piece == 0 and row.kind == f.KIND_ATTENTION
+            if row.piece == 0 and row.kind == OpKind.ATTENTION
         )  # fmt: skip
         seconds.append(
             sum(
@@ -205,9 +206,9 @@ def test_names_of_inner_ranks() -> None:
 )
 def test_kernels_that_sharing_the_sequence_adds(cp: int, exchange: int, kernels: int) -> None:
     """Two chunks cut and joined (4) and one more a step of the ring; 8 of an all-to-all."""
-    op, key = SimpleNamespace(kind=f.KIND_ATTENTION), SimpleNamespace(cp=cp, exchange=exchange)
+    op, key = SimpleNamespace(kind=OpKind.ATTENTION), SimpleNamespace(cp=cp, exchange=exchange)
     assert context_kernels(op, key) == kernels
-    assert context_kernels(SimpleNamespace(kind=f.KIND_GEMM), key) == 0
+    assert context_kernels(SimpleNamespace(kind=OpKind.GEMM), key) == 0
 
 
 @pytest.mark.parametrize("chunks", [1.0, 2.0, 8.0])

@@ -9,6 +9,7 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost._jit import rows
+from planner.cost.codes import CollectiveKind
 from planner.cost.piece_traffic import exchange_draws, expert_exchange_stream
 from planner.cost.tables import Array
 from planner.evidence.runs.mapping import map_row
@@ -56,7 +57,7 @@ def test_hybridep_sends_weights_of_all_experts_and_a_map() -> None:
     rest = key_of(cost(model, dp=8, ep=8)[0]), *model.inputs[:2], model.network
     sent, same = (expert_exchange_stream(*given, *rest) for given in ((0, 1e6), (2048e6, 0)))
     assert sent == same
-    assert (rows(model.op_table.collectives, f.COMM_ROW)["kind"] == f.COLLECTIVE_ALL_GATHER).any()
+    assert (rows(model.op_table.collectives, f.COMM_ROW)["kind"] == CollectiveKind.ALL_GATHER).any()
 
 
 @pytest.mark.parametrize(("ep", "draws"), [(1, 1.0), (16, 1.0), (32, 2.0), (128, 8.0)])

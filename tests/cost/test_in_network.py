@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hardware.load import parse_gpus
 from hardware.sharp import with_sharp
-from planner.cost import fields as f
+from planner.cost.codes import CollectiveKind
 from planner.cost.communication import all_gather_time_s, all_reduce_time_s
 from planner.cost.in_network import in_network_stream, serves, switch_tiers
 from planner.cost.inputs import LinkInputs
@@ -37,7 +37,9 @@ A100, H100, NVL72 = links_of("64xA100"), links_of("1024xH100"), links_of("2304xG
 
 
 def all_reduce_s(payload: float, size: float, members: float, links: LinkInputs) -> float:
-    return float(in_network_stream(f.COLLECTIVE_ALL_REDUCE, payload, size, members, links).seconds)
+    return float(
+        in_network_stream(CollectiveKind.ALL_REDUCE, payload, size, members, links).seconds
+    )
 
 
 # -- closed forms -----------------------------------------------------------------------------
@@ -66,7 +68,7 @@ def test_what_nccls_developers_expect_of_a_dgx_a100(nics: int, expected: float) 
 
 
 def test_a_scatter_moves_what_a_ring_does() -> None:
-    switched = in_network_stream(f.COLLECTIVE_REDUCE_SCATTER, 8 * GB, 1024.0, 8.0, IDEAL)
+    switched = in_network_stream(CollectiveKind.REDUCE_SCATTER, 8 * GB, 1024.0, 8.0, IDEAL)
     assert switched.seconds == pytest.approx(8 * GB / 8 / 50e9)
     assert switched.between == pytest.approx(switched.seconds)
     hosts = all_gather_time_s(8 * GB, 1024, 8, IDEAL)
@@ -90,14 +92,14 @@ def test_latency_grows_with_the_tiers_not_with_the_ranks() -> None:
 def test_each_tier_is_crossed_up_and_down_and_each_chain_twice() -> None:
     links = IDEAL._replace(scale_up_latency_s=1.0, scale_up_start_s=100.0)
     assert all_reduce_s(1.0, 64.0, 8.0, links) == pytest.approx(2 * (100.0 + 7.0))
-    scatter = in_network_stream(f.COLLECTIVE_REDUCE_SCATTER, 1.0, 64.0, 8.0, links)
+    scatter = in_network_stream(CollectiveKind.REDUCE_SCATTER, 1.0, 64.0, 8.0, links)
     assert scatter.seconds == pytest.approx(107.0)
 
 
 def test_the_switch_of_a_domain_reduces_before_the_network_does() -> None:
     """2 S (m - 1)/m over NVLS's gain inside a node of H100."""
     free = H100._replace(in_network_bytes_per_s=1e15)
-    inside = in_network_stream(f.COLLECTIVE_ALL_REDUCE, 64 * GB, 1024.0, 8.0, free).inside
+    inside = in_network_stream(CollectiveKind.ALL_REDUCE, 64 * GB, 1024.0, 8.0, free).inside
     ring = 2 * 7 / 8 * 64 * GB / H100.scale_up_bytes_per_s
     assert inside == pytest.approx(ring / H100.scale_up_reduction_gain)
 
@@ -113,7 +115,7 @@ def test_oversubscription_beyond_the_leaf_costs_nothing() -> None:
 
 def test_more_groups_than_trees_go_through_the_hosts() -> None:
     """Megatron's log line: a Quantum switch has SHARP for 8 process groups, a Quantum-2 for 256."""
-    reduce = f.COLLECTIVE_ALL_REDUCE
+    reduce = CollectiveKind.ALL_REDUCE
     assert serves(reduce, 64.0, 1.0, 8.0, A100)
     assert not serves(reduce, 64.0, 1.0, 9.0, A100)
     assert serves(reduce, 64.0, 1.0, 256.0, H100)
@@ -121,22 +123,22 @@ def test_more_groups_than_trees_go_through_the_hosts() -> None:
 
 
 def test_groups_inside_a_domain_and_clusters_without_sharp_are_not_served() -> None:
-    assert not serves(f.COLLECTIVE_ALL_REDUCE, 8.0, 8.0, 1.0, H100)
-    assert not serves(f.COLLECTIVE_ALL_REDUCE, 64.0, 8.0, 1.0, link_inputs(parse_gpus("64xH100")))
+    assert not serves(CollectiveKind.ALL_REDUCE, 8.0, 8.0, 1.0, H100)
+    assert not serves(CollectiveKind.ALL_REDUCE, 64.0, 8.0, 1.0, link_inputs(parse_gpus("64xH100")))
 
 
 def test_scatters_need_a_nic_for_each_gpu() -> None:
     """NCCL 2.21, tuning.cc: CollNet's gathers and scatters are off where GPUs share NICs."""
     shared = with_sharp(parse_gpus("64xH100").model_copy(update={"nics_per_node": 4}))
-    assert serves(f.COLLECTIVE_ALL_REDUCE, 64.0, 8.0, 1.0, link_inputs(shared))
-    assert not serves(f.COLLECTIVE_REDUCE_SCATTER, 64.0, 8.0, 1.0, link_inputs(shared))
-    assert serves(f.COLLECTIVE_ALL_GATHER, 64.0, 8.0, 1.0, H100)
+    assert serves(CollectiveKind.ALL_REDUCE, 64.0, 8.0, 1.0, link_inputs(shared))
+    assert not serves(CollectiveKind.REDUCE_SCATTER, 64.0, 8.0, 1.0, link_inputs(shared))
+    assert serves(CollectiveKind.ALL_GATHER, 64.0, 8.0, 1.0, H100)
 
 
 # -- properties -------------------------------------------------------------------------------
 
 KINDS = st.sampled_from(
-    [f.COLLECTIVE_ALL_REDUCE, f.COLLECTIVE_REDUCE_SCATTER, f.COLLECTIVE_ALL_GATHER]
+    [CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER]
 )
 LINKS = st.sampled_from([IDEAL, A100, H100, NVL72])
 GROUPS = st.sampled_from([(16.0, 8.0), (64.0, 1.0), (1024.0, 8.0), (12.0, 6.0)])
@@ -164,7 +166,7 @@ def test_never_faster_than_what_must_cross_the_nics(
     assert found.seconds >= least * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("kind", [f.COLLECTIVE_ALL_REDUCE, f.COLLECTIVE_REDUCE_SCATTER])
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER])
 def test_infinite_bandwidth_without_latency_takes_no_time(kind: int) -> None:
     instant = IDEAL._replace(scale_up_bytes_per_s=math.inf, in_network_bytes_per_s=math.inf)
     assert in_network_stream(kind, GB, 64.0, 8.0, instant).seconds == 0.0

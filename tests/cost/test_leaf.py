@@ -11,6 +11,7 @@ from hardware.load import load_cluster_file, parse_gpus
 from hardware.schema import Cluster
 from hardware.sharp import leaf_nodes
 from planner.cost import fields as f
+from planner.cost.codes import CollectiveKind
 from planner.cost.leaf import group_links, stays_below_leaf
 from planner.cost.piece_traffic import collective_stream
 from planner.predict.cost_model import CostModel
@@ -90,10 +91,10 @@ def test_what_is_not_known_is_taken_to_cross_the_spine() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        f.COLLECTIVE_ALL_REDUCE,
-        f.COLLECTIVE_ALL_GATHER,
-        f.COLLECTIVE_ALL_TO_ALL,
-        f.COLLECTIVE_REDUCE_SCATTER,
+        CollectiveKind.ALL_REDUCE,
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.ALL_TO_ALL,
+        CollectiveKind.REDUCE_SCATTER,
     ],
 )
 def test_groups_below_a_leaf_meet_a_full_network(kind: int) -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from planner.cost import fields as f
+from planner.cost.codes import ParamShard, Shard
 from planner.cost.keys import shard_factor
 from planner.cost.memory import (
     communicator_bytes,
@@ -45,11 +45,11 @@ def test_gradients_are_sharded_from_the_second_stage_on(zero: int, gradients: fl
 @pytest.mark.parametrize(
     ("shard", "pads", "parameters"),
     [
-        (f.SPLIT_NONE, 1, (480.0, 0.0)),
-        (f.SPLIT_TP, 0, (120.0, 0.0)),
-        (f.SPLIT_TP, 1, (192.0, 0.0)),
-        (f.SPLIT_KV, 1, (240.0, 0.0)),
-        (f.SPLIT_EXPERT, 1, (0.0, 80.0)),
+        (ParamShard.NONE, 1, (480.0, 0.0)),
+        (ParamShard.TP, 0, (120.0, 0.0)),
+        (ParamShard.TP, 1, (192.0, 0.0)),
+        (ParamShard.KV, 1, (240.0, 0.0)),
+        (ParamShard.EXPERT, 1, (0.0, 80.0)),
     ],
 )
 def test_parameters_of_a_row(shard: int, pads: int, parameters: tuple[float, float]) -> None:
@@ -93,7 +93,7 @@ def test_blocks_of_a_folded_pipeline_come_back() -> None:
 
 @pytest.mark.parametrize(("tp", "share"), [(2, 0.5), (4, 0.25), (8, 0.25)])
 def test_key_value_heads_are_copied_where_ranks_outnumber_them(tp: int, share: float) -> None:
-    assert shard_factor(f.SHARD_KV, SimpleNamespace(tp=tp), 4.0) == share
+    assert shard_factor(Shard.KV, SimpleNamespace(tp=tp), 4.0) == share
 
 
 @pytest.mark.parametrize(

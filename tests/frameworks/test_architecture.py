@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from constraints.rule import Layout
 from planner.job.models.hf_parts import FULL, SCALING_KEYS, SLIDING
 from planner.job.specs import ModelSpec, MoeSpec
-from planner.launch.hf_files import hf_config
-from planner.launch.megatron_flags import FlagGroup, as_argv
-from planner.launch.megatron_run import model_groups, model_refusals
-from planner.launch.megatron_states import hybrid_flags, is_hybrid
-from planner.launch.megatron_table import linear_bias
-from planner.predict.plan import LayerLayout
+from planner.launch.dialects.hf.files import hf_config
+from planner.launch.dialects.megatron.flags import FlagGroup, as_argv
+from planner.launch.dialects.megatron.run import model_groups, model_refusals
+from planner.launch.dialects.megatron.states import hybrid_flags, is_hybrid
+from planner.launch.dialects.megatron.table import linear_bias
 from tests.frameworks.random_models import MODELS, at_random, models
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
@@ -152,7 +152,7 @@ _RUN = (
 def _megatron_case(model: ModelSpec) -> dict[str, Any]:
     groups = model_groups(model, 4096, dropout=False, low=False)
     if is_hybrid(model):
-        layers = hybrid_flags(model, LayerLayout(block_layers=(model.layers,)), 1)
+        layers = hybrid_flags(model, Layout(1, 1, (model.layers,)))
         groups = (*groups, FlagGroup("layers", layers))
     words, _ = as_argv(groups)
     return {"argv": [*words, *_RUN], "world": 8, "env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
@@ -375,9 +375,9 @@ def test_torchtitan_at_random(
 
 def _written_for_torchtitan(model: ModelSpec) -> str | None:
     """The module of some plan with this model; None where torchtitan has not the model."""
-    from planner.launch import torchtitan
     from planner.launch.architecture import refusals
-    from planner.launch.titan_table import titan_table
+    from planner.launch.dialects.torchtitan import writer as torchtitan
+    from planner.launch.dialects.torchtitan.table import titan_table
     from tests.launch.titan_cases import DENSE
     from tests.launch.torch_plans import changed, launch_of
 

@@ -7,12 +7,13 @@ import shlex
 import click
 import pytest
 
+from constraints.rule import Layout
 from planner.cli.declared import command
 from planner.cli.evaluate import given_configuration
 from planner.cli.options import build_request, limit_values
 from planner.job.request import Request
 from planner.predict.command_line import evaluate_command, search_command
-from planner.predict.plan import Degrees, LayerLayout
+from planner.predict.plan import Degrees
 
 REQUESTS = {
     "plain": Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000),
@@ -53,10 +54,11 @@ def test_an_evaluation_has_the_degrees_and_the_switches() -> None:
     degrees = Degrees(tp=2, pp=4, cp=1, dp=1, zero=0, mbs=2, grad_acc=32)
     text = evaluate_command(REQUESTS["switches"], degrees, "full")
     options = _options(command("evaluate"), text)
-    request, given = given_configuration(options)
-    assert given == degrees and options["recompute"] == "full"
+    given = given_configuration(options)
+    request = given.request
+    assert (given.degrees, given.recompute) == (degrees, "full")
     assert (request.gbs, request.precision, request.bias) == (64, "fp8", False)
-    layout = LayerLayout(block_layers=(8, 8, 8, 8), recomputed={"full": (8, 8, 0, 0)})
+    layout = Layout(4, 1, (8, 8, 8, 8), recomputed={"full": (8, 8, 0, 0)})
     text = evaluate_command(REQUESTS["switches"], degrees, "full", layout)
     assert _options(command("evaluate"), text)["recompute_layers"] == layout.recomputed["full"]
 

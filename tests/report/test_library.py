@@ -73,7 +73,7 @@ def test_the_frame_has_lists_and_units(result: SearchResult) -> None:
     frame = result.to_frame()
     assert list(frame.columns) == list(COLUMNS)
     for row, plan in zip(frame.itertuples(), result.plans, strict=True):
-        assert row.layers_per_stage == list(plan.layout.stage_layers(plan.degrees.pp))
+        assert row.layers_per_stage == list(plan.layout.stage_layers)
         assert row.stage_gpus == [] and row.cp_sizes == []
     units = frame.attrs["units"]
     assert units["step_time_s"] == "s" and units["peak_bytes"] == "B" and "tp" not in units
@@ -92,7 +92,5 @@ def test_every_column_is_documented() -> None:
 
 def test_lists_stand_in_one_cell_of_csv(result: SearchResult) -> None:
     text = csv_text(result.to_frame())
-    layers = "/".join(
-        str(n) for n in result.plans[0].layout.stage_layers(result.plans[0].degrees.pp)
-    )
+    layers = "/".join(str(n) for n in result.plans[0].layout.stage_layers)
     assert f",{layers}," in text and "[" not in text

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from planner.cost.codes import ParamShard
 from planner.cost.light import LightRows
 from planner.cost.piece_memory import parameters_on_rank
 from planner.cost.tables import JobInputs
-from planner.predict.ops.rows import ParamShard, Piece
+from planner.predict.ops.rows import Piece
 from planner.predict.saved import Key
 
 

@@ -28,8 +28,8 @@ from planner.job.modules import Module
 from planner.job.optimizers import load_optimizer
 from planner.job.recompute import RecomputeMode
 from planner.job.specs import ModelSpec
+from planner.predict.configuration import even_layout
 from planner.predict.cost_tables import context_inputs
-from planner.predict.layouts import even_layout
 from planner.predict.memory.account import layout_inputs
 from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
 from planner.predict.ops.context import OpContext
@@ -38,6 +38,7 @@ from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.plan import Degrees
 from planner.predict.saved import Key, rank_key, saved_bytes
 from planner.predict.stage import Stage
+from tests.configurations import laid_out
 from tests.truth.parameters import rank_parameters
 
 Row = Mapping[str, str]
@@ -362,7 +363,7 @@ def job_timeline(job: Job, degrees: Degrees, **changes: Any) -> MemoryTimeline:
     """The step of a rank of one stage; live bytes of the model's own tensors, no workspaces.
     `changes`: to the numbers of framework and optimizer."""
     layout = even_layout(job, 1, 1, job.recompute[0])
-    one_layout_inputs = layout_inputs(job, degrees, layout)
+    one_layout_inputs = layout_inputs(laid_out(job, degrees, layout))
     framework = one_layout_inputs.framework._replace(**({"workspace_bytes": 0.0} | changes))
     return stage_timeline(Stage(replace(one_layout_inputs, framework=framework), 0))
 

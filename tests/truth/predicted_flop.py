@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from planner.cost.codes import OpKind
 from planner.job.modules import Module
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import Op, OpKind, Piece
+from planner.predict.ops.rows import Op, Piece
 from planner.predict.ops.table import op_flop, pieces
 from tests.truth.predicted import Compared, Row, figures_of, label, single_device
 

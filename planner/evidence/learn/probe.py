@@ -16,14 +16,13 @@ from typing import Any
 from hardware.errors import HardwareError
 from hardware.files import shipped_toml
 from hardware.load import load_gpu
-from planner.cost import fields as f
+from planner.cost.codes import OpKind, Shard
 from planner.evidence.learn.benches import COLLECTIVES, Bench
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.written import csv_text
 from planner.predict.cost_tables import job_pieces
-from planner.predict.ops import OpKind
 
 Progress = Callable[[str, int, int], None]
 _WARM, _TIMED = 5, 20
@@ -94,8 +93,8 @@ def usual_cells(name: str) -> dict[str, str]:
 
 def _products(op: Any, tokens: float, tp: int) -> Iterator[tuple[float, float, float]]:
     """Forward, gradient of the input, gradient of the weights of one linear layer on a rank."""
-    width = op.out_width / (tp if op.out_shard != f.SHARD_NONE else 1)
-    depth = op.in_width / (tp if op.in_shard != f.SHARD_NONE else 1)
+    width = op.out_width / (tp if op.out_shard != Shard.NONE else 1)
+    depth = op.in_width / (tp if op.in_shard != Shard.NONE else 1)
     if width >= 1.0 and depth >= 1.0:
         yield tokens, width, depth
         yield tokens, depth, width

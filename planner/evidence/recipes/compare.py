@@ -8,6 +8,7 @@ from math import inf
 from typing import Literal
 
 from hardware.files import shipped_toml
+from planner.cost.terms import TIME_WORDS
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
@@ -19,11 +20,11 @@ from planner.job.frameworks.techniques import Technique, decide
 from planner.job.job import SURE_TO_FIT, Job, searched_modes
 from planner.job.quantities import seconds
 from planner.job.technique_rules import site_of
+from planner.predict.configuration import even_layout, in_mode
 from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text, degrees_text
 from planner.predict.techniques import works_with
 from planner.predict.uncertainty.intervals import fit_probability
-from planner.search.explanation import TIME_TERMS
 from planner.search.trial import try_job
 
 # A claimed gain from which on it is explained.
@@ -310,7 +311,7 @@ def _fits(prediction: Prediction, sure: float) -> bool:
 
 def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, MappedRow]]:
     """(in words, the recipe with it) of each change of a plan that is legal alone."""
-    degrees, even = mapped.degrees, replace(mapped, block_layers=None, layout=None)
+    degrees = mapped.degrees
     for names in _TOGETHER:
         if not (changed := _changed_degrees(mapped, plan, names)):
             continue
@@ -319,11 +320,13 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
         acc, rest = divmod(degrees.gbs, max(1, dp) * new.mbs)
         new = new.model_copy(update={"dp": dp, "grad_acc": acc})
         if not (left or rest) and dp * acc and (dp * new.cp * new.tp) % (new.ep * new.etp) == 0:
-            yield ", ".join(changed), replace(even, degrees=new)
+            even = even_layout(mapped.job, new.pp, new.vpp, mapped.mode)
+            yield ", ".join(changed), replace(mapped, degrees=new, layout=even)
     for mode in search_job(mapped).recompute:
         if mode.name == plan.recompute != mapped.mode.name:
             job = replace(mapped.job, recompute=(mode,))
-            yield f"recompute {mode.name}", replace(mapped, job=job, mode=mode)
+            layout = in_mode(mapped.layout, mode)
+            yield f"recompute {mode.name}", replace(mapped, job=job, mode=mode, layout=layout)
     profile = mapped.job.framework
     for name in plan.techniques:
         technique = profile.technique(name)
@@ -335,7 +338,7 @@ def _single_changes(mapped: MappedRow, plan: Plan) -> Iterator[tuple[str, Mapped
 def falling_terms(prediction: Prediction, plan: Plan) -> str:
     """The terms of the step time that the plan shortens most, at most two, the second only where it
     counts: `pipeline bubble and waiting −0.410 s, exposed TP traffic −0.120 s`."""
-    theirs = {words: getattr(plan.time, name) for name, words in TIME_TERMS.items()}
+    theirs = {words: getattr(plan.time, name) for name, words in TIME_WORDS.items()}
     saved = {words: took - theirs[words] for words, took in term_seconds(prediction).items()}
     first, *others = sorted(saved.items(), key=lambda item: -item[1])[:2] or [("", 0.0)]
     least_s = _COUNTS * (prediction.step_time_s or 0.0)

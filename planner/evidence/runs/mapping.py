@@ -35,13 +35,13 @@ from planner.evidence.runs.stated import (
     time_gap,
     unstated_chunks,
 )
-from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.switches import framework_sharp
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
+from planner.predict.configuration import Configuration, even_layout, in_mode
 from planner.predict.decided import decided_request
-from planner.predict.layouts import plan_layout
 from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
@@ -58,25 +58,18 @@ _SHARDED = 2
 
 
 @dataclass(frozen=True)
-class MappedRow:
-    """A measured row as the planner sees it; `block_layers` None means an even split.
+class MappedRow(Configuration):
+    """The configuration of a measured row, as far as the row states it.
 
     `memory_gap` and `time_gap` name what keeps its memory or its step time from being predicted, if
-    anything does.
+    anything does. `recomputed_share`: of each stage's layers, those that the mode holds for.
     """
 
     row: MeasuredRow
-    job: Job
-    degrees: Degrees
-    mode: RecomputeMode
-    block_layers: tuple[int, ...] | None
-    assumed: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
     memory_gap: str | None = None
     time_gap: str | None = None
-    # Of each stage's layers, those that the mode holds for.
     recomputed_share: float = 1.0
-    # The layout in full, where a plan file gives it.
-    layout: Layout | None = None
 
     @property
     def batch_share(self) -> float:
@@ -119,9 +112,18 @@ def map_row(row: MeasuredRow) -> MappedRow:
     )
     demand_possible(row, job, degrees)
     return MappedRow(
-        row, job, degrees, mode, block_layers(row), assumed, memory_gap(row), time_gap(row),
-        recomputed_share(row, mode, job),
+        job, degrees, mode, _layout(row, job, degrees), row, assumed, memory_gap(row),
+        time_gap(row), recomputed_share(row, mode, job),
     )  # fmt: skip
+
+
+def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:
+    """The layers of each block that the row states, else the framework's usual layout; all of them
+    in the job's recompute mode."""
+    even, blocks = even_layout(job, degrees.pp, degrees.vpp), block_layers(row)
+    if blocks is not None:
+        even = replace(even, block_layers=blocks, vpp=len(blocks) // degrees.pp)
+    return in_mode(even, job.recompute[0])
 
 
 def _planned(row: MeasuredRow) -> MappedRow:
@@ -135,21 +137,14 @@ def _planned(row: MeasuredRow) -> MappedRow:
 
 def planned_row(row: MeasuredRow, job: Job, plan: Plan) -> MappedRow:
     """A run of a job's plan: degrees, recomputation and layout are the plan's."""
-    mode = job.framework.recompute_mode(plan.recompute)
-    return MappedRow(
-        row=row,
-        job=replace(
-            job,
-            cluster=job.cluster.with_gpus(plan.degrees.gpus),
-            batch=BatchTarget(float(plan.gbs), exact=True),
-            recompute=tuple(map(job.framework.recompute_mode, plan.modes)),
-        ),
-        degrees=plan.degrees,
-        mode=mode,
-        block_layers=plan.layout.block_layers,
-        assumed=(),
-        layout=plan_layout(plan),
+    modes = tuple(map(job.framework.recompute_mode, plan.modes))
+    used = replace(
+        job,
+        cluster=job.cluster.with_gpus(plan.degrees.gpus),
+        batch=BatchTarget(float(plan.gbs), exact=True),
+        recompute=modes,
     )
+    return MappedRow(used, plan.degrees, modes[0], plan.layout, row)
 
 
 def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
@@ -251,8 +246,6 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     return profile.attention == "eager"
 
 
-# Architectures on which Transformer Engine prefers cuDNN's attention.
-_WITH_CUDNN = ("hopper", "blackwell")
 # Widest heads that cuDNN trained on Blackwell before 9.11, of June 2025 (transformer_engine/common/
 # fused_attn/fused_attn.cpp: "9.11: d_qk = 192, d_v = 128 + Blackwell + bprop"; NVIDIA/
 # cudnn-frontend, pull request 145). FlashAttention-3 runs on Hopper alone.
@@ -293,7 +286,7 @@ def _fused_kernel(
     if "v1" in stated or "fa1" in stated or old:
         return "flash1"
     if re.search(r"fa-?[34]|flash_?attention-?_?[34]|cudnn", stated):
-        return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"
+        return "flash3_or_cudnn" if cluster.gpu.traits.prefers_cudnn else "flash2"
     # Megatron's blocks without Transformer Engine call the flash-attn package; torch's
     # flex_attention generates Triton kernels of FlashAttention-2's design.
     local = row.says("transformer_impl", "^local")
@@ -303,11 +296,11 @@ def _fused_kernel(
     if re.search(r"composer|llm-foundry", framework):
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
         return "flash1"
-    architecture = cluster.gpu.architecture
+    architecture, cudnn = cluster.gpu.architecture, cluster.gpu.traits.prefers_cudnn
     on = profile.fused_attention.on(architecture, special=special)
     if re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework):
-        on = "flash3_or_cudnn" if architecture in _WITH_CUDNN else on
-    if on == "auto" and cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:
+        on = "flash3_or_cudnn" if cudnn else on
+    if on == "auto" and cluster.gpu.vendor == "nvidia" and not cudnn:
         return "flash2"
     return on
 

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, ValidationError
 
 from constraints.context_kinds import ContextKind
 from constraints.numbers import Capabilities
+from hardware.architectures import ArchitectureName
 from hardware.curves import AttentionKernel
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
@@ -149,19 +150,17 @@ class UnmodelledSaving(Frozen):
     terms: tuple[Literal["weights", "gradients", "optimizer", "gather_buffers"], ...]
 
 
-class FusedAttention(Frozen):
-    """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
+class FusedAttention(Frozen, extra="allow"):
+    """Fused attention kernel by the GPU's architecture, a field each of those that need one.
+
+    auto: the GPU's usual, the vendor's own, as on every architecture that is not named.
 
     Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2; on
     AMD torch calls the vendor's since 2.9 (before, AOTriton's). `special`: in place of cuDNN's for
     latent attention, windows and sinks (`ModelSpec.special_attention`).
     """
 
-    ampere: AttentionKernel | Literal["auto"] = "auto"
-    hopper: AttentionKernel | Literal["auto"] = "auto"
-    blackwell: AttentionKernel | Literal["auto"] = "auto"
-    cdna3: AttentionKernel | Literal["auto"] = "auto"
-    cdna4: AttentionKernel | Literal["auto"] = "auto"
+    __pydantic_extra__: dict[ArchitectureName, AttentionKernel | Literal["auto"]]
     special: AttentionKernel | Literal["auto"] = "auto"
 
     def on(self, architecture: str, *, special: bool) -> str:
@@ -169,6 +168,18 @@ class FusedAttention(Frozen):
         usual = str(getattr(self, architecture, "auto"))
         replaced = special and self.special != "auto" and usual == "flash3_or_cudnn"
         return self.special if replaced else usual
+
+
+class Launched(Frozen):
+    """What a framework's launch files are written by, and the GPUs that they start on."""
+
+    target: str = ""
+    """The launch target that writes the framework's plans; none where it is empty."""
+    cuda: str = ""
+    """Why the release that it writes for starts on NVIDIA's GPUs alone; empty where it runs on
+    AMD's too."""
+    on_amd: str = ""
+    """The profile of the framework that takes its place there."""
 
 
 class FrameworkProfile(Frozen):
@@ -179,6 +190,9 @@ class FrameworkProfile(Frozen):
     family: str = ""
     version: str
     summary: str
+    # Other words for it.
+    names: tuple[str, ...] = ()
+    launch: Launched = Launched()
     # Whether people would start a run with it today; else it accounts for published runs or texts.
     listed: bool = True
     sources: tuple[str, ...]
@@ -322,7 +336,7 @@ def _table(name: str) -> dict[str, Any]:
     parent = loads.pop("extends", None)
     if parent is None:
         return loads | {"family": name}
-    merged = _table(parent)
+    merged = _table(parent) | {"names": ()}
     for technique in loads.pop("lacks", ()):
         left = {} if technique == "*" else merged["techniques"]
         merged["techniques"] = {name: one for name, one in left.items() if name != technique}
@@ -340,3 +354,23 @@ def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and isinstance(table.get(key), dict)
     }
     return table | changes | nested
+
+
+def profile_on(profile: FrameworkProfile, gpu: str, vendor: str) -> FrameworkProfile:
+    """The profile that a job of one takes on a vendor's GPUs: itself, or that of the framework in
+    its place. UsageError where the framework has no release for them."""
+    launch = profile.launch
+    if not (launch.target and launch.cuda and vendor == "amd"):
+        return profile
+    if launch.on_amd:
+        return load_framework(launch.on_amd)
+    others = map(load_framework, framework_names())
+    fits = (
+        one.launch.on_amd or one.name
+        for one in others
+        if one.listed and one.launch.target and (one.launch.on_amd or not one.launch.cuda)
+    )
+    raise UsageError(
+        f"--framework {profile.name} does not start on {gpu}: {launch.cuda}; give --framework "
+        f"{' or '.join(dict.fromkeys(fits))}  [framework-vendor]"
+    )

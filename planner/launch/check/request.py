@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from constraints.axes import AXES
 from constraints.context_kinds import ContextKind
 from hardware.errors import HardwareError
 from hardware.files import shipped_toml
@@ -20,13 +21,13 @@ from planner.job.frameworks.profile import Tables, with_tables
 from planner.job.frameworks.techniques import TechniqueDecision
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.modules import RECOMPUTED
 from planner.job.offload import has_module
-from planner.job.recompute import MODULES
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
 from planner.launch.check.world import Started, started
 from planner.launch.read.found import Found
-from planner.predict.memory.option_changes import Setup
+from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees
 
 NO_SEQUENCE_PARALLEL = "no-sequence-parallel"
@@ -126,7 +127,7 @@ class LaunchRequest(Request):
         )
 
 
-def as_request(found: Found, gpus: str | None = None, cluster: str | None = None) -> Setup:
+def as_request(found: Found, gpus: str | None = None, cluster: str | None = None) -> Proposal:
     """The configuration that was found, on the GPUs given (`64xH100`, or a cluster's file).
 
     The result's fields are the arguments of `planner.evaluate`; whether it obeys the rules is not
@@ -147,7 +148,7 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
     world = draft.find_cluster().num_gpus
     degrees = _degrees(found, draft, world)
     gbs = found.gbs or degrees.gbs
-    return Setup(
+    return Proposal(
         _request(found, model, gpus, cluster, gbs).model_copy(
             update={"batch_ramp": found.batch_ramp, "started": use}
         ),
@@ -198,10 +199,11 @@ def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
         replicated |= dp * found.cp * found.tp > found.ep * etp
     zero = found.zero if replicated else _unreplicated_zero(found.zero, draft)
     shard = found.shard if found.shard != dp * found.cp else 0
-    return Degrees(
-        tp=found.tp, pp=found.pp, vpp=found.vpp if found.pp > 1 else 1, cp=found.cp, ep=found.ep,
-        etp=etp, dp=dp, zero=zero, mbs=found.mbs, grad_acc=grad_acc, shard=shard,
-    )  # fmt: skip
+    stated = {name: value for name, value in vars(found).items() if name in AXES}
+    return Degrees(**stated | {
+        "vpp": found.vpp if found.pp > 1 else 1, "etp": etp, "dp": dp, "zero": zero,
+        "grad_acc": grad_acc, "shard": shard,
+    })  # fmt: skip
 
 
 def _unreplicated_zero(stage: int, draft: LaunchRequest) -> int:
@@ -219,7 +221,7 @@ def canonical_mode(found: Found) -> str:
     """The recompute mode by the framework's name for its modules, where it has one."""
     profile = load_framework(found.framework)
     names = found.recompute.replace(",", "+").split("+")
-    wanted = {str(MODULES[name].name) for name in names if name in MODULES}
+    wanted = {str(RECOMPUTED[name].part.name) for name in names if name in RECOMPUTED}
     if len(wanted) == len(names):
         for mode in profile.recompute:
             if set(mode.modules) == wanted:

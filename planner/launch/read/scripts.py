@@ -12,7 +12,7 @@ from planner.launch.languages.shell import Around, Command, Script, Scripts, rea
 from planner.launch.languages.text import Files, Text, Word
 from planner.launch.read.beside import beside
 from planner.launch.read.command import LaunchCommand, hidden_program, made_launch, split_command
-from planner.launch.read.detect import file_kind
+from planner.launch.read.detect import ARGUMENTS, JOB, PLAN, SHELL, file_kind
 from planner.launch.read.embedded import embedded_environment, embedded_texts
 from planner.launch.read.found import Hints, Problem
 from planner.launch.read.limits import within_limits
@@ -23,7 +23,7 @@ from planner.launch.read.world import scheduler_variables
 
 def read_shells(read: Opened, hints: Hints) -> None:
     """Commands of all scripts, in one shell; files that they would write join the others."""
-    for path in read.of_kind("arguments"):
+    for path in read.of_kind(ARGUMENTS):
         text = _blank_comments(read.texts[path])
         read.commands.append(made_launch([Word(word, word.span()) for word in text.split()], path))
     shell = _walked(read, hints, hopeful=read.hopeful)
@@ -104,8 +104,8 @@ def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Scripts:
         with within_limits():
             return read_scripts(scripts, around, read.chosen, hopeful=hopeful)
 
-    given = read.of_kind("shell")
-    jobs = [script for path in read.of_kind("job") for script in _of_job(read.texts[path])]
+    given = read.of_kind(SHELL)
+    jobs = [script for path in read.of_kind(JOB) for script in _of_job(read.texts[path])]
     scripts = walked(given)
     # One that another starts is read there, with what it is given there, and only there.
     first = read.not_opened(given) or given
@@ -136,6 +136,6 @@ def _add_written(path: str, text: Text, read: Opened) -> None:
         kind = file_kind(path, text.value)
     except (UsageError, CannotTellError, HardwareError):
         return
-    if kind not in (None, "shell", "arguments", "plan", "job") and path not in read.kinds:
+    if kind not in (None, SHELL, ARGUMENTS, PLAN, JOB) and path not in read.kinds:
         read.kinds[path] = kind
         read.texts[path] = text

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, product
 
+from planner.cost.codes import OpKind
 from planner.job.modules import Module
 from planner.predict.ops.context import WHOLE_LAYER
-from planner.predict.ops.rows import Op, OpKind, Piece, Saved
+from planner.predict.ops.rows import Op, Piece, Saved
 
 # FLOP that take as long as moving one byte: what torch's estimator of run times compares. H100:
 # 989 TFLOP/s over 3.35 TB/s; the choice depends on it only between cheap elementwise rows.

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile
 from planner.job.frameworks.tensors import SavedTensors
 from planner.job.modules import Module
 from planner.job.specs import ModelSpec
-from planner.predict.ops.rows import Op, OpKind, ParamShard, Saved, Shard
+from planner.predict.ops.rows import Op, Saved
 
 # Any recomputation of the whole layer.
 WHOLE_LAYER = Module.FULL | Module.SELECTIVE_OP

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cost.codes import Shard
 from planner.job.modules import Module
 from planner.job.specs import LayerKind
 from planner.predict.ops.context import OpContext, norm, residual
 from planner.predict.ops.mlp import mlp_rows
 from planner.predict.ops.moe import moe_rows
-from planner.predict.ops.rows import Op, Shard
+from planner.predict.ops.rows import Op
 
 
 def ffn_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:

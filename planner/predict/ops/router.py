@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.job.specs import MoeSpec
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs, present
-from planner.predict.ops.rows import Op, OpKind, ParamShard, Saved, Shard
+from planner.predict.ops.rows import Op, Saved
 
 
 def expert_hidden(context: OpContext, moe: MoeSpec) -> float:

@@ -8,73 +8,9 @@ these rows, so they cannot disagree.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 
+from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.modules import Module
-
-
-class Shard(IntEnum):
-    """What a rank holds of a per-token quantity (tokens are already divided by cp).
-
-    t = tp degree, e = expert-tp degree.
-    """
-
-    NONE = 0  # all of it, on every tp rank
-    TP = 1  # 1/t
-    SEQUENCE = 2  # 1/t under sequence parallelism, else all of it
-    KV = 3  # 1/min(t, kv heads): key/value heads are copied when t exceeds them
-    ROUTED = 4  # a routed token at full width: e/t (gathered over expert-tp)
-    ROUTED_TP = 5  # a routed token, width split by expert-tp: 1/t
-    EXPERT_TP = 6  # a width split by expert-tp: 1/e
-
-
-class ParamShard(IntEnum):
-    """What divides a row's parameters before ZeRO does."""
-
-    NONE = 0
-    TP = 1
-    KV = 2
-    EXPERT = 3  # 1/(ep·etp), and ZeRO shards over the expert-data group
-
-
-class OpKind(IntEnum):
-    """How the time of a row is computed."""
-
-    GEMM = 0
-    GROUPED_GEMM = 1
-    ATTENTION = 2
-    MEMORY = 3
-    SCAN = 4
-
-
-class Group(IntEnum):
-    """Communication groups of the rank grid."""
-
-    TP = 0
-    CP = 1
-    EP = 2
-    ETP = 3
-
-
-class CollectiveKind(IntEnum):
-    """What the ranks of a group do; bytes are counted as each kind's docstring in cost says."""
-
-    ALL_REDUCE = 0
-    ALL_GATHER = 1
-    REDUCE_SCATTER = 2
-    ALL_TO_ALL = 3
-    RING_EXCHANGE = 4
-    HEAD_EXCHANGE = 5  # an all-to-all over all cp ranks, however attention exchanges
-
-
-class Hidden(IntEnum):
-    """What a collective may hide behind, where the framework overlaps it."""
-
-    EXPOSED = 0
-    BEHIND_GEMM = 1  # an independent GEMM of the same linear layer (backward)
-    BEHIND_ATTENTION = 2  # the attention blocks of a ring step
-    TP_OVERLAP = 3  # only with the framework's TP overlap (userbuffers, async TP)
-    EP_OVERLAP = 4  # only with the framework's expert overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +49,14 @@ class Saved:
 class Collective:
     """Traffic of one op per micro-batch: full (ungathered) bytes per token, forward and backward.
 
+    `group`: the axis whose ranks it is among (`constraints.axes.GROUPS`).
     `forward`, `backward`: how many times it happens there; recompute modes in `rerun_with` run
     the forward ones once more.
     """
 
     name: str
     kind: CollectiveKind
-    group: Group
+    group: str
     bytes_per_token: float
     forward: float
     backward: float

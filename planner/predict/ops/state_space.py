@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from planner.cost.codes import CollectiveKind, OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.job.specs import LayerKind, StateSpaceSpec
 from planner.predict.ops.attention import tp_entry, tp_exit
@@ -26,16 +27,7 @@ from planner.predict.ops.context import (
     linear_inputs,
     present,
 )
-from planner.predict.ops.rows import (
-    Collective,
-    CollectiveKind,
-    Group,
-    Op,
-    OpKind,
-    ParamShard,
-    Saved,
-    Shard,
-)
+from planner.predict.ops.rows import Collective, Op, Saved
 from planner.predict.ops.state_kept import fixed_bytes, kept_bytes
 
 # FLOP of the tensor cores in the time of one of a selective scan: its exponentials, one of nine
@@ -121,7 +113,7 @@ def _head_exchange(name: str, width: float) -> Collective:
     return Collective(
         name,
         CollectiveKind.HEAD_EXCHANGE,
-        Group.CP,
+        "cp",
         2.0 * width,
         1,
         1,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from planner.cost.codes import OpKind
 from planner.job.frameworks.profile import load_framework
 from planner.job.specs import LayerKind, ModelSpec
 from planner.predict.ops.checkpoint import stop_early, with_budget
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.layer import layer_rows
 from planner.predict.ops.offload import with_offload
-from planner.predict.ops.rows import Op, OpKind, Piece
+from planner.predict.ops.rows import Op, Piece
 from planner.predict.ops.vocab_layers import embedding_rows, head_rows, mtp_loss_rows, mtp_rows
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cost.codes import OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.predict.ops.context import OpContext, linear_inputs, norm
 from planner.predict.ops.layer import layer_rows
-from planner.predict.ops.rows import Op, OpKind, ParamShard, Saved, Shard
+from planner.predict.ops.rows import Op, Saved
 
 
 def embedding_rows(context: OpContext) -> tuple[Op, ...]:

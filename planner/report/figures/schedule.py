@@ -137,7 +137,7 @@ def _shares(plan: Plan, least: float) -> _Shares:
     slowest = max(plan.stages, key=lambda stage: stage.forward_s + stage.backward_s)
     busy_s = count * (slowest.forward_s + slowest.backward_s)
     again_s = min(time.recompute_s / (count * slowest.backward_s), 0.9)
-    again = plan.layout.stage_recomputed(plan.degrees.pp)
+    again = plan.layout.stage_recomputed
     layers = [again[stage.stage] / max(1, stage.layers) for stage in plan.stages]
     most = layers[slowest.stage] or 1.0
     recompute = tuple(again_s * share / most for share in layers)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from constraints.layout import broken_but_memory
 from planner.cost import fields as f
-from planner.predict.layouts import plan_layout
 from planner.predict.plan import Plan
 from planner.search.costed import likely_limit_bytes
 from planner.search.limit_results import Effort
@@ -68,7 +67,7 @@ class PoolChecks:
         if row is None or parts is None:
             yield "no legal configuration of the job"
             return
-        layout = plan_layout(plan)
+        layout = plan.layout
         _, ctx = pool_terms(explorer.model, explorer.costed, row, parts, explorer.limits)
         for rule in broken_but_memory(layout, ctx)[:1]:
             yield f"its layout breaks a rule: {rule}"

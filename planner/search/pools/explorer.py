@@ -22,9 +22,8 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.pool import Pool
 from planner.job.recomputation import recomputation
+from planner.predict.configuration import Configuration, even_layout, row_degrees
 from planner.predict.cost_model import CostedShapes, KernelLayout
-from planner.predict.costed_plan import row_degrees
-from planner.predict.layouts import even_layout, kernel_layout, plain_context
 from planner.search.layout_model import solve_layout
 from planner.search.limit_results import (
     TIE,
@@ -131,8 +130,8 @@ class PoolExplorer(LimitSearch):
             [share * limit for limit in self.limits],
             totals,
             self._code(row),
-            float(shape[f.SHAPE_GRAD_ACC]),
-            float(shape[f.SHAPE_VPP]),
+            float(shape[f.SHAPE["grad_acc"]]),
+            float(shape[f.SHAPE["vpp"]]),
             self.model.models[0].job_inputs.standalone_vocab,
         )
         return bound_s / float(self.gbs[row])
@@ -166,9 +165,9 @@ class PoolExplorer(LimitSearch):
         slowest = float(totals @ seconds[0]) / float((stages / ratios).sum())
         total = float(totals @ seconds.min(axis=0))
         shape = self.costed.parts[0].shapes[row]
-        share = 1.0 / float(shape[f.SHAPE_VPP])
+        share = 1.0 / float(shape[f.SHAPE["vpp"]])
         fixed = max(float(part.steps[row, f.STEP_HOST]) for part in self.costed.parts)
-        return (float(shape[f.SHAPE_GRAD_ACC]) - share) * slowest + share * total + fixed
+        return (float(shape[f.SHAPE["grad_acc"]]) - share) * slowest + share * total + fixed
 
     def _recomputes_all(self, row: int) -> bool:
         return self._recomputations[int(self.columns["recompute"][row])] == "all"
@@ -312,10 +311,8 @@ class PoolExplorer(LimitSearch):
 
     def kernel_layout(self, row: int, layout: Layout) -> KernelLayout:
         """Counts of pieces per stage."""
-        job = self.model.jobs[0]
-        mode = job.recompute[int(self.columns["recompute"][row])]
-        ctx = plain_context(job, layout.pp, layout.vpp, mode)
-        return kernel_layout(self.model.models[0], layout, ctx)
+        configuration = Configuration.of_row(self.model.jobs[0], self.columns, row, layout)
+        return configuration.kernel_layout(self.model.models[0])
 
     def fitting(self) -> int:
         """Shapes whose even layout fits in some order."""
@@ -361,7 +358,6 @@ def _by_time(point: PoolPoint) -> tuple[float, float, int]:
 def piece_seconds(part: CostedShapes, row: int, recomputes: bool) -> Array:
     """Seconds of one micro-batch in each piece of a shape, exposed traffic included."""
     costs = part.piece_costs(row)
-    passes = [f.PIECE_FORWARD, f.PIECE_BACKWARD, *([f.PIECE_RECOMPUTE] if recomputes else [])]
-    columns = [first + offset for first in passes for offset in range(4)]
+    columns = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS, *(f.RECOMPUTE_COLUMNS * recomputes)]
     seconds: Array = costs[:, columns].sum(axis=1)
     return seconds

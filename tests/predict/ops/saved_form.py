@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from planner.cost.codes import Shard
 from planner.job.modules import Module
-from planner.predict.ops.rows import Piece, Saved, Shard
+from planner.predict.ops.rows import Piece, Saved
 
 
 def share(shard: Shard, tp: int, sequence_parallel: bool, kv_heads: int) -> float:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.cost.codes import OpKind, Shard
 from planner.predict.memory.serving.deployment import Deployment, layer_piece
-from planner.predict.ops.rows import Op, OpKind, Shard
+from planner.predict.ops.rows import Op
 
 _ELEMENT_BYTES = 2.0
 # Hidden state and residual: fused norms carry both through the layers.

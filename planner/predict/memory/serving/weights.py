@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from planner.cost.codes import OpKind, ParamShard
 from planner.predict.memory.serving.deployment import Deployment, layer_piece
-from planner.predict.ops.rows import Op, OpKind, ParamShard, Piece
+from planner.predict.ops.rows import Op, Piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,68 @@
+"""Numbers that stand for words in the columns of the op table.
+
+Compiled code reads a member as a plain number (`planner.cost._compiler`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from constraints.axes import GROUPS
+
+# Communication groups that have a form of their own: places in `constraints.axes.GROUPS`.
+GROUP_TP, GROUP_CP, GROUP_EP = map(GROUPS.index, ("tp", "cp", "ep"))
+
+
+class Shard(IntEnum):
+    """What a rank holds of a per-token quantity (tokens are already divided by cp).
+
+    t = tp degree, e = expert-tp degree.
+    """
+
+    NONE = 0  # all of it, on every tp rank
+    TP = 1  # 1/t
+    SEQUENCE = 2  # 1/t under sequence parallelism, else all of it
+    KV = 3  # 1/min(t, kv heads): key/value heads are copied when t exceeds them
+    ROUTED = 4  # a routed token at full width: e/t (gathered over expert-tp)
+    ROUTED_TP = 5  # a routed token, width split by expert-tp: 1/t
+    EXPERT_TP = 6  # a width split by expert-tp: 1/e
+
+
+class ParamShard(IntEnum):
+    """What divides a row's parameters before ZeRO does."""
+
+    NONE = 0
+    TP = 1
+    KV = 2
+    EXPERT = 3  # 1/(ep·etp), and ZeRO shards over the expert-data group
+
+
+class OpKind(IntEnum):
+    """How the time of a row is computed."""
+
+    GEMM = 0
+    GROUPED_GEMM = 1
+    ATTENTION = 2
+    MEMORY = 3
+    SCAN = 4
+
+
+class CollectiveKind(IntEnum):
+    """What the ranks of a group do; bytes are counted as each kind's docstring in cost says."""
+
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    REDUCE_SCATTER = 2
+    ALL_TO_ALL = 3
+    RING_EXCHANGE = 4
+    HEAD_EXCHANGE = 5  # an all-to-all over all cp ranks, however attention exchanges
+
+
+class Hidden(IntEnum):
+    """What a collective may hide behind, where the framework overlaps it."""
+
+    EXPOSED = 0
+    BEHIND_GEMM = 1  # an independent GEMM of the same linear layer (backward)
+    BEHIND_ATTENTION = 2  # the attention blocks of a ring step
+    TP_OVERLAP = 3  # only with the framework's TP overlap (userbuffers, async TP)
+    EP_OVERLAP = 4  # only with the framework's expert overlap

@@ -1,0 +1,117 @@
+"""Megatron-LM flags in titled groups: how a writer collects them, how they become `argv`, and those
+that say where the layers live: none, first and last counts, or a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from constraints.rule import Layout
+from planner.launch.options import MEGATRON, MEGATRON_LAYOUT
+from planner.predict.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One option with its values; no value for a switch."""
+
+    name: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FlagGroup:
+    """Flags that belong together, under the comment `title`."""
+
+    title: str
+    flags: tuple[Flag, ...]
+
+
+def flag(name: str, *values: object) -> Flag:
+    """`--name value...`; numbers become text."""
+    return Flag(name, tuple(str(value) for value in values))
+
+
+def switches(*named: tuple[str, bool]) -> tuple[Flag, ...]:
+    """The switches whose condition holds."""
+    return tuple(Flag(name) for name, wanted in named if wanted)
+
+
+def from_text(text: str) -> tuple[Flag, ...]:
+    """Flags of a profile's template, as `--recompute-modules mlp moe_act`."""
+    flags: list[Flag] = []
+    for word in text.split():
+        if word.startswith("--"):
+            flags.append(Flag(word))
+        elif flags:
+            flags[-1] = Flag(flags[-1].name, (*flags[-1].values, word))
+    return tuple(flags)
+
+
+def as_argv(groups: Iterable[FlagGroup]) -> tuple[tuple[str, ...], Mapping[int, str]]:
+    """All words in order, and the index of each group's first word with its title."""
+    words: list[str] = []
+    comments: dict[int, str] = {}
+    for group in groups:
+        if group.flags:
+            comments[len(words)] = group.title
+        for flag in group.flags:
+            words += [flag.name, *flag.values]
+    return tuple(words), comments
+
+
+def layout_flags(layout: Layout, mtp_layers: int) -> tuple[Flag, ...]:
+    """The shortest spelling that gives every block its layers.
+
+    Even blocks need no flag, or the layers of a virtual stage; stages that differ only at the
+    ends their counts; everything else the layout string.
+    """
+    blocks = layout.block_layers
+    vpp = layout.vpp
+    if layout.pp == 1:
+        return ()
+    if layout.is_even and blocks[0] > 0:
+        return (flag(MEGATRON_LAYOUT["chunk-layers"].key, blocks[0]),) if vpp > 1 else ()
+    if vpp == 1 and _only_edge_stages_differ(blocks):
+        return (
+            flag(MEGATRON_LAYOUT["first-layers"].key, blocks[0]),
+            flag(MEGATRON_LAYOUT["last-layers"].key, blocks[-1]),
+        )
+    text = layout_text(blocks, mtp_layers, layout.mtp_standalone)
+    return (flag(MEGATRON_LAYOUT["blocks"].key, text),)
+
+
+def _only_edge_stages_differ(blocks: tuple[int, ...]) -> bool:
+    """Whether all stages between the first and the last hold the same, and none is empty."""
+    return len(blocks) > 2 and len(set(blocks[1:-1])) == 1 and min(blocks) > 0
+
+
+def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool = False) -> str:
+    """`Et*19|(t*20|)*2t*21L`: E embedding, t a layer, m multi-token prediction, L head and loss.
+
+    `mtp_standalone`: m in the block before the last, as in `Et*30|t*31m|L`. One entry a block in
+    pipeline order: block b is chunk b // pp of stage b mod pp. Repeats in brackets are unrolled
+    before those of a letter (`PipelineParallelLayerLayout`).
+    """
+    texts = [("t" * count if count < 3 else f"t*{count}") for count in blocks]
+    texts[0] = "E" + texts[0]
+    texts[-2 if mtp_standalone else -1] += "m" * mtp_layers
+    texts[-1] += "L"
+    parts: list[str] = []
+    for text, run in groupby(texts[:-1]):
+        count = len(list(run))
+        parts.append(f"{text}|" if count == 1 else f"({text}|)*{count}")
+    return "".join(parts) + texts[-1]
+
+
+# In place of --global-batch-size. `--rampup-batch-size` is ignored by megatron-core 0.19.2
+# (core/num_microbatches_calculator.py, init_num_microbatches_calculator).
+SCHEDULE = MEGATRON["batch_ramp"].key
+
+
+def schedule_flag(plan: Plan) -> Flag:
+    """`0:768,250000000000:1536`: from how many tokens on which batch, in sequences."""
+    starts = (0, *(batch.until_tokens for batch in plan.ramp))
+    sizes = (*(batch.gbs for batch in plan.ramp), plan.gbs)
+    return flag(SCHEDULE, ",".join(f"{at}:{gbs}" for at, gbs in zip(starts, sizes, strict=True)))

@@ -1,0 +1,273 @@
+"""The cost of one configuration that is given, once every rule allows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from constraints.rule import Layout
+from planner.job.bounds import MOST_SEQUENCES
+from planner.job.errors import UsageError
+from planner.job.frameworks import RecomputeMode, load_framework
+from planner.job.job import Job
+from planner.job.quantities import run_lengths
+from planner.job.recomputation import layer_modes
+from planner.job.recompute import Recomputed, demand_parts
+from planner.job.request import Request
+from planner.predict.altered_model import AlteredModel, Factors
+from planner.predict.configuration import Configuration, in_mode
+from planner.predict.costed_plan import configured_plan
+from planner.predict.decided import decided_request
+from planner.predict.layout_wording import layout_problems
+from planner.predict.plan import Degrees, Plan
+from planner.predict.shapes import broken_rules
+
+# `64x`, or `8x8x` of nodes and the GPUs of one.
+_COUNTED = re.compile(r"^\d+x(?:\d+x)?")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration as someone proposes it, legal or not; `resolve` makes the `Configuration`.
+
+    `block_layers`: layers of each block in pipeline order (None: as the framework splits them).
+    `recomputed`: layers of each stage that recompute, or those of each mode (None: all, unless the
+    mode is `none`). `mtp_standalone`: multi-token prediction in the block before the last.
+    """
+
+    request: Request
+    degrees: Degrees
+    recompute: str = "none"
+    block_layers: tuple[int, ...] | None = None
+    recomputed: Recomputed | None = None
+    mtp_standalone: bool = False
+
+    @classmethod
+    def of_plan(cls, request: Request, plan: Plan) -> Proposal:
+        """The configuration of a plan of a search, on the GPUs that it uses."""
+        decided = decided_request(request, plan)
+        used = plan.degrees.gpus
+        if decided.find_cluster().num_gpus != used:
+            shape = _COUNTED.sub("", decided.gpus or f"1x{decided.cluster}")
+            decided = decided.model_copy(update={"gpus": f"{used}x{shape}", "cluster": None})
+        layout = plan.layout
+        block = request.find_framework().recompute_mode(plan.recompute).block
+        return cls(
+            decided,
+            plan.degrees,
+            plan.recompute,
+            layout.block_layers,
+            None if block or not layout.recomputed else layout.recomputed,
+            layout.mtp_standalone,
+        )
+
+    def resolve(self) -> Configuration:
+        """The configuration. UsageError names every rule that it breaks."""
+        demand_range(self.degrees)
+        return self.of(self.request.resolve())
+
+    def of(self, job: Job) -> Configuration:
+        """The same configuration of a job, the resolved request or one like it. UsageError."""
+        demand_range(self.degrees)
+        further = self.recomputed if isinstance(self.recomputed, Mapping) else ()
+        modes = map(job.framework.recompute_mode, (self.recompute, *further))
+        job = replace(job, recompute=tuple(dict.fromkeys(modes)))
+        _demand_degrees(job, self.degrees)
+        even = Configuration.even(
+            job, self.degrees, self.recompute, mtp_standalone=self.mtp_standalone
+        )
+        even = replace(even, job=job)
+        return _demand_layout(replace(even, layout=self._layout(even)))
+
+    def plan(self) -> Plan:
+        """Its memory and time. UsageError names every rule that it breaks."""
+        return evaluated(self.resolve())
+
+    def changed(
+        self,
+        request: Mapping[str, Any],
+        degrees: Degrees,
+        recompute: str | None = None,
+        recomputed: Recomputed | None = None,
+    ) -> Proposal:
+        """With other fields of the request, other degrees and, if one is given, another recompute
+        mode; layers are given anew, or lie evenly, where the pipeline has other blocks."""
+        same = degrees.pp == self.degrees.pp
+        same_blocks = same and degrees.vpp == self.degrees.vpp
+        again = self.recomputed if recompute is None else recomputed
+        return Proposal(
+            self.request.model_copy(update=dict(request)),
+            degrees,
+            self.recompute if recompute is None else recompute,
+            self.block_layers if same_blocks else None,
+            again if same else None,
+            self.mtp_standalone and same,
+        )
+
+    def _layout(self, even: Configuration) -> Layout:
+        """The layout that was given, completed."""
+        degrees, mode, layout = self.degrees, even.mode, even.layout
+        if self.block_layers is not None:
+            _demand_blocks(self.block_layers, degrees)
+            layout = replace(layout, block_layers=tuple(self.block_layers))
+        if mode.block and self.recomputed is not None:
+            raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
+        if self.recomputed is None:
+            again = _all_layers(layout, mode)
+        else:
+            given = self.recomputed
+            again = given if isinstance(given, Mapping) else {mode.name: given}
+        for counts in again.values():
+            _demand_length("recomputed", tuple(counts), degrees.pp, "pp stages")
+        find = even.job.framework.recompute_mode
+        named = {find(name).name: tuple(counts) for name, counts in again.items()}
+        modes = (one.name for one in even.job.recompute)
+        rows = {name: named[name] for name in modes if any(named.get(name, ()))}
+        return replace(layout, recomputed=rows)
+
+
+def evaluate(
+    request: Request,
+    degrees: Degrees,
+    recompute: str = "none",
+    block_layers: Sequence[int] | None = None,
+    recomputed: Recomputed | None = None,
+    mtp_standalone: bool = False,
+) -> Plan:
+    """Cost one given configuration, without searching.
+
+    `block_layers`: layers of each block in pipeline order (default: even). `recomputed`: layers
+    of each stage that recompute, or those of each mode (default: all, unless the mode is `none`).
+    `mtp_standalone`: multi-token prediction in the block before the last. The plan may not fit:
+    read `fits`. Without `request.cp_comm_type` context parallelism exchanges as is fastest, as in
+    a search. UsageError names every rule that the configuration breaks.
+    """
+    blocks = None if block_layers is None else tuple(block_layers)
+    return Proposal(request, degrees, recompute, blocks, recomputed, mtp_standalone).plan()
+
+
+def evaluated(configuration: Configuration, factors: Factors | None = None) -> Plan:
+    """What a legal configuration costs; `factors`: on numbers of the cost core."""
+    model = AlteredModel(configuration.job, factors or {}, compiled=False)
+    return configured_plan(configuration, model, "evaluated")
+
+
+def checked(configuration: Configuration) -> Configuration:
+    """The configuration. UsageError if it breaks a rule."""
+    demand_range(configuration.degrees)
+    _demand_degrees(configuration.job, configuration.degrees)
+    return _demand_layout(configuration)
+
+
+def demand_range(degrees: Degrees) -> None:
+    """UsageError if a product of degrees would leave 64-bit integers."""
+    for what, number in (("GPUs", degrees.gpus), ("sequences a step", degrees.gbs)):
+        if number > MOST_SEQUENCES:
+            raise UsageError(
+                f"these degrees make {number:,} {what}, beyond 64-bit integers once they are "
+                f"multiplied; give at most {MOST_SEQUENCES:,}"
+            )
+
+
+def _nearest_batch(job: Job, degrees: Degrees) -> str:
+    step, gbs = degrees.mbs * degrees.dp, job.batch.sequences
+    nearest = max(1, round(gbs / step)) * step
+    mbs = next((n for n in range(degrees.mbs, 0, -1) if gbs % (n * degrees.dp) == 0), None)
+    other = "" if mbs is None or mbs == degrees.mbs else f", or --mbs {mbs}"
+    return f": mbs·dp is {degrees.mbs}·{degrees.dp} = {step}; give --gbs {nearest:.0f}{other}"
+
+
+def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
+    for technique in job.framework.techniques:
+        other_profile = technique.profile and load_framework(technique.profile)
+        if other_profile and degrees.zero in other_profile.parallelism.zero_stages:
+            return f": --with {technique.name} has {degrees.zero}"
+    return ""
+
+
+def _whole_experts(job: Job, degrees: Degrees) -> str:
+    """etp 1, where that is legal and the degree is only the framework's default."""
+    usual = job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep)
+    stage = degrees.dp * degrees.cp * degrees.tp
+    if degrees.etp != usual or usual == 1 or stage % degrees.ep:
+        return ""
+    return f": without --etp {job.framework.name} takes etp = tp = {usual}; give --etp 1"
+
+
+# The nearest fix of a broken rule, where the degrees tell it.
+_FIXES = {
+    "batch-size": _nearest_batch,
+    "zero-stage-offered": _technique_with_zero_stage,
+    "experts-fill-stage": _whole_experts,
+    "expert-ffn-by-etp": _whole_experts,
+}
+
+
+def _broken(job: Job, degrees: Degrees) -> list[str]:
+    """What each rule that degrees break demands, with its nearest fix."""
+    return [
+        text + (_FIXES[rule](job, degrees) if rule in _FIXES else "")
+        for rule, text in broken_rules(job, degrees).items()
+    ]
+
+
+def _demand_degrees(job: Job, degrees: Degrees) -> None:
+    """UsageError if the degrees or the job's recompute modes break a rule."""
+    for mode in job.recompute:
+        demand_parts(mode, job.model)
+    if broken := _broken(job, degrees):
+        raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
+
+
+def _demand_layout(configuration: Configuration) -> Configuration:
+    """The configuration. UsageError if the framework cannot have its layout."""
+    _demand_blocks(configuration.layout.block_layers, configuration.degrees)
+    _demand_mix(configuration.job)
+    _demand_checkpoints(configuration)
+    if broken := layout_problems(configuration):
+        raise UsageError("\n".join(broken))
+    return configuration
+
+
+def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
+    """All layers in a mode, or as many of each block (model chunk) as it says."""
+    whole = in_mode(layout, mode).recomputed
+    if not mode.block:
+        return whole
+    return {mode.name: layout.per_stage([min(mode.block, n) for n in layout.block_layers])}
+
+
+def _demand_mix(job: Job) -> None:
+    """UsageError if the framework cannot give single layers all modes of a job."""
+    if len(job.recompute) in (1, len(layer_modes(job, job.recompute[0]))):
+        return
+    names = ", ".join(mode.name for mode in job.recompute)
+    raise UsageError(
+        f"recompute modes {names} in one plan: {job.framework.name} takes one mode for all layers; "
+        "llm-foundry can mix, with full as the first mode  [recompute-expressible]"
+    )
+
+
+def _demand_checkpoints(configuration: Configuration) -> None:
+    """UsageError if a checkpoint would hold more layers than a block has."""
+    span, least = configuration.mode.span, min(configuration.layout.block_layers, default=0)
+    if span > 1 and span > least:
+        raise UsageError(
+            f"--recompute full:uniform={span}: a block of the pipeline holds {least} layers, and "
+            f"a checkpoint no more than that; give uniform={max(1, least)} or less  "
+            "[recompute-uniform]"
+        )
+
+
+def _demand_blocks(layers: tuple[int, ...], degrees: Degrees) -> None:
+    _demand_length("layers per block", layers, degrees.pp * degrees.vpp, "pp·vpp blocks")
+
+
+def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) -> None:
+    if len(given) != wanted or min(given) < 0:
+        raise UsageError(
+            f"{name} {run_lengths(given)}: give {wanted} numbers of layers, one for each of the "
+            f"{what}"
+        )
