@@ -3,7 +3,6 @@ a plan made ready for one framework."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,13 +11,12 @@ from hardware.plain_text import demand_plain
 from planner._version import __version__
 from planner.job.errors import UsageError
 from planner.job.frameworks import RecomputeMode, load_framework
-from planner.job.frameworks.names import target_of_profile
-from planner.job.frameworks.targets import TARGETS, Target
 from planner.job.job import Job
 from planner.job.models.catalog import catalog_name
 from planner.job.optimizers import check_optimizer
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal, Writer
+from planner.launch.registry import Target, module_of, target_of_profile, targets
 from planner.predict.command_line import search_command
 from planner.predict.configuration import Configuration
 from planner.predict.decided import decided_job, decided_request
@@ -32,23 +30,24 @@ from planner.search.result import Counts, SearchResult
 
 def writer_of(target: Target) -> Writer:
     """The module that writes for a target, imported now."""
-    return cast(Writer, importlib.import_module(f"planner.launch.{target.module}"))
+    return cast(Writer, module_of(target.dialect, target.writer))
 
 
 def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
     """What a target cannot express of a job, and whether it starts on the job's GPUs."""
-    gpu = job.cluster.gpu
-    if target.cuda and gpu.vendor != "nvidia":
+    gpu, launch = job.cluster.gpu, load_framework(target.profile).launch
+    if launch.cuda and gpu.vendor != "nvidia":
+        others = (one for one in targets().values() if not load_framework(one.profile).launch.cuda)
         yield Refusal(
-            f"{target.name} does not start on {gpu.name}: {target.cuda}",
-            "--framework torchtitan, deepspeed or accelerate",
+            f"{target.name} does not start on {gpu.name}: {launch.cuda}",
+            "--framework " + " or ".join(one.name for one in others),
         )
     yield from writer_of(target).job_refusals(job)
 
 
 def refusals_of(launch: Launch) -> Iterator[Refusal]:
     """What a launch's framework cannot express of its job and its plan; none if all of it."""
-    target = TARGETS[launch.target]
+    target = targets()[launch.target]
     yield from job_refusals(target, launch.job)
     yield from writer_of(target).plan_refusals(launch)
 
@@ -64,14 +63,15 @@ def job_launch_note(job: Job) -> str | None:
     if target is None or not refusals:
         return None
     reasons = "; ".join(f"{refusal.reason} (nearest: {refusal.nearest})" for refusal in refusals)
-    able = dict.fromkeys(target.profile for target in TARGETS.values() if _launches(target, job))
+    able = dict.fromkeys(target.profile for target in targets().values() if _launches(target, job))
     others = f". Frameworks that launch it: {', '.join(able)}" if able else ""
     return f"planner launch writes none of these plans for {target.name}: {reasons}{others}"
 
 
 def _in_whose_place(profile: str) -> Target | None:
     """The target of the framework that a profile stands for on AMD's GPUs."""
-    return next((target for target in TARGETS.values() if target.on_amd == profile), None)
+    profiles = ((one, load_framework(one.profile)) for one in targets().values())
+    return next((one for one, usual in profiles if usual.launch.on_amd == profile), None)
 
 
 def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:
@@ -215,7 +215,7 @@ def _sentence(error: UsageError) -> str:
 
 def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
     """The request under the target's profile, without limits and with the plan's own batch."""
-    same = request.framework in (target.profile, *target.variants)
+    same = load_framework(request.framework).launch.target == target.name
     changes: dict[str, object] = {
         "framework": request.framework if same else target.profile,
         "gbs": plan.gbs,

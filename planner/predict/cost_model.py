@@ -6,7 +6,7 @@ moves numbers between named columns and its arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from constraints.axes import AXES, EXPERTS, GROUPS, OF_LAYER, OF_STEP, WORLD, product_of, within
 from constraints.context_exchange import IMPOSSIBLE, inner_ranks
 from constraints.context_kinds import ContextKind
 from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
 from planner.cost._entry import Entry
+from planner.cost._jit import as_records
 from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.layout import usual_counts
@@ -49,8 +51,8 @@ Columns = Mapping[str, NDArray[np.int64]]
 class CostedShapes:
     """Costs of shapes in their even layouts.
 
-    `steps[row, STEP_*]` per shape; `costs[key, piece, PIECE_*]` per distinct key, and
-    `keys`, `shapes` the tables they were computed from (`shapes[:, SHAPE_KEY]` links them).
+    `steps[row, STEP_*]` per shape; `costs[key, machine, piece, PIECE_*]` per distinct key, and
+    `keys`, `shapes` the tables they were computed from (column `key` of the shapes links them).
     """
 
     steps: Array
@@ -58,15 +60,15 @@ class CostedShapes:
     keys: Array
     costs: Array
 
-    def piece_costs(self, row: int) -> Array:
-        """Piece costs [pieces, PIECE_COLUMNS] of one shape: what CP-SAT reads."""
-        key = int(self.shapes[row, f.SHAPE_KEY])
-        values: Array = self.costs[key]
+    def piece_costs(self, row: int, machine: int = 0) -> Array:
+        """Piece costs [pieces, PIECE_COLUMNS] of one shape on a machine: what CP-SAT reads."""
+        key = int(self.shapes[row, f.SHAPE["key"]])
+        values: Array = self.costs[key, machine]
         return values
 
     def exchange(self, row: int) -> int:
         """Ranks of a shape that exchange heads in context parallelism (`KEY_EXCHANGE`)."""
-        return int(self.keys[int(self.shapes[row, f.SHAPE_KEY]), f.KEY_EXCHANGE])
+        return int(self.keys[int(self.shapes[row, f.SHAPE["key"]]), f.KEY["exchange"]])
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,9 @@ class KernelLayout:
 
 @dataclass(frozen=True)
 class LayoutInputs:
-    """What the core costs a layout from: a row of the shape table and of the key table, costs of
-    the pieces, how many of them each stage has, and what they are told of job and framework."""
+    """What the core costs a layout from on one machine: a row of the shape table and of the key
+    table, costs of the pieces, how many of them each stage has, and what they are told of job and
+    framework."""
 
     shape: Array
     key: Array
@@ -94,12 +97,14 @@ class LayoutInputs:
     framework: FrameworkInputs
 
 
-def work_arrays(pieces: int, stages: int) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
+def work_arrays(
+    pieces: int, stages: int, machines: int = 1
+) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
     """Where `cost_shapes` works: layouts, groups of stages, traffic of pieces, stages."""
     return (
         np.zeros((3, pieces, stages)),
         np.zeros(stages, GROUP_ROW),
-        np.zeros(pieces, TRAFFIC_ROW),
+        np.zeros((machines, pieces), TRAFFIC_ROW),
         np.zeros((stages, f.STAGE_COLUMNS)),
     )
 
@@ -107,26 +112,39 @@ def work_arrays(pieces: int, stages: int) -> tuple[Array, NDArray[Any], NDArray[
 def laid_out(shape: Array, mtp_standalone: bool) -> Array:
     """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
     one_shape = shape.copy()
-    one_shape[f.SHAPE_MTP_STANDALONE] = float(mtp_standalone)
+    one_shape[f.SHAPE["mtp_standalone"]] = float(mtp_standalone)
     return one_shape
 
 
+def with_ranks(table: Array) -> Array:
+    """The key table of its first columns, with the ranks that follow from the degrees."""
+    keys = np.zeros((len(table), f.KEY_COLUMNS))
+    keys[:, : table.shape[1]] = table
+    degrees = {axis: keys[:, f.KEY[axis]] for axis in OF_LAYER}
+    keys[:, f.KEY["inner_ranks"]] = product_of(set(WORLD) & set(OF_LAYER), degrees)
+    keys[:, f.KEY["expert_ranks"]] = product_of(EXPERTS, degrees)
+    for place, axis in enumerate(GROUPS):
+        keys[:, f.KEY["ranks"] + place] = degrees[axis]
+        keys[:, f.KEY["stride"] + place] = product_of(within(axis), degrees)
+    return keys
+
+
 def fill_groups(shapes: Array, keys: Array) -> None:
-    """Fill the groups that shard parameters: SHAPE_SHARDS, _EXPERT_SHARDS, _REPLICAS.
+    """Fill the groups that shard parameters: columns `shards`, `expert_shards`, `replicas`.
 
     Dense parameters are divided over all of dp·cp, experts over edp = dp·cp·tp/(ep·etp), or under
-    hybrid sharding (HSDP, `SHAPE_SHARD` ranks) over that part of them that holds one replica,
+    hybrid sharding (HSDP, `shard` ranks) over that part of them that holds one replica,
     neighbours in rank order.
     """
-    key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
-    ranks = shapes[:, f.SHAPE_DP] * key[:, f.KEY_CP]
-    expert_ranks = ranks * key[:, f.KEY_TP] / (key[:, f.KEY_EP] * key[:, f.KEY_ETP])
-    shard = shapes[:, f.SHAPE_SHARD]
-    hybrid = (shard > 0.0) & (shapes[:, f.SHAPE_ZERO] > 0.0)
+    key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
+    ranks = shapes[:, f.SHAPE["dp"]] * key[:, f.KEY["cp"]]
+    expert_ranks = ranks * key[:, f.KEY["tp"]] / key[:, f.KEY["expert_ranks"]]
+    shard = shapes[:, f.SHAPE["shard"]]
+    hybrid = (shard > 0.0) & (shapes[:, f.SHAPE["zero"]] > 0.0)
     replicas = np.where(hybrid, ranks / np.maximum(shard, 1.0), 1.0)
-    shapes[:, f.SHAPE_REPLICAS] = replicas
-    shapes[:, f.SHAPE_SHARDS] = ranks / replicas
-    shapes[:, f.SHAPE_EXPERT_SHARDS] = np.maximum(1.0, np.maximum(1.0, expert_ranks) / replicas)
+    shapes[:, f.SHAPE["replicas"]] = replicas
+    shapes[:, f.SHAPE["shards"]] = ranks / replicas
+    shapes[:, f.SHAPE["expert_shards"]] = np.maximum(1.0, np.maximum(1.0, expert_ranks) / replicas)
 
 
 def numbered(table: Array) -> NDArray[np.int64]:
@@ -152,20 +170,15 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 
 
 def fill_frames(shapes: Array, keys: Array) -> None:
-    """Fill SHAPE_FRAME: which shapes differ in micro-batch and recompute mode alone, apart from
+    """Fill column `frame`: which shapes differ in micro-batch and recompute mode alone, apart from
     those of one micro-batch a step; in order of their layouts."""
-    key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
-    degrees = [f.KEY_TP, f.KEY_CP, f.KEY_EP, f.KEY_ETP]
-    grid = [
-        f.SHAPE_PP,
-        f.SHAPE_VPP,
-        f.SHAPE_DP,
-        f.SHAPE_ZERO,
-        f.SHAPE_SHARD,
-        f.SHAPE_MTP_STANDALONE,
-    ]
-    alone = shapes[:, f.SHAPE_GRAD_ACC] == 1.0
-    shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([shapes[:, grid], key[:, degrees], alone]))
+    key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
+    degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]
+    grid = [f.SHAPE[name] for name in (*OF_STEP, "mtp_standalone", "place") if name != "grad_acc"]
+    alone = shapes[:, f.SHAPE["grad_acc"]] == 1.0
+    shapes[:, f.SHAPE["frame"]] = numbered(
+        np.column_stack([shapes[:, grid], key[:, degrees], alone])
+    )
 
 
 class CostModel:
@@ -177,6 +190,11 @@ class CostModel:
 
     def __init__(self, job: Job, *, compiled: bool = True) -> None:
         self.job, self.compiled = job, compiled
+
+    @cached_property
+    def machines(self) -> tuple[CostModel, ...]:
+        """The cost model of each machine that the job's pipeline stages are on, alone."""
+        return (self,)
 
     def of(self, job: Job) -> CostModel:
         """The model of another job on the same hardware."""
@@ -249,8 +267,29 @@ class CostModel:
 
     @property
     def inputs(self) -> tuple[JobInputs, FrameworkInputs, GpuInputs, NDArray[Any]]:
-        """What every function of the compiled core is told of the job."""
+        """What a function of the compiled core is told of the job that is about one machine."""
         return self.job_inputs, self.framework_inputs, self.gpu_inputs, self.network
+
+    @cached_property
+    def machine_inputs(self) -> tuple[NDArray[Any], ...]:
+        """What a function of the compiled core is told that is about all machines: frameworks,
+        GPUs and networks of each, and where stages are."""
+        return (
+            as_records([machine.framework_inputs for machine in self.machines]),
+            as_records([machine.gpu_inputs for machine in self.machines]),
+            np.stack([machine.network for machine in self.machines]),
+            self.places,
+        )
+
+    @cached_property
+    def places(self) -> Array:
+        """Rows of the machine of each stage (column `place`)."""
+        return np.zeros((1, self.job.cluster.num_gpus))
+
+    def place(self, costed: CostedShapes, row: int) -> list[int]:
+        """The machine of each stage of a shape."""
+        stages = self.places[int(costed.shapes[row, f.SHAPE["place"]])]
+        return [int(at) for at in stages[: int(costed.shapes[row, f.SHAPE["pp"]])]]
 
     @cached_property
     def prefix(self) -> Array:
@@ -263,20 +302,22 @@ class CostModel:
         return cost_tables.piece_totals(self.job.model, len(self.pieces))
 
     def cost_shapes(self, columns: Columns) -> CostedShapes:
-        """Cost every shape (columns tp cp ep etp dp pp vpp zero mbs grad_acc recompute, shard).
+        """Cost every shape (a column for each axis, and `recompute`).
 
         `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
         """
         price_shapes = self.price_shapes(columns)
-        order = np.argsort(price_shapes.shapes[:, f.SHAPE_FRAME], kind="stable").astype(np.float64)
-        most = int(price_shapes.shapes[:, f.SHAPE_PP].max(initial=1.0))
+        order = np.argsort(price_shapes.shapes[:, f.SHAPE["frame"]], kind="stable").astype(
+            np.float64
+        )
+        most = int(price_shapes.shapes[:, f.SHAPE["pp"]].max(initial=1.0))
 
         def cost(part: slice) -> None:
-            *space, stages = work_arrays(len(self.pieces), most)
+            *space, stages = work_arrays(len(self.pieces), most, len(self.machines))
             self.run(
                 compiled.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
-                price_shapes.costs, self.prefix,
-                self.totals, *self.inputs, False, *space, price_shapes.steps, stages,
+                price_shapes.costs, self.prefix, self.totals, self.job_inputs,
+                *self.machine_inputs, False, *space, price_shapes.steps, stages,
             )  # fmt: skip
 
         in_threads(cost, len(order))
@@ -286,19 +327,13 @@ class CostModel:
         """Shapes and the costs of their pieces; their steps are zero."""
         keys, key_of_shape = self._keys(columns)
         keys, costs = self._exchanged(keys)
-        shapes = np.empty((len(key_of_shape), f.SHAPE_COLUMNS))
-        shapes[:, f.SHAPE_KEY] = key_of_shape
-        for column, name in (
-            (f.SHAPE_DP, "dp"),
-            (f.SHAPE_PP, "pp"),
-            (f.SHAPE_VPP, "vpp"),
-            (f.SHAPE_ZERO, "zero"),
-            (f.SHAPE_GRAD_ACC, "grad_acc"),
-        ):
-            shapes[:, column] = columns[name]
-        shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
-        shapes[:, f.SHAPE_MTP_STANDALONE] = 0.0
-        shapes[:, f.SHAPE_LEARNT] = self.learnt_logs(columns)
+        shapes = np.empty((len(key_of_shape), len(f.SHAPE)))
+        shapes[:, f.SHAPE["key"]] = key_of_shape
+        for axis in OF_STEP:
+            shapes[:, f.SHAPE[axis]] = columns.get(axis, AXES[axis].least)
+        shapes[:, f.SHAPE["mtp_standalone"]] = 0.0
+        shapes[:, f.SHAPE["learnt"]] = self.learnt_logs(columns)
+        shapes[:, f.SHAPE["place"]] = columns.get("place", 0)
         fill_groups(shapes, keys)
         fill_frames(shapes, keys)
         steps = np.zeros((len(shapes), f.STEP_COLUMNS))
@@ -315,11 +350,7 @@ class CostModel:
         slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
         table = np.column_stack(
             [
-                columns["tp"],
-                columns["cp"],
-                columns["ep"],
-                columns["etp"],
-                columns["mbs"],
+                *(columns[axis] for axis in OF_LAYER),
                 modes[columns["recompute"]],
                 (columns["pp"] > 1) & slowed,
                 np.ones(len(columns["tp"])),
@@ -329,7 +360,7 @@ class CostModel:
         ).astype(np.float64)
         codes = numbered(table)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        return np.ascontiguousarray(table[first]), inverse
+        return with_ranks(table[first]), inverse
 
     def _exchanged(self, keys: Array) -> tuple[Array, Array]:
         """(keys, their costs), each with the fastest exchange of context parallelism it may have.
@@ -338,29 +369,33 @@ class CostModel:
         holds is not looked at, for kinds differ in a part of one layer's working set.
         """
         passes = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS, *f.RECOMPUTE_COLUMNS]
-        best, costs = keys.copy(), np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
+        machines, best = len(self.machines), keys.copy()
+        costs = np.zeros((len(keys), machines, len(self.pieces), f.PIECE_COLUMNS))
         fastest = np.full(len(keys), np.inf)
         for kind in self.job.context_kinds:
             inner = self._inner_ranks(kind, keys)
-            rows = np.flatnonzero((inner != IMPOSSIBLE) & (keys[:, f.KEY_CP] > 1.0))
+            rows = np.flatnonzero((inner != IMPOSSIBLE) & (keys[:, f.KEY["cp"]] > 1.0))
             if not len(rows):
                 continue
             key = keys[rows]
-            key[:, f.KEY_EXCHANGE] = inner[rows]
-            priced = self.cost_keys(key)
-            seconds = priced[:, :, passes].sum(axis=2)
-            seconds = seconds @ self.totals
+            key[:, f.KEY["exchange"]] = inner[rows]
+            priced = self._on_machines(key)
+            seconds = (priced[..., passes].sum(axis=3) @ self.totals).max(axis=1)
             better = seconds < fastest[rows] * (1.0 - _TIE)
             taken = rows[better]
             best[taken], costs[taken], fastest[taken] = key[better], priced[better], seconds[better]
         plain = np.flatnonzero(fastest == np.inf)
-        costs[plain] = self.cost_keys(keys[plain])
+        costs[plain] = self._on_machines(keys[plain])
         return best, costs
+
+    def _on_machines(self, keys: Array) -> Array:
+        """Piece costs [keys, machines, pieces, PIECE_COLUMNS]."""
+        return np.stack([machine.cost_keys(keys) for machine in self.machines], axis=1)
 
     def _inner_ranks(self, kind: ContextKind, keys: Array) -> NDArray[np.int64]:
         columns = {
-            "tp": keys[:, f.KEY_TP].astype(np.int64),
-            "cp": keys[:, f.KEY_CP].astype(np.int64),
+            "tp": keys[:, f.KEY["tp"]].astype(np.int64),
+            "cp": keys[:, f.KEY["cp"]].astype(np.int64),
         }
         model = model_numbers(self.job.model, self.job.seq)
         domain = int(self.link_inputs.scale_up_domain)
@@ -390,43 +425,53 @@ class CostModel:
         self, costed: CostedShapes, row: int, layout: KernelLayout
     ) -> tuple[Array, Array]:
         """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""
-        return self.cost_inputs(self.layout_inputs(costed, row, layout))
+        return self.cost_inputs(
+            [
+                machine.layout_inputs(costed, row, layout, at)
+                for at, machine in enumerate(self.machines)
+            ]
+        )
 
-    def layout_inputs(self, costed: CostedShapes, row: int, layout: KernelLayout) -> LayoutInputs:
-        """What a layout of one shape is costed from."""
+    def layout_inputs(
+        self, costed: CostedShapes, row: int, layout: KernelLayout, machine: int = 0
+    ) -> LayoutInputs:
+        """What a layout of one shape is costed from on one machine."""
         shape = laid_out(costed.shapes[row], layout.mtp_standalone)
-        key = int(shape[f.SHAPE_KEY])
-        return LayoutInputs(
-            shape, costed.keys[key], costed.costs[key], layout, self.job_inputs,
-            self.framework_inputs,
-        )  # fmt: skip
+        key = costed.keys[int(shape[f.SHAPE["key"]])]
+        costs = costed.piece_costs(row, machine)
+        return LayoutInputs(shape, key, costs, layout, self.job_inputs, self.framework_inputs)
 
-    def cost_inputs(self, layout_inputs: LayoutInputs) -> tuple[Array, Array]:
-        """Cost a layout: (STEP_* vector, [pp, STAGE_*] matrix)."""
-        pp = int(layout_inputs.shape[f.SHAPE_PP])
-        steps, counts = np.zeros((1, f.STEP_COLUMNS)), layout_inputs.layout.counts
-        layouts, groups, traffic, stages = work_arrays(len(counts), pp)
-        layouts[0], layouts[1] = counts, layout_inputs.layout.recomputed
+    def cost_inputs(self, inputs: Sequence[LayoutInputs]) -> tuple[Array, Array]:
+        """Cost a layout on the machines: (STEP_* vector, [pp, STAGE_*] matrix)."""
+        first, costs = inputs[0], np.stack([one.costs for one in inputs])
+        pp = int(first.shape[f.SHAPE["pp"]])
+        steps, counts = np.zeros((1, f.STEP_COLUMNS)), first.layout.counts
+        layouts, groups, traffic, stages = work_arrays(len(counts), pp, len(inputs))
+        layouts[0], layouts[1] = counts, first.layout.recomputed
         self.run(
-            compiled.cost_shapes, layout_inputs.shape[None], np.zeros(1), layout_inputs.key[None],
-            layout_inputs.costs[None], self.prefix, counts.sum(axis=1), layout_inputs.job,
-            layout_inputs.framework, self.gpu_inputs, self.network,
-            True, layouts, groups, traffic, steps, stages,
+            compiled.cost_shapes, first.shape[None], np.zeros(1), first.key[None], costs[None],
+            self.prefix, counts.sum(axis=1), first.job,
+            as_records([one.framework for one in inputs]), *self.machine_inputs[1:], True, layouts,
+            groups, traffic, steps, stages,
         )  # fmt: skip
         return steps[0], stages
 
     def layout_terms(
-        self, shape: Array, key: Array, costs: Array, job: JobInputs
+        self, shape: Array, key: Array, costs: Array, job: JobInputs, machine: int = 0
     ) -> tuple[Array, Array]:
-        """(terms[piece, TERM_*], scalars[SCALAR_*]) of a shape's step time."""
+        """(terms[piece, TERM_*], scalars[SCALAR_*]) of a shape's step time on a machine."""
         terms = np.zeros((job.pieces, linear.TERM_COLUMNS))
         scalars = np.zeros(linear.SCALAR_COLUMNS)
-        self.run(compiled.layout_terms, shape, key, costs, job, *self.inputs[1:], terms, scalars)
+        of_one, networks = self.machines[machine], self.machine_inputs[2]
+        self.run(
+            compiled.layout_terms, shape, key, costs, job, of_one.framework_inputs,
+            of_one.gpu_inputs, networks, machine, terms, scalars,
+        )  # fmt: skip
         return terms, scalars
 
     def memory_phases(self, shape: Array, key: Array, costs: Array, job: JobInputs) -> MemoryPhases:
         """Bytes of every phase of every stage of a shape as terms of its layers."""
-        pp, rows = int(shape[f.SHAPE_PP]), linear_memory.ROWS
+        pp, rows = int(shape[f.SHAPE["pp"]]), linear_memory.ROWS
         phases = MemoryPhases(
             np.zeros((rows, pp)),
             *np.zeros((2, rows, pp, job.kinds)),
@@ -438,12 +483,12 @@ class CostModel:
     def even_layout(self, costed: CostedShapes, row: int) -> KernelLayout:
         """The layout in which `cost_shapes` costed a shape."""
         shape = costed.shapes[row]
-        pp = int(shape[f.SHAPE_PP])
+        pp = int(shape[f.SHAPE["pp"]])
         counts = np.zeros((len(self.pieces), pp))
-        vpp, schedule = int(shape[f.SHAPE_VPP]), self.framework_inputs.schedule
+        vpp, schedule = int(shape[f.SHAPE["vpp"]]), self.framework_inputs.schedule
         usual_counts(self.prefix, pp, vpp, self.job_inputs, schedule, counts)
         recomputed = np.zeros_like(counts)
-        if costed.keys[int(shape[f.SHAPE_KEY]), f.KEY_MODULES] != 0:
+        if costed.keys[int(shape[f.SHAPE["key"]]), f.KEY["modules"]] != 0:
             kinds = len(self.job.model.kinds)
             recomputed[:kinds] = counts[:kinds]
         return KernelLayout(counts, recomputed)

@@ -13,6 +13,7 @@ from planner.launch.check.changes import LaunchChange
 from planner.launch.check.network import NETWORK_RULE, network_sentence
 from planner.launch.check.request import variation
 from planner.launch.read.found import Found, Problem
+from planner.launch.registry import formats
 from planner.predict.diagnosis.findings import Findings
 from planner.predict.fit_words import fit_verdict
 from planner.predict.memory.advice import Advice
@@ -33,18 +34,6 @@ from planner.report.search import job_facts
 from planner.report.tables import Block, Facts, Notes, as_report, table
 from planner.search.explanation import Explanation
 
-_FORMATS = {
-    "megatron": "Megatron-LM arguments",
-    "megatron-bridge": "Megatron-Bridge overrides",
-    "torchtitan-0.2": "torchtitan 0.2 TOML",
-    "torchtitan-0.3": "torchtitan 0.3 configuration function",
-    "deepspeed": "DeepSpeed JSON",
-    "accelerate": "accelerate YAML",
-    "nanotron": "nanotron YAML",
-    "settings": "settings of a trainer",
-    "recipe": "recipe in Python",
-    "plan": "plan file",
-}
 _MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": "note"}
 _MOST_PLACES = 3
 # Rows of a table of advice.
@@ -87,6 +76,11 @@ def check_report(
     elif assessment.proposal is not None and not assessment.unpredictable:
         yield _changes(assessment, changes)
     yield from _setting_blocks(assessment.found, verbose=verbose)
+
+
+def _format(found: Found) -> str:
+    known = formats().get(found.format)
+    return known.words if known else "plan file"
 
 
 def _is_said_first(problem: Problem) -> bool:
@@ -165,7 +159,7 @@ def _head_facts(
     if assessment.network is not None and assessment.network.costs:
         problem = next(item for item in assessment.problems if item.rule == NETWORK_RULE)
         yield "first", f"unset {network_sentence(assessment.network)}  {_places(problem)}"
-    yield "files", f"{files} ({_FORMATS[found.format]})"
+    yield "files", f"{files} ({_format(found)})"
     yield "verdict", verdict(assessment)
     if explanation is not None:
         yield from job_facts(explanation.job)

@@ -12,14 +12,13 @@ from hardware.errors import HardwareError
 from planner.cli.declared import command
 from planner.cli.evaluate import given_configuration
 from planner.job.errors import CannotTellError, NothingFitsError, UsageError
-from planner.job.frameworks.names import target_of_profile
-from planner.job.frameworks.targets import Target
 from planner.job.request import Request
 from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.plans import CannotExpressError, find_plans, launch_of
 from planner.launch.read.found import Hints
+from planner.launch.registry import Target, target_of_profile
 from planner.predict.command_line import evaluate_command
 from planner.predict.decided import decided_request
 from planner.predict.evaluate import evaluate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,7 @@ def assert_same(launch: Launch, back: Back) -> None:
     assert found is not None
     assert found.degrees == plan.degrees
     # A mode may be read by another of its names.
-    one, two = found.layout.model_dump(), plan.layout.model_dump()
+    one, two = asdict(found.layout), asdict(plan.layout)
     assert [*one.pop("recomputed").values()] == [*two.pop("recomputed").values()]
     assert one == two
     assert _modules(back, found.recompute) == _modules(back, plan.recompute)

@@ -15,7 +15,7 @@ from planner.launch.check.assess import Assessment
 from planner.launch.check.network import unset_network
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.found import Found
-from planner.launch.read.torchtitan_sources import stage_layers
+from planner.launch.registry import formats, function
 from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import Over
 from planner.predict.memory.solve import SAFE_PROBABILITY
@@ -253,10 +253,10 @@ def _completed(proposal: Proposal, base: Proposal, job: Job, found: Found) -> Pr
         # What the file asks for had nothing to shard over.
         proposal = replace(proposal, degrees=degrees.model_copy(update={"zero": found.zero}))
     if (degrees.pp, degrees.vpp) != (before.pp, before.vpp):
-        blocks = None  # even
-        if found.format.startswith("torchtitan") and degrees.pp > 1:
-            parts = degrees.pp * degrees.vpp
-            blocks = stage_layers(job.model.layers, parts, _EMBEDDING_AND_HEAD)
+        blocks, written = None, formats().get(found.format)
+        if written and written.splits and degrees.pp > 1:
+            split = function(written.dialect, written.splits)
+            blocks = split(job.model.layers, degrees.pp * degrees.vpp)
         proposal = replace(proposal, block_layers=blocks, recomputed=None, mtp_standalone=False)
     return proposal
 

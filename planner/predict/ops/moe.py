@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.cost.codes import CollectiveKind, Group, Hidden, OpKind, ParamShard, Shard
+from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.modules import Module
 from planner.job.specs import MoeSpec
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, linear_inputs
@@ -18,6 +18,10 @@ from planner.predict.ops.router import (
     routing,
 )
 from planner.predict.ops.rows import Collective, Op, Saved
+
+# What runs the activation of routed experts again. The module `moe_act`: of them alone
+# (Megatron-Core, experts.py).
+_ACTIVATION = Module.MOE | Module.ACTIVATION | Module.MLP_ACT
 
 
 def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
@@ -70,7 +74,7 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     # Each rank learns of every other's tokens which experts they go to, a byte an expert
     # (DeepEP, branch hybrid-ep, executor.cu, `allgather_routing_map`); backward uses it again.
     routing_map = Collective(
-        "moe/dispatch/map", CollectiveKind.ALL_GATHER, Group.EP, context.mapped_experts, 1, 0,
+        "moe/dispatch/map", CollectiveKind.ALL_GATHER, "ep", context.mapped_experts, 1, 0,
         Shard.SEQUENCE, Hidden.EP_OVERLAP, rerun_with=WHOLE_LAYER | Module.MOE,
     )  # fmt: skip
     return (
@@ -141,7 +145,7 @@ def _exchange(name: str, hidden: float, copies: float) -> tuple[Collective, ...]
     """All-to-all over the expert group: bytes of the routed copies a rank sends."""
     return (
         Collective(
-            f"{name}/all_to_all", CollectiveKind.ALL_TO_ALL, Group.EP, 2.0 * hidden * copies, 1, 1,
+            f"{name}/all_to_all", CollectiveKind.ALL_TO_ALL, "ep", 2.0 * hidden * copies, 1, 1,
             Shard.SEQUENCE, Hidden.EP_OVERLAP, Hidden.EP_OVERLAP, WHOLE_LAYER | Module.MOE,
         ),
     )  # fmt: skip
@@ -152,7 +156,7 @@ def _expert_tensor(
 ) -> tuple[Collective, ...]:
     """Routed tokens gathered over expert-tp, or scattered, its mirror image, behind the experts."""
     size, rerun = 2.0 * hidden * copies, WHOLE_LAYER | Module.MOE
-    return (Collective(name, kind, Group.ETP, size, 1, 1, Shard.ROUTED, rerun_with=rerun),)
+    return (Collective(name, kind, "etp", size, 1, 1, Shard.ROUTED, rerun_with=rerun),)
 
 
 def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
@@ -182,7 +186,9 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
-    activation = activation_row(context, "moe", width, Shard.ROUTED_TP, copies, Module.MOE)
+    activation = activation_row(
+        context, "moe", width, Shard.ROUTED_TP, copies, Module.MOE, _ACTIVATION
+    )
     forward_bytes, backward_bytes = _clamping_bytes(context, moe)
     activation = replace(
         activation,
@@ -207,7 +213,7 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
                 "moe/experts_down",
                 width,
                 Shard.ROUTED_TP,
-                Module.MOE | Module.ACTIVATION,
+                _ACTIVATION,
                 copies,
             ),
         ),
@@ -227,7 +233,7 @@ def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
     if context.saved.moe_keeps_expert_output or not plain_gelu:
         return ()
     size = context.saved.activation_bytes * width
-    owner = WHOLE_LAYER | Module.MOE | Module.ACTIVATION
+    owner = WHOLE_LAYER | _ACTIVATION
     return (Saved("moe/activation_output", size, Shard.ROUTED_TP, owner),)
 
 

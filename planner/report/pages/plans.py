@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 
 from planner.job.errors import UsageError
-from planner.job.frameworks.names import target_named
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.quantities import gib
 from planner.job.request import Request
+from planner.launch.registry import target_named
 from planner.predict.command_line import search_command
 from planner.predict.configuration import Configuration
 from planner.predict.decided import decided_request

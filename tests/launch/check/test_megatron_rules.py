@@ -10,8 +10,8 @@ from hardware.files import shipped_toml
 from planner.job.errors import CannotTellError
 from planner.launch.check.assess import assess
 from planner.launch.check.spelling import edits_for
+from planner.launch.dialects.megatron.arguments import options
 from planner.launch.read.found import Problem
-from planner.launch.read.megatron_arguments import options
 from tests.launch.check.conftest import OVERLAPPED, SMALL, Read, rules, script
 
 _FINE = "--fine-grained-activation-offloading"
@@ -116,7 +116,7 @@ def test_rule(read: Read, rule: str, wrong: str, right: str) -> None:
 
 def test_rules_name_options_of_the_parser() -> None:
     """Every word of a row that is no degree, value or sign."""
-    table = shipped_toml("planner.launch.read", "megatron_rules.toml")
+    table = shipped_toml("planner.launch.dialects.megatron", "rules.toml")
     rows = [row for rows in table["rule"].values() for row in rows]
     held = [word for row in rows for word in (*row["given"], *row.get("excludes", {}).values())]
     names = {word.removeprefix("no ").split()[0] for word in held if word[0] != "$"}

@@ -21,8 +21,9 @@ from planner.launch.check.assess import assess
 from planner.launch.check.changes import best_changes
 from planner.launch.check.given import read_given
 from planner.launch.folder import launch_folder
-from planner.launch.plans import find_plans, launch_of, target_of_profile
+from planner.launch.plans import find_plans, launch_of
 from planner.launch.read.found import Hints
+from planner.launch.registry import target_of_profile
 from planner.predict.command_line import evaluate_command
 from planner.predict.decided import decided_request
 from planner.predict.evaluate import evaluated
