@@ -80,8 +80,8 @@ def parse_one_type(text: str) -> Cluster:
     """`parse_gpus` where GPUs of several types are not taken. UsageError."""
     if is_pool(text):
         raise UsageError(
-            f"--gpus {text}: only planner search (and explain of its plans) takes GPUs of "
-            "several types; give one type here"
+            f"--gpus {text}: only planner search, fit, evaluate, memory, and explain of plans take "
+            "GPUs of several types; give one type here"
         )
     return parse_gpus(text)
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from constraints.axes import GROUPS
 from planner.cost import fields as f
 from planner.cost.codes import OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
 from planner.job.frameworks import FrameworkProfile
-from planner.job.frameworks.execution import Kernels
+from planner.job.frameworks.tables import Kernels
 from planner.job.job import Job
 from planner.predict.cost_tables import quantised_copy_bytes
 from planner.predict.ops import Op, Piece
@@ -59,7 +60,11 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
         ),
         collectives=_table(
             f.COMM_ROW,
-            ((comm, {"piece": index}) for index, op, _ in rows for comm in op.collectives),
+            (
+                (comm, {"piece": index, "group": GROUPS.index(comm.group)})
+                for index, op, _ in rows
+                for comm in op.collectives
+            ),
         ),
     )
 

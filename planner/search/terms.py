@@ -114,7 +114,7 @@ def shape_terms(
     """The linear terms of one costed shape; `mode`: how many layers may recompute."""
     shape, place = costed.shapes[row], cost_model.place(costed, row)
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
+    pp, code = int(shape[f.SHAPE["pp"]]), _CODES[mode]
     alone = [machine_terms(cost_model, costed, row, at) for at in range(len(cost_model.machines))]
     least = np.min([one.terms for one in alone], axis=0)
     total_s = bounds.model_seconds(least, cost_model.totals, code, job)
@@ -122,23 +122,19 @@ def shape_terms(
         rows(shape, f.SHAPE_ROW), least, cost_model.totals, total_s, code, framework, len(alone)
     )
     # With two copies of the model each does its part of the micro-batches.
-    passes = [
-        linear.TERM_FORWARD, linear.TERM_BACKWARD, linear.TERM_RECOMPUTE,
-        linear.TERM_TAKEN_FORWARD, linear.TERM_TAKEN_BACKWARD,
-    ]  # fmt: skip
     scalars = np.min([one.scalars for one in alone], axis=0)
     longest = linear.SCALAR_FIXED_S
     scalars[longest] = max(one.scalars[longest] for one in alone)
     for one in alone:
-        one.terms[:, passes] *= schedule.microbatch_share(framework.schedule)
+        one.terms[:, list(linear.PASS_TERMS)] *= schedule.microbatch_share(framework.schedule)
     pinned = [
         pinned_terms(one.terms, pp, job, framework.schedule, costed.piece_costs(row, at))
         for at, one in enumerate(alone)
     ]
     return ShapeTerms(
         pp=pp,
-        vpp=int(shape[f.SHAPE_VPP]),
-        grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
+        vpp=int(shape[f.SHAPE["vpp"]]),
+        grad_acc=int(shape[f.SHAPE["grad_acc"]]),
         layers=np.array([alone[at].terms[: job.kinds] for at in place]),
         stage=np.array([pinned[at][stage] for stage, at in enumerate(place)]),
         memory=merged_phases([one.memory for one in alone], place),
@@ -166,7 +162,7 @@ def machine_terms(
 ) -> MachineTerms:
     """The terms of a shape on one machine."""
     shape, on = costed.shapes[row], cost_model.machines[machine]
-    key = costed.keys[int(shape[f.SHAPE_KEY])]
+    key = costed.keys[int(shape[f.SHAPE["key"]])]
     of_shape = shape, key, costed.piece_costs(row, machine), cost_model.job_inputs
     terms, scalars = cost_model.layout_terms(*of_shape, machine)
     gaps = 1.0 + on.framework_inputs.fragmentation

@@ -1,7 +1,7 @@
 """The complete front of small jobs against every layout of every configuration.
 
 Frameworks that differ in how layers may be split and recomputed; dense and mixtures of experts.
-GPUs of several types: `tests/search/pools`.
+GPUs of several types: `tests.search.test_pools`.
 """
 
 from __future__ import annotations
