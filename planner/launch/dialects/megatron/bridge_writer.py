@@ -27,7 +27,7 @@ from planner.launch.contract import (
 from planner.launch.dialects.megatron import writer as megatron
 from planner.launch.dialects.megatron.flags import Flag, from_text, layout_text
 from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_LAYOUT, MEGATRON_RECOMPUTE
-from planner.launch.dialects.megatron.positions import rotates_plainly
+from planner.launch.dialects.megatron.rows import rotates_plainly
 from planner.launch.dialects.megatron.run import (
     LOW_PRECISIONS,
     NO_MASK,

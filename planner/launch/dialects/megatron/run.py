@@ -30,8 +30,7 @@ from planner.launch.dialects.megatron.flags import (
     switches,
 )
 from planner.launch.dialects.megatron.options import MEGATRON
-from planner.launch.dialects.megatron.positions import rotates_plainly
-from planner.launch.dialects.megatron.states import hybrid_flags, is_hybrid
+from planner.launch.dialects.megatron.rows import hybrid_flags, is_hybrid, rotates_plainly
 from planner.launch.dialects.megatron.table import GROUPS, linear_bias, option
 from planner.launch.dialects.megatron.table import MEGATRON as ROWS
 from planner.launch.quoting import Value, yaml_value

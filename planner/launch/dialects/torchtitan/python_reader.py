@@ -34,11 +34,10 @@ from planner.launch.languages.python.values import (
     dotted_name,
 )
 from planner.launch.languages.text import Span
-from planner.launch.read.beside import text_of
+from planner.launch.read.beside import BESIDE, evaluating, python_module, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, Source
 from planner.launch.read.found import Found, Problem, Setting
-from planner.launch.read.python_files import BESIDE, evaluating, python_module
 
 # The variable that names one of several functions, where no command does.
 CHOICE = "CONFIG"

@@ -28,13 +28,11 @@ from planner.launch.languages.python.records import Record, are_plain, assigned
 from planner.launch.languages.python.values import Function, Reader, call_function
 from planner.launch.languages.text import Text
 from planner.launch.options import last
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import BESIDE, beside, python_module, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Problem, is_slip, nearest
-from planner.launch.read.names import known_names
-from planner.launch.read.own_effects import effect_of
-from planner.launch.read.python_files import BESIDE, python_module
+from planner.launch.read.names import effect_of, known_names
 
 # torchtitan's own start script.
 START_SCRIPT = "run_train.sh"
