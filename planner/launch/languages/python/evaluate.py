@@ -317,7 +317,7 @@ class Frame:
     def _of_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:
         """`[f(x) for x in listed if test]`."""
         made = node.generators[0]
-        source = self.value(made.iter) if len(node.generators) == 1 else UNKNOWN
+        source: Any = self.value(made.iter) if len(node.generators) == 1 else UNKNOWN
         if not is_short(source):
             return UNKNOWN
         inner, found = Frame(self.module, dict(self.names)), []

@@ -81,8 +81,9 @@ def is_key(value: Any) -> bool:
 
 def are_plain(values: Sequence[Any]) -> bool:
     """Whether all of some values are known numbers, texts or lists."""
-    plain = int | float | str | list | tuple | dict | range
-    return all(isinstance(value, plain) for value in values)
+    return all(
+        isinstance(value, int | float | str | list | tuple | dict | range) for value in values
+    )
 
 
 def _tried(operation: Callable[..., Any], *given: Any) -> Any:
