@@ -62,6 +62,22 @@ class JobInputs(NamedTuple):
     mtp_copies_embedding: float = 0.0
 
 
+class ClassInputs(NamedTuple):
+    """One class of parameters (`planner/job/parameter_classes.toml`).
+
+    `sharers`: a code of `planner.cost.codes.Sharers`. The others say what one parameter counts as
+    in bytes held, gathered before use, of gradients, reduced, and of master weights and states:
+    1 as the framework and the optimizer have them, 0 where the class has none.
+    """
+
+    sharers: float
+    weights: float
+    gathered: float
+    gradients: float
+    reduced: float
+    states: float
+
+
 class FrameworkInputs(NamedTuple):
     """A framework profile, the optimizer and the memory outside tensors, as numbers.
 
@@ -70,6 +86,10 @@ class FrameworkInputs(NamedTuple):
     others.
     """
 
+    classes: tuple[ClassInputs, ...]
+    """Classes of the job's parameters, then unused ones."""
+    class_count: int
+    """How many of them the job has."""
     weight_bytes: float
     gradient_bytes: float
     master_bytes: float
